@@ -1,0 +1,108 @@
+//! Time: monotonic for durations, wall time for expiry, both replaceable by a test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A source of time, cheap to clone.
+#[derive(Clone)]
+pub struct Clock(Source);
+
+#[derive(Clone)]
+enum Source {
+    System(Arc<SystemTimes>),
+    Manual(Arc<ManualClock>),
+}
+
+struct SystemTimes {
+    start: std::time::Instant,
+    highest_wall_ms: AtomicU64,
+}
+
+/// A clock that moves only when told to. [`Clock::sleep`] on it moves it forward and returns at once.
+pub struct ManualClock {
+    monotonic_us: AtomicU64,
+    wall_ms: AtomicU64,
+    highest_wall_ms: AtomicU64,
+}
+
+impl ManualClock {
+    /// Starts at the given wall time in milliseconds since 1970, monotonic time 0.
+    pub fn new(wall_ms: u64) -> Arc<ManualClock> {
+        Arc::new(ManualClock {
+            monotonic_us: AtomicU64::new(0),
+            wall_ms: AtomicU64::new(wall_ms),
+            highest_wall_ms: AtomicU64::new(wall_ms),
+        })
+    }
+    /// Moves both times forward.
+    pub fn advance(&self, by: Duration) {
+        self.monotonic_us.fetch_add(by.as_micros() as u64, SeqCst);
+        self.wall_ms.fetch_add(by.as_millis() as u64, SeqCst);
+    }
+    /// Steps the wall time alone, backwards too, as an operator or a time daemon does.
+    pub fn set_wall_ms(&self, wall_ms: u64) {
+        self.wall_ms.store(wall_ms, SeqCst);
+    }
+}
+
+impl Clock {
+    /// The operating system's clock.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the system's clock"
+    )]
+    pub fn system() -> Clock {
+        Clock(Source::System(Arc::new(SystemTimes {
+            start: std::time::Instant::now(),
+            highest_wall_ms: AtomicU64::new(0),
+        })))
+    }
+    /// A clock under a test's control.
+    pub fn manual(manual: Arc<ManualClock>) -> Clock {
+        Clock(Source::Manual(manual))
+    }
+    /// Monotonic time since the clock was made.
+    pub fn now(&self) -> Duration {
+        match &self.0 {
+            Source::System(s) => s.start.elapsed(),
+            Source::Manual(m) => Duration::from_micros(m.monotonic_us.load(SeqCst)),
+        }
+    }
+    /// Wall time in milliseconds since 1970. Never goes back within a process, so that what has
+    /// expired stays expired when the system's time is set back.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the system's clock"
+    )]
+    pub fn wall_ms(&self) -> u64 {
+        let (now, highest) = match &self.0 {
+            Source::System(s) => {
+                let now = std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .map_or(0, |d| d.as_millis() as u64);
+                (now, &s.highest_wall_ms)
+            }
+            Source::Manual(m) => (m.wall_ms.load(SeqCst), &m.highest_wall_ms),
+        };
+        highest.fetch_max(now, SeqCst).max(now)
+    }
+    /// Tells the clock of a wall time met elsewhere (a store's manifest): it does not go below it again.
+    pub fn observe_wall_ms(&self, wall_ms: u64) {
+        match &self.0 {
+            Source::System(s) => s.highest_wall_ms.fetch_max(wall_ms, SeqCst),
+            Source::Manual(m) => m.highest_wall_ms.fetch_max(wall_ms, SeqCst),
+        };
+    }
+    /// Waits. On a manual clock it moves the time instead.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that sleeps"
+    )]
+    pub fn sleep(&self, how_long: Duration) {
+        match &self.0 {
+            Source::System(_) => std::thread::sleep(how_long),
+            Source::Manual(m) => m.advance(how_long),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What an engine needs around it: background jobs, clock, chance, block cache, memory ledger,
+//! budgets and metrics. One [`Env`] is shared by any number of engines in a process.
+//!
+//! All outside influence comes through here and `basalt-fs`: no other crate reads the time, starts
+//! a thread or draws a random number by itself. A test that makes its `Env` with
+//! [`EnvBuilder::stepped`] over a simulated filesystem owns everything.
+
+#![deny(missing_docs)]
+
+pub mod budget;
+pub mod cache;
+pub mod clock;
+pub mod jobs;
+pub mod metrics;
+pub mod random;
+pub mod thread;
+
+pub use budget::{
+    IoPriority, LedgerUse, MemoryKind, MemoryLedger, OpenFiles, RateLimiter, Reservation,
+};
+pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
+pub use clock::{Clock, ManualClock};
+pub use jobs::{JobPriority, Jobs};
+pub use metrics::{Counter, Gauge, Histogram, Metrics};
+pub use random::Random;
+
+use basalt_fs::FileSystem;
+use std::sync::Arc;
+
+/// Everything shared: filesystem, jobs, clock, chance, cache, budgets, metrics. Cheap to clone.
+#[derive(Clone)]
+pub struct Env(Arc<Parts>);
+
+struct Parts {
+    fs: Arc<dyn FileSystem>,
+    clock: Clock,
+    random: Random,
+    jobs: Jobs,
+    cache: BlockCache,
+    ledger: MemoryLedger,
+    open_files: OpenFiles,
+    io_limit: RateLimiter,
+    metrics: Metrics,
+}
+
+/// Settings of an [`Env`]. Each has a default that suits a small server.
+pub struct EnvBuilder {
+    fs: Arc<dyn FileSystem>,
+    threads: usize,
+    stepped: bool,
+    clock: Clock,
+    seed: Option<u64>,
+    memory_bytes: u64,
+    cache_bytes: u64,
+    open_files: usize,
+    io_bytes_per_s: u64,
+}
+
+impl EnvBuilder {
+    /// Defaults: as many background threads as processors (at least 2), 512 MiB of memory of which
+    /// 256 MiB block cache, 4096 open files, no I/O limit, the system's clock and chance.
+    pub fn new(fs: Arc<dyn FileSystem>) -> EnvBuilder {
+        let threads = std::thread::available_parallelism()
+            .map_or(2, |n| n.get())
+            .max(2);
+        EnvBuilder {
+            fs,
+            threads,
+            stepped: false,
+            clock: Clock::system(),
+            seed: None,
+            memory_bytes: 512 << 20,
+            cache_bytes: 256 << 20,
+            open_files: 4096,
+            io_bytes_per_s: 0,
+        }
+    }
+    /// Number of background threads; they start with the first job.
+    pub fn threads(mut self, n: usize) -> Self {
+        self.threads = n.max(1);
+        self
+    }
+    /// No threads at all: jobs run when a test calls [`Jobs::step`], or inside a wait.
+    pub fn stepped(mut self) -> Self {
+        self.stepped = true;
+        self
+    }
+    /// Replaces the clock.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+    /// Draws every random number from this seed.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+    /// The whole memory budget in bytes: memtables, cache, pinned reads, buffers, clients.
+    pub fn memory_bytes(mut self, n: u64) -> Self {
+        self.memory_bytes = n;
+        self
+    }
+    /// The block cache's part of the memory budget, in bytes.
+    pub fn cache_bytes(mut self, n: u64) -> Self {
+        self.cache_bytes = n;
+        self
+    }
+    /// Files that engines may hold open at once.
+    pub fn open_files(mut self, n: usize) -> Self {
+        self.open_files = n;
+        self
+    }
+    /// Bytes a second that background jobs may write and read; 0 for no limit.
+    pub fn io_bytes_per_s(mut self, n: u64) -> Self {
+        self.io_bytes_per_s = n;
+        self
+    }
+    /// Builds it. No thread starts until it is needed.
+    pub fn build(self) -> Env {
+        let metrics = Metrics::new();
+        let ledger = MemoryLedger::new(self.memory_bytes);
+        Env(Arc::new(Parts {
+            jobs: if self.stepped {
+                Jobs::stepped()
+            } else {
+                Jobs::threads(self.threads)
+            },
+            random: self
+                .seed
+                .map_or_else(Random::from_system, Random::from_seed),
+            cache: BlockCache::new(self.cache_bytes, ledger.clone()),
+            open_files: OpenFiles::new(self.open_files),
+            io_limit: RateLimiter::new(self.io_bytes_per_s, self.clock.clone()),
+            clock: self.clock,
+            fs: self.fs,
+            ledger,
+            metrics,
+        }))
+    }
+}
+
+impl Env {
+    /// Starts the settings of an environment over a filesystem.
+    pub fn builder(fs: Arc<dyn FileSystem>) -> EnvBuilder {
+        EnvBuilder::new(fs)
+    }
+    /// The filesystem.
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.0.fs
+    }
+    /// The clock.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+    /// The source of chance.
+    pub fn random(&self) -> &Random {
+        &self.0.random
+    }
+    /// Background jobs.
+    pub fn jobs(&self) -> &Jobs {
+        &self.0.jobs
+    }
+    /// The block cache.
+    pub fn cache(&self) -> &BlockCache {
+        &self.0.cache
+    }
+    /// The memory ledger.
+    pub fn ledger(&self) -> &MemoryLedger {
+        &self.0.ledger
+    }
+    /// The open-file budget.
+    pub fn open_files(&self) -> &OpenFiles {
+        &self.0.open_files
+    }
+    /// The limit on background I/O.
+    pub fn io_limit(&self) -> &RateLimiter {
+        &self.0.io_limit
+    }
+    /// The metrics registry.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+}

@@ -1,0 +1,231 @@
+//! A growable byte buffer whose memory starts at an address that direct I/O accepts.
+//!
+//! This is one of the leaf modules that may use `unsafe`: it owns a raw allocation.
+//! Invariant: `ptr` came from `alloc(layout(cap))` (or is dangling when `cap == 0`), and the
+//! first `len <= cap` bytes are initialised.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// The alignment of large buffers, in bytes: the largest a block device asks for.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// Buffers below this capacity are aligned for the processor only: they are copied into a
+/// staging buffer before they reach a device, and page alignment would waste memory on each.
+pub const ALIGNED_FROM: usize = 16 * 1024;
+
+/// A growable buffer like `Vec<u8>`; at a capacity of [`ALIGNED_FROM`] bytes or more, or when made
+/// by [`AlignedBuf::zeroed_direct`], its memory is aligned to [`DIRECT_ALIGN`].
+pub struct AlignedBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+    cap: usize,
+    direct: bool,
+}
+
+// SAFETY: the buffer owns its memory alone, as a Vec<u8> does.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared access only reads initialised bytes.
+unsafe impl Sync for AlignedBuf {}
+
+fn layout(cap: usize, direct: bool) -> Layout {
+    let align = if direct || cap >= ALIGNED_FROM {
+        DIRECT_ALIGN
+    } else {
+        8
+    };
+    Layout::from_size_align(cap, align).expect("capacity fits isize")
+}
+
+impl AlignedBuf {
+    /// An empty buffer without memory.
+    pub const fn new() -> AlignedBuf {
+        AlignedBuf {
+            ptr: NonNull::dangling(),
+            len: 0,
+            cap: 0,
+            direct: false,
+        }
+    }
+
+    /// An empty buffer with room for `cap` bytes.
+    pub fn with_capacity(cap: usize) -> AlignedBuf {
+        let mut b = AlignedBuf::new();
+        b.reserve_exact(cap);
+        b
+    }
+
+    /// `len` zero bytes at a [`DIRECT_ALIGN`]ed address, whatever `len` is.
+    pub fn zeroed_direct(len: usize) -> AlignedBuf {
+        let mut b = AlignedBuf {
+            direct: true,
+            ..AlignedBuf::new()
+        };
+        b.resize(len, 0);
+        b
+    }
+
+    /// Bytes it can hold without moving.
+    pub fn capacity(&self) -> usize {
+        self.cap
+    }
+
+    /// True when its memory starts at a multiple of `align`.
+    pub fn is_aligned_to(&self, align: usize) -> bool {
+        self.ptr.as_ptr() as usize % align == 0
+    }
+
+    /// Makes room for exactly `more` further bytes.
+    pub fn reserve_exact(&mut self, more: usize) {
+        let need = self.len.checked_add(more).expect("capacity overflow");
+        if need <= self.cap {
+            return;
+        }
+        let new_layout = layout(need, self.direct);
+        // SAFETY: need > cap >= 0, so the size is not zero.
+        let raw = unsafe { alloc(new_layout) };
+        let Some(new) = NonNull::new(raw) else {
+            handle_alloc_error(new_layout)
+        };
+        // SAFETY: both regions hold at least len bytes and are distinct allocations.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr(), new.as_ptr(), self.len) };
+        self.free();
+        self.ptr = new;
+        self.cap = need;
+    }
+
+    /// Makes room for at least `more` further bytes, growing by half so that appends stay linear.
+    pub fn reserve(&mut self, more: usize) {
+        let need = self.len.checked_add(more).expect("capacity overflow");
+        if need > self.cap {
+            let target = need.max(self.cap + self.cap / 2).max(64);
+            self.reserve_exact(target - self.len);
+        }
+    }
+
+    /// Appends bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
+        // SAFETY: reserve made room; the source cannot overlap memory we own mutably.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.ptr.as_ptr().add(self.len),
+                bytes.len(),
+            );
+        }
+        self.len += bytes.len();
+    }
+
+    /// Appends one byte.
+    pub fn push(&mut self, byte: u8) {
+        self.extend_from_slice(&[byte]);
+    }
+
+    /// Cuts or extends to `len` bytes, filling with `fill`.
+    pub fn resize(&mut self, len: usize, fill: u8) {
+        if len > self.len {
+            self.reserve(len - self.len);
+            // SAFETY: the range [self.len, len) is inside the capacity.
+            unsafe {
+                self.ptr
+                    .as_ptr()
+                    .add(self.len)
+                    .write_bytes(fill, len - self.len)
+            };
+        }
+        self.len = len;
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Cuts to at most `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    fn free(&mut self) {
+        if self.cap != 0 {
+            // SAFETY: ptr was allocated with exactly this layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout(self.cap, self.direct)) };
+        }
+    }
+}
+
+impl Default for AlignedBuf {
+    fn default() -> AlignedBuf {
+        AlignedBuf::new()
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the first len bytes are initialised.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in Deref, and we hold the buffer mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Clone for AlignedBuf {
+    fn clone(&self) -> AlignedBuf {
+        let mut b = AlignedBuf {
+            direct: self.direct,
+            ..AlignedBuf::new()
+        };
+        b.reserve_exact(self.len);
+        b.extend_from_slice(self);
+        b
+    }
+}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} of {} bytes)", self.len, self.cap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_like_a_vec_and_aligns_when_large() {
+        let mut b = AlignedBuf::new();
+        let mut v = Vec::new();
+        for i in 0..40_000u32 {
+            b.extend_from_slice(&i.to_le_bytes());
+            v.extend_from_slice(&i.to_le_bytes());
+        }
+        assert_eq!(&b[..], &v[..]);
+        assert!(b.is_aligned_to(DIRECT_ALIGN));
+        assert!(AlignedBuf::zeroed_direct(512).is_aligned_to(DIRECT_ALIGN));
+        b.truncate(3);
+        b.resize(8, 7);
+        assert_eq!(&b[..], &[0, 0, 0, 7, 7, 7, 7, 7]);
+        assert_eq!(&b.clone()[..], &b[..]);
+    }
+}
