@@ -6,7 +6,8 @@
 //! at most [`MOST_USES`]) and a passing hand lowers.
 //!
 //! 1. `Low`: blocks read once. A new Low block takes the room of older Low blocks, so a scan costs the rest of the cache one
-//!    block. One that was used after all moves to `Small` when its turn comes.
+//!    block. One that was used twice after all moves to `Small` when its turn comes (once may be the scan itself,
+//!    taking what it read ahead).
 //! 2. `Small` and `Main`: data, by S3-FIFO. New blocks go to `Small`, which is kept to a tenth. At its end a
 //!    block that was used moves to `Main`; one that was not leaves, and its hash is remembered for about as long as a full
 //!    turn of the data takes. A block that comes back while it is remembered goes to `Main` at once. `Main` is a
@@ -190,8 +191,9 @@ impl Shard {
         used
     }
 
-    fn clear_uses(&mut self, slot: u32) -> bool {
-        std::mem::take(self.slab[slot as usize].uses.get_mut()) > 0
+    /// Forgets an entry's uses and returns them.
+    fn clear_uses(&mut self, slot: u32) -> u8 {
+        std::mem::take(self.slab[slot as usize].uses.get_mut())
     }
 
     /// Which queue gives way next; `None` when the shard is empty.
@@ -221,7 +223,7 @@ impl Shard {
             let slot = self.head(queue).expect("the queue holds bytes");
             match queue {
                 Queue::Low => {
-                    if self.clear_uses(slot) {
+                    if self.clear_uses(slot) >= 2 {
                         self.move_to(slot, Queue::Small);
                         continue;
                     }
@@ -238,7 +240,7 @@ impl Shard {
                         self.evictions += 1;
                         return Some(self.take_out(aged));
                     }
-                    if queue == Queue::Small && self.clear_uses(slot) {
+                    if queue == Queue::Small && self.clear_uses(slot) > 0 {
                         self.move_to(slot, Queue::Main);
                         continue;
                     }
