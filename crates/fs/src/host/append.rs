@@ -148,6 +148,7 @@ impl HostFile {
         filled.push(IoSlice::new(&ZEROS[..fill]));
         self.sys()
             .write_all(fd, &filled, offset, None, Account::Append)?;
+        self.sys().recount_as_prewritten(fill);
         tail.filled_to = end + fill as u64;
         Ok(())
     }

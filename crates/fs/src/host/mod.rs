@@ -504,7 +504,8 @@ impl FileSystem for HostFs {
     /// One `fdatasync` stands for several files of one device when each of them only had direct writes into its
     /// written space since its last sync. Such a write has reached the device's cache when it returns, changed no
     /// metadata that a read needs, and is made durable by the flush that `fdatasync` of *any* file on that device ends with
-    /// (ext4 always sends one, or waits for a journal commit that does). Every other file is synced by itself.
+    /// (ext4 always sends one, or waits for a journal commit that does). A direct write that the kernel had to take
+    /// through the page cache was waited for as well. Every other file is synced by itself.
     fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
         let hosts: Vec<&HostFile> = files
             .iter()

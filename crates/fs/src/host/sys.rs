@@ -144,6 +144,12 @@ impl Sys {
         Ok(())
     }
 
+    /// Moves bytes that an append wrote ahead of need to the account of those.
+    pub(super) fn recount_as_prewritten(&self, n: usize) {
+        self.bytes_written.fetch_sub(n as u64, Relaxed);
+        self.bytes_prewritten.fetch_add(n as u64, Relaxed);
+    }
+
     fn count_sync(&self) -> Result<()> {
         self.syncs.fetch_add(1, Relaxed);
         #[cfg(test)]

@@ -737,3 +737,20 @@ fn reads_own_their_memory_and_outlive_the_file() {
     drop((f, fs, bytes));
     assert!(part[..] == pattern(4, 782, 49_995)[..]);
 }
+
+/// Zeros that complete a page are not charged to the append, and a lazy append inside a page adds none.
+#[test]
+fn appended_and_prewritten_bytes_are_counted_apart() {
+    let dir = Dir::new();
+    let fs = dir.fs();
+    let f = log(&fs, "l", 64 * 1024, None);
+    assert_eq!(fs.stats().bytes_prewritten, 64 * 1024);
+    for _ in 0..5 {
+        put(&f, &[1; 1000], Intent::Lazy);
+    }
+    let stats = fs.stats();
+    assert_eq!(stats.bytes_written, 5000);
+    assert_eq!(stats.bytes_prewritten, 64 * 1024 + 3096 + 3192);
+    f.read(0, 5000).unwrap();
+    assert_eq!(fs.stats().bytes_read, 5000);
+}
