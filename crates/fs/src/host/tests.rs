@@ -254,11 +254,16 @@ fn a_log_with_a_second_name_is_not_taken_over() {
     put(&old, &pattern(1, 0, 4096), Intent::Sync);
     fs.link(Path::new("1.log"), Path::new("checkpoint"))
         .unwrap();
-    let new = log(&fs, "2.log", 8192, Some("1.log"));
-    put(&new, &pattern(2, 0, 4096), Intent::Sync);
-    assert!(!fs.exists(Path::new("1.log")).unwrap());
-    let kept = fs.open(Path::new("checkpoint")).unwrap();
-    assert!(kept.read(0, 4096).unwrap()[..] == pattern(1, 0, 4096)[..]);
+    let options = LogOptions {
+        capacity: 8192,
+        reuse: Some(Path::new("1.log")),
+    };
+    let e = fs.create_log(Path::new("2.log"), options).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    assert!(fs.exists(Path::new("1.log")).unwrap());
+    assert!(!fs.exists(Path::new("2.log")).unwrap());
+    fs.remove(Path::new("checkpoint")).unwrap();
+    fs.create_log(Path::new("2.log"), options).unwrap();
 }
 
 /// Holes that `release_range` left do not count as written space when the log is reused.
@@ -681,7 +686,14 @@ fn names_and_their_errors() {
             .kind(),
         ErrorKind::AlreadyExists
     );
-    assert!(fs.open(Path::new("a")).is_err());
+    for e in [
+        fs.open(Path::new("a")).err().unwrap(),
+        fs.list(Path::new("a/f")).unwrap_err(),
+        fs.sync_metadata(Path::new("a/f")).unwrap_err(),
+        fs.link(Path::new("a"), Path::new("z")).unwrap_err(),
+    ] {
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    }
     let e = fs.open(Path::new("a/none")).err().unwrap();
     assert!(
         e.is_not_found() && e.to_string().contains("opening a file"),
