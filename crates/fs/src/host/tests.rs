@@ -377,20 +377,21 @@ fn one_flush_stands_for_several_logs() {
     let files: Vec<_> = (0..3)
         .map(|i| log(&fs, &format!("{i}"), 16384, None))
         .collect();
+    let one = vec![1; fs.info().write_unit];
     let syncs = |files: &[Arc<dyn File>]| {
         let before = fs.stats().syncs;
         fs.sync_files(files).unwrap();
         fs.stats().syncs - before
     };
     for f in &files {
-        put(f, &[1; 512], Intent::Sync);
+        put(f, &one, Intent::Sync);
     }
     let light = files.iter().all(|f| host(f).flushes_device());
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
     // A lazy append and one past the capacity.
-    put(&files[0], &[2; 512], Intent::Lazy);
+    put(&files[0], &one, Intent::Lazy);
     put(&files[1], &[2; 32768], Intent::Sync);
-    put(&files[2], &[2; 512], Intent::Sync);
+    put(&files[2], &one, Intent::Sync);
     assert_eq!(syncs(&files), if light { 2 } else { 3 });
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
 }
