@@ -74,7 +74,7 @@ impl AlignedBuf {
 
     /// True when its memory starts at a multiple of `align`.
     pub fn is_aligned_to(&self, align: usize) -> bool {
-        self.ptr.as_ptr() as usize % align == 0
+        (self.ptr.as_ptr() as usize).is_multiple_of(align)
     }
 
     /// Makes room for exactly `more` further bytes.
