@@ -37,12 +37,14 @@
 mod aligned;
 mod chance;
 mod error;
+pub mod fault;
 mod op;
 pub mod sim;
 
 pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
 pub use error::{Error, ErrorKind, Reach, Result};
+pub use fault::FaultFs;
 pub use op::{OpKind, When};
 pub use sim::SimFs;
 

@@ -197,6 +197,7 @@ impl Disk {
             synced_end: len,
             exact_len: len,
             len_vague: false,
+            given_up: Vec::new(),
             holes: Arc::new(holes),
         }
     }

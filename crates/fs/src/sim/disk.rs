@@ -78,6 +78,8 @@ pub(super) struct FileNode {
     pub exact_len: u64,
     /// True when the length may differ from `exact_len` after a power cut.
     pub len_vague: bool,
+    /// Sectors that a failed sync gave up: no later sync makes them durable.
+    pub given_up: Vec<u64>,
     /// Chunks given back.
     pub holes: Arc<BTreeSet<u64>>,
 }
@@ -85,15 +87,21 @@ pub(super) struct FileNode {
 impl FileNode {
     /// True when a power cut cannot change it.
     pub(super) fn is_settled(&self) -> bool {
-        self.pending.is_empty() && !self.len_vague && self.alloc == self.durable_alloc
+        self.pending.is_empty()
+            && self.given_up.is_empty()
+            && !self.len_vague
+            && self.alloc == self.durable_alloc
     }
 
     pub(super) fn chunks(&self) -> u64 {
         self.alloc.div_ceil(CHUNK) - self.holes.len() as u64
     }
 
-    pub(super) fn make_durable(&mut self, length_too: bool) {
-        self.durable = self.live.clone();
+    pub(super) fn make_durable(&mut self, length_too: bool, unit: u64) {
+        let before = std::mem::replace(&mut self.durable, self.live.clone());
+        for &at in &self.given_up {
+            self.durable.write(at, &before.to_vec(at, unit as usize));
+        }
         self.durable_alloc = self.alloc;
         self.pending.clear();
         self.synced_end = self.len;
@@ -101,6 +109,30 @@ impl FileNode {
             self.exact_len = self.len;
             self.len_vague = false;
         }
+    }
+}
+
+impl FileNode {
+    /// A sync that failed: some pending sectors reached the device, the others are given up.
+    pub(super) fn fail_sync(&mut self, unit: u64, seed: u64) {
+        let mut chance = Chance::new(seed);
+        for p in std::mem::take(&mut self.pending) {
+            match p.change {
+                Change::Write(data) => {
+                    for (i, sector) in data.chunks(unit as usize).enumerate() {
+                        let at = p.at + i as u64 * unit;
+                        if chance.coin() {
+                            self.durable.write(at, sector);
+                            self.given_up.retain(|a| *a != at);
+                        } else {
+                            self.given_up.push(at);
+                        }
+                    }
+                }
+                Change::Punch(len) => self.durable.punch(p.at / CHUNK..(p.at + len) / CHUNK),
+            }
+        }
+        self.len_vague = true;
     }
 }
 

@@ -72,25 +72,38 @@ impl SimFile {
         Ok(())
     }
 
-    pub(super) fn sync_in(&self, state: &mut State, length_too: bool) {
-        if !state.lies.drops_sync(&self.path) {
-            state.disk.file_mut(self.ino).make_durable(length_too);
+    /// Poisons the handle on an error.
+    pub(super) fn sync_in(&self, state: &mut State, length_too: bool) -> Result<()> {
+        let unit = state.disk.unit;
+        if let Some(seed) = state.lies.fails_sync(&self.path) {
+            state.disk.file_mut(self.ino).fail_sync(unit, seed);
+            self.poison();
+            let path = Path::new(&self.path);
+            return Err(Error::io("sync", path, rustix::io::Errno::IO.into()));
         }
+        if !state.lies.drops_sync(&self.path) {
+            state.disk.file_mut(self.ino).make_durable(length_too, unit);
+        }
+        Ok(())
+    }
+
+    pub(super) fn poison(&self) {
+        self.poisoned.store(true, SeqCst);
     }
 
     fn sync(&self, kind: OpKind, length_too: bool) -> Result<()> {
         self.fs.call(|state| {
             self.check_poison()?;
             state.stats.syncs += 1;
-            self.sync_in(state, length_too);
+            let result = self.sync_in(state, length_too);
             state.note(kind, &self.path);
-            Ok(())
+            result
         })
     }
 
     /// The disk is full: some of the bytes may be there, and nothing says which.
     fn append_part(&self, state: &mut State, bytes: &[u8]) {
-        self.poisoned.store(true, SeqCst);
+        self.poison();
         let f = state.disk.file(self.ino);
         let (len, alloc) = (f.len, f.alloc);
         if !f.holes.is_empty() {

@@ -20,6 +20,10 @@ pub enum LieKind {
     StaleSector,
     /// One bit of an append's bytes is stored wrong.
     BitFlip,
+    /// Not a lie, but a truth that kernels soften later: a sync of a file fails with `Io` and poisons the handle; of
+    /// the unsynced sectors some are durable and the others never will be, although reads still see them and
+    /// a later sync through another handle says `Ok`.
+    FailedSync,
 }
 
 /// A lie to be told.
@@ -56,15 +60,26 @@ impl Lies {
     }
 
     pub(super) fn drops_sync(&mut self, path: &str) -> bool {
-        let mut dropped = false;
+        self.strikes_sync(LieKind::DroppedSync, path).is_some()
+    }
+
+    /// The seed of what a failing sync leaves, when it shall fail.
+    pub(super) fn fails_sync(&mut self, path: &str) -> Option<u64> {
+        self.strikes_sync(LieKind::FailedSync, path)
+    }
+
+    fn strikes_sync(&mut self, kind: LieKind, path: &str) -> Option<u64> {
+        let mut struck = None;
         for r in &mut self.rules {
-            if r.lie.kind == LieKind::DroppedSync && path.contains(&r.lie.path) {
+            if r.lie.kind == kind && path.contains(&r.lie.path) {
                 r.seen += 1;
-                dropped |= r.lie.when.strikes(r.seen, &mut r.chance);
+                if r.lie.when.strikes(r.seen, &mut r.chance) {
+                    struck = Some(r.chance.next_u64());
+                }
             }
         }
-        self.told += u64::from(dropped);
-        dropped
+        self.told += u64::from(struck.is_some());
+        struck
     }
 
     /// Changes the sectors `data`, on their way to `at` of file `ino`, as the rules want; `body` is where the
@@ -80,7 +95,8 @@ impl Lies {
     ) {
         let unit = disk.unit as usize;
         for r in &mut self.rules {
-            if r.lie.kind == LieKind::DroppedSync || !path.contains(&r.lie.path) {
+            let about_syncs = matches!(r.lie.kind, LieKind::DroppedSync | LieKind::FailedSync);
+            if about_syncs || !path.contains(&r.lie.path) {
                 continue;
             }
             r.seen += 1;

@@ -508,12 +508,16 @@ impl FileSystem for SimFs {
                 f.check_poison()?;
             }
             state.stats.syncs += 1;
+            let mut result = Ok(());
             for f in &ours {
-                f.sync_in(state, false);
+                result = result.and(f.sync_in(state, false));
+            }
+            if result.is_err() {
+                ours.iter().for_each(|f| f.poison());
             }
             let paths: Vec<&str> = ours.iter().map(|f| f.path()).collect();
             state.note(OpKind::SyncFiles, &paths.join(" "));
-            Ok(())
+            result
         })
     }
 
