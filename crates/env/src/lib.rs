@@ -21,7 +21,9 @@ pub use budget::{
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
 pub use jobs::{JobPriority, Jobs};
-pub use metrics::{Counter, Gauge, Histogram, Metrics};
+pub use metrics::{
+    Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricValue, Metrics,
+};
 pub use random::Random;
 
 use basalt_fs::FileSystem;
@@ -75,6 +77,15 @@ impl EnvBuilder {
             io_bytes_per_s: 0,
         }
     }
+    /// The settings of [`Env::for_tests`], to be varied.
+    pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> EnvBuilder {
+        EnvBuilder::new(fs)
+            .stepped()
+            .clock(Clock::manual(ManualClock::new(1_700_000_000_000)))
+            .seed(seed)
+            .memory_bytes(16 << 20)
+            .cache_bytes(1 << 20)
+    }
     /// Number of background threads; they start with the first job.
     pub fn threads(mut self, n: usize) -> Self {
         self.threads = n.max(1);
@@ -100,7 +111,7 @@ impl EnvBuilder {
         self.memory_bytes = n;
         self
     }
-    /// The block cache's part of the memory budget, in bytes.
+    /// The block cache's part of the memory budget, in bytes; cut to three quarters of the whole, so that writes have room.
     pub fn cache_bytes(mut self, n: u64) -> Self {
         self.cache_bytes = n;
         self
@@ -119,7 +130,8 @@ impl EnvBuilder {
     pub fn build(self) -> Env {
         let metrics = Metrics::new();
         let ledger = MemoryLedger::new(self.memory_bytes);
-        Env(Arc::new(Parts {
+        let cache_bytes = self.cache_bytes.min(self.memory_bytes / 4 * 3);
+        let env = Env(Arc::new(Parts {
             jobs: if self.stepped {
                 Jobs::stepped()
             } else {
@@ -128,14 +140,16 @@ impl EnvBuilder {
             random: self
                 .seed
                 .map_or_else(Random::from_system, Random::from_seed),
-            cache: BlockCache::new(self.cache_bytes, ledger.clone()),
+            cache: BlockCache::new(cache_bytes, ledger.clone()),
             open_files: OpenFiles::new(self.open_files),
             io_limit: RateLimiter::new(self.io_bytes_per_s, self.clock.clone()),
             clock: self.clock,
             fs: self.fs,
             ledger,
             metrics,
-        }))
+        }));
+        env.register_metrics();
+        env
     }
 }
 
@@ -143,6 +157,11 @@ impl Env {
     /// Starts the settings of an environment over a filesystem.
     pub fn builder(fs: Arc<dyn FileSystem>) -> EnvBuilder {
         EnvBuilder::new(fs)
+    }
+    /// An environment that a test owns wholly: stepped jobs, a manual clock that starts in November 2023, all chance from
+    /// `seed`; 16 MiB of memory of which 1 MiB block cache. The clock's hands are at [`Clock::as_manual`].
+    pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> Env {
+        EnvBuilder::for_tests(fs, seed).build()
     }
     /// The filesystem.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
@@ -179,5 +198,109 @@ impl Env {
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// What the environment itself counts, read when the metrics are. The readers hold no [`Env`], nor the
+    /// filesystem or the job threads: a kept [`Metrics`] keeps none of them alive.
+    fn register_metrics(&self) {
+        let metrics = self.metrics();
+        type Reads<T> = [(&'static str, &'static str, fn(&T) -> u64); 5];
+        let of_cache: Reads<CacheStats> = [
+            ("cache_hits", "Block cache lookups that hit.", |s| s.hits),
+            ("cache_misses", "Block cache lookups that missed.", |s| {
+                s.misses
+            }),
+            ("cache_inserts", "Blocks put into the cache.", |s| s.inserts),
+            (
+                "cache_evictions",
+                "Blocks dropped from the cache for room.",
+                |s| s.evictions,
+            ),
+            ("cache_capacity_bytes", "Budget of the block cache.", |s| {
+                s.capacity
+            }),
+        ];
+        for (n, (name, help, read)) in of_cache.into_iter().enumerate() {
+            let cache = self.cache().clone();
+            if n < 4 {
+                metrics.counter_of(name, &[], help, move || read(&cache.stats()));
+            } else {
+                metrics.gauge_of(name, &[], help, move || read(&cache.stats()) as i64);
+            }
+        }
+        let kinds: Reads<LedgerUse> = [
+            ("memtable", "", |u| u.memtable),
+            ("cache", "", |u| u.cache),
+            ("pinned", "", |u| u.pinned),
+            ("buffer", "", |u| u.buffer),
+            ("client", "", |u| u.client),
+        ];
+        for (kind, _, read) in kinds {
+            let ledger = self.ledger().clone();
+            metrics.gauge_of(
+                "memory_used_bytes",
+                &[("kind", kind)],
+                "Memory in use, from the one ledger.",
+                move || read(&ledger.usage()) as i64,
+            );
+        }
+        let budget = self.ledger().usage().budget as i64;
+        metrics
+            .gauge("memory_budget_bytes", &[], "The whole memory budget.")
+            .set(budget);
+        let pending = self.jobs().pending_reader();
+        for (n, priority) in ["commit", "flush", "housekeeping", "compaction", "gc"]
+            .into_iter()
+            .enumerate()
+        {
+            let pending = pending.clone();
+            metrics.gauge_of(
+                "jobs_pending",
+                &[("priority", priority)],
+                "Background jobs queued or running.",
+                move || pending()[n] as i64,
+            );
+        }
+        let files = self.open_files().clone();
+        metrics.gauge_of(
+            "open_files",
+            &[],
+            "Files held open by engines.",
+            move || files.count() as i64,
+        );
+        let limit = self.io_limit().clone();
+        metrics.counter_of(
+            "background_io_bytes",
+            &[],
+            "Bytes that passed the background I/O limit.",
+            move || limit.passed(),
+        );
+        type FsRead = fn(&basalt_fs::FsStats) -> u64;
+        let reads: [(&str, &str, FsRead); 6] = [
+            (
+                "fs_written_bytes",
+                "Bytes appended to files, padding included.",
+                |s| s.bytes_written,
+            ),
+            (
+                "fs_prewritten_bytes",
+                "Zeros written ahead of need into log space.",
+                |s| s.bytes_prewritten,
+            ),
+            ("fs_read_bytes", "Bytes read from files.", |s| s.bytes_read),
+            ("fs_reads", "Read calls to the operating system.", |s| {
+                s.reads
+            }),
+            ("fs_writes", "Write calls to the operating system.", |s| {
+                s.writes
+            }),
+            ("fs_syncs", "Syncs of data and metadata.", |s| s.syncs),
+        ];
+        for (name, help, read) in reads {
+            let fs = Arc::downgrade(self.fs());
+            metrics.counter_of(name, &[], help, move || {
+                fs.upgrade().map_or(0, |fs| read(&fs.stats()))
+            });
+        }
     }
 }

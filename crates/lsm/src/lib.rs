@@ -1,1 +1,35 @@
-//! Placeholder.
+//! LavaKV: Basalt's log-structured merge tree.
+//!
+//! Rooms, in the order a write meets them: [`batch`] (what is written), `db` (commit groups, reads, the
+//! engine's life), `wal` (the log that makes it durable), `memtable` (where readers find it), `table` (sorted
+//! files), `version` (which files make up the tree, and the manifest that remembers it), `compaction` (merging
+//! tables in the background), `iter` (merging readers). `key` and `options` are what all of them share.
+
+#![deny(missing_docs)]
+
+pub mod batch;
+pub mod compaction;
+pub mod db;
+pub mod iter;
+pub mod key;
+pub mod memtable;
+pub mod options;
+pub mod table;
+pub mod version;
+pub mod wal;
+
+pub use basalt_env::Env;
+pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+pub use batch::WriteBatch;
+pub use db::{Db, Family, Snapshot, Ticket};
+pub use key::{Comparator, Kind, SeqNo};
+pub use options::{
+    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
+    ReadOptions, WriteOptions,
+};
+
+/// Longest user key in bytes.
+pub const MAX_KEY_LEN: usize = 64 * 1024;
+
+/// Longest value in bytes.
+pub const MAX_VALUE_LEN: usize = 1 << 30;

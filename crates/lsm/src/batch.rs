@@ -1,0 +1,266 @@
+//! [`WriteBatch`]: operations over any families of a store that take effect together or not at all.
+//!
+//! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
+//! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
+//! kinds that carry a value its length (varint) and the value. `PutTtl` values start with 8 bytes of expiry.
+
+use crate::db::Family;
+use crate::key::Kind;
+use crate::wal::RECORD_HEADER;
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
+
+/// Largest batch in bytes, all operations together.
+pub const MAX_BATCH_LEN: usize = 2 << 30;
+
+/// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
+#[derive(Clone)]
+pub struct WriteBatch {
+    pub(crate) buf: AlignedBuf,
+    pub(crate) count: u32,
+}
+
+impl Default for WriteBatch {
+    fn default() -> WriteBatch {
+        WriteBatch::new()
+    }
+}
+
+/// Bytes of a varint.
+pub(crate) fn varint_len(n: u64) -> usize {
+    (64 - (n | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+fn put_varint(buf: &mut AlignedBuf, mut n: u64) {
+    let mut tmp = [0u8; 10];
+    let mut i = 0;
+    while n >= 0x80 {
+        tmp[i] = n as u8 | 0x80;
+        n >>= 7;
+        i += 1;
+    }
+    tmp[i] = n as u8;
+    buf.extend_from_slice(&tmp[..=i]);
+}
+
+/// Reads a varint of at most 32 bits; `None` when it is cut off or too long.
+pub(crate) fn get_varint32(bytes: &[u8], at: &mut usize) -> Option<u32> {
+    let mut n = 0u64;
+    for shift in (0..35).step_by(7) {
+        let b = *bytes.get(*at)?;
+        *at += 1;
+        n |= u64::from(b & 0x7f) << shift;
+        if b < 0x80 {
+            return u32::try_from(n).ok();
+        }
+    }
+    None
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    pub fn new() -> WriteBatch {
+        WriteBatch {
+            buf: AlignedBuf::new(),
+            count: 0,
+        }
+    }
+
+    /// Operations in it.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// True when it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes it takes in the log.
+    pub fn bytes(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.count = 0;
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&mut self, family: &Family, key: &[u8], value: &[u8]) -> Result<()> {
+        self.push(family.id(), Kind::Put, key, &[], value)
+    }
+
+    /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
+    pub fn put_ttl(
+        &mut self,
+        family: &Family,
+        key: &[u8],
+        value: &[u8],
+        expire_at_ms: u64,
+    ) -> Result<()> {
+        self.push(
+            family.id(),
+            Kind::PutTtl,
+            key,
+            &expire_at_ms.to_le_bytes(),
+            value,
+        )
+    }
+
+    /// Removes `key`. Not an error when it is not there.
+    pub fn delete(&mut self, family: &Family, key: &[u8]) -> Result<()> {
+        self.push(family.id(), Kind::Delete, key, &[], &[])
+    }
+
+    fn push(
+        &mut self,
+        family: u32,
+        kind: Kind,
+        key: &[u8],
+        prefix: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        if key.len() > MAX_KEY_LEN {
+            return Err(Error::invalid(format!(
+                "key of {} bytes, at most {MAX_KEY_LEN} are allowed",
+                key.len()
+            )));
+        }
+        if value.len() > MAX_VALUE_LEN {
+            return Err(Error::invalid(format!(
+                "value of {} bytes, at most {MAX_VALUE_LEN} are allowed",
+                value.len()
+            )));
+        }
+        let value_len = prefix.len() + value.len();
+        let need = 1
+            + varint_len(u64::from(family))
+            + varint_len(key.len() as u64)
+            + key.len()
+            + if kind == Kind::Delete {
+                0
+            } else {
+                varint_len(value_len as u64) + value_len
+            };
+        if self.buf.is_empty() {
+            // A batch of one operation, the most common, gets exactly what it needs.
+            self.buf.reserve_exact(RECORD_HEADER + need);
+            self.buf.resize(RECORD_HEADER, 0);
+        }
+        if self.buf.len() + need > MAX_BATCH_LEN {
+            return Err(Error::invalid(format!(
+                "batch would exceed {MAX_BATCH_LEN} bytes; write it in parts"
+            )));
+        }
+        self.buf.reserve(need);
+        self.buf.push(kind as u8);
+        put_varint(&mut self.buf, u64::from(family));
+        put_varint(&mut self.buf, key.len() as u64);
+        self.buf.extend_from_slice(key);
+        if kind != Kind::Delete {
+            put_varint(&mut self.buf, value_len as u64);
+            self.buf.extend_from_slice(prefix);
+            self.buf.extend_from_slice(value);
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// One operation of an encoded batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op<'a> {
+    /// Family id.
+    pub family: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// User key.
+    pub key: &'a [u8],
+    /// Payload; empty for deletes.
+    pub value: &'a [u8],
+    /// Where the payload begins in the encoded operations.
+    pub value_at: usize,
+}
+
+/// Walks encoded operations. Every byte is checked: lengths, kinds, limits.
+pub struct Ops<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Ops<'a> {
+    /// Over a record's payload.
+    pub fn new(bytes: &'a [u8]) -> Ops<'a> {
+        Ops { bytes, at: 0 }
+    }
+
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let s = self.bytes.get(self.at..self.at.checked_add(n)?)?;
+        self.at += n;
+        Some(s)
+    }
+
+    fn parse(&mut self) -> Result<Op<'a>> {
+        let start = self.at;
+        let bad = |what: &str| {
+            Error::new(
+                ErrorKind::Corruption,
+                format!("write batch operation at byte {start}: {what}"),
+            )
+        };
+        let kind = self.take(1).expect("caller checked")[0];
+        let kind = Kind::from_u8(kind).ok_or_else(|| bad(&format!("unknown kind {kind}")))?;
+        if !kind.is_supported() {
+            return Err(Error::unsupported(format!(
+                "write batch holds an operation of kind {kind:?}, which a later version writes; open the store with that version"
+            )));
+        }
+        let family =
+            get_varint32(self.bytes, &mut self.at).ok_or_else(|| bad("family id cut off"))?;
+        let key_len = get_varint32(self.bytes, &mut self.at)
+            .ok_or_else(|| bad("key length cut off"))? as usize;
+        if key_len > MAX_KEY_LEN {
+            return Err(bad(&format!("key of {key_len} bytes")));
+        }
+        let key = self.take(key_len).ok_or_else(|| bad("key cut off"))?;
+        let mut value_at = self.at;
+        let mut value: &[u8] = &[];
+        if kind != Kind::Delete {
+            let len = get_varint32(self.bytes, &mut self.at)
+                .ok_or_else(|| bad("value length cut off"))? as usize;
+            if len > MAX_VALUE_LEN + 8 || (kind == Kind::PutTtl && len < 8) {
+                return Err(bad(&format!("value of {len} bytes")));
+            }
+            value_at = self.at;
+            value = self.take(len).ok_or_else(|| bad("value cut off"))?;
+        }
+        Ok(Op {
+            family,
+            kind,
+            key,
+            value,
+            value_at,
+        })
+    }
+}
+
+impl<'a> Iterator for Ops<'a> {
+    type Item = Result<Op<'a>>;
+    fn next(&mut self) -> Option<Result<Op<'a>>> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        let op = self.parse();
+        if op.is_err() {
+            self.at = self.bytes.len();
+        }
+        Some(op)
+    }
+}
+
+/// The batch's payload as shared memory, for memtables to point into.
+pub(crate) fn payload(buf: Bytes) -> Bytes {
+    buf.slice(RECORD_HEADER..)
+}

@@ -1,0 +1,40 @@
+//! Iterators over internal keys, and those that merge them for readers and compactions.
+
+mod level;
+mod merge;
+#[cfg(test)]
+mod tests;
+mod user;
+
+pub use level::LevelIter;
+pub use merge::MergingIter;
+pub(crate) use user::expiry_of;
+pub use user::{UserIter, View};
+
+use basalt_fs::{Bytes, Result};
+
+/// A cursor over internal keys in order. Made unpositioned: [`InternalIter::valid`] is false until a seek.
+///
+/// Every movement may meet the disk and fail; after an error the cursor is not valid.
+pub trait InternalIter: Send {
+    /// True when positioned on an entry.
+    fn valid(&self) -> bool;
+    /// To the first entry.
+    fn seek_to_first(&mut self) -> Result<()>;
+    /// To the last entry.
+    fn seek_to_last(&mut self) -> Result<()>;
+    /// To the first entry at or after the internal key `target`.
+    fn seek(&mut self, target: &[u8]) -> Result<()>;
+    /// To the last entry at or before the internal key `target`.
+    fn seek_for_prev(&mut self, target: &[u8]) -> Result<()>;
+    /// To the next entry. Requires `valid`.
+    fn next(&mut self) -> Result<()>;
+    /// To the previous entry. Requires `valid`.
+    fn prev(&mut self) -> Result<()>;
+    /// The internal key here. Requires `valid`; stays until the next movement.
+    fn key(&self) -> &[u8];
+    /// The value here. Requires `valid`; stays until the next movement.
+    fn value(&self) -> &[u8];
+    /// The value here, pinned: it outlives the cursor and is not copied.
+    fn pinned_value(&self) -> Bytes;
+}

@@ -1,0 +1,242 @@
+//! Settings: what a caller can choose, each with its unit, its default and what it costs.
+
+use crate::key::{Cmp, SeqNo};
+use basalt_fs::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How blocks are compressed. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None = 0,
+    /// lz4: cheap, about 2:1 on text.
+    Lz4 = 1,
+    /// zstd level 3: dearer, about 3:1 on text.
+    Zstd = 2,
+}
+
+/// Settings of a store.
+#[derive(Clone)]
+pub struct Options {
+    /// Make the store when there is none. Default true.
+    pub create_if_missing: bool,
+    /// Fail with `AlreadyExists` when there is one. Default false.
+    pub error_if_exists: bool,
+    /// Settings of the family `default`, and of families not named in `families`.
+    pub default_family: FamilyOptions,
+    /// Settings of families by name.
+    pub families: BTreeMap<String, FamilyOptions>,
+    /// Memtable bytes of all families together at which they are sealed and flushed. Default 64 MiB.
+    /// Larger: fewer, larger level-0 tables, more memory, longer recovery.
+    pub write_buffer_bytes: u64,
+    /// Sealed generations of memtables that may wait for their flush before writers are held. Default 3.
+    pub max_sealed_memtables: usize,
+    /// Checks every block's checksum also on reads of this process's own fresh tables. Default true.
+    pub verify_checksums: bool,
+    /// A name for metrics and messages. Default: the path.
+    pub name: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            create_if_missing: true,
+            error_if_exists: false,
+            default_family: FamilyOptions::default(),
+            families: BTreeMap::new(),
+            write_buffer_bytes: 64 << 20,
+            max_sealed_memtables: 3,
+            verify_checksums: true,
+            name: None,
+        }
+    }
+}
+
+impl Options {
+    /// The settings of a family.
+    pub fn family(&self, name: &str) -> &FamilyOptions {
+        self.families.get(name).unwrap_or(&self.default_family)
+    }
+    /// Checks that values are inside their documented ranges.
+    pub fn validate(&self) -> Result<()> {
+        if self.write_buffer_bytes < 4 << 10 {
+            return Err(Error::invalid(format!(
+                "write_buffer_bytes is {}, at least 4096 is needed",
+                self.write_buffer_bytes
+            )));
+        }
+        if self.max_sealed_memtables == 0 {
+            return Err(Error::invalid(
+                "max_sealed_memtables is 0, at least 1 is needed",
+            ));
+        }
+        self.default_family.validate("default")?;
+        self.families
+            .iter()
+            .try_for_each(|(name, f)| f.validate(name))
+    }
+}
+
+/// Settings of one column family.
+#[derive(Clone)]
+pub struct FamilyOptions {
+    /// The order of keys. Fixed for the family's life; checked by name on open.
+    pub comparator: Cmp,
+    /// Bytes of a data block before compression. Default 4096. Larger: smaller index, more bytes a point read.
+    pub block_bytes: usize,
+    /// Filter bits a key; 0 builds none. Default 10, about 1 % false positives.
+    pub filter_bits_per_key: u32,
+    /// Compression of data blocks. Default lz4... see `bottom_compression`.
+    pub compression: Compression,
+    /// Compression of the lowest level, where most data lives. Default the same as `compression`.
+    pub bottom_compression: Option<Compression>,
+    /// Bytes of a table at which a compaction starts the next one. Default 64 MiB.
+    pub table_bytes: u64,
+    /// Level-0 tables that start a compaction. Default 4.
+    pub l0_compaction_trigger: usize,
+    /// Level-0 tables from which writers are slowed, gradually more up to twice that number. Default 12.
+    pub l0_slowdown: usize,
+    /// Bytes of level 1 (or of the base level, which dynamic level sizes place). Default 256 MiB.
+    pub base_level_bytes: u64,
+    /// Each level is so many times larger than the one above. Default 10.
+    pub level_multiplier: u32,
+    /// Called for every value that a compaction meets and no snapshot needs. Default none.
+    pub compaction_filter: Option<Arc<dyn CompactionFilter>>,
+}
+
+impl Default for FamilyOptions {
+    fn default() -> FamilyOptions {
+        FamilyOptions {
+            comparator: Cmp::Bytewise,
+            block_bytes: 4096,
+            filter_bits_per_key: 10,
+            compression: Compression::None,
+            bottom_compression: None,
+            table_bytes: 64 << 20,
+            l0_compaction_trigger: 4,
+            l0_slowdown: 12,
+            base_level_bytes: 256 << 20,
+            level_multiplier: 10,
+            compaction_filter: None,
+        }
+    }
+}
+
+impl FamilyOptions {
+    /// Checks that values are inside their documented ranges.
+    pub fn validate(&self, family: &str) -> Result<()> {
+        let bad = |what: String| Err(Error::invalid(format!("family {family:?}: {what}")));
+        if !(64..=1 << 20).contains(&self.block_bytes) {
+            return bad(format!(
+                "block_bytes is {}, allowed are 64 to 1048576",
+                self.block_bytes
+            ));
+        }
+        if self.filter_bits_per_key > 64 {
+            return bad(format!(
+                "filter_bits_per_key is {}, allowed are 0 to 64",
+                self.filter_bits_per_key
+            ));
+        }
+        if self.table_bytes < 1024 {
+            return bad(format!(
+                "table_bytes is {}, at least 1024 is needed",
+                self.table_bytes
+            ));
+        }
+        if self.l0_compaction_trigger == 0 || self.l0_slowdown < self.l0_compaction_trigger {
+            return bad(format!(
+                "l0_compaction_trigger is {} and l0_slowdown {}: the first must be at least 1 and not above the second",
+                self.l0_compaction_trigger, self.l0_slowdown
+            ));
+        }
+        if self.level_multiplier < 2 {
+            return bad(format!(
+                "level_multiplier is {}, at least 2 is needed",
+                self.level_multiplier
+            ));
+        }
+        if self.base_level_bytes < 1024 {
+            return bad(format!(
+                "base_level_bytes is {}, at least 1024 is needed",
+                self.base_level_bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What a compaction filter is told besides key and value.
+#[derive(Debug, Clone, Copy)]
+pub struct FilterContext<'a> {
+    /// The family's name.
+    pub family: &'a str,
+    /// The level that the entry is being written to.
+    pub level: usize,
+    /// The entry's sequence number.
+    pub seq: SeqNo,
+    /// Wall time in ms since 1970, fixed for the whole compaction.
+    pub now_ms: u64,
+}
+
+/// What becomes of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterDecision {
+    /// It stays.
+    Keep,
+    /// It is deleted, older versions with it.
+    Remove,
+    /// Its value is replaced.
+    Change(Vec<u8>),
+}
+
+/// User code that sees every live value a compaction meets, unless a snapshot still needs it, and may drop or change it.
+/// It must answer the same for the same entry at the same or a later time: an entry may be met many times or never.
+pub trait CompactionFilter: Send + Sync {
+    /// For messages.
+    fn name(&self) -> &str;
+    /// The decision.
+    fn filter(&self, context: &FilterContext<'_>, key: &[u8], value: &[u8]) -> FilterDecision;
+}
+
+/// Settings of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Acknowledge only when the batch survives a power cut. Without it the batch survives the death of the process.
+    /// Default false.
+    pub sync: bool,
+}
+
+impl WriteOptions {
+    /// Durable when acknowledged.
+    pub const SYNC: WriteOptions = WriteOptions { sync: true };
+    /// Durable some time later.
+    pub const UNSYNCED: WriteOptions = WriteOptions { sync: false };
+}
+
+/// Settings of a read.
+#[derive(Clone)]
+pub struct ReadOptions {
+    /// Read as of this snapshot; `None` reads the newest.
+    pub snapshot: Option<crate::db::Snapshot>,
+    /// First user key an iterator may show, inclusive.
+    pub lower_bound: Option<Vec<u8>>,
+    /// First user key an iterator may not show any more.
+    pub upper_bound: Option<Vec<u8>>,
+    /// Put blocks read into the cache. Default true; scans over everything do better without.
+    pub fill_cache: bool,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions {
+            snapshot: None,
+            lower_bound: None,
+            upper_bound: None,
+            fill_cache: true,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The record framing that the write-ahead log and the manifest share, and the log's own header.
+//!
+//! A file of records starts with a [`FileHeader`] padded to the write unit. Each record is
+//! [`RECORD_HEADER`] bytes and a payload. All numbers little-endian:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of file id (16), file offset of the record (8) and header bytes 4..40 |
+//! | 4 | 4 | CRC-32C of the payload |
+//! | 8 | 4 | payload length |
+//! | 12 | 1 | record kind |
+//! | 13 | 1 | flags, 0 |
+//! | 14 | 2 | 0 |
+//! | 16 | 8 | position up to which this file was known to be synced when the record was written |
+//! | 24 | 8 | first sequence number of a batch; number of an edit |
+//! | 32 | 4 | header checksum of the record before it, 0 for the first: the chain |
+//! | 36 | 4 | operations in the batch |
+//!
+//! The next record begins where this one ends, or at the next multiple of the write unit. It is accepted at either
+//! place only if its chain field matches, so a lost record can never be skipped.
+//!
+//! The tail: the first position where neither place holds a good record is the end, unless a later good record (or the
+//! manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
+
+use basalt_fs::{AlignedBuf, Bytes, File, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of a record header.
+pub const RECORD_HEADER: usize = 40;
+
+/// What a file of records is. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A write-ahead log.
+    Log = 1,
+    /// A manifest.
+    Manifest = 2,
+}
+
+/// What a record holds. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// A write batch.
+    Batch = 1,
+    /// A manifest edit.
+    Edit = 2,
+}
+
+/// The start of a file of records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Log or manifest.
+    pub kind: FileKind,
+    /// A fresh random id for this life of the space; part of every checksum.
+    pub file_id: u128,
+    /// The store it belongs to.
+    pub store_id: u128,
+    /// Its number.
+    pub number: u64,
+    /// The write unit that records are aligned to.
+    pub write_unit: u32,
+    /// Feature bits: unknown compatible bits are ignored, unknown incompatible ones refuse the file.
+    pub compatible: u32,
+    /// See `compatible`.
+    pub incompatible: u32,
+    /// The log before this one: its number, id and the position where its records end, all of it synced. `None` for the first.
+    pub previous: Option<PreviousLog>,
+}
+
+/// See [`FileHeader::previous`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PreviousLog {
+    /// Its number.
+    pub number: u64,
+    /// Its id.
+    pub file_id: u128,
+    /// Where its records end.
+    pub end: u64,
+}
+
+/// A record about to be appended. `buf` begins with [`RECORD_HEADER`] bytes that the writer fills in.
+pub struct Outgoing<'a> {
+    /// Header space, then the payload.
+    pub buf: &'a mut AlignedBuf,
+    /// What it holds.
+    pub kind: RecordKind,
+    /// First sequence number.
+    pub first_seq: u64,
+    /// Operations.
+    pub count: u32,
+    /// CRC-32C of the payload, computed by the submitting thread.
+    pub payload_crc: u32,
+}
+
+/// Appends records to a file.
+pub struct RecordWriter(Arc<dyn File>);
+
+impl RecordWriter {
+    /// Begins a file of records: writes the header (not yet synced: the first synced append covers it).
+    pub fn create(file: Arc<dyn File>, path: &Path, header: &FileHeader) -> Result<RecordWriter> {
+        let _ = (path, header);
+        Ok(RecordWriter(file))
+    }
+    /// Appends a group of records with one device write where sizes allow it. With `sync`, the group starts and ends at multiples
+    /// of the write unit and is durable when this returns; then `synced()` is the new end.
+    pub fn append(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
+        let _ = (records, sync);
+        todo!()
+    }
+    /// Syncs what was appended.
+    pub fn sync(&mut self) -> Result<()> {
+        todo!()
+    }
+    /// End of the last record.
+    pub fn end(&self) -> u64 {
+        todo!()
+    }
+    /// Position up to which the file is known to be synced.
+    pub fn synced(&self) -> u64 {
+        todo!()
+    }
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.0
+    }
+}
+
+/// A record read back.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Where it begins.
+    pub offset: u64,
+    /// What it holds.
+    pub kind: RecordKind,
+    /// First sequence number.
+    pub first_seq: u64,
+    /// Operations.
+    pub count: u32,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+/// How a file of records ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tail {
+    /// End of the last good record.
+    pub end: u64,
+    /// True when bytes after it look like a torn record of this life, false when nothing of this life follows.
+    pub torn: bool,
+}
+
+/// Reads a file of records front to back.
+pub struct RecordReader(Arc<dyn File>);
+
+impl RecordReader {
+    /// Opens and checks the header against what is known of it: kind, and id where the caller knows one.
+    /// `Ok(None)` when the header is not of this life (a log that was created but whose header never reached the device).
+    pub fn open(
+        file: Arc<dyn File>,
+        path: &Path,
+        kind: FileKind,
+        file_id: Option<u128>,
+    ) -> Result<Option<RecordReader>> {
+        let _ = (path, kind, file_id);
+        Ok(Some(RecordReader(file)))
+    }
+    /// The header.
+    pub fn header(&self) -> &FileHeader {
+        let _ = &self.0;
+        todo!()
+    }
+    /// The next record, or `None` at the tail. `proven_synced`: bytes up to here are known from elsewhere to have been synced;
+    /// an end before it, or before the `synced` position of any later good record, is `Corruption`.
+    pub fn next(&mut self, proven_synced: u64) -> Result<Option<Record>> {
+        let _ = proven_synced;
+        todo!()
+    }
+    /// After `next` returned `None`.
+    pub fn tail(&self) -> Tail {
+        todo!()
+    }
+}
