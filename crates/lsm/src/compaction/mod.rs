@@ -1,1 +1,3 @@
 //! Compaction: which tables to merge next (`pick`), and merging them (`run`).
+
+pub mod visibility;
