@@ -4,6 +4,9 @@
 //! version through the manifest. A table's file is removed when the last version or reader that holds it
 //! lets go and the manifest no longer names it, never earlier.
 
+pub mod edit;
+pub mod manifest;
+
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
 use basalt_env::{Env, JobPriority};
