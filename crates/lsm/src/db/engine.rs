@@ -72,10 +72,11 @@ pub(crate) struct State {
     pub next_generation: u64,
     pub flush_scheduled: bool,
     pub compactions: usize,
-    /// Ranges that somebody waits for to be compacted: family and user keys.
     pub flush_error: Option<Error>,
     pub compaction_error: Option<Error>,
-    /// Earliest time of the next attempt after an error.
+    pub compaction_retry_at: Duration,
+    pub compaction_pause: Duration,
+    /// Earliest time of the next attempt after a failed flush.
     pub retry_at: Duration,
     /// Writes fail with this until [`Engine::resume`] mends it.
     pub halt: Option<Error>,
@@ -127,6 +128,8 @@ impl Engine {
                 compactions: 0,
                 flush_error: None,
                 compaction_error: None,
+                compaction_retry_at: Duration::ZERO,
+                compaction_pause: RETRY_PAUSE,
                 retry_at: Duration::ZERO,
                 halt: None,
             }),

@@ -1,6 +1,7 @@
 //! What the engine tells of itself: the tree's shape and counters.
 
 use super::engine::Engine;
+use crate::compaction::{compaction_debt, level_targets};
 use basalt_env::{Counter, Env};
 use std::sync::Arc;
 
@@ -137,8 +138,8 @@ impl Engine {
         for f in view.families.values() {
             let mut levels = Vec::new();
             if let Some(tables) = view.version.families.get(&f.id) {
-                let targets = [0u64; 7];
-                debt += 0;
+                let targets = level_targets(tables, &f.options).bytes;
+                debt += compaction_debt(tables, &f.options);
                 for (level, list) in tables.levels.iter().enumerate() {
                     table_files += list.len() as u64;
                     levels.push(LevelStats {
