@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -137,6 +138,36 @@ impl AlignedBuf {
             };
         }
         self.len = len;
+    }
+
+    /// The memory past the content, for a system call to read into.
+    pub(crate) fn spare_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY: the range [len, cap) belongs to this buffer, and MaybeUninit asks for no initialisation.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.ptr.as_ptr().add(self.len).cast::<MaybeUninit<u8>>(),
+                self.cap - self.len,
+            )
+        }
+    }
+
+    /// Counts `n` further bytes as content.
+    ///
+    /// # Safety
+    /// The first `n` bytes of [`AlignedBuf::spare_mut`] must have been initialised.
+    pub(crate) unsafe fn advance(&mut self, n: usize) {
+        assert!(n <= self.cap - self.len, "advanced past the capacity");
+        self.len += n;
+    }
+
+    /// An empty buffer with room for `cap` bytes at a [`DIRECT_ALIGN`]ed address, whatever `cap` is.
+    pub(crate) fn with_capacity_direct(cap: usize) -> AlignedBuf {
+        let mut b = AlignedBuf {
+            direct: true,
+            ..AlignedBuf::new()
+        };
+        b.reserve_exact(cap);
+        b
     }
 
     /// Forgets the content, keeps the memory.

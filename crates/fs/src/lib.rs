@@ -36,8 +36,10 @@
 
 mod aligned;
 mod chance;
+pub mod conformance;
 mod error;
 pub mod fault;
+mod host;
 mod op;
 pub mod sim;
 
@@ -45,6 +47,7 @@ pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
 pub use error::{Error, ErrorKind, Reach, Result};
 pub use fault::FaultFs;
+pub use host::{HostFs, HostOptions, ReadBackend};
 pub use op::{OpKind, When};
 pub use sim::SimFs;
 
