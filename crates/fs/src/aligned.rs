@@ -259,4 +259,18 @@ mod tests {
         assert_eq!(&b[..], &[0, 0, 0, 7, 7, 7, 7, 7]);
         assert_eq!(&b.clone()[..], &b[..]);
     }
+
+    #[test]
+    fn spare_memory_becomes_content() {
+        let mut b = AlignedBuf::with_capacity_direct(100);
+        assert!(b.is_aligned_to(DIRECT_ALIGN));
+        b.extend_from_slice(b"head");
+        for m in &mut b.spare_mut()[..3] {
+            m.write(7);
+        }
+        // SAFETY: three bytes were written just above.
+        unsafe { b.advance(3) };
+        assert_eq!(&b[..], b"head\x07\x07\x07");
+        assert_eq!(b.spare_mut().len(), b.capacity() - 7);
+    }
 }

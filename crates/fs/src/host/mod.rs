@@ -298,12 +298,10 @@ impl HostFs {
         }
         let opened = self.with_direct(old, flags, fd)?;
         if opened.facts.links > 1 {
-            // Somebody else names this file (a checkpoint): its bytes are not ours to overwrite.
-            drop(opened);
-            let file = self.new_log(path, capacity)?;
-            rustix::fs::unlink(old)
-                .map_err(|e| Error::io("removing a log that has other names", old, e.into()))?;
-            return Ok(file);
+            return Err(Error::invalid(
+                "a log with a second name cannot be reused: the other name would lose its content",
+            )
+            .in_file(old));
         }
         let shared = Arc::clone(&self.shared);
         let mut file = HostFile::new(shared, old.to_path_buf(), Kind::Log, opened);
@@ -488,6 +486,12 @@ impl FileSystem for HostFs {
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, to) = (self.host_path(from), self.host_path(to));
         rustix::fs::link(&from, &to).map_err(|e| {
+            // What the kernel calls forbidden is here the wrong kind of name.
+            let e = if e == Errno::PERM && from.is_dir() {
+                Errno::ISDIR
+            } else {
+                e
+            };
             let what = format!("linking as {}", to.display());
             Error::io(&what, &from, e.into())
         })

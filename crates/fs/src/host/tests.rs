@@ -254,11 +254,16 @@ fn a_log_with_a_second_name_is_not_taken_over() {
     put(&old, &pattern(1, 0, 4096), Intent::Sync);
     fs.link(Path::new("1.log"), Path::new("checkpoint"))
         .unwrap();
-    let new = log(&fs, "2.log", 8192, Some("1.log"));
-    put(&new, &pattern(2, 0, 4096), Intent::Sync);
-    assert!(!fs.exists(Path::new("1.log")).unwrap());
-    let kept = fs.open(Path::new("checkpoint")).unwrap();
-    assert!(kept.read(0, 4096).unwrap()[..] == pattern(1, 0, 4096)[..]);
+    let options = LogOptions {
+        capacity: 8192,
+        reuse: Some(Path::new("1.log")),
+    };
+    let e = fs.create_log(Path::new("2.log"), options).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    assert!(fs.exists(Path::new("1.log")).unwrap());
+    assert!(!fs.exists(Path::new("2.log")).unwrap());
+    fs.remove(Path::new("checkpoint")).unwrap();
+    fs.create_log(Path::new("2.log"), options).unwrap();
 }
 
 /// Holes that `release_range` left do not count as written space when the log is reused.
@@ -372,20 +377,21 @@ fn one_flush_stands_for_several_logs() {
     let files: Vec<_> = (0..3)
         .map(|i| log(&fs, &format!("{i}"), 16384, None))
         .collect();
+    let one = vec![1; fs.info().write_unit];
     let syncs = |files: &[Arc<dyn File>]| {
         let before = fs.stats().syncs;
         fs.sync_files(files).unwrap();
         fs.stats().syncs - before
     };
     for f in &files {
-        put(f, &[1; 512], Intent::Sync);
+        put(f, &one, Intent::Sync);
     }
     let light = files.iter().all(|f| host(f).flushes_device());
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
     // A lazy append and one past the capacity.
-    put(&files[0], &[2; 512], Intent::Lazy);
+    put(&files[0], &one, Intent::Lazy);
     put(&files[1], &[2; 32768], Intent::Sync);
-    put(&files[2], &[2; 512], Intent::Sync);
+    put(&files[2], &one, Intent::Sync);
     assert_eq!(syncs(&files), if light { 2 } else { 3 });
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
 }
@@ -681,7 +687,14 @@ fn names_and_their_errors() {
             .kind(),
         ErrorKind::AlreadyExists
     );
-    assert!(fs.open(Path::new("a")).is_err());
+    for e in [
+        fs.open(Path::new("a")).err().unwrap(),
+        fs.list(Path::new("a/f")).unwrap_err(),
+        fs.sync_metadata(Path::new("a/f")).unwrap_err(),
+        fs.link(Path::new("a"), Path::new("z")).unwrap_err(),
+    ] {
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    }
     let e = fs.open(Path::new("a/none")).err().unwrap();
     assert!(
         e.is_not_found() && e.to_string().contains("opening a file"),
