@@ -20,23 +20,36 @@ const CLIENTS: u64 = 4;
 const KILLS: u64 = 50;
 
 fn scale() -> u64 {
-    std::env::var("BASALT_SCALE").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
 }
 
 /// A directory that is removed when the test passes and kept when it fails.
 struct Dir(PathBuf);
 
 impl Dir {
-    #[expect(clippy::disallowed_methods, reason = "a test's own directory, beside the store under test")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own directory, beside the store under test"
+    )]
     fn new() -> Dir {
-        let path = std::env::temp_dir().join(format!("basalt-kill-{}-{:x}", std::process::id(), Random::from_system().next_u64()));
+        let path = std::env::temp_dir().join(format!(
+            "basalt-kill-{}-{:x}",
+            std::process::id(),
+            Random::from_system().next_u64()
+        ));
         std::fs::create_dir_all(&path).expect("a temporary directory");
         Dir(path)
     }
 }
 
 impl Drop for Dir {
-    #[expect(clippy::disallowed_methods, reason = "a test's own directory, beside the store under test")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own directory, beside the store under test"
+    )]
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.0);
@@ -74,7 +87,10 @@ struct Server {
 impl Server {
     fn start(dir: &Path, sync: &str, clock: &Clock) -> Server {
         // The port is free a moment before the server takes it; nobody else asks for one in that moment on a test machine.
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|l| l.local_addr())
+            .expect("a free port")
+            .port();
         let child = Command::new(env!("CARGO_BIN_EXE_basalt"))
             .args(["serve", "--dir"])
             .arg(dir)
@@ -113,7 +129,10 @@ impl Client {
         let write = TcpStream::connect(("127.0.0.1", port))?;
         write.set_nodelay(true)?;
         write.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Client { read: BufReader::new(write.try_clone()?), write })
+        Ok(Client {
+            read: BufReader::new(write.try_clone()?),
+            write,
+        })
     }
 
     fn send(&mut self, out: &mut Vec<u8>, args: &[&[u8]]) {
@@ -138,7 +157,10 @@ impl Client {
 
     fn bulk(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let line = self.line()?;
-        let len: i64 = line.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("a bulk reply, not {line:?}"));
+        let len: i64 = line
+            .strip_prefix('$')
+            .and_then(|n| n.parse().ok())
+            .unwrap_or_else(|| panic!("a bulk reply, not {line:?}"));
         if len < 0 {
             return Ok(None);
         }
@@ -154,8 +176,16 @@ impl Client {
 }
 
 /// Writes until the connection breaks: pipelines of a few writes. `sent` and `acked` count this client's writes.
-fn write_until_killed(port: u16, client: u64, sent: &AtomicU64, acked: &AtomicU64, stop: &AtomicBool) {
-    let Ok(mut c) = Client::connect(port) else { return };
+fn write_until_killed(
+    port: u16,
+    client: u64,
+    sent: &AtomicU64,
+    acked: &AtomicU64,
+    stop: &AtomicBool,
+) {
+    let Ok(mut c) = Client::connect(port) else {
+        return;
+    };
     let r = Random::from_system();
     while !stop.load(SeqCst) {
         let pipeline = 1 + r.below(8);
@@ -233,7 +263,10 @@ fn verify(port: u16, state: &BTreeMap<u64, Known>, repeat: &str) {
             assert!(
                 fits,
                 "client {client}, key {k}: acknowledged write {must:?}, sent up to {may}, found {}; repeat with {repeat}",
-                found.map_or("nothing".into(), |v| String::from_utf8_lossy(&v[..v.len().min(20)]).into_owned())
+                found.map_or("nothing".into(), |v| String::from_utf8_lossy(
+                    &v[..v.len().min(20)]
+                )
+                .into_owned())
             );
         }
         rx.recv().expect("all requests sent");
@@ -260,7 +293,10 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
     let dir = Dir::new();
     let store = dir.0.join("store");
     let clock = Clock::system();
-    let seed = std::env::var("BASALT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| Random::from_system().next_u64());
+    let seed = std::env::var("BASALT_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(|| Random::from_system().next_u64());
     let repeat = format!("BASALT_SEED={seed} cargo test -p basalt-cli --test kill");
     let r = Random::from_seed(seed);
     let mut state: BTreeMap<u64, Known> = (0..CLIENTS).map(|c| (c, Known::default())).collect();
@@ -302,5 +338,8 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
     verify(server.port, &state, &repeat);
     server.kill();
     println!("kills={kills} acknowledged={acknowledged}");
-    assert!(acknowledged > kills * 20, "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing");
+    assert!(
+        acknowledged > kills * 20,
+        "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing"
+    );
 }
