@@ -2,9 +2,26 @@
 //!
 //! A key is a file's random 128-bit id and an offset, so recycled space and reused names can never
 //! return another file's block. Entries are [`Bytes`]: a hit hands out a reference count, not a copy.
+//!
+//! - `shard` holds the entries of one shard and decides what goes (the policy is described there);
+//! - `index` finds an entry by its key's hash;
+//! - `flight` sees to it that a block is loaded once when several ask for it at the same time.
+//!
+//! Promises: a block is returned only for the key it was put in under; the bytes held, overhead included, never
+//! exceed the capacity; an empty cache costs some 25 kilobytes whatever its capacity. A hit takes a shard's lock shared and
+//! writes at most one byte of the entry. `docs/decisions/0004-block-cache.md` says why it is built so.
 
-use crate::budget::MemoryLedger;
+mod flight;
+mod index;
+mod shard;
+
+use crate::budget::{MemoryKind, MemoryLedger};
 use basalt_fs::{Bytes, Result};
+use flight::{Flights, Seat};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use shard::Shard;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Which block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,6 +30,17 @@ pub struct CacheKey {
     pub file: u128,
     /// The block's offset in the file.
     pub offset: u64,
+}
+
+impl CacheKey {
+    /// All 64 bits depend on all of the key. Ids are random, offsets are not: they are spread by a multiplication.
+    fn hash(&self) -> u64 {
+        let file = (self.file as u64) ^ ((self.file >> 64) as u64).rotate_left(29);
+        let mut h = file ^ self.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        h = (h ^ (h >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        h = (h ^ (h >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        h ^ (h >> 32)
+    }
 }
 
 /// How dearly a block is kept.
@@ -45,48 +73,240 @@ pub struct CacheStats {
     pub capacity: u64,
 }
 
+/// Shards there can be. How many are in use follows from the capacity.
+const MAX_SHARDS: usize = 64;
+/// A shard has at least this many bytes, so that whole filters and large blocks fit in one.
+const SHARD_BYTES: u64 = 8 << 20;
+/// Bytes an entry costs beside its block, at worst: itself and a quarter of it for the slab's growth, its share of the index and of
+/// the remembered hashes (8 bytes each, at least three of eight places taken), and the reference count that [`Bytes`] allocates.
+const ENTRY_OVERHEAD: u64 = (shard::ENTRY_BYTES * 5 / 4 + 2 * 8 * 8 / 3 + 40) as u64;
+
+/// One shard with what belongs to it; alone on its cache lines.
+#[repr(align(128))]
+struct Place {
+    shard: RwLock<Shard>,
+    flights: Flights,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Place>() * MAX_SHARDS <= 32 << 10);
+
+struct Inner {
+    places: Box<[Place]>,
+    /// Number of shards in use less one. Changes only while every shard is locked, so whoever holds
+    /// any shard's lock knows that it stands.
+    mask: AtomicUsize,
+    capacity: AtomicU64,
+    resizing: Mutex<()>,
+    ledger: MemoryLedger,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.ledger.narrow_cache_part(self.capacity.load(Relaxed));
+    }
+}
+
 /// The cache. Cheap to clone.
 #[derive(Clone)]
-pub struct BlockCache(std::sync::Arc<()>);
+pub struct BlockCache(Arc<Inner>);
+
+fn shards_for(capacity: u64) -> usize {
+    let wanted = (capacity / SHARD_BYTES).clamp(1, MAX_SHARDS as u64) as usize;
+    // The power of two below: `wanted` is at least 1.
+    1 << wanted.ilog2()
+}
+
+impl Inner {
+    fn place(&self, hash: u64) -> (&Place, usize) {
+        let mask = self.mask.load(Relaxed);
+        (&self.places[(hash >> 58) as usize & mask], mask)
+    }
+    fn read(&self, hash: u64) -> (&Place, RwLockReadGuard<'_, Shard>) {
+        loop {
+            let (place, mask) = self.place(hash);
+            let shard = place.shard.read();
+            if self.mask.load(Relaxed) == mask {
+                return (place, shard);
+            }
+        }
+    }
+    fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Shard> {
+        loop {
+            let (place, mask) = self.place(hash);
+            let shard = place.shard.write();
+            if self.mask.load(Relaxed) == mask {
+                return shard;
+            }
+        }
+    }
+}
 
 impl BlockCache {
     /// A cache of `capacity` bytes, its use booked in `ledger` as `MemoryKind::Cache`. 0 caches nothing.
     pub fn new(capacity: u64, ledger: MemoryLedger) -> BlockCache {
-        let _ = (capacity, ledger);
-        todo!()
+        let shards = shards_for(capacity);
+        let place = |n: usize| Place {
+            shard: RwLock::new(Shard::new(
+                if n < shards {
+                    capacity / shards as u64
+                } else {
+                    0
+                },
+                ledger.reserve(MemoryKind::Cache, 0),
+            )),
+            flights: Flights::default(),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        };
+        ledger.widen_cache_part(capacity);
+        BlockCache(Arc::new(Inner {
+            places: (0..MAX_SHARDS).map(place).collect(),
+            mask: AtomicUsize::new(shards - 1),
+            capacity: AtomicU64::new(capacity),
+            resizing: Mutex::new(()),
+            ledger,
+        }))
     }
+
     /// The block, if it is here. Counts as a use.
     pub fn get(&self, key: CacheKey) -> Option<Bytes> {
-        let _ = key;
-        todo!()
+        let hash = key.hash();
+        let (place, shard) = self.0.read(hash);
+        let found = shard.get(&key, hash);
+        drop(shard);
+        let count = if found.is_some() {
+            &place.hits
+        } else {
+            &place.misses
+        };
+        count.fetch_add(1, Relaxed);
+        found
     }
+
+    /// True when the block is here. No use, no hit, no miss.
+    pub fn contains(&self, key: CacheKey) -> bool {
+        let hash = key.hash();
+        self.0.read(hash).1.contains(&key, hash)
+    }
+
     /// Puts a block in; `charge` is the memory it keeps alive. Evicts what is needed; a block larger than a shard is not kept.
+    /// A block that is here already is replaced and keeps the higher of both priorities.
     pub fn insert(&self, key: CacheKey, block: Bytes, charge: usize, priority: CachePriority) {
-        let _ = (key, block, charge, priority);
-        todo!()
+        let hash = key.hash();
+        let charge = (charge as u64).saturating_add(ENTRY_OVERHEAD);
+        let mut evicted = Vec::new();
+        self.0
+            .write(hash)
+            .insert(key, hash, block, charge, priority, &mut evicted);
+        // The memory of evicted blocks goes back after the lock is released.
+        drop(evicted);
     }
-    /// Gets, or loads once and puts in.
+
+    /// Gets, or loads once and puts in. Whoever asks while another thread loads the same block waits for that load and
+    /// shares its result, an error too; an error is not kept. No lock is held while loading. The charge is the block's length.
     pub fn get_or_load(
         &self,
         key: CacheKey,
         priority: CachePriority,
         load: impl FnOnce() -> Result<Bytes>,
     ) -> Result<Bytes> {
-        let _ = (key, priority, load);
-        todo!()
+        self.get_or_load_charged(key, priority, || {
+            let block = load()?;
+            let charge = block.len();
+            Ok((block, charge))
+        })
     }
+
+    /// As [`BlockCache::get_or_load`], for a block that keeps more memory alive than its length: `load` also says how much.
+    pub fn get_or_load_charged(
+        &self,
+        key: CacheKey,
+        priority: CachePriority,
+        load: impl FnOnce() -> Result<(Bytes, usize)>,
+    ) -> Result<Bytes> {
+        if let Some(block) = self.get(key) {
+            return Ok(block);
+        }
+        let hash = key.hash();
+        loop {
+            let (place, _) = self.0.place(hash);
+            match place.flights.board(key) {
+                Seat::Pilot(flight) => {
+                    // Another load may have landed between the miss and here.
+                    let (_, shard) = self.0.read(hash);
+                    let found = shard.get(&key, hash);
+                    drop(shard);
+                    if let Some(block) = found {
+                        flight.land(Ok(block.clone()));
+                        return Ok(block);
+                    }
+                    let loaded = load();
+                    if let Ok((block, charge)) = &loaded {
+                        self.insert(key, block.clone(), *charge, priority);
+                    }
+                    let result = loaded.map(|(block, _)| block);
+                    flight.land(result.clone());
+                    return result;
+                }
+                Seat::Passenger(Some(result)) => return result,
+                // That load panicked: try ourselves.
+                Seat::Passenger(None) => {}
+                // This thread loads the block at this moment, further down its stack.
+                Seat::Again => return load().map(|(block, _)| block),
+            }
+        }
+    }
+
     /// Drops one block.
     pub fn remove(&self, key: CacheKey) {
-        let _ = key;
-        todo!()
+        let hash = key.hash();
+        let removed = self.0.write(hash).remove(&key, hash);
+        drop(removed);
     }
-    /// Changes the budget.
+
+    /// Changes the budget. Blocks stay as far as they fit.
     pub fn set_capacity(&self, bytes: u64) {
-        let _ = bytes;
-        todo!()
+        let inner = &*self.0;
+        let _one_at_a_time = inner.resizing.lock();
+        let before = inner.capacity.load(Relaxed);
+        inner.ledger.widen_cache_part(bytes);
+        let mut evicted = Vec::new();
+        // Everyone else locks one shard at a time, so the order needs no more care than being fixed.
+        let mut shards: Vec<_> = inner.places.iter().map(|p| p.shard.write()).collect();
+        let count = shards_for(bytes);
+        inner.capacity.store(bytes, Relaxed);
+        for (n, shard) in shards.iter_mut().enumerate() {
+            let capacity = if n < count { bytes / count as u64 } else { 0 };
+            shard.set_capacity(capacity);
+        }
+        if inner.mask.swap(count - 1, Relaxed) != count - 1 {
+            let entries: Vec<_> = shards.iter_mut().flat_map(|s| s.take_all()).collect();
+            for entry in entries {
+                let n = (entry.hash() >> 58) as usize & (count - 1);
+                shards[n].adopt(entry, &mut evicted);
+            }
+        }
+        for shard in &mut shards {
+            shard.shrink(&mut evicted);
+        }
+        drop(shards);
+        inner.ledger.narrow_cache_part(before);
+        drop(evicted);
     }
+
     /// Counters and sizes.
     pub fn stats(&self) -> CacheStats {
-        todo!()
+        let mut stats = CacheStats {
+            capacity: self.0.capacity.load(Relaxed),
+            ..CacheStats::default()
+        };
+        for place in &self.0.places {
+            stats.hits += place.hits.load(Relaxed);
+            stats.misses += place.misses.load(Relaxed);
+            place.shard.read().add_to(&mut stats);
+        }
+        stats
     }
 }

@@ -22,7 +22,8 @@ struct SystemTimes {
 /// A clock that moves only when told to. [`Clock::sleep`] on it moves it forward and returns at once.
 pub struct ManualClock {
     monotonic_us: AtomicU64,
-    wall_ms: AtomicU64,
+    /// In microseconds, so that many short steps add up to a millisecond.
+    wall_us: AtomicU64,
     highest_wall_ms: AtomicU64,
 }
 
@@ -31,18 +32,18 @@ impl ManualClock {
     pub fn new(wall_ms: u64) -> Arc<ManualClock> {
         Arc::new(ManualClock {
             monotonic_us: AtomicU64::new(0),
-            wall_ms: AtomicU64::new(wall_ms),
+            wall_us: AtomicU64::new(wall_ms.saturating_mul(1000)),
             highest_wall_ms: AtomicU64::new(wall_ms),
         })
     }
     /// Moves both times forward.
     pub fn advance(&self, by: Duration) {
         self.monotonic_us.fetch_add(by.as_micros() as u64, SeqCst);
-        self.wall_ms.fetch_add(by.as_millis() as u64, SeqCst);
+        self.wall_us.fetch_add(by.as_micros() as u64, SeqCst);
     }
     /// Steps the wall time alone, backwards too, as an operator or a time daemon does.
     pub fn set_wall_ms(&self, wall_ms: u64) {
-        self.wall_ms.store(wall_ms, SeqCst);
+        self.wall_us.store(wall_ms.saturating_mul(1000), SeqCst);
     }
 }
 
@@ -61,6 +62,13 @@ impl Clock {
     /// A clock under a test's control.
     pub fn manual(manual: Arc<ManualClock>) -> Clock {
         Clock(Source::Manual(manual))
+    }
+    /// The hands of a manual clock; `None` for the system's.
+    pub fn as_manual(&self) -> Option<&Arc<ManualClock>> {
+        match &self.0 {
+            Source::System(_) => None,
+            Source::Manual(m) => Some(m),
+        }
     }
     /// Monotonic time since the clock was made.
     pub fn now(&self) -> Duration {
@@ -83,7 +91,7 @@ impl Clock {
                     .map_or(0, |d| d.as_millis() as u64);
                 (now, &s.highest_wall_ms)
             }
-            Source::Manual(m) => (m.wall_ms.load(SeqCst), &m.highest_wall_ms),
+            Source::Manual(m) => (m.wall_us.load(SeqCst) / 1000, &m.highest_wall_ms),
         };
         highest.fetch_max(now, SeqCst).max(now)
     }
@@ -104,5 +112,25 @@ impl Clock {
             Source::System(_) => std::thread::sleep(how_long),
             Source::Manual(m) => m.advance(how_long),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wall_time_never_goes_back_and_short_steps_add_up() {
+        let hands = ManualClock::new(1_000_000);
+        let clock = Clock::manual(hands.clone());
+        for _ in 0..10 {
+            clock.sleep(Duration::from_micros(300));
+        }
+        assert_eq!(clock.now(), Duration::from_millis(3));
+        assert_eq!(clock.wall_ms(), 1_000_003);
+        hands.set_wall_ms(5);
+        assert_eq!(clock.wall_ms(), 1_000_003);
+        clock.observe_wall_ms(2_000_000);
+        assert_eq!(clock.wall_ms(), 2_000_000);
     }
 }

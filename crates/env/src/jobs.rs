@@ -4,7 +4,24 @@
 //! the first [`JobPriority::Commit`] job, so that a commit never waits behind a compaction. In stepped
 //! mode there are no threads: [`Jobs::step`] runs the most urgent job on the caller's thread, and
 //! [`Jobs::wait_until`] steps instead of blocking.
+//!
+//! Invariants:
+//! 1. No lock of the pool is held while a job runs, is dropped, or while `done()` of a wait is asked: jobs
+//!    may call anything here.
+//! 2. `owners[o]` counts the queued and running jobs of `o`. A running job counts until it has returned, so what
+//!    it queues is counted before it stops counting: a drain cannot slip between the two.
+//! 3. Threads hold the pool's `Shared`, never a `Jobs`. The last `Jobs` to go tells them to end and, unless it
+//!    goes on one of them, waits for them. A queued job may hold a `Jobs` (through an `Env`): it then keeps the
+//!    pool alive until it ran.
 
+use crate::clock::Clock;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Which job runs first. Lower variants are more urgent.
@@ -22,65 +39,466 @@ pub enum JobPriority {
     Gc,
 }
 
+const COMMIT: usize = JobPriority::Commit as usize;
+const COMPACTION: usize = JobPriority::Compaction as usize;
+const GC: usize = JobPriority::Gc as usize;
+/// Every so many picks of a long job a waiting GC goes before a waiting compaction, so that space comes back
+/// also while compactions never run out.
+const GC_TURN: u64 = 8;
+/// How often a waiter looks again without being told.
+const RECHECK: Duration = Duration::from_millis(10);
+
+struct Job {
+    owner: u64,
+    priority: JobPriority,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: [VecDeque<Job>; 5],
+    running: [usize; 5],
+    owners: BTreeMap<u64, usize>,
+    panics: BTreeMap<u64, String>,
+    /// Pool threads alive, and those of them that wait for work.
+    alive: usize,
+    idle: usize,
+    lane_alive: bool,
+    long_picks: u64,
+    stop: bool,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl State {
+    fn may_run_long(&self, limit: usize) -> bool {
+        self.running[COMPACTION] + self.running[GC] < limit
+    }
+
+    /// True when a pool thread could start a job now.
+    fn has_pool_work(&self, limit: usize) -> bool {
+        self.queues[COMMIT + 1..COMPACTION]
+            .iter()
+            .any(|q| !q.is_empty())
+            || (self.may_run_long(limit) && self.queues[COMPACTION..].iter().any(|q| !q.is_empty()))
+    }
+
+    fn take_from(&mut self, queue: usize) -> Option<Job> {
+        let job = self.queues[queue].pop_front()?;
+        self.running[queue] += 1;
+        Some(job)
+    }
+
+    /// The next job for a pool thread.
+    fn take_pool(&mut self, limit: usize) -> Option<Job> {
+        for queue in COMMIT + 1..COMPACTION {
+            if let Some(job) = self.take_from(queue) {
+                return Some(job);
+            }
+        }
+        if !self.may_run_long(limit) {
+            return None;
+        }
+        let gc_first = self.long_picks % GC_TURN == GC_TURN - 1;
+        let (first, second) = if gc_first {
+            (GC, COMPACTION)
+        } else {
+            (COMPACTION, GC)
+        };
+        let job = self.take_from(first).or_else(|| self.take_from(second))?;
+        self.long_picks += 1;
+        Some(job)
+    }
+
+    /// The most urgent job of all, oldest first; of one owner only when asked.
+    fn take_any(&mut self, owner: Option<u64>) -> Option<Job> {
+        for queue in 0..self.queues.len() {
+            let wanted = |job: &Job| owner.is_none_or(|o| o == job.owner);
+            if let Some(at) = self.queues[queue].iter().position(wanted) {
+                self.running[queue] += 1;
+                return self.queues[queue].remove(at);
+            }
+        }
+        None
+    }
+
+    fn forget(&mut self, owner: u64) {
+        let n = self
+            .owners
+            .get_mut(&owner)
+            .expect("a job's owner is counted until it ends");
+        *n -= 1;
+        if *n == 0 {
+            self.owners.remove(&owner);
+        }
+    }
+}
+
+struct Shared {
+    /// Pool threads; 0 when stepped.
+    threads: usize,
+    /// How many of them may run compactions and GC at once.
+    long_limit: usize,
+    state: Mutex<State>,
+    pool_work: Condvar,
+    lane_work: Condvar,
+    next_owner: AtomicU64,
+    /// Grows with each notify. A waiter that saw `epoch` before it asked `done()` sleeps only while it is unchanged.
+    epoch: AtomicU64,
+    waiters: AtomicUsize,
+    wait_lock: Mutex<()>,
+    wait_cv: Condvar,
+    /// For timeouts of real waits. Not the environment's clock: a manual one does not move by itself.
+    clock: Clock,
+}
+
+thread_local! {
+    /// The pool (by address) and owner whose job runs on this thread, innermost.
+    static CURRENT: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+    /// The pool (by address) that this thread belongs to.
+    static THREAD_OF: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Shared {
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Runs a job that was taken, and books its end.
+    fn run(&self, job: Job) {
+        let Job {
+            owner,
+            priority,
+            run,
+        } = job;
+        let outer = CURRENT.replace((self.address(), owner));
+        let end = catch_unwind(AssertUnwindSafe(run));
+        CURRENT.set(outer);
+        let panic = end.err().map(|what| {
+            if let Some(text) = what.downcast_ref::<&str>() {
+                (*text).to_string()
+            } else if let Some(text) = what.downcast_ref::<String>() {
+                text.clone()
+            } else {
+                "a job panicked without a message".to_string()
+            }
+        });
+        let mut state = self.state.lock();
+        state.running[priority as usize] -= 1;
+        state.forget(owner);
+        if let Some(panic) = panic {
+            // The first one is the cause; later ones may be its consequences.
+            state.panics.entry(owner).or_insert(panic);
+        }
+        drop(state);
+        self.notify();
+    }
+
+    fn notify(&self) {
+        self.epoch.fetch_add(1, SeqCst);
+        // A waiter counts itself before it reads the epoch, so either it is seen here or it sees the new epoch.
+        if self.waiters.load(SeqCst) > 0 {
+            drop(self.wait_lock.lock());
+            self.wait_cv.notify_all();
+        }
+    }
+
+    /// Sees to it that someone will run what is queued: wakes a thread or starts one.
+    fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let start_lane = !state.lane_alive && !state.queues[COMMIT].is_empty();
+        if !start_lane && !state.queues[COMMIT].is_empty() {
+            self.lane_work.notify_one();
+        }
+        let mut start_pool = None;
+        if state.has_pool_work(self.long_limit) {
+            if state.idle > 0 {
+                self.pool_work.notify_one();
+            } else if state.alive < self.threads {
+                start_pool = Some(state.alive);
+                state.alive += 1;
+            }
+        }
+        state.lane_alive |= start_lane;
+        drop(state);
+        if start_lane {
+            self.start("basalt-commit".to_string(), true);
+        }
+        if let Some(n) = start_pool {
+            self.start(format!("basalt-job-{n}"), false);
+        }
+    }
+
+    fn start(self: &Arc<Self>, name: String, lane: bool) {
+        let shared = self.clone();
+        let started = crate::thread::spawn(&name, move || shared.serve(lane));
+        let mut state = self.state.lock();
+        match started {
+            Ok(handle) => state.threads.push(handle),
+            // The system has no thread to give now. What is queued stays queued: every spawn and every
+            // wait tries again, and the last `Jobs` to go runs what is left.
+            Err(_) if lane => state.lane_alive = false,
+            Err(_) => state.alive -= 1,
+        }
+    }
+
+    /// A thread's life.
+    fn serve(self: Arc<Self>, lane: bool) {
+        THREAD_OF.set(self.address());
+        let mut state = self.state.lock();
+        loop {
+            let job = if lane {
+                state.take_from(COMMIT)
+            } else {
+                state.take_pool(self.long_limit)
+            };
+            match job {
+                Some(job) => {
+                    // More may be waiting than those who queued it woke threads for.
+                    if !lane && state.has_pool_work(self.long_limit) {
+                        self.attend(state);
+                    } else {
+                        drop(state);
+                    }
+                    self.run(job);
+                    state = self.state.lock();
+                }
+                None if state.stop => return,
+                None if lane => self.lane_work.wait(&mut state),
+                None => {
+                    state.idle += 1;
+                    self.pool_work.wait(&mut state);
+                    state.idle -= 1;
+                }
+            }
+        }
+    }
+
+    fn active(&self, owner: u64) -> usize {
+        self.state.lock().owners.get(&owner).copied().unwrap_or(0)
+    }
+
+    fn step(&self, owner: Option<u64>) -> bool {
+        let job = self.state.lock().take_any(owner);
+        job.map(|job| self.run(job)).is_some()
+    }
+}
+
+/// Dropped with the last `Jobs`.
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        let mut state = shared.state.lock();
+        state.stop = true;
+        shared.pool_work.notify_all();
+        shared.lane_work.notify_all();
+        drop(state);
+        if THREAD_OF.get() == shared.address() {
+            // The last handle went with a job. Its thread cannot wait for itself; all end on their own.
+            return;
+        }
+        // Repeated, because a thread may just have started another one.
+        loop {
+            let threads = std::mem::take(&mut shared.state.lock().threads);
+            if threads.is_empty() {
+                break;
+            }
+            for thread in threads {
+                // Jobs' panics are caught; a thread itself does not panic.
+                let _ = thread.join();
+            }
+        }
+        if shared.threads > 0 {
+            // Only if no thread could be started for them.
+            while shared.step(None) {}
+        }
+        // Stepped: what was never stepped is never run, as after a power cut. The queues go with `shared`.
+    }
+}
+
 /// The pool. Cheap to clone.
+///
+/// When the last clone goes, queued jobs are still run and the threads end; stepped, queued jobs are dropped unrun.
 #[derive(Clone)]
-pub struct Jobs(std::sync::Arc<()>);
+pub struct Jobs(Arc<Handle>);
 
 impl Jobs {
     /// A pool of `n` threads, started when first needed. At most `n - 1` of them (at least one)
     /// run jobs of `Compaction` or `Gc` at once, so that a flush always finds a thread when `n > 1`.
     pub fn threads(n: usize) -> Jobs {
-        let _ = n;
-        todo!()
+        Jobs::new(n.max(1))
     }
     /// No threads; see the module.
     pub fn stepped() -> Jobs {
-        todo!()
+        Jobs::new(0)
+    }
+    fn new(threads: usize) -> Jobs {
+        Jobs(Arc::new(Handle(Arc::new(Shared {
+            threads,
+            long_limit: threads.saturating_sub(1).max(1),
+            state: Mutex::default(),
+            pool_work: Condvar::new(),
+            lane_work: Condvar::new(),
+            next_owner: AtomicU64::new(1),
+            epoch: AtomicU64::new(0),
+            waiters: AtomicUsize::new(0),
+            wait_lock: Mutex::new(()),
+            wait_cv: Condvar::new(),
+            clock: Clock::system(),
+        }))))
+    }
+    fn shared(&self) -> &Arc<Shared> {
+        &self.0.0
     }
     /// True for [`Jobs::stepped`].
     pub fn is_stepped(&self) -> bool {
-        todo!()
+        self.shared().threads == 0
     }
     /// Threads that run jobs, the commit lane left out; 0 when stepped.
     pub fn parallelism(&self) -> usize {
-        todo!()
+        self.shared().threads
     }
     /// Queues a job. `owner` groups jobs for [`Jobs::drain`]; get one from [`Jobs::new_owner`].
+    ///
+    /// With threads a job must not wait for another job of the pool to be run (of the commit lane it may, unless it
+    /// is on it): all threads might do so. Stepped, it may, as its wait steps.
     pub fn spawn(&self, owner: u64, priority: JobPriority, run: impl FnOnce() + Send + 'static) {
-        let _ = (owner, priority, run);
-        todo!()
+        let shared = self.shared();
+        let job = Job {
+            owner,
+            priority,
+            run: Box::new(run),
+        };
+        let mut state = shared.state.lock();
+        *state.owners.entry(owner).or_insert(0) += 1;
+        state.queues[priority as usize].push_back(job);
+        if !self.is_stepped() {
+            shared.attend(state);
+        }
     }
     /// A fresh owner number.
     pub fn new_owner(&self) -> u64 {
-        todo!()
+        self.shared().next_owner.fetch_add(1, Relaxed)
     }
     /// Waits until no job of `owner` is queued or running (stepped: runs them). The owner must have stopped queueing.
+    /// Jobs that queue further jobs before they end are waited for with them. Called by a job of `owner`, as when an
+    /// engine is dropped by its own last job, it waits for the others.
     pub fn drain(&self, owner: u64) {
-        let _ = owner;
-        todo!()
+        let shared = self.shared();
+        if self.is_stepped() {
+            while shared.step(Some(owner)) {}
+            return;
+        }
+        let mine = usize::from(CURRENT.get() == (shared.address(), owner));
+        self.wait_until(None, &mut || shared.active(owner) <= mine);
     }
-    /// Stepped mode: runs the most urgent queued job; false when there is none.
+    /// Drops the queued jobs of `owner` unrun and returns their number. Running ones go on.
+    /// For a simulated power cut: stepped jobs that hold an `Env` would otherwise keep it, and themselves, for ever.
+    pub fn cancel(&self, owner: u64) -> usize {
+        let mut state = self.shared().state.lock();
+        let mut dropped = Vec::new();
+        for queue in &mut state.queues {
+            let (gone, kept): (VecDeque<_>, _) =
+                queue.drain(..).partition(|job| job.owner == owner);
+            *queue = kept;
+            dropped.extend(gone);
+        }
+        for job in &dropped {
+            state.forget(job.owner);
+        }
+        drop(state);
+        self.notify();
+        dropped.len()
+    }
+    /// Stepped mode: runs the most urgent queued job, the oldest of its priority; false when there is none. With threads always false.
     pub fn step(&self) -> bool {
-        todo!()
+        self.is_stepped() && self.shared().step(None)
     }
-    /// Blocks until `done()` is true. With threads it re-checks whenever [`Jobs::notify`] is called and at least every
-    /// 10 ms; stepped, it steps jobs until `done()` or until none is left. Returns `done()`'s last answer, so `false`
-    /// means timeout, or (stepped) that no queued job could make it true.
+    /// Blocks until `done()` is true. With threads it re-checks whenever [`Jobs::notify`] is called or a job ends, and at
+    /// least every 10 ms; stepped, it steps jobs until `done()` or until none is left. Returns `done()`'s last answer, so
+    /// `false` means timeout, or (stepped) that no queued job could make it true.
+    ///
+    /// The timeout is real time. Stepped, there is none, but for `Some(Duration::ZERO)`, which asks once either way.
     pub fn wait_until(&self, timeout: Option<Duration>, done: &mut dyn FnMut() -> bool) -> bool {
-        let _ = (timeout, done);
-        todo!()
+        if done() {
+            return true;
+        }
+        if timeout == Some(Duration::ZERO) {
+            return false;
+        }
+        let shared = self.shared();
+        if self.is_stepped() {
+            while shared.step(None) {
+                if done() {
+                    return true;
+                }
+            }
+            return false;
+        }
+        let end = timeout.map(|t| shared.clock.now().saturating_add(t));
+        let _waiting = Waiting::new(&shared.waiters);
+        loop {
+            let seen = shared.epoch.load(SeqCst);
+            if done() {
+                return true;
+            }
+            let left = match end {
+                Some(end) => end.saturating_sub(shared.clock.now()),
+                None => RECHECK,
+            };
+            if left.is_zero() {
+                return false;
+            }
+            let mut guard = shared.wait_lock.lock();
+            let slept_through = shared.epoch.load(SeqCst) == seen
+                && shared
+                    .wait_cv
+                    .wait_for(&mut guard, left.min(RECHECK))
+                    .timed_out();
+            drop(guard);
+            if slept_through {
+                // In case a thread could not be started before.
+                shared.attend(shared.state.lock());
+            }
+        }
     }
     /// Wakes everyone in [`Jobs::wait_until`].
     pub fn notify(&self) {
-        todo!()
+        self.shared().notify();
     }
     /// Queued and running jobs by priority, for metrics.
     pub fn pending(&self) -> [usize; 5] {
-        todo!()
+        pending(self.shared())
+    }
+    /// As [`Jobs::pending`], for a reader that must not keep the pool's threads alive.
+    pub(crate) fn pending_reader(&self) -> impl Fn() -> [usize; 5] + Clone + Send + Sync + 'static {
+        let shared = Arc::downgrade(self.shared());
+        move || shared.upgrade().map_or([0; 5], |s| pending(&s))
     }
     /// The panic message of a job that panicked, if one did: the pool survives, the engine must stop.
+    /// Of several the first.
     pub fn panicked(&self, owner: u64) -> Option<String> {
-        let _ = owner;
-        todo!()
+        self.shared().state.lock().panics.get(&owner).cloned()
+    }
+}
+
+fn pending(shared: &Shared) -> [usize; 5] {
+    let state = shared.state.lock();
+    std::array::from_fn(|p| state.queues[p].len() + state.running[p])
+}
+
+/// Counts a waiter, also when its `done()` panics.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Waiting<'_> {
+    fn new(count: &AtomicUsize) -> Waiting<'_> {
+        count.fetch_add(1, SeqCst);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }

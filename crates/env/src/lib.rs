@@ -12,6 +12,7 @@ pub mod cache;
 pub mod clock;
 pub mod jobs;
 pub mod metrics;
+mod own_metrics;
 pub mod random;
 pub mod thread;
 
@@ -21,7 +22,9 @@ pub use budget::{
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
 pub use jobs::{JobPriority, Jobs};
-pub use metrics::{Counter, Gauge, Histogram, Metrics};
+pub use metrics::{
+    Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricValue, Metrics,
+};
 pub use random::Random;
 
 use basalt_fs::FileSystem;
@@ -75,6 +78,15 @@ impl EnvBuilder {
             io_bytes_per_s: 0,
         }
     }
+    /// The settings of [`Env::for_tests`], to be varied.
+    pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> EnvBuilder {
+        EnvBuilder::new(fs)
+            .stepped()
+            .clock(Clock::manual(ManualClock::new(1_700_000_000_000)))
+            .seed(seed)
+            .memory_bytes(16 << 20)
+            .cache_bytes(1 << 20)
+    }
     /// Number of background threads; they start with the first job.
     pub fn threads(mut self, n: usize) -> Self {
         self.threads = n.max(1);
@@ -100,7 +112,7 @@ impl EnvBuilder {
         self.memory_bytes = n;
         self
     }
-    /// The block cache's part of the memory budget, in bytes.
+    /// The block cache's part of the memory budget, in bytes; cut to three quarters of the whole, so that writes have room.
     pub fn cache_bytes(mut self, n: u64) -> Self {
         self.cache_bytes = n;
         self
@@ -119,7 +131,8 @@ impl EnvBuilder {
     pub fn build(self) -> Env {
         let metrics = Metrics::new();
         let ledger = MemoryLedger::new(self.memory_bytes);
-        Env(Arc::new(Parts {
+        let cache_bytes = self.cache_bytes.min(self.memory_bytes / 4 * 3);
+        let env = Env(Arc::new(Parts {
             jobs: if self.stepped {
                 Jobs::stepped()
             } else {
@@ -128,14 +141,16 @@ impl EnvBuilder {
             random: self
                 .seed
                 .map_or_else(Random::from_system, Random::from_seed),
-            cache: BlockCache::new(self.cache_bytes, ledger.clone()),
+            cache: BlockCache::new(cache_bytes, ledger.clone()),
             open_files: OpenFiles::new(self.open_files),
             io_limit: RateLimiter::new(self.io_bytes_per_s, self.clock.clone()),
             clock: self.clock,
             fs: self.fs,
             ledger,
             metrics,
-        }))
+        }));
+        own_metrics::register(&env);
+        env
     }
 }
 
@@ -143,6 +158,11 @@ impl Env {
     /// Starts the settings of an environment over a filesystem.
     pub fn builder(fs: Arc<dyn FileSystem>) -> EnvBuilder {
         EnvBuilder::new(fs)
+    }
+    /// An environment that a test owns wholly: stepped jobs, a manual clock that starts in November 2023, all chance from
+    /// `seed`; 16 MiB of memory of which 1 MiB block cache. The clock's hands are at [`Clock::as_manual`].
+    pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> Env {
+        EnvBuilder::for_tests(fs, seed).build()
     }
     /// The filesystem.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {

@@ -5,23 +5,36 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A shared source of random numbers (SplitMix64), cheap to clone. Not for secrets.
 #[derive(Clone)]
-pub struct Random(Arc<AtomicU64>);
+pub struct Random(Arc<Source>);
+
+struct Source {
+    state: AtomicU64,
+    /// True when no seed was given: 128-bit ids then bypass the generator.
+    from_system: bool,
+}
 
 impl Random {
     /// The same seed gives the same numbers in the same order of calls.
     pub fn from_seed(seed: u64) -> Random {
-        Random(Arc::new(AtomicU64::new(seed)))
+        Random(Arc::new(Source {
+            state: AtomicU64::new(seed),
+            from_system: false,
+        }))
     }
     /// Seeded by the operating system.
     pub fn from_system() -> Random {
         let mut seed = [0u8; 8];
         basalt_fs::fill_random(&mut seed);
-        Random::from_seed(u64::from_le_bytes(seed))
+        Random(Arc::new(Source {
+            state: AtomicU64::new(u64::from_le_bytes(seed)),
+            from_system: true,
+        }))
     }
     /// The next 64 bits.
     pub fn next_u64(&self) -> u64 {
         let mut z = self
             .0
+            .state
             .fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
             .wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,8 +42,14 @@ impl Random {
         z ^ (z >> 31)
     }
     /// The next 128 bits, for file and store ids. From a system seed they are drawn from the
-    /// operating system directly, so that ids of different processes never meet.
+    /// operating system directly, so that ids of different processes never meet: 64 bits of
+    /// generator state would repeat after some four billion processes, by the birthday bound.
     pub fn next_u128(&self) -> u128 {
+        if self.0.from_system {
+            let mut id = [0u8; 16];
+            basalt_fs::fill_random(&mut id);
+            return u128::from_le_bytes(id);
+        }
         (u128::from(self.next_u64()) << 64) | u128::from(self.next_u64())
     }
     /// A number below `n` (0 when `n` is 0).
@@ -44,5 +63,33 @@ impl Random {
     /// True once in `n` times.
     pub fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_ids_and_the_system_does_not() {
+        let (a, b) = (Random::from_seed(7), Random::from_seed(7));
+        assert_eq!(a.next_u128(), b.next_u128());
+        assert_eq!(a.below(1000), b.below(1000));
+        let system = Random::from_system();
+        let copy = Random(Arc::new(Source {
+            state: AtomicU64::new(system.0.state.load(Relaxed)),
+            from_system: true,
+        }));
+        // The same generator state, yet other ids: they do not come from it.
+        assert_ne!(system.next_u128(), copy.next_u128());
+        assert_eq!(system.next_u64(), copy.next_u64());
+    }
+
+    #[test]
+    fn below_stays_below() {
+        let r = Random::from_seed(1);
+        assert_eq!(r.below(0), 0);
+        assert!((0..1000).all(|_| r.below(3) < 3));
+        assert!((0..100).all(|_| r.one_in(1)));
     }
 }

@@ -36,10 +36,12 @@
 
 mod aligned;
 mod error;
+mod host;
 
 pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
 pub use error::{Error, ErrorKind, Reach, Result};
+pub use host::{HostFs, HostOptions, ReadBackend};
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -8,12 +8,14 @@
 #![deny(missing_docs)]
 
 pub mod batch;
+pub mod compaction;
 pub mod db;
 pub mod iter;
 pub mod key;
 pub mod memtable;
 pub mod options;
 pub mod table;
+pub mod version;
 pub mod wal;
 
 pub use basalt_env::Env;

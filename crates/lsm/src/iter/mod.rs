@@ -1,5 +1,16 @@
 //! Iterators over internal keys, and those that merge them for readers and compactions.
 
+mod level;
+mod merge;
+#[cfg(test)]
+mod tests;
+mod user;
+
+pub use level::LevelIter;
+pub use merge::MergingIter;
+pub(crate) use user::expiry_of;
+pub use user::{UserIter, View};
+
 use basalt_fs::{Bytes, Result};
 
 /// A cursor over internal keys in order. Made unpositioned: [`InternalIter::valid`] is false until a seek.

@@ -1,0 +1,93 @@
+//! Loads in progress: the first to ask for a block loads it, the others wait for the same result.
+
+use super::CacheKey;
+use basalt_fs::{Bytes, Result};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+enum Progress {
+    Flying,
+    Landed(Result<Bytes>),
+    /// The load panicked.
+    Crashed,
+}
+
+struct Flight {
+    key: CacheKey,
+    pilot: ThreadId,
+    progress: Mutex<Progress>,
+    landed: Condvar,
+}
+
+/// The loads in progress of one shard: seldom more than there are threads, so a list.
+#[derive(Default)]
+pub(super) struct Flights(Mutex<Vec<Arc<Flight>>>);
+
+/// What [`Flights::board`] found.
+pub(super) enum Seat<'a> {
+    /// The caller must load and then [`Pilot::land`].
+    Pilot(Pilot<'a>),
+    /// Another thread loaded, with this result; `None` when it panicked.
+    Passenger(Option<Result<Bytes>>),
+    /// The caller's own thread is loading this block already.
+    Again,
+}
+
+/// The duty to finish a load; dropped without [`Pilot::land`] it lets the waiting ones go with nothing.
+pub(super) struct Pilot<'a> {
+    flights: &'a Flights,
+    flight: Arc<Flight>,
+}
+
+impl Flights {
+    pub(super) fn board(&self, key: CacheKey) -> Seat<'_> {
+        let me = std::thread::current().id();
+        let mut flying = self.0.lock();
+        let Some(flight) = flying.iter().find(|f| f.key == key).cloned() else {
+            let flight = Arc::new(Flight {
+                key,
+                pilot: me,
+                progress: Mutex::new(Progress::Flying),
+                landed: Condvar::new(),
+            });
+            flying.push(flight.clone());
+            return Seat::Pilot(Pilot {
+                flights: self,
+                flight,
+            });
+        };
+        drop(flying);
+        if flight.pilot == me {
+            return Seat::Again;
+        }
+        let mut progress = flight.progress.lock();
+        loop {
+            match &*progress {
+                Progress::Flying => flight.landed.wait(&mut progress),
+                Progress::Landed(result) => return Seat::Passenger(Some(result.clone())),
+                Progress::Crashed => return Seat::Passenger(None),
+            }
+        }
+    }
+}
+
+impl Pilot<'_> {
+    pub(super) fn land(self, result: Result<Bytes>) {
+        *self.flight.progress.lock() = Progress::Landed(result);
+    }
+}
+
+impl Drop for Pilot<'_> {
+    fn drop(&mut self) {
+        let mut flying = self.flights.0.lock();
+        flying.retain(|f| !Arc::ptr_eq(f, &self.flight));
+        drop(flying);
+        let mut progress = self.flight.progress.lock();
+        if matches!(*progress, Progress::Flying) {
+            *progress = Progress::Crashed;
+        }
+        drop(progress);
+        self.flight.landed.notify_all();
+    }
+}

@@ -1,0 +1,134 @@
+//! Finds an entry's slot by its key's hash: open addressing, linear probing, eight bytes a place.
+//!
+//! The low 32 bits of the hash are kept beside the slot number. They give the home place (so growing and removing
+//! touch no entry) and turn away nearly every other key (so a lookup touches one entry).
+
+/// At most three of four places are taken, so a probe always ends.
+#[derive(Default)]
+pub(super) struct Index {
+    places: Vec<u64>,
+    taken: usize,
+}
+
+const EMPTY: u64 = u64::MAX;
+
+fn tag(hash: u64) -> u32 {
+    hash as u32
+}
+
+impl Index {
+    fn mask(&self) -> usize {
+        self.places.len() - 1
+    }
+
+    /// The place of the first entry with this hash for which `is_it` holds.
+    fn find_place(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<usize> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let mut at = tag(hash) as usize & self.mask();
+        loop {
+            let place = self.places[at];
+            if place == EMPTY {
+                return None;
+            }
+            if (place >> 32) as u32 == tag(hash) && is_it(place as u32) {
+                return Some(at);
+            }
+            at = (at + 1) & self.mask();
+        }
+    }
+
+    /// The slot for which `is_it` holds among those with this hash.
+    pub(super) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let at = self.find_place(hash, is_it)?;
+        Some(self.places[at] as u32)
+    }
+
+    /// Adds a slot that is not in the index. Returns true when the index grew.
+    pub(super) fn add(&mut self, hash: u64, slot: u32) -> bool {
+        let grow = (self.taken + 1) * 4 > self.places.len() * 3;
+        if grow {
+            let size = (self.places.len() * 2).max(16);
+            let old = std::mem::replace(&mut self.places, vec![EMPTY; size]);
+            for place in old.into_iter().filter(|p| *p != EMPTY) {
+                self.put(place);
+            }
+        }
+        self.put(u64::from(tag(hash)) << 32 | u64::from(slot));
+        self.taken += 1;
+        grow
+    }
+
+    fn put(&mut self, place: u64) {
+        let mut at = (place >> 32) as usize & self.mask();
+        while self.places[at] != EMPTY {
+            at = (at + 1) & self.mask();
+        }
+        self.places[at] = place;
+    }
+
+    /// Takes a slot out; what was pushed past it moves back, so no tombstones gather.
+    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+        let mut hole = self
+            .find_place(hash, |s| s == slot)
+            .expect("every entry is in the index");
+        let mask = self.mask();
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let place = self.places[at];
+            if place == EMPTY {
+                break;
+            }
+            let home = (place >> 32) as usize & mask;
+            // It may move into the hole unless its home lies cyclically in (hole, at].
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.places[hole] = place;
+                hole = at;
+            }
+        }
+        self.places[hole] = EMPTY;
+        self.taken -= 1;
+    }
+
+    /// Number of places, taken or not.
+    pub(super) fn size(&self) -> usize {
+        self.places.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Random;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn behaves_as_a_map_when_hashes_collide() {
+        let random = Random::from_seed(11);
+        let mut index = Index::default();
+        let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+        for step in 0..50_000u32 {
+            // Few distinct hashes in few neighbourhoods, so that clusters run into and around each other.
+            let hash = random.below(40) | random.below(3) << 10;
+            if random.below(5) < 3 && model.len() < 200 {
+                index.add(hash, step);
+                model.insert(step, hash);
+            } else if let Some((&slot, &hash)) = model
+                .range(random.below(u64::from(step) + 1) as u32..)
+                .next()
+            {
+                index.remove(hash, slot);
+                model.remove(&slot);
+            }
+            if step % 64 == 0 {
+                for (&slot, &hash) in &model {
+                    assert_eq!(index.find(hash, |s| s == slot), Some(slot));
+                    assert_eq!(index.find(hash, |s| s == u32::MAX), None);
+                }
+                assert_eq!(index.taken, model.len());
+            }
+        }
+    }
+}

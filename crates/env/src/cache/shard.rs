@@ -1,0 +1,454 @@
+//! One shard: its entries, and what it evicts when room is needed.
+//!
+//! # The policy
+//!
+//! Every entry is in one of four queues, oldest first, and has a small count of uses that a hit raises (to
+//! at most [`MOST_USES`]) and a passing hand lowers.
+//!
+//! 1. `Low`: blocks read once. A new Low block takes the room of older Low blocks, so a scan costs the rest of the cache one
+//!    block. One that was used twice after all moves to `Small` when its turn comes (once may be the scan itself,
+//!    taking what it read ahead).
+//! 2. `Small` and `Main`: data, by S3-FIFO. New blocks go to `Small`, which is kept to a tenth. At its end a
+//!    block that was used moves to `Main`; one that was not leaves, and its hash is remembered for about as long as a full
+//!    turn of the data takes. A block that comes back while it is remembered goes to `Main` at once. `Main` is a
+//!    clock: a used block goes around again.
+//! 3. `High`: index and filter, a clock. Evicted after all data, with two exceptions: when they fill more than
+//!    three quarters of the shard, and when a block has not been used while the shard's whole content in data was evicted
+//!    [`HIGH_AGE`] times (its file is most likely gone).
+//!
+//! So the order is: High beyond three quarters, Low, aged High, Small beyond a tenth, Main, Small, High.
+
+use super::index::Index;
+use super::{CacheKey, CachePriority, CacheStats};
+use crate::budget::Reservation;
+use basalt_fs::Bytes;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+const MOST_USES: u8 = 3;
+const HIGH_AGE: u32 = 8;
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Low,
+    Small,
+    Main,
+    High,
+}
+
+pub(super) struct Entry {
+    key: CacheKey,
+    block: Bytes,
+    charge: u64,
+    prev: u32,
+    /// Also links free slots.
+    next: u32,
+    /// For High: the shard's age when last seen in use.
+    seen: u32,
+    queue: Queue,
+    uses: AtomicU8,
+}
+
+/// Memory of one entry in its slab.
+pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
+const _: () = assert!(ENTRY_BYTES <= 96);
+
+impl Entry {
+    pub(super) fn hash(&self) -> u64 {
+        self.key.hash()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+    bytes: u64,
+}
+
+const EMPTY_LIST: List = List {
+    head: NONE,
+    tail: NONE,
+    bytes: 0,
+};
+
+pub(super) struct Shard {
+    capacity: u64,
+    slab: Vec<Entry>,
+    free: u32,
+    index: Index,
+    lists: [List; 4],
+    /// Hashes of evicted data, direct mapped: high half the hash's, low half the turn it left in. As long as the index.
+    remembered: Vec<u64>,
+    /// Data blocks evicted, and their bytes since `age` last grew.
+    turn: u32,
+    turned: u64,
+    /// Grows by one each time a capacity's worth of data was evicted.
+    age: u32,
+    inserts: u64,
+    evictions: u64,
+    booked: Reservation,
+}
+
+impl Shard {
+    pub(super) fn new(capacity: u64, booked: Reservation) -> Shard {
+        Shard {
+            capacity,
+            slab: Vec::new(),
+            free: NONE,
+            index: Index::default(),
+            lists: [EMPTY_LIST; 4],
+            remembered: Vec::new(),
+            turn: 0,
+            turned: 0,
+            age: 0,
+            inserts: 0,
+            evictions: 0,
+            booked,
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.lists.iter().map(|l| l.bytes).sum()
+    }
+
+    fn bytes(&self, queue: Queue) -> u64 {
+        self.lists[queue as usize].bytes
+    }
+
+    fn head(&self, queue: Queue) -> Option<u32> {
+        let head = self.lists[queue as usize].head;
+        (head != NONE).then_some(head)
+    }
+
+    fn find(&self, key: &CacheKey, hash: u64) -> Option<u32> {
+        self.index
+            .find(hash, |slot| self.slab[slot as usize].key == *key)
+    }
+
+    pub(super) fn get(&self, key: &CacheKey, hash: u64) -> Option<Bytes> {
+        let entry = &self.slab[self.find(key, hash)? as usize];
+        // A lost race loses a use: no harm. A hot entry is not written at all.
+        let uses = entry.uses.load(Relaxed);
+        if uses < MOST_USES {
+            entry.uses.store(uses + 1, Relaxed);
+        }
+        Some(entry.block.clone())
+    }
+
+    pub(super) fn contains(&self, key: &CacheKey, hash: u64) -> bool {
+        self.find(key, hash).is_some()
+    }
+
+    fn push_back(&mut self, slot: u32, queue: Queue) {
+        let list = &mut self.lists[queue as usize];
+        let last = std::mem::replace(&mut list.tail, slot);
+        let entry = &mut self.slab[slot as usize];
+        (entry.queue, entry.prev, entry.next) = (queue, last, NONE);
+        list.bytes += entry.charge;
+        match last {
+            NONE => list.head = slot,
+            last => self.slab[last as usize].next = slot,
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let entry = &self.slab[slot as usize];
+        let (queue, prev, next, charge) = (entry.queue, entry.prev, entry.next, entry.charge);
+        let list = &mut self.lists[queue as usize];
+        list.bytes -= charge;
+        match prev {
+            NONE => list.head = next,
+            prev => self.slab[prev as usize].next = next,
+        }
+        match next {
+            NONE => list.tail = prev,
+            next => self.slab[next as usize].prev = prev,
+        }
+    }
+
+    /// Takes an entry out altogether and returns its block.
+    fn take_out(&mut self, slot: u32) -> Bytes {
+        self.unlink(slot);
+        let hash = self.slab[slot as usize].hash();
+        self.index.remove(hash, slot);
+        let entry = &mut self.slab[slot as usize];
+        entry.next = std::mem::replace(&mut self.free, slot);
+        std::mem::take(&mut entry.block)
+    }
+
+    fn move_to(&mut self, slot: u32, queue: Queue) {
+        self.unlink(slot);
+        self.push_back(slot, queue);
+    }
+
+    /// Lowers an entry's uses; false when it had none.
+    fn use_up(&mut self, slot: u32) -> bool {
+        let uses = self.slab[slot as usize].uses.get_mut();
+        let used = *uses > 0;
+        *uses = uses.saturating_sub(1);
+        used
+    }
+
+    /// Forgets an entry's uses and returns them.
+    fn clear_uses(&mut self, slot: u32) -> u8 {
+        std::mem::take(self.slab[slot as usize].uses.get_mut())
+    }
+
+    /// Which queue gives way next; `None` when the shard is empty.
+    fn giving_way(&self) -> Option<Queue> {
+        let (small, main) = (self.bytes(Queue::Small), self.bytes(Queue::Main));
+        let high = self.bytes(Queue::High);
+        if high > self.capacity / 4 * 3 {
+            return Some(Queue::High);
+        }
+        if self.head(Queue::Low).is_some() {
+            return Some(Queue::Low);
+        }
+        if small + main == 0 {
+            return (high > 0).then_some(Queue::High);
+        }
+        if small > (small + main) / 10 || main == 0 {
+            return Some(Queue::Small);
+        }
+        Some(Queue::Main)
+    }
+
+    /// Evicts one block. Ends: each round either evicts, or moves a block on in the order Low, Small, Main or
+    /// takes a use from it.
+    fn evict_one(&mut self) -> Option<Bytes> {
+        loop {
+            let queue = self.giving_way()?;
+            let slot = self.head(queue).expect("the queue holds bytes");
+            match queue {
+                Queue::Low => {
+                    if self.clear_uses(slot) >= 2 {
+                        self.move_to(slot, Queue::Small);
+                        continue;
+                    }
+                }
+                Queue::High => {
+                    if self.use_up(slot) {
+                        self.slab[slot as usize].seen = self.age;
+                        self.move_to(slot, Queue::High);
+                        continue;
+                    }
+                }
+                Queue::Small | Queue::Main => {
+                    if let Some(aged) = self.aged_high() {
+                        self.evictions += 1;
+                        return Some(self.take_out(aged));
+                    }
+                    if queue == Queue::Small && self.clear_uses(slot) > 0 {
+                        self.move_to(slot, Queue::Main);
+                        continue;
+                    }
+                    if queue == Queue::Main && self.use_up(slot) {
+                        self.move_to(slot, Queue::Main);
+                        continue;
+                    }
+                    self.note_turned(slot, queue);
+                }
+            }
+            self.evictions += 1;
+            return Some(self.take_out(slot));
+        }
+    }
+
+    /// A High block nobody used for long. Only the oldest need be asked: `seen` rises along the queue.
+    fn aged_high(&mut self) -> Option<u32> {
+        while let Some(slot) = self.head(Queue::High) {
+            let age = self.age;
+            let entry = &mut self.slab[slot as usize];
+            if age.wrapping_sub(entry.seen) < HIGH_AGE {
+                return None;
+            }
+            if std::mem::take(entry.uses.get_mut()) == 0 {
+                return Some(slot);
+            }
+            entry.seen = age;
+            self.move_to(slot, Queue::High);
+        }
+        None
+    }
+
+    /// Books that a data block leaves, and remembers it if it had no chance to prove itself in Main.
+    fn note_turned(&mut self, slot: u32, queue: Queue) {
+        let entry = &self.slab[slot as usize];
+        self.turned += entry.charge;
+        if self.turned >= self.capacity {
+            self.turned = 0;
+            self.age = self.age.wrapping_add(1);
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if queue == Queue::Small && !self.remembered.is_empty() {
+            let hash = entry.hash();
+            let at = hash as usize & (self.remembered.len() - 1);
+            self.remembered[at] = (hash & !0xffff_ffff) | u64::from(self.turn);
+        }
+    }
+
+    /// True, and forgotten, when the block left so recently that a cache twice the size would still have it.
+    fn recall(&mut self, hash: u64) -> bool {
+        if self.remembered.is_empty() {
+            return false;
+        }
+        let at = hash as usize & (self.remembered.len() - 1);
+        let memory = self.remembered[at];
+        let since = self.turn.wrapping_sub(memory as u32);
+        let entries = self.remembered.len() as u32 / 4 * 3;
+        if memory == 0 || memory >> 32 != hash >> 32 || since > entries {
+            return false;
+        }
+        self.remembered[at] = 0;
+        true
+    }
+
+    fn add(&mut self, entry: Entry, queue: Queue) {
+        let hash = entry.hash();
+        let slot = if self.free != NONE {
+            let slot = self.free;
+            self.free = self.slab[slot as usize].next;
+            self.slab[slot as usize] = entry;
+            slot
+        } else {
+            let slot = u32::try_from(self.slab.len()).expect("a shard holds fewer entries");
+            assert!(slot != NONE, "a shard holds fewer entries");
+            if self.slab.len() == self.slab.capacity() {
+                // By a quarter, not by doubling: the overhead charged for an entry covers no more.
+                self.slab.reserve_exact((self.slab.len() / 4).max(8));
+            }
+            self.slab.push(entry);
+            slot
+        };
+        if self.index.add(hash, slot) {
+            // Places depend on the size; what was remembered is given up, which happens only while the cache fills.
+            self.remembered = vec![0; self.index.size()];
+        }
+        self.push_back(slot, queue);
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        key: CacheKey,
+        hash: u64,
+        block: Bytes,
+        charge: u64,
+        priority: CachePriority,
+        evicted: &mut Vec<Bytes>,
+    ) {
+        if charge > self.capacity {
+            return;
+        }
+        let mut queue = match priority {
+            CachePriority::High => Queue::High,
+            CachePriority::Normal => Queue::Small,
+            CachePriority::Low => Queue::Low,
+        };
+        let mut uses = 0;
+        if let Some(slot) = self.find(&key, hash) {
+            let old = &mut self.slab[slot as usize];
+            uses = *old.uses.get_mut();
+            queue = if (old.queue as u8) > queue as u8 {
+                old.queue
+            } else {
+                queue
+            };
+            evicted.push(self.take_out(slot));
+        } else if queue == Queue::Small && self.recall(hash) {
+            queue = Queue::Main;
+        }
+        let entry = Entry {
+            key,
+            block,
+            charge,
+            prev: NONE,
+            next: NONE,
+            seen: self.age,
+            queue,
+            uses: AtomicU8::new(uses),
+        };
+        self.inserts += 1;
+        self.make_room(charge, evicted);
+        self.add(entry, queue);
+        self.book();
+    }
+
+    fn make_room(&mut self, charge: u64, evicted: &mut Vec<Bytes>) {
+        while self.used() + charge > self.capacity {
+            match self.evict_one() {
+                Some(block) => evicted.push(block),
+                None => return,
+            }
+        }
+    }
+
+    fn book(&mut self) {
+        self.booked.resize(self.used());
+    }
+
+    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<Bytes> {
+        let slot = self.find(key, hash)?;
+        let block = self.take_out(slot);
+        self.book();
+        Some(block)
+    }
+
+    /// Sets the capacity; [`Shard::shrink`] must follow.
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
+    /// Evicts down to the capacity, and gives the memory of the tables back when nothing is left.
+    pub(super) fn shrink(&mut self, evicted: &mut Vec<Bytes>) {
+        self.make_room(0, evicted);
+        if self.used() == 0 {
+            self.take_all();
+        }
+        self.book();
+    }
+
+    /// Takes every entry out, each queue in its order, and leaves the shard as new.
+    pub(super) fn take_all(&mut self) -> Vec<Entry> {
+        let mut order = Vec::new();
+        for list in std::mem::replace(&mut self.lists, [EMPTY_LIST; 4]) {
+            let mut slot = list.head;
+            while slot != NONE {
+                order.push(slot);
+                slot = self.slab[slot as usize].next;
+            }
+        }
+        let mut slab: Vec<_> = std::mem::take(&mut self.slab)
+            .into_iter()
+            .map(Some)
+            .collect();
+        self.free = NONE;
+        self.index = Index::default();
+        self.remembered = Vec::new();
+        self.book();
+        let take = |slot: u32| slab[slot as usize].take().expect("in one queue only");
+        order.into_iter().map(take).collect()
+    }
+
+    /// Takes an entry of another shard over.
+    pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Bytes>) {
+        if entry.charge > self.capacity {
+            self.evictions += 1;
+            evicted.push(entry.block);
+            return;
+        }
+        entry.seen = self.age;
+        self.make_room(entry.charge, evicted);
+        let queue = entry.queue;
+        self.add(entry, queue);
+        self.book();
+    }
+
+    pub(super) fn add_to(&self, stats: &mut CacheStats) {
+        stats.inserts += self.inserts;
+        stats.evictions += self.evictions;
+        stats.used += self.used();
+        stats.used_high += self.bytes(Queue::High);
+    }
+}

@@ -1,0 +1,496 @@
+//! Promises of the block cache: the right bytes or none, the capacity, what is kept longer, one load for many.
+
+mod support;
+
+use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger, Random};
+use basalt_fs::{Bytes, Error, ErrorKind};
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+use CachePriority::*;
+
+/// More than an entry's overhead, for tests that count entries.
+const OVERHEAD: u64 = 204;
+
+fn key(file: u128, block: u64) -> CacheKey {
+    CacheKey {
+        file,
+        offset: block * 4096,
+    }
+}
+
+/// Bytes that say which key they belong to.
+fn block(key: CacheKey, len: usize) -> Bytes {
+    let mut bytes = vec![0; len.max(24)];
+    bytes[..16].copy_from_slice(&key.file.to_le_bytes());
+    bytes[16..24].copy_from_slice(&key.offset.to_le_bytes());
+    Bytes::from(bytes)
+}
+
+fn check(key: CacheKey, bytes: &Bytes, context: &str) {
+    assert_eq!(bytes[..16], key.file.to_le_bytes(), "{context}");
+    assert_eq!(bytes[16..24], key.offset.to_le_bytes(), "{context}");
+}
+
+fn cache(capacity: u64) -> (BlockCache, MemoryLedger) {
+    let ledger = MemoryLedger::new(1 << 40);
+    (BlockCache::new(capacity, ledger.clone()), ledger)
+}
+
+#[test]
+fn a_random_history_agrees_with_a_model() {
+    for seed in 0..30 * support::scale() {
+        let context = format!("repeat with seed {seed}");
+        let random = Random::from_seed(seed);
+        let mut capacity = random.below(40 << 20) >> random.below(12);
+        let (cache, ledger) = cache(capacity);
+        // What was ever put in and not removed: only that may be found.
+        let mut model: BTreeMap<(u128, u64), usize> = BTreeMap::new();
+        let files: Vec<u128> = (0..4).map(|_| random.next_u128()).collect();
+        let blocks = 1 + random.below(2000);
+        let longest = 1 + random.below(60_000);
+        let (mut hits, mut misses) = (0, 0);
+        for _ in 0..4000 {
+            let k = key(files[random.below(4) as usize], random.below(blocks));
+            let id = (k.file, k.offset);
+            match random.below(100) {
+                0..45 => match cache.get(k) {
+                    Some(found) => {
+                        hits += 1;
+                        check(k, &found, &context);
+                        assert_eq!(Some(&found.len()), model.get(&id), "{context}");
+                    }
+                    None => misses += 1,
+                },
+                45..90 => {
+                    let len = 24 + random.below(longest) as usize;
+                    let priority = [High, Normal, Low][random.below(3) as usize];
+                    cache.insert(k, block(k, len), len, priority);
+                    let fits = len as u64 + 512 <= capacity.min(8 << 20) / 2;
+                    if fits {
+                        assert!(cache.contains(k), "{context}: inserted and not here");
+                    }
+                    // One too large is not kept, but an earlier one of the key may be.
+                    if cache.contains(k) && fits {
+                        model.insert(id, len);
+                    } else if !fits {
+                        cache.remove(k);
+                        model.remove(&id);
+                    }
+                }
+                90..97 => {
+                    cache.remove(k);
+                    model.remove(&id);
+                    assert!(!cache.contains(k), "{context}");
+                }
+                _ if random.one_in(8) => {
+                    capacity = random.below(40 << 20) >> random.below(12);
+                    cache.set_capacity(capacity);
+                }
+                _ => {}
+            }
+            let stats = cache.stats();
+            assert!(stats.used <= capacity, "{context}: {stats:?}");
+            assert!(stats.used_high <= stats.used, "{context}");
+            assert_eq!(ledger.usage().cache, stats.used, "{context}");
+            assert_eq!((stats.hits, stats.misses), (hits, misses), "{context}");
+        }
+        cache.set_capacity(0);
+        assert_eq!(cache.stats().used, 0, "{context}");
+        assert_eq!(ledger.usage().total(), 0, "{context}");
+    }
+}
+
+#[test]
+fn everything_stays_while_it_fits_also_when_the_number_of_shards_changes() {
+    let (cache, ledger) = cache(512 << 20);
+    let keys: Vec<_> = (0..5000).map(|n| key(77 + n / 1000, n as u64)).collect();
+    for (n, k) in keys.iter().enumerate() {
+        cache.insert(*k, block(*k, 1000), 1000, [High, Normal, Low][n % 3]);
+    }
+    for capacity in [8 << 20, 1 << 30, 16 << 20, 64 << 20] {
+        cache.set_capacity(capacity);
+        for k in &keys {
+            check(*k, &cache.get(*k).expect("it fits"), "resize");
+        }
+        assert_eq!(ledger.usage().cache, cache.stats().used);
+    }
+    assert_eq!(cache.stats().evictions, 0);
+    drop(cache);
+    assert_eq!(ledger.usage().total(), 0);
+}
+
+#[test]
+fn high_outlives_a_scan_of_low_and_a_flood_of_data() {
+    let (cache, _) = cache(1 << 20);
+    let high: Vec<_> = (0..64).map(|n| key(1, n)).collect();
+    for k in &high {
+        cache.insert(*k, block(*k, 4096), 4096, High);
+    }
+    for n in 0..5000 {
+        let k = key(2, n);
+        cache.insert(k, block(k, 4096), 4096, Low);
+        assert!(cache.get(k).is_some(), "the newest is here");
+    }
+    for n in 0..1000 {
+        let k = key(3, n);
+        cache.insert(k, block(k, 4096), 4096, Normal);
+    }
+    assert!(high.iter().all(|k| cache.contains(*k)));
+    assert!(cache.stats().used_high >= 64 * 4096);
+}
+
+#[test]
+fn a_scan_of_low_costs_the_data_about_one_block() {
+    let (cache, _) = cache(1 << 20);
+    for n in 0..1000 {
+        let k = key(1, n);
+        cache.insert(k, block(k, 4096), 4096, Normal);
+    }
+    let before: Vec<_> = (0..1000).filter(|n| cache.contains(key(1, *n))).collect();
+    assert!(before.len() > 230, "{}", before.len());
+    for n in 0..10_000 {
+        let k = key(2, n);
+        cache.insert(k, block(k, 4096), 4096, Low);
+    }
+    let after = before
+        .iter()
+        .filter(|n| cache.contains(key(1, **n)))
+        .count();
+    assert!(after + 2 >= before.len(), "{after} of {}", before.len());
+}
+
+#[test]
+fn hot_data_outlives_a_scan_even_without_the_hint() {
+    let (cache, _) = cache(4 << 20);
+    let random = Random::from_seed(5);
+    let hot = 400u64;
+    let (mut asked, mut found) = (0, 0);
+    for round in 0..200_000u64 {
+        let scanned = key(2, round);
+        if round % 2 == 0 {
+            cache.insert(scanned, block(scanned, 4096), 4096, Normal);
+            continue;
+        }
+        let k = key(1, random.below(hot));
+        let here = cache
+            .get_or_load(k, Normal, || {
+                asked += 1;
+                Ok(block(k, 4096))
+            })
+            .expect("no error");
+        check(k, &here, "hot");
+        found += 1;
+    }
+    // 1.6 MiB of hot data in 4 MiB, beside a scan of 400 MiB.
+    assert!(asked * 50 < found, "{asked} loads of {found}");
+}
+
+#[test]
+fn high_is_evicted_last_but_dead_index_blocks_do_not_stay_for_ever() {
+    let (cache, _) = cache(1 << 20);
+    for n in 0..100 {
+        let k = key(1, n);
+        cache.insert(k, block(k, 4096), 4096, High);
+    }
+    let live = key(1, 0);
+    for n in 0..8000 {
+        let k = key(2, n);
+        cache.insert(k, block(k, 4096), 4096, Normal);
+        assert!(cache.get(live).is_some(), "after {n}");
+    }
+    let left = (0..100).filter(|n| cache.contains(key(1, *n))).count();
+    assert_eq!(left, 1, "the one in use stays, the others went in time");
+    // High alone may fill the cache, and is then a clock.
+    for n in 0..1000 {
+        let k = key(3, n);
+        cache.insert(k, block(k, 4096), 4096, High);
+        assert!(cache.contains(k));
+    }
+    let stats = cache.stats();
+    assert!(stats.used_high * 10 > stats.capacity * 7, "{stats:?}");
+}
+
+#[test]
+fn one_block_just_fits_and_a_larger_one_is_not_kept() {
+    for capacity in [1000, 100_000, 8 << 20, 15 << 20] {
+        let (cache, _) = cache(capacity);
+        let len = capacity as usize - OVERHEAD as usize;
+        for n in 0..3 {
+            cache.insert(
+                key(1, n),
+                block(key(1, n), 100),
+                len,
+                [Low, Normal, High][n as usize],
+            );
+            assert!(cache.contains(key(1, n)), "capacity {capacity}");
+        }
+        cache.insert(key(2, 0), block(key(2, 0), 100), capacity as usize, High);
+        assert!(!cache.contains(key(2, 0)));
+        assert!(cache.stats().used <= capacity);
+    }
+    let (cache, ledger) = cache(0);
+    cache.insert(key(1, 1), block(key(1, 1), 100), 100, High);
+    assert!(cache.get(key(1, 1)).is_none());
+    assert!(
+        cache
+            .get_or_load(key(1, 1), High, || Ok(block(key(1, 1), 9)))
+            .is_ok()
+    );
+    assert_eq!(ledger.usage().total(), 0);
+    cache.insert(key(1, 1), block(key(1, 1), 100), usize::MAX, High);
+}
+
+#[test]
+fn several_who_ask_for_one_block_share_one_load() {
+    let (cache, _) = cache(64 << 20);
+    let rounds = 100 * support::scale();
+    let loads = AtomicUsize::new(0);
+    let start = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for n in 0..rounds {
+                    let k = key(1, n);
+                    start.wait();
+                    let found = cache.get_or_load(k, Normal, || {
+                        loads.fetch_add(1, SeqCst);
+                        std::thread::yield_now();
+                        Ok(block(k, 100))
+                    });
+                    check(k, &found.expect("no error"), "shared load");
+                }
+            });
+        }
+    });
+    assert_eq!(loads.load(SeqCst) as u64, rounds);
+}
+
+#[test]
+fn an_error_or_a_panic_while_loading_is_not_kept() {
+    let (cache, _) = cache(1 << 20);
+    let k = key(1, 1);
+    let failed = cache.get_or_load(k, Normal, || Err(Error::new(ErrorKind::Io, "no luck")));
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        cache.get_or_load(k, Normal, || panic!("while loading"))
+    }));
+    assert!(panicked.is_err());
+    // A load may itself ask for other blocks, and even for its own.
+    let found = cache.get_or_load(k, Normal, || {
+        cache.get_or_load(key(1, 2), High, || Ok(block(key(1, 2), 50)))?;
+        cache.get_or_load(k, Normal, || Ok(block(k, 50)))
+    });
+    check(k, &found.expect("no error"), "nested");
+    assert!(cache.contains(k) && cache.contains(key(1, 2)));
+}
+
+#[test]
+fn many_threads_find_right_bytes_while_the_capacity_changes() {
+    let (cache, ledger) = cache(2 << 20);
+    let rounds = 15_000 * support::scale();
+    let busiest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (cache, busiest) = (&cache, &busiest);
+            scope.spawn(move || {
+                let random = Random::from_seed(seed);
+                for _ in 0..rounds {
+                    let k = key(u128::from(random.below(3)), random.below(3000));
+                    let context = "four threads";
+                    match random.below(20) {
+                        0..8 => {
+                            if let Some(found) = cache.get(k) {
+                                check(k, &found, context);
+                            }
+                        }
+                        8..12 => {
+                            let priority = [High, Normal, Low][random.below(3) as usize];
+                            let len = 24 + random.below(8000) as usize;
+                            cache.insert(k, block(k, len), len, priority);
+                        }
+                        12..18 => {
+                            let loaded = cache.get_or_load(k, Normal, || {
+                                if random.one_in(10) {
+                                    return Err(Error::new(ErrorKind::Io, "now and then"));
+                                }
+                                Ok(block(k, 3000))
+                            });
+                            if let Ok(found) = loaded {
+                                check(k, &found, context);
+                            }
+                        }
+                        18 => cache.remove(k),
+                        _ if random.one_in(50) => {
+                            cache.set_capacity((1 << 20) << random.below(6));
+                        }
+                        _ => {
+                            busiest.fetch_max(cache.stats().used, SeqCst);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert!(busiest.load(SeqCst) <= 32 << 20);
+    assert_eq!(ledger.usage().cache, cache.stats().used);
+    cache.set_capacity(0);
+    assert_eq!(ledger.usage().total(), 0);
+}
+
+#[test]
+fn the_cache_keeps_its_part_of_the_budget_while_it_fills() {
+    use basalt_env::MemoryKind::{Cache, Memtable};
+    let ledger = MemoryLedger::new(100_000);
+    let cache = BlockCache::new(60_000, ledger.clone());
+    assert!(ledger.try_reserve(Memtable, 40_001).is_none());
+    let memtable = ledger.try_reserve(Memtable, 40_000).expect("its part");
+    for n in 0..100 {
+        cache.insert(key(1, n), block(key(1, n), 2000), 2000, Normal);
+    }
+    assert!(cache.stats().used > 55_000);
+    assert_eq!(ledger.over_budget(), 0);
+    assert!(ledger.usage().total() <= 100_000);
+    assert!(ledger.try_reserve(Cache, 60_000).is_none());
+    // The part follows the capacity and goes with the cache.
+    cache.set_capacity(10_000);
+    drop(
+        ledger
+            .try_reserve(Memtable, 50_000)
+            .expect("the part shrank"),
+    );
+    drop(cache);
+    assert!(ledger.try_reserve(Memtable, 60_000).is_some());
+    drop(memtable);
+    assert_eq!(ledger.usage().total(), 0);
+}
+
+/// Draws block numbers by Zipf's law.
+struct Skewed {
+    sums: Vec<f64>,
+}
+
+impl Skewed {
+    fn new(n: usize, exponent: f64) -> Skewed {
+        let mut sum = 0.0;
+        let weights = (1..=n).map(|rank| {
+            sum += (rank as f64).powf(-exponent);
+            sum
+        });
+        Skewed {
+            sums: weights.collect(),
+        }
+    }
+    fn draw(&self, random: &Random) -> u64 {
+        let at =
+            random.below(1 << 53) as f64 / (1u64 << 53) as f64 * self.sums[self.sums.len() - 1];
+        self.sums.partition_point(|s| *s <= at) as u64
+    }
+}
+
+/// An exact LRU of so many blocks, to compare with.
+struct Lru {
+    blocks: usize,
+    by_key: BTreeMap<(u128, u64), u64>,
+    by_use: BTreeMap<u64, (u128, u64)>,
+    now: u64,
+}
+
+impl Lru {
+    fn ask(&mut self, key: (u128, u64)) -> bool {
+        self.now += 1;
+        let before = self.by_key.insert(key, self.now);
+        if let Some(before) = before {
+            self.by_use.remove(&before);
+        }
+        self.by_use.insert(self.now, key);
+        if self.by_key.len() > self.blocks {
+            let (_, oldest) = self.by_use.pop_first().expect("one more than fits");
+            self.by_key.remove(&oldest);
+        }
+        before.is_some()
+    }
+}
+
+#[test]
+fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
+    for (exponent, scans) in [(0.8, false), (1.0, false), (1.1, false), (0.9, true)] {
+        let random = Random::from_seed(17);
+        let skewed = Skewed::new(20_000, exponent);
+        let (cache, _) = cache(2000 * (4096 + OVERHEAD));
+        let mut lru = Lru {
+            blocks: 2000,
+            by_key: BTreeMap::new(),
+            by_use: BTreeMap::new(),
+            now: 0,
+        };
+        let (mut asked, mut ours, mut theirs) = (0u32, 0u32, 0u32);
+        let data = Bytes::from(vec![7; 4096]);
+        for n in 0..150_000u64 {
+            // A scan of 3000 blocks now and then, all misses for both.
+            let scan = scans && n % 20_000 < 3000;
+            let k = if scan {
+                key(2, n)
+            } else {
+                key(1, skewed.draw(&random))
+            };
+            let mut hit = true;
+            cache
+                .get_or_load(k, Normal, || {
+                    hit = false;
+                    Ok(data.clone())
+                })
+                .expect("no error");
+            let lru_hit = lru.ask((k.file, k.offset));
+            if n > 30_000 && !scan {
+                asked += 1;
+                ours += u32::from(hit);
+                theirs += u32::from(lru_hit);
+            }
+        }
+        println!(
+            "exponent {exponent}, scans {scans}: of {asked} reads {ours} hit, with LRU {theirs}"
+        );
+        assert!(
+            ours > theirs,
+            "exponent {exponent}: {ours} of {asked}, LRU {theirs}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "prints a time: run by hand with --nocapture"]
+fn the_price_of_a_hit() {
+    let (cache, _) = cache(256 << 20);
+    let clock = basalt_env::Clock::system();
+    let count = 20_000u64;
+    let data = Bytes::from(vec![7; 4096]);
+    for n in 0..count {
+        // Each its own memory, and so its own reference count.
+        cache.insert(key(9, n), block(key(9, n), 4096), 4096, Normal);
+    }
+    for threads in [1, 2] {
+        let start = clock.now();
+        let each = 3_000_000u64;
+        std::thread::scope(|scope| {
+            for seed in 0..threads {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let random = Random::from_seed(seed);
+                    for _ in 0..each {
+                        assert!(cache.get(key(9, random.below(count))).is_some());
+                    }
+                });
+            }
+        });
+        let ns = (clock.now() - start).as_nanos() as u64 / each;
+        println!("{threads} threads: {ns} ns a hit and thread");
+    }
+    let start = clock.now();
+    for n in 0..count * 10 {
+        cache.insert(key(10, n), data.clone(), 4096, Normal);
+    }
+    let ns = (clock.now() - start).as_nanos() as u64 / (count * 10);
+    println!("{ns} ns an insert");
+}

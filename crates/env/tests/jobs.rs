@@ -1,0 +1,337 @@
+//! Promises of the job pool: order, drain, panics, the commit lane, stepping.
+
+mod support;
+
+use basalt_env::{JobPriority, Jobs, Random};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use JobPriority::*;
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// A job that counts itself.
+fn add_one(count: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
+    let count = count.clone();
+    move || {
+        count.fetch_add(1, SeqCst);
+    }
+}
+
+fn say(log: &Log, what: impl Into<String>) -> impl FnOnce() + Send + 'static {
+    let (log, what) = (log.clone(), what.into());
+    move || log.lock().unwrap().push(what)
+}
+
+#[test]
+fn stepped_jobs_run_by_urgency_and_then_by_age() {
+    let jobs = Jobs::stepped();
+    let (a, b) = (jobs.new_owner(), jobs.new_owner());
+    assert_ne!(a, b);
+    let log = Log::default();
+    for (owner, priority, what) in [
+        (a, Gc, "gc"),
+        (b, Compaction, "compaction 1"),
+        (a, Compaction, "compaction 2"),
+        (a, Flush, "flush"),
+        (b, Housekeeping, "housekeeping"),
+        (b, Commit, "commit"),
+    ] {
+        jobs.spawn(owner, priority, say(&log, what));
+    }
+    assert_eq!(jobs.pending(), [1, 1, 1, 2, 1]);
+    assert_eq!(jobs.parallelism(), 0);
+    while jobs.step() {}
+    let order = "commit, flush, housekeeping, compaction 1, compaction 2, gc";
+    assert_eq!(log.lock().unwrap().join(", "), order);
+    assert_eq!(jobs.pending(), [0; 5]);
+}
+
+/// A random program of jobs that queue jobs, wait, step and drain, all on one thread.
+fn stepped_program(seed: u64) -> Vec<String> {
+    fn body(jobs: Jobs, random: Random, log: Log, owner: u64, name: String, depth: u32) {
+        log.lock().unwrap().push(format!("{name}<"));
+        for child in 0..random.below(4) {
+            if depth == 0 {
+                break;
+            }
+            let priority = [Commit, Flush, Housekeeping, Compaction, Gc][random.below(5) as usize];
+            let (j, r, l) = (jobs.clone(), random.clone(), log.clone());
+            let child = format!("{name}.{child}");
+            jobs.spawn(owner, priority, move || {
+                body(j, r, l, owner, child, depth - 1)
+            });
+        }
+        match random.below(6) {
+            0 => drop(jobs.step()),
+            1 => {
+                let goal = log.lock().unwrap().len() + 3;
+                let log = log.clone();
+                jobs.wait_until(None, &mut || log.lock().unwrap().len() >= goal);
+            }
+            2 => jobs.drain(owner),
+            3 if random.one_in(4) => panic!("{name} gives up"),
+            _ => jobs.notify(),
+        }
+        log.lock().unwrap().push(format!("{name}>"));
+    }
+    let (jobs, random, log) = (Jobs::stepped(), Random::from_seed(seed), Log::default());
+    for n in 0..4 {
+        let owner = jobs.new_owner();
+        let (j, r, l) = (jobs.clone(), random.clone(), log.clone());
+        jobs.spawn(owner, Compaction, move || {
+            body(j, r, l, owner, n.to_string(), 4)
+        });
+    }
+    while jobs.step() {}
+    assert_eq!(jobs.pending(), [0; 5], "seed {seed}");
+    let log = log.lock().unwrap().clone();
+    log.into_iter()
+        .chain((1..=4).map(|owner| format!("{:?}", jobs.panicked(owner))))
+        .collect()
+}
+
+#[test]
+fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
+    let mut different = std::collections::BTreeSet::new();
+    for seed in 0..50 * support::scale() {
+        let first = stepped_program(seed);
+        assert_eq!(first, stepped_program(seed), "repeat with seed {seed}");
+        different.insert(first);
+    }
+    assert!(different.len() > 25, "the programs hardly differ");
+}
+
+#[test]
+fn stepped_waits_end_when_nothing_can_make_them_true() {
+    let jobs = Jobs::stepped();
+    let owner = jobs.new_owner();
+    let flag = Arc::new(AtomicBool::new(false));
+    assert!(!jobs.wait_until(None, &mut || false));
+    let set = flag.clone();
+    jobs.spawn(owner, Gc, move || set.store(true, SeqCst));
+    // Zero asks and runs nothing.
+    assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || flag.load(SeqCst)));
+    assert_eq!(jobs.pending()[Gc as usize], 1);
+    assert!(jobs.wait_until(None, &mut || flag.load(SeqCst)));
+}
+
+#[test]
+fn stepped_drain_and_cancel_touch_one_owner_only() {
+    let jobs = Jobs::stepped();
+    let (a, b) = (jobs.new_owner(), jobs.new_owner());
+    let log = Log::default();
+    jobs.spawn(a, Gc, say(&log, "a"));
+    jobs.spawn(b, Flush, say(&log, "b"));
+    jobs.drain(a);
+    assert_eq!(*log.lock().unwrap(), ["a"]);
+    // Queued jobs that hold the pool would keep it alive for ever; cancelling breaks the ring.
+    let held = Arc::new(());
+    let (pool, kept) = (jobs.clone(), held.clone());
+    jobs.spawn(b, Compaction, move || drop((pool, kept)));
+    assert_eq!(jobs.cancel(b), 2);
+    assert_eq!(Arc::strong_count(&held), 1);
+    assert_eq!(jobs.pending(), [0; 5]);
+    assert!(!jobs.step());
+}
+
+#[test]
+fn a_panic_is_recorded_for_its_owner_and_the_pool_lives_on() {
+    for jobs in [Jobs::stepped(), Jobs::threads(1)] {
+        let (bad, good) = (jobs.new_owner(), jobs.new_owner());
+        jobs.spawn(bad, Flush, || panic!("block {} is {}", 7, "gone"));
+        jobs.spawn(bad, Compaction, || panic!("a consequence"));
+        jobs.drain(bad);
+        assert_eq!(jobs.panicked(bad).as_deref(), Some("block 7 is gone"));
+        let ran = Arc::new(AtomicBool::new(false));
+        let set = ran.clone();
+        jobs.spawn(good, Compaction, move || set.store(true, SeqCst));
+        jobs.drain(good);
+        assert!(ran.load(SeqCst));
+        assert_eq!(jobs.panicked(good), None);
+        assert_eq!(jobs.pending(), [0; 5]);
+    }
+}
+
+#[test]
+fn commits_and_flushes_pass_long_compactions() {
+    let jobs = Jobs::threads(3);
+    let (long, short) = (jobs.new_owner(), jobs.new_owner());
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let open = Arc::new(AtomicBool::new(false));
+    for n in 0..8 {
+        let (pool, open, running, most) =
+            (jobs.clone(), open.clone(), running.clone(), most.clone());
+        jobs.spawn(long, if n % 2 == 0 { Compaction } else { Gc }, move || {
+            most.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+            pool.wait_until(None, &mut || open.load(SeqCst));
+            running.fetch_sub(1, SeqCst);
+        });
+    }
+    assert!(jobs.wait_until(None, &mut || running.load(SeqCst) == 2));
+    // Two of three threads are stuck in compactions; these must still be run.
+    let count = Arc::new(AtomicUsize::new(0));
+    for priority in [Commit, Flush, Housekeeping, Commit] {
+        jobs.spawn(short, priority, add_one(&count));
+    }
+    jobs.drain(short);
+    assert_eq!(count.load(SeqCst), 4);
+    assert_eq!(
+        jobs.pending(),
+        [0, 0, 0, 4, 4],
+        "six queued and two running"
+    );
+    open.store(true, SeqCst);
+    jobs.notify();
+    jobs.drain(long);
+    assert_eq!(most.load(SeqCst), 2, "one thread stays free of long jobs");
+
+    // With a single thread the lane is still there.
+    let jobs = Jobs::threads(1);
+    let (owner, open) = (jobs.new_owner(), Arc::new(AtomicBool::new(false)));
+    let (pool, gate) = (jobs.clone(), open.clone());
+    jobs.spawn(owner, Compaction, move || {
+        pool.wait_until(None, &mut || gate.load(SeqCst));
+    });
+    let commits = jobs.new_owner();
+    jobs.spawn(commits, Commit, move || open.store(true, SeqCst));
+    jobs.drain(owner);
+}
+
+#[test]
+fn gc_is_not_starved_by_compactions_that_never_run_out() {
+    let jobs = Jobs::threads(1);
+    let (owner, log) = (jobs.new_owner(), Log::default());
+    let (start, wait) = mpsc::channel::<()>();
+    jobs.spawn(owner, Flush, move || wait.recv().unwrap());
+    for n in 0..20 {
+        jobs.spawn(owner, Compaction, say(&log, format!("c{n}")));
+    }
+    jobs.spawn(owner, Gc, say(&log, "gc"));
+    start.send(()).unwrap();
+    jobs.drain(owner);
+    let log = log.lock().unwrap();
+    let at = log.iter().position(|l| l == "gc").unwrap();
+    assert!(at < 10, "gc ran as number {at} of {}", log.len());
+}
+
+#[test]
+fn drain_waits_for_jobs_that_queue_jobs() {
+    fn tree(jobs: &Jobs, owner: u64, depth: u32, count: &Arc<AtomicU64>) {
+        let (pool, counter) = (jobs.clone(), count.clone());
+        let priority = [Commit, Flush, Housekeeping, Compaction, Gc][depth as usize % 5];
+        jobs.spawn(owner, priority, move || {
+            if depth > 0 {
+                tree(&pool, owner, depth - 1, &counter);
+                tree(&pool, owner, depth - 1, &counter);
+            }
+            counter.fetch_add(1, SeqCst);
+        });
+    }
+    for jobs in [Jobs::stepped(), Jobs::threads(1), Jobs::threads(4)] {
+        for _ in 0..10 * support::scale() {
+            let (owner, count) = (jobs.new_owner(), Arc::new(AtomicU64::new(0)));
+            tree(&jobs, owner, 6, &count);
+            jobs.drain(owner);
+            assert_eq!(count.load(SeqCst), 127);
+        }
+    }
+}
+
+#[test]
+fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
+    let (tell, told) = mpsc::channel();
+    for jobs in [Jobs::stepped(), Jobs::threads(2)] {
+        let owner = jobs.new_owner();
+        let (pool, tell) = (jobs.clone(), tell.clone());
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = count.clone();
+        jobs.spawn(owner, Housekeeping, move || {
+            for _ in 0..5 {
+                pool.spawn(owner, Compaction, add_one(&counter));
+            }
+            pool.drain(owner);
+            tell.send(counter.load(SeqCst)).unwrap();
+            drop(pool);
+        });
+        if jobs.is_stepped() {
+            jobs.drain(owner);
+        }
+        drop(jobs);
+        assert_eq!(told.recv().unwrap(), 5);
+    }
+}
+
+#[test]
+fn the_last_handle_runs_what_is_queued_and_waits_for_it() {
+    for _ in 0..20 * support::scale() {
+        let (jobs, count) = (Jobs::threads(2), Arc::new(AtomicUsize::new(0)));
+        let owner = jobs.new_owner();
+        for priority in [Gc, Compaction, Flush, Commit].repeat(5) {
+            jobs.spawn(owner, priority, add_one(&count));
+        }
+        drop(jobs);
+        assert_eq!(count.load(SeqCst), 20);
+        assert_eq!(Arc::strong_count(&count), 1, "every job is gone");
+    }
+}
+
+#[test]
+fn notify_wakes_and_timeouts_end() {
+    let jobs = Jobs::threads(2);
+    assert!(!jobs.wait_until(Some(Duration::from_millis(1)), &mut || false));
+    assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || false));
+    // A ball thrown to and fro many times, each catch through notify.
+    let (ball, owner) = (Arc::new(AtomicU64::new(0)), jobs.new_owner());
+    let throws = 2000 * support::scale();
+    for side in 0..2 {
+        let (pool, ball) = (jobs.clone(), ball.clone());
+        let priority = if side == 0 { Commit } else { Flush };
+        jobs.spawn(owner, priority, move || {
+            while ball.load(SeqCst) < throws {
+                pool.wait_until(None, &mut || {
+                    let at = ball.load(SeqCst);
+                    at % 2 == side || at >= throws
+                });
+                let _ = ball.fetch_update(SeqCst, SeqCst, |at| {
+                    (at % 2 == side && at < throws).then_some(at + 1)
+                });
+                pool.notify();
+            }
+        });
+    }
+    jobs.drain(owner);
+    assert_eq!(ball.load(SeqCst), throws);
+}
+
+#[test]
+fn many_owners_from_many_threads() {
+    let jobs = Jobs::threads(3);
+    let total = Arc::new(AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (jobs, total) = (jobs.clone(), total.clone());
+            scope.spawn(move || {
+                let random = Random::from_seed(seed);
+                for _ in 0..50 * support::scale() {
+                    let owner = jobs.new_owner();
+                    let mine = Arc::new(AtomicU64::new(0));
+                    let n = random.below(20);
+                    for _ in 0..n {
+                        let priority =
+                            [Commit, Flush, Housekeeping, Compaction, Gc][random.below(5) as usize];
+                        let (mine, total) = (mine.clone(), total.clone());
+                        jobs.spawn(owner, priority, move || {
+                            mine.fetch_add(1, SeqCst);
+                            total.fetch_add(1, SeqCst);
+                        });
+                    }
+                    jobs.drain(owner);
+                    assert_eq!(mine.load(SeqCst), n, "seed {seed}");
+                }
+            });
+        }
+    });
+    assert_eq!(jobs.pending(), [0; 5]);
+}

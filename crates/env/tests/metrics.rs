@@ -1,0 +1,190 @@
+//! Promises of the metrics: error bounds of histograms, and the text others parse.
+
+mod support;
+
+use basalt_env::{Histogram, MetricValue, Metrics, Random};
+
+/// Values spread over all magnitudes.
+fn any_magnitude(random: &Random) -> u64 {
+    random.next_u64() >> random.below(64)
+}
+
+#[test]
+fn quantiles_are_within_two_percent_of_exact_over_all_of_u64() {
+    for seed in 0..20 * support::scale() {
+        let random = Random::from_seed(seed);
+        let histogram = Histogram::new();
+        let n = 1 + random.below(5000);
+        let narrow = random.one_in(2);
+        let mut values: Vec<u64> = (0..n)
+            .map(|_| {
+                if narrow {
+                    1000 + random.below(100_000)
+                } else {
+                    any_magnitude(&random)
+                }
+            })
+            .collect();
+        for v in &values {
+            histogram.record(*v);
+        }
+        values.sort_unstable();
+        for q in [0.0, 0.001, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0] {
+            let rank = ((q * n as f64).ceil() as usize).max(1);
+            let exact = values[rank - 1] as f64;
+            let got = histogram.quantile(q) as f64;
+            assert!(
+                (got - exact).abs() <= exact * 0.0157 + 0.5,
+                "seed {seed}, q {q}: {got} for {exact}"
+            );
+        }
+        assert_eq!(histogram.count(), n);
+        assert_eq!(histogram.max(), values[values.len() - 1]);
+        assert_eq!(histogram.min(), values[0]);
+        let sum = values.iter().fold(0u64, |a, b| a.wrapping_add(*b));
+        assert_eq!(histogram.sum(), sum);
+        assert_eq!(histogram.summary().p99, histogram.quantile(0.99));
+    }
+}
+
+#[test]
+fn small_values_are_exact_and_the_ends_are_covered() {
+    let empty = Histogram::new();
+    assert_eq!(
+        (
+            empty.count(),
+            empty.max(),
+            empty.min(),
+            empty.quantile(0.5),
+            empty.sum()
+        ),
+        (0, 0, 0, 0, 0)
+    );
+    for v in (0..64).chain([u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1]) {
+        let one = Histogram::new();
+        one.record(v);
+        for q in [0.0, 0.5, 1.0, f64::NAN, -1.0, 2.0] {
+            assert_eq!(one.quantile(q), v);
+        }
+        assert_eq!((one.min(), one.max()), (v, v));
+    }
+}
+
+#[test]
+fn merging_equals_recording_everything_into_one() {
+    let random = Random::from_seed(3);
+    let (a, b, all) = (Histogram::new(), Histogram::new(), Histogram::new());
+    for n in 0..2000 {
+        let v = any_magnitude(&random);
+        if n % 3 == 0 { &a } else { &b }.record(v);
+        all.record(v);
+    }
+    a.merge(&b);
+    a.merge(&Histogram::new());
+    assert_eq!(a.summary(), all.summary());
+}
+
+#[test]
+fn recording_from_many_threads_loses_nothing() {
+    let histogram = Histogram::new();
+    let each = 20_000 * support::scale();
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let histogram = histogram.clone();
+            scope.spawn(move || {
+                let random = Random::from_seed(seed);
+                for _ in 0..each {
+                    histogram.record(random.below(1 << 20));
+                }
+            });
+        }
+    });
+    assert_eq!(histogram.count(), 4 * each);
+}
+
+#[test]
+fn the_text_is_as_prometheus_reads_it() {
+    let metrics = Metrics::new();
+    let odd = "back\\slash \"quote\" new\nline";
+    metrics
+        .counter("wal_bytes", &[("store", "b")], "Bytes of log.")
+        .add(7);
+    metrics
+        .counter("wal_bytes", &[("store", odd)], "ignored: the first stays")
+        .add(1);
+    // The same pair of labels in another order is the same series.
+    metrics
+        .gauge(
+            "files",
+            &[("store", "a"), ("level", "0")],
+            "Files\\level\n.",
+        )
+        .set(-3);
+    metrics
+        .gauge("files", &[("level", "0"), ("store", "a")], "")
+        .add(1);
+    let h = metrics.histogram("put_us", &[], "Time of a put.");
+    for v in 1..=20 {
+        h.record(v);
+    }
+    metrics.histogram("scan_us", &[("store", "a")], "Time of a scan.");
+    metrics.counter_of("seen", &[], "Read elsewhere.", || 9);
+    metrics.gauge_of("odd-name", &[("a.b", "c")], "Made legal.", || -9);
+    let text = r#"# HELP basalt_files Files\\level\n.
+# TYPE basalt_files gauge
+basalt_files{level="0",store="a"} -2
+# HELP basalt_odd_name Made legal.
+# TYPE basalt_odd_name gauge
+basalt_odd_name{a_b="c"} -9
+# HELP basalt_put_us Time of a put.
+# TYPE basalt_put_us summary
+basalt_put_us{quantile="0.5"} 10
+basalt_put_us{quantile="0.9"} 18
+basalt_put_us{quantile="0.99"} 20
+basalt_put_us{quantile="0.999"} 20
+basalt_put_us_sum 210
+basalt_put_us_count 20
+# HELP basalt_scan_us Time of a scan.
+# TYPE basalt_scan_us summary
+basalt_scan_us{store="a",quantile="0.5"} NaN
+basalt_scan_us{store="a",quantile="0.9"} NaN
+basalt_scan_us{store="a",quantile="0.99"} NaN
+basalt_scan_us{store="a",quantile="0.999"} NaN
+basalt_scan_us_sum{store="a"} 0
+basalt_scan_us_count{store="a"} 0
+# HELP basalt_seen Read elsewhere.
+# TYPE basalt_seen counter
+basalt_seen 9
+# HELP basalt_wal_bytes Bytes of log.
+# TYPE basalt_wal_bytes counter
+basalt_wal_bytes{store="b"} 7
+basalt_wal_bytes{store="back\\slash \"quote\" new\nline"} 1
+"#;
+    assert_eq!(metrics.prometheus(), text);
+}
+
+#[test]
+fn a_closing_engine_takes_its_metrics_away_and_its_handles_stay_harmless() {
+    let metrics = Metrics::new();
+    let a = metrics.counter("puts", &[("store", "a")], "Puts.");
+    let b = metrics.counter("puts", &[("store", "b")], "Puts.");
+    metrics.gauge("levels", &[("store", "a"), ("family", "b")], "Levels.");
+    metrics.remove_labelled(("store", "a"));
+    a.add(5);
+    b.add(6);
+    let samples = metrics.snapshot();
+    assert_eq!(samples.len(), 1);
+    assert_eq!(samples[0].name, "puts");
+    assert_eq!(samples[0].labels, [("store".to_string(), "b".to_string())]);
+    assert_eq!(samples[0].value, MetricValue::Counter(6));
+    // Opened again, it starts at zero.
+    assert_eq!(metrics.counter("puts", &[("store", "a")], "Puts.").get(), 0);
+}
+
+#[test]
+#[should_panic(expected = "metric puts is already registered as another kind")]
+fn one_name_is_one_kind() {
+    let metrics = Metrics::new();
+    metrics.counter("puts", &[], "");
+    metrics.gauge("puts", &[], "");
+}

@@ -1,0 +1,81 @@
+//! What the tests share: a filesystem that holds nothing, and the effort scale.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use basalt_fs::*;
+use std::path::Path;
+use std::sync::Arc;
+
+/// `BASALT_SCALE`, 1 when unset.
+pub fn scale() -> u64 {
+    let scale = std::env::var("BASALT_SCALE").ok();
+    scale.and_then(|s| s.parse().ok()).unwrap_or(1)
+}
+
+/// For tests that touch no file.
+pub struct NoFiles;
+
+fn none<T>() -> Result<T> {
+    Err(Error::unsupported("this filesystem holds no files"))
+}
+
+impl FileSystem for NoFiles {
+    fn info(&self) -> FsInfo {
+        FsInfo {
+            description: "no files".into(),
+            write_unit: 512,
+            read_backend: "memory",
+            direct: false,
+        }
+    }
+    fn create(&self, _: &Path) -> Result<Arc<dyn File>> {
+        none()
+    }
+    fn create_log(&self, _: &Path, _: LogOptions<'_>) -> Result<Arc<dyn File>> {
+        none()
+    }
+    fn open(&self, _: &Path) -> Result<Arc<dyn File>> {
+        none()
+    }
+    fn stat(&self, _: &Path) -> Result<FileStat> {
+        none()
+    }
+    fn list(&self, _: &Path) -> Result<Vec<DirEntry>> {
+        none()
+    }
+    fn create_dir(&self, _: &Path) -> Result<()> {
+        none()
+    }
+    fn rename(&self, _: &Path, _: &Path) -> Result<()> {
+        none()
+    }
+    fn remove(&self, _: &Path) -> Result<()> {
+        none()
+    }
+    fn link(&self, _: &Path, _: &Path) -> Result<()> {
+        none()
+    }
+    fn sync_metadata(&self, _: &Path) -> Result<()> {
+        none()
+    }
+    fn submit_reads(&self, _: Vec<ReadRequest>) -> Box<dyn ReadCompletions> {
+        struct Nothing;
+        impl ReadCompletions for Nothing {
+            fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
+                None
+            }
+            fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
+                None
+            }
+        }
+        Box::new(Nothing)
+    }
+    fn lock(&self, _: &Path) -> Result<Box<dyn LockGuard>> {
+        none()
+    }
+    fn space(&self, _: &Path) -> Result<Space> {
+        none()
+    }
+    fn stats(&self) -> FsStats {
+        FsStats::default()
+    }
+}

@@ -1,0 +1,1 @@
+//! Compaction: which tables to merge next (`pick`), and merging them (`run`).

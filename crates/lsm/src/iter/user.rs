@@ -1,0 +1,399 @@
+//! [`UserIter`]: what a reader sees: each live user key once, as of one moment, forward and backward.
+//!
+//! Beneath is a merged cursor over all versions of all keys. Where it stands depends on the direction:
+//! - forward, on the very entry that is shown, so that value and key are read in place;
+//! - backward, before all entries of the key that is shown, because the newest version of a key comes last on
+//!   the way back: key and pinned value are kept here.
+//!
+//! A version is visible when its sequence number is not above the snapshot's. Of a key's visible versions the newest decides:
+//! a tombstone, or a value whose time is over, hides the key whole. The wall time is fixed when the iterator is made.
+
+use crate::iter::{InternalIter, MergingIter};
+use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
+use crate::key::{split_internal_key, trailer_seq, user_key};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use std::any::Any;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// Entries of one key that are stepped over before a seek past the rest: about what a seek costs.
+const STEPS_BEFORE_SEEK: usize = 8;
+
+/// Sorts before every entry of its user key.
+const FIRST_TRAILER: u64 = u64::MAX;
+/// Sorts after or with every entry of its user key.
+const LAST_TRAILER: u64 = 0;
+
+/// What an iterator shows: the moment, and the range of keys.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Versions above it are not visible.
+    pub seq: SeqNo,
+    /// First user key shown, inclusive.
+    pub lower: Option<Vec<u8>>,
+    /// First user key not shown any more.
+    pub upper: Option<Vec<u8>>,
+    /// Wall time in ms since 1970: values that expire at or before it are gone.
+    pub now_ms: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not positioned.
+    Invalid,
+    /// The merged cursor stands on the entry shown; the value begins behind so many bytes of expiry.
+    Forward { skip: usize },
+    /// `saved_key` and `saved_value` are shown; the merged cursor stands before all entries of that key, or nowhere.
+    Backward,
+}
+
+/// A cursor over live user keys. See the module.
+pub struct UserIter {
+    iter: MergingIter,
+    cmp: Cmp,
+    view: View,
+    state: State,
+    saved_key: Vec<u8>,
+    saved_value: Bytes,
+    expire_at_ms: Option<u64>,
+    /// Seek targets are built here.
+    target: Vec<u8>,
+    /// Keeps version, memtables and snapshot alive.
+    _pins: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What an entry means to a reader.
+struct Seen {
+    live: bool,
+    skip: usize,
+    expire_at_ms: Option<u64>,
+}
+
+/// The expiry in front of a `PutTtl` payload.
+pub(crate) fn expiry_of(value: &[u8]) -> Result<u64> {
+    match value.first_chunk::<8>() {
+        Some(b) => Ok(u64::from_le_bytes(*b)),
+        None => Err(Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "expected an expiry of 8 bytes before a value, found {} bytes in all",
+                value.len()
+            ),
+        )),
+    }
+}
+
+/// What the entry under `iter` means at `now_ms`.
+fn see(iter: &MergingIter, now_ms: u64) -> Result<Seen> {
+    let (_, _, kind) = parse_internal_key(iter.key())?;
+    Ok(match kind {
+        Kind::Put => Seen {
+            live: true,
+            skip: 0,
+            expire_at_ms: None,
+        },
+        Kind::PutTtl => {
+            let at = expiry_of(iter.value())?;
+            Seen {
+                live: at > now_ms,
+                skip: 8,
+                expire_at_ms: Some(at),
+            }
+        }
+        _ => Seen {
+            live: false,
+            skip: 0,
+            expire_at_ms: None,
+        },
+    })
+}
+
+impl UserIter {
+    /// Over a merged cursor. `pins` are dropped with the iterator, after the cursor.
+    pub fn new(
+        iter: MergingIter,
+        cmp: Cmp,
+        view: View,
+        pins: Vec<Arc<dyn Any + Send + Sync>>,
+    ) -> UserIter {
+        UserIter {
+            iter,
+            cmp,
+            view,
+            state: State::Invalid,
+            saved_key: Vec::new(),
+            saved_value: Bytes::new(),
+            expire_at_ms: None,
+            target: Vec::new(),
+            _pins: pins,
+        }
+    }
+
+    /// True when positioned on a key.
+    pub fn valid(&self) -> bool {
+        self.state != State::Invalid
+    }
+
+    /// To the first key inside the bounds.
+    pub fn seek_to_first(&mut self) -> Result<()> {
+        self.reset();
+        match &self.view.lower {
+            Some(lower) => {
+                self.target.clear();
+                encode_internal_key(&mut self.target, lower, seek_trailer(self.view.seq));
+                self.iter.seek(&self.target)?;
+            }
+            None => self.iter.seek_to_first()?,
+        }
+        self.find_forward(false)
+    }
+
+    /// To the last key inside the bounds.
+    pub fn seek_to_last(&mut self) -> Result<()> {
+        self.reset();
+        match &self.view.upper {
+            Some(upper) => {
+                self.target.clear();
+                encode_internal_key(&mut self.target, upper, FIRST_TRAILER);
+                self.iter.seek_for_prev(&self.target)?;
+            }
+            None => self.iter.seek_to_last()?,
+        }
+        self.find_backward()
+    }
+
+    /// To the first key at or after `key`.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.reset();
+        let key = match &self.view.lower {
+            Some(lower) if self.cmp.user(key, lower) == Ordering::Less => lower,
+            _ => key,
+        };
+        if let Some(upper) = &self.view.upper
+            && self.cmp.user(key, upper) != Ordering::Less
+        {
+            return Ok(());
+        }
+        self.target.clear();
+        encode_internal_key(&mut self.target, key, seek_trailer(self.view.seq));
+        self.iter.seek(&self.target)?;
+        self.find_forward(false)
+    }
+
+    /// To the last key at or before `key`.
+    pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        if let Some(upper) = &self.view.upper
+            && self.cmp.user(key, upper) != Ordering::Less
+        {
+            return self.seek_to_last();
+        }
+        self.reset();
+        if let Some(lower) = &self.view.lower
+            && self.cmp.user(key, lower) == Ordering::Less
+        {
+            return Ok(());
+        }
+        self.target.clear();
+        encode_internal_key(&mut self.target, key, LAST_TRAILER);
+        self.iter.seek_for_prev(&self.target)?;
+        self.find_backward()
+    }
+
+    /// To the next key. Requires `valid`.
+    pub fn next(&mut self) -> Result<()> {
+        match self.state {
+            State::Invalid => panic!("next on an iterator that is not positioned"),
+            State::Forward { .. } => {
+                self.saved_key.clear();
+                self.saved_key.extend_from_slice(user_key(self.iter.key()));
+                self.state = State::Invalid;
+                self.iter.next()?;
+            }
+            State::Backward => {
+                // The merged cursor would seek all its children to turn; seeking past the key costs the same.
+                self.reset();
+                self.target.clear();
+                encode_internal_key(&mut self.target, &self.saved_key, LAST_TRAILER);
+                self.iter.seek(&self.target)?;
+            }
+        }
+        self.find_forward(true)
+    }
+
+    /// To the previous key. Requires `valid`.
+    pub fn prev(&mut self) -> Result<()> {
+        match self.state {
+            State::Invalid => panic!("prev on an iterator that is not positioned"),
+            State::Forward { .. } => {
+                self.target.clear();
+                encode_internal_key(&mut self.target, user_key(self.iter.key()), FIRST_TRAILER);
+                self.reset();
+                self.iter.seek_for_prev(&self.target)?;
+            }
+            State::Backward => self.reset(),
+        }
+        self.find_backward()
+    }
+
+    /// The user key here. Requires `valid`.
+    pub fn key(&self) -> &[u8] {
+        match self.state {
+            State::Invalid => panic!("key of an iterator that is not positioned"),
+            State::Forward { .. } => user_key(self.iter.key()),
+            State::Backward => &self.saved_key,
+        }
+    }
+
+    /// The value here (expiry stripped). Requires `valid`.
+    pub fn value(&self) -> &[u8] {
+        match self.state {
+            State::Invalid => panic!("value of an iterator that is not positioned"),
+            State::Forward { skip } => &self.iter.value()[skip..],
+            State::Backward => &self.saved_value,
+        }
+    }
+
+    /// The value here, pinned. Requires `valid`.
+    pub fn pinned_value(&self) -> Bytes {
+        match self.state {
+            State::Invalid => panic!("value of an iterator that is not positioned"),
+            State::Forward { skip } => self.iter.pinned_value().slice(skip..),
+            State::Backward => self.saved_value.clone(),
+        }
+    }
+
+    /// The expiry of the value here, ms since 1970. Requires `valid`.
+    pub fn expire_at_ms(&self) -> Option<u64> {
+        assert!(self.valid(), "expiry of an iterator that is not positioned");
+        self.expire_at_ms
+    }
+
+    fn reset(&mut self) {
+        self.state = State::Invalid;
+        // A pinned value may hold a whole block: let go of it as soon as it is not shown.
+        self.saved_value = Bytes::new();
+    }
+
+    /// From the merged cursor's place on to the first live key; with `skipping`, past all of `saved_key`.
+    fn find_forward(&mut self, skipping: bool) -> Result<()> {
+        // True when `saved_key` is the key of the entry before this one, and when no version of it may be shown.
+        let (mut tracked, mut hidden) = (skipping, skipping);
+        let mut steps = 0;
+        while self.iter.valid() {
+            let (user, trailer) = split_internal_key(self.iter.key());
+            let again = tracked && self.cmp.user(user, &self.saved_key) != Ordering::Greater;
+            if again {
+                steps += 1;
+            } else {
+                steps = 0;
+                hidden = false;
+                if let Some(upper) = &self.view.upper
+                    && self.cmp.user(user, upper) != Ordering::Less
+                {
+                    return Ok(());
+                }
+            }
+            let too_new = trailer_seq(trailer) > self.view.seq;
+            if !hidden && !too_new {
+                let seen = see(&self.iter, self.view.now_ms)?;
+                if seen.live {
+                    self.expire_at_ms = seen.expire_at_ms;
+                    self.state = State::Forward { skip: seen.skip };
+                    return Ok(());
+                }
+                hidden = true;
+            }
+            if !again {
+                self.saved_key.clear();
+                self.saved_key.extend_from_slice(user);
+                tracked = true;
+            }
+            if steps < STEPS_BEFORE_SEEK {
+                self.iter.next()?;
+            } else {
+                let past = if hidden {
+                    LAST_TRAILER
+                } else {
+                    seek_trailer(self.view.seq)
+                };
+                self.target.clear();
+                encode_internal_key(&mut self.target, &self.saved_key, past);
+                // Only the entry with the very last trailer can be at the target itself: step over that one.
+                if trailer == past {
+                    self.iter.next()?;
+                } else {
+                    self.iter.seek(&self.target)?;
+                }
+                steps = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// From the merged cursor's place back to the first live key.
+    fn find_backward(&mut self) -> Result<()> {
+        while self.iter.valid() {
+            let user = user_key(self.iter.key());
+            if let Some(lower) = &self.view.lower
+                && self.cmp.user(user, lower) == Ordering::Less
+            {
+                return Ok(());
+            }
+            self.saved_key.clear();
+            self.saved_key.extend_from_slice(user);
+            if self.take_key()? {
+                self.state = State::Backward;
+                return Ok(());
+            }
+            self.saved_value = Bytes::new();
+        }
+        Ok(())
+    }
+
+    /// Walks back over all entries of `saved_key`, from its oldest; true when it is live, and then its value is kept.
+    fn take_key(&mut self) -> Result<bool> {
+        let mut live = false;
+        for _ in 0..STEPS_BEFORE_SEEK {
+            if !self.at_saved_key() {
+                return Ok(live);
+            }
+            if trailer_seq(split_internal_key(self.iter.key()).1) <= self.view.seq {
+                live = self.keep()?;
+            }
+            self.iter.prev()?;
+        }
+        if !self.at_saved_key() {
+            return Ok(live);
+        }
+        // Many versions: straight to the newest visible one, then straight before all of them.
+        self.target.clear();
+        encode_internal_key(
+            &mut self.target,
+            &self.saved_key,
+            seek_trailer(self.view.seq),
+        );
+        self.iter.seek(&self.target)?;
+        live = self.at_saved_key() && self.keep()?;
+        self.target.clear();
+        encode_internal_key(&mut self.target, &self.saved_key, FIRST_TRAILER);
+        self.iter.seek_for_prev(&self.target)?;
+        Ok(live)
+    }
+
+    fn at_saved_key(&self) -> bool {
+        self.iter.valid()
+            && self.cmp.user(user_key(self.iter.key()), &self.saved_key) == Ordering::Equal
+    }
+
+    /// Keeps the value of the entry under the merged cursor, if it is live.
+    fn keep(&mut self) -> Result<bool> {
+        let seen = see(&self.iter, self.view.now_ms)?;
+        self.expire_at_ms = seen.expire_at_ms;
+        self.saved_value = if seen.live {
+            self.iter.pinned_value().slice(seen.skip..)
+        } else {
+            Bytes::new()
+        };
+        Ok(seen.live)
+    }
+}

@@ -1,0 +1,383 @@
+//! Manifest edits: what changed between two versions, as tagged fields.
+//!
+//! A field is a tag (varint), a length (varint) and so many bytes. Tags from 64 up are ignorable: a build that does not
+//! know one skips it. Any other unknown tag refuses the manifest. Tags are persisted and never reused.
+
+use crate::key::{SeqNo, TRAILER_LEN};
+use crate::table::TableMeta;
+use basalt_fs::{Error, ErrorKind, Result};
+
+/// A table entering a level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddTable {
+    /// Family.
+    pub family: u32,
+    /// Level.
+    pub level: u32,
+    /// File number.
+    pub number: u64,
+    /// Everything else.
+    pub meta: TableMeta,
+}
+
+/// One change; see the tags for what each field means. Applied whole or not at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// Tag 1: the store's random id, 16 bytes; first edit of a manifest only.
+    pub store_id: Option<u128>,
+    /// Tag 2: feature bits, three u32: compatible, read-compatible, incompatible.
+    pub features: Option<[u32; 3]>,
+    /// Tag 3: file numbers from here on were never used, u64.
+    pub next_file: Option<u64>,
+    /// Tag 4: no sequence number above this stands in any table, u64.
+    pub last_seq: Option<SeqNo>,
+    /// Tag 5: families made: id, name, comparator name.
+    pub add_families: Vec<(u32, String, String)>,
+    /// Tag 6: families dropped.
+    pub drop_families: Vec<u32>,
+    /// Tag 7: tables that enter.
+    pub add_tables: Vec<AddTable>,
+    /// Tag 8: tables that leave: family, level, number.
+    pub remove_tables: Vec<(u32, u32, u64)>,
+    /// Tag 9: logs that may hold records from now on: number, file id. Their headers are synced.
+    pub add_logs: Vec<(u64, u128)>,
+    /// Tag 10: logs whose content is in tables.
+    pub remove_logs: Vec<u64>,
+    /// Tag 11: logs that end: number, position. Everything before it is synced, nothing after it counts.
+    pub end_logs: Vec<(u64, u64)>,
+    /// Tag 12: family ids from here on were never used.
+    pub next_family: Option<u32>,
+    /// Tag 64 (ignorable): the highest wall time met, ms since 1970, so that what expired stays expired.
+    pub wall_ms: Option<u64>,
+}
+
+fn varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn bytes(out: &mut Vec<u8>, b: &[u8]) {
+    varint(out, b.len() as u64);
+    out.extend_from_slice(b);
+}
+
+fn field(out: &mut Vec<u8>, tag: u64, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut body = Vec::new();
+    write(&mut body);
+    varint(out, tag);
+    bytes(out, &body);
+}
+
+/// A checked cursor over bytes from disk.
+struct Take<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Take<'a> {
+    fn bad(what: &str) -> Error {
+        Error::new(ErrorKind::Corruption, format!("manifest edit: {what}"))
+    }
+    fn varint(&mut self) -> Result<u64> {
+        let mut n = 0u64;
+        for (i, &b) in self.rest.iter().enumerate().take(10) {
+            if i == 9 && b > 1 {
+                break;
+            }
+            n |= u64::from(b & 0x7f) << (7 * i);
+            if b < 0x80 {
+                self.rest = &self.rest[i + 1..];
+                return Ok(n);
+            }
+        }
+        Err(Self::bad("number cut off"))
+    }
+    fn u32(&mut self) -> Result<u32> {
+        u32::try_from(self.varint()?).map_err(|_| Self::bad("number above 32 bits"))
+    }
+    fn bytes(&mut self) -> Result<&'a [u8]> {
+        let n = self.varint()?;
+        if n > self.rest.len() as u64 {
+            return Err(Self::bad("bytes cut off"));
+        }
+        let (a, b) = self.rest.split_at(n as usize);
+        self.rest = b;
+        Ok(a)
+    }
+    fn u128(&mut self) -> Result<u128> {
+        let Some((a, b)) = self.rest.split_first_chunk::<16>() else {
+            return Err(Self::bad("id cut off"));
+        };
+        self.rest = b;
+        Ok(u128::from_le_bytes(*a))
+    }
+    fn text(&mut self) -> Result<String> {
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| Self::bad("name is not UTF-8"))
+    }
+    fn key(&mut self) -> Result<Vec<u8>> {
+        let k = self.bytes()?;
+        if k.len() < TRAILER_LEN || k.len() > crate::MAX_KEY_LEN + TRAILER_LEN {
+            return Err(Self::bad(&format!("internal key of {} bytes", k.len())));
+        }
+        Ok(k.to_vec())
+    }
+    fn end(&self) -> Result<()> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(Self::bad("bytes left over in a field"))
+        }
+    }
+}
+
+impl Edit {
+    /// The record's payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut o = Vec::new();
+        if let Some(id) = self.store_id {
+            field(&mut o, 1, |b| b.extend_from_slice(&id.to_le_bytes()));
+        }
+        if let Some(f) = self.features {
+            field(&mut o, 2, |b| {
+                f.iter().for_each(|&n| varint(b, u64::from(n)))
+            });
+        }
+        if let Some(n) = self.next_file {
+            field(&mut o, 3, |b| varint(b, n));
+        }
+        if let Some(n) = self.last_seq {
+            field(&mut o, 4, |b| varint(b, n));
+        }
+        for (id, name, cmp) in &self.add_families {
+            field(&mut o, 5, |b| {
+                varint(b, u64::from(*id));
+                bytes(b, name.as_bytes());
+                bytes(b, cmp.as_bytes());
+            });
+        }
+        for id in &self.drop_families {
+            field(&mut o, 6, |b| varint(b, u64::from(*id)));
+        }
+        for t in &self.add_tables {
+            field(&mut o, 7, |b| {
+                let m = &t.meta;
+                varint(b, u64::from(t.family));
+                varint(b, u64::from(t.level));
+                varint(b, t.number);
+                b.extend_from_slice(&m.file_id.to_le_bytes());
+                b.extend_from_slice(&m.digest.to_le_bytes());
+                for n in [
+                    m.size,
+                    m.entries,
+                    m.deletes,
+                    m.min_seq,
+                    m.max_seq,
+                    m.raw_key_bytes,
+                    m.raw_value_bytes,
+                    m.soonest_expiry_ms,
+                ] {
+                    varint(b, n);
+                }
+                bytes(b, &m.smallest);
+                bytes(b, &m.largest);
+            });
+        }
+        for (family, level, number) in &self.remove_tables {
+            field(&mut o, 8, |b| {
+                varint(b, u64::from(*family));
+                varint(b, u64::from(*level));
+                varint(b, *number);
+            });
+        }
+        for (number, id) in &self.add_logs {
+            field(&mut o, 9, |b| {
+                varint(b, *number);
+                b.extend_from_slice(&id.to_le_bytes());
+            });
+        }
+        for number in &self.remove_logs {
+            field(&mut o, 10, |b| varint(b, *number));
+        }
+        for (number, end) in &self.end_logs {
+            field(&mut o, 11, |b| {
+                varint(b, *number);
+                varint(b, *end);
+            });
+        }
+        if let Some(n) = self.next_family {
+            field(&mut o, 12, |b| varint(b, u64::from(n)));
+        }
+        if let Some(n) = self.wall_ms {
+            field(&mut o, 64, |b| varint(b, n));
+        }
+        o
+    }
+
+    /// Reads a payload. Unknown mandatory tags are `Unsupported`, anything else out of shape is `Corruption`.
+    pub fn decode(payload: &[u8]) -> Result<Edit> {
+        let mut e = Edit::default();
+        let mut p = Take { rest: payload };
+        while !p.rest.is_empty() {
+            let tag = p.varint()?;
+            let mut f = Take { rest: p.bytes()? };
+            match tag {
+                1 => e.store_id = Some(f.u128()?),
+                2 => e.features = Some([f.u32()?, f.u32()?, f.u32()?]),
+                3 => e.next_file = Some(f.varint()?),
+                4 => e.last_seq = Some(f.varint()?),
+                5 => e.add_families.push((f.u32()?, f.text()?, f.text()?)),
+                6 => e.drop_families.push(f.u32()?),
+                7 => {
+                    let (family, level, number) = (f.u32()?, f.u32()?, f.varint()?);
+                    let (file_id, digest) = (f.u128()?, f.u128()?);
+                    let mut n = [0u64; 8];
+                    for slot in &mut n {
+                        *slot = f.varint()?;
+                    }
+                    let [
+                        size,
+                        entries,
+                        deletes,
+                        min_seq,
+                        max_seq,
+                        raw_key_bytes,
+                        raw_value_bytes,
+                        soonest_expiry_ms,
+                    ] = n;
+                    let (smallest, largest) = (f.key()?, f.key()?);
+                    if level as usize >= super::LEVELS {
+                        return Err(Take::bad(&format!("table {number} at level {level}")));
+                    }
+                    e.add_tables.push(AddTable {
+                        family,
+                        level,
+                        number,
+                        meta: TableMeta {
+                            file_id,
+                            size,
+                            digest,
+                            entries,
+                            deletes,
+                            smallest,
+                            largest,
+                            min_seq,
+                            max_seq,
+                            raw_key_bytes,
+                            raw_value_bytes,
+                            soonest_expiry_ms,
+                        },
+                    });
+                }
+                8 => e.remove_tables.push((f.u32()?, f.u32()?, f.varint()?)),
+                9 => e.add_logs.push((f.varint()?, f.u128()?)),
+                10 => e.remove_logs.push(f.varint()?),
+                11 => e.end_logs.push((f.varint()?, f.varint()?)),
+                12 => e.next_family = Some(f.u32()?),
+                64 => e.wall_ms = Some(f.varint()?),
+                t if t >= 64 => continue,
+                t => {
+                    return Err(Error::unsupported(format!(
+                        "the manifest holds a field with tag {t}, which a later version of Basalt wrote; open the store with that version"
+                    )));
+                }
+            }
+            f.end()?;
+        }
+        Ok(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt_env::Random;
+
+    fn sample(r: &Random) -> Edit {
+        let key = |r: &Random| {
+            (0..8 + r.below(20))
+                .map(|_| r.next_u64() as u8)
+                .collect::<Vec<u8>>()
+        };
+        let opt = |r: &Random| (!r.one_in(2)).then(|| r.next_u64() >> r.below(64));
+        Edit {
+            store_id: opt(r).map(u128::from),
+            features: Some([r.next_u64() as u32, 0, 1]),
+            next_file: opt(r),
+            last_seq: opt(r),
+            add_families: (0..r.below(3))
+                .map(|i| (i as u32, format!("family {i}"), "basalt.bytewise".into()))
+                .collect(),
+            drop_families: (0..r.below(3)).map(|_| r.next_u64() as u32).collect(),
+            add_tables: (0..r.below(4))
+                .map(|_| AddTable {
+                    family: r.next_u64() as u32,
+                    level: r.below(7) as u32,
+                    number: r.next_u64(),
+                    meta: TableMeta {
+                        file_id: r.next_u128(),
+                        size: r.next_u64(),
+                        digest: r.next_u128(),
+                        entries: r.next_u64(),
+                        deletes: 0,
+                        smallest: key(r),
+                        largest: key(r),
+                        min_seq: r.next_u64(),
+                        max_seq: r.next_u64(),
+                        raw_key_bytes: r.next_u64(),
+                        raw_value_bytes: r.next_u64(),
+                        soonest_expiry_ms: u64::MAX,
+                    },
+                })
+                .collect(),
+            remove_tables: (0..r.below(4)).map(|_| (1, 2, r.next_u64())).collect(),
+            add_logs: (0..r.below(3))
+                .map(|_| (r.next_u64(), r.next_u128()))
+                .collect(),
+            remove_logs: (0..r.below(3)).map(|_| r.next_u64()).collect(),
+            end_logs: (0..r.below(3))
+                .map(|_| (r.next_u64(), r.next_u64()))
+                .collect(),
+            next_family: Some(r.next_u64() as u32),
+            wall_ms: opt(r),
+        }
+    }
+
+    #[test]
+    fn edits_survive_encoding_and_mutants_never_panic() {
+        for seed in 0..300 {
+            let r = Random::from_seed(seed);
+            let e = sample(&r);
+            let bytes = e.encode();
+            assert_eq!(Edit::decode(&bytes).unwrap(), e, "repeat with seed {seed}");
+            for _ in 0..200 {
+                let mut m = bytes.clone();
+                for _ in 0..=r.below(3) {
+                    let i = r.below(m.len() as u64) as usize;
+                    match r.below(3) {
+                        0 => m[i] = r.next_u64() as u8,
+                        1 => m[i] ^= 1 << r.below(8),
+                        _ => m.truncate(i.max(1)),
+                    }
+                }
+                let _ = Edit::decode(&m);
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped_when_ignorable_and_refused_when_not() {
+        let mut b = Edit {
+            next_file: Some(7),
+            ..Edit::default()
+        }
+        .encode();
+        field(&mut b, 99, |f| f.extend_from_slice(b"from the future"));
+        assert_eq!(Edit::decode(&b).unwrap().next_file, Some(7));
+        field(&mut b, 33, |f| f.extend_from_slice(b"x"));
+        let e = Edit::decode(&b).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported);
+        assert!(e.to_string().contains("tag 33"), "{e}");
+    }
+}

@@ -1,0 +1,272 @@
+//! The manifest: a file of edits, and `CURRENT`, which names it.
+//!
+//! - `MANIFEST-NNNNNN` is a file of records ([`crate::wal`]). Its first record is the whole state in one edit; each
+//!   later record is one edit, synced before it is believed.
+//! - `CURRENT` is 64 bytes: magic, manifest number, manifest id, store id, the position up to which the manifest was synced
+//!   when `CURRENT` was written, and a checksum. It is replaced by a rename.
+//!
+//! After a failed append the manifest is in doubt: the edit may or may not be on the device. Nothing that either
+//! state names is removed, and the next edit goes to a fresh manifest.
+
+use super::edit::Edit;
+use crate::wal::{
+    FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter,
+};
+use basalt_env::Env;
+use basalt_fs::{AlignedBuf, Error, ErrorKind, Intent, Result};
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+
+/// The file that names the manifest.
+pub const CURRENT: &str = "CURRENT";
+const CURRENT_TMP: &str = "CURRENT.tmp";
+const CURRENT_MAGIC: [u8; 8] = *b"BSLTCUR1";
+/// Bytes of `CURRENT`.
+pub const CURRENT_LEN: usize = 64;
+
+/// Feature bits that this version writes and understands: compatible, read-compatible, incompatible.
+pub const FEATURES: [u32; 3] = [0, 0, 0];
+
+/// What `CURRENT` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Current {
+    /// Number of the manifest.
+    pub number: u64,
+    /// Its id.
+    pub file_id: u128,
+    /// The store's id.
+    pub store_id: u128,
+    /// The manifest was synced up to here.
+    pub synced: u64,
+}
+
+impl Current {
+    /// The file's bytes.
+    pub fn encode(&self) -> [u8; CURRENT_LEN] {
+        let mut b = [0u8; CURRENT_LEN];
+        b[..8].copy_from_slice(&CURRENT_MAGIC);
+        b[8..16].copy_from_slice(&self.number.to_le_bytes());
+        b[16..32].copy_from_slice(&self.file_id.to_le_bytes());
+        b[32..48].copy_from_slice(&self.store_id.to_le_bytes());
+        b[48..56].copy_from_slice(&self.synced.to_le_bytes());
+        let crc = crc32c::crc32c(&b[..60]);
+        b[60..].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// Reads the file's bytes.
+    pub fn decode(b: &[u8], path: &Path) -> Result<Current> {
+        let bad = |what: String| Error::corruption(path, 0, what);
+        if b.len() < CURRENT_LEN {
+            return Err(bad(format!("{} bytes, expected {CURRENT_LEN}", b.len())));
+        }
+        if b[..8] != CURRENT_MAGIC {
+            return Err(bad(format!(
+                "magic is {:02x?}, expected {:02x?}",
+                &b[..8],
+                CURRENT_MAGIC
+            )));
+        }
+        let crc = u32::from_le_bytes(b[60..64].try_into().expect("4 bytes"));
+        let found = crc32c::crc32c(&b[..60]);
+        if crc != found {
+            return Err(bad(format!("checksum is {found:08x}, expected {crc:08x}")));
+        }
+        let u64_at = |i: usize| u64::from_le_bytes(b[i..i + 8].try_into().expect("8 bytes"));
+        let u128_at = |i: usize| u128::from_le_bytes(b[i..i + 16].try_into().expect("16 bytes"));
+        Ok(Current {
+            number: u64_at(8),
+            file_id: u128_at(16),
+            store_id: u128_at(32),
+            synced: u64_at(48),
+        })
+    }
+}
+
+/// Path of a manifest.
+pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("MANIFEST-{number:06}"))
+}
+
+/// Reads `CURRENT`; `None` when there is none.
+pub fn read_current(env: &Env, dir: &Path) -> Result<Option<Current>> {
+    let path = dir.join(CURRENT);
+    match env.fs().open(&path) {
+        Ok(f) => Ok(Some(Current::decode(&f.read(0, CURRENT_LEN)?, &path)?)),
+        Err(e) if e.is_not_found() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Reads the manifest that `current` names and hands each edit to `apply`. Returns where its records end.
+pub fn replay(
+    env: &Env,
+    dir: &Path,
+    current: &Current,
+    mut apply: impl FnMut(Edit) -> Result<()>,
+) -> Result<u64> {
+    let path = manifest_path(dir, current.number);
+    let file = env.fs().open(&path).map_err(|e| {
+        if e.is_not_found() {
+            Error::corruption(
+                &path,
+                0,
+                "CURRENT names this manifest, and it is missing; run `basalt repair`",
+            )
+        } else {
+            e
+        }
+    })?;
+    let mut reader = RecordReader::open(file, &path, FileKind::Manifest, Some(current.file_id))?
+        .ok_or_else(|| {
+            Error::corruption(
+                &path,
+                0,
+                "the header is not that of the manifest that CURRENT names",
+            )
+        })?;
+    if reader.header().store_id != current.store_id {
+        return Err(Error::corruption(
+            &path,
+            0,
+            format!(
+                "store id is {:032x}, expected {:032x}: the file belongs to another store",
+                reader.header().store_id,
+                current.store_id
+            ),
+        ));
+    }
+    while let Some(record) = reader.next(current.synced)? {
+        if record.kind != RecordKind::Edit {
+            return Err(Error::corruption(
+                &path,
+                record.offset,
+                format!("a record of kind {:?} in a manifest", record.kind),
+            ));
+        }
+        let edit = Edit::decode(&record.payload).map_err(|e| e.at(&path, record.offset))?;
+        apply(edit).map_err(|e| {
+            if e.path().is_none() {
+                e.at(&path, record.offset)
+            } else {
+                e
+            }
+        })?;
+    }
+    Ok(reader.tail().end)
+}
+
+/// The open manifest. Calls are serialised by the caller.
+pub struct Manifest {
+    dir: PathBuf,
+    number: u64,
+    file_id: u128,
+    store_id: u128,
+    writer: RecordWriter,
+    edits: u64,
+    in_doubt: bool,
+}
+
+impl Manifest {
+    /// Writes a fresh manifest that begins with the whole state, makes it durable, and points `CURRENT` at it.
+    /// When this fails, either manifest may be the current one after a crash: both stay on disk.
+    pub fn create(
+        env: &Env,
+        dir: &Path,
+        store_id: u128,
+        number: u64,
+        state: &Edit,
+    ) -> Result<Manifest> {
+        let path = manifest_path(dir, number);
+        let fs = env.fs();
+        let file_id = env.random().next_u128();
+        let file = fs.create(&path)?;
+        let header = FileHeader {
+            kind: FileKind::Manifest,
+            file_id,
+            store_id,
+            number,
+            write_unit: fs.info().write_unit as u32,
+            compatible: 0,
+            incompatible: 0,
+            previous: None,
+        };
+        let writer = RecordWriter::create(file, &path, &header)?;
+        let mut m = Manifest {
+            dir: dir.to_path_buf(),
+            number,
+            file_id,
+            store_id,
+            writer,
+            edits: 0,
+            in_doubt: false,
+        };
+        m.append(state)?;
+        fs.sync_metadata(dir)?;
+        m.point_current(env)?;
+        Ok(m)
+    }
+
+    /// Writes `CURRENT` so that it names this manifest and vouches for all of it.
+    pub fn point_current(&mut self, env: &Env) -> Result<()> {
+        let fs = env.fs();
+        let (tmp, target) = (self.dir.join(CURRENT_TMP), self.dir.join(CURRENT));
+        let current = Current {
+            number: self.number,
+            file_id: self.file_id,
+            store_id: self.store_id,
+            synced: self.writer.synced(),
+        };
+        if fs.exists(&tmp)? {
+            fs.remove(&tmp)?;
+        }
+        let file = fs.create(&tmp)?;
+        file.append(&[IoSlice::new(&current.encode())], Intent::Sync)?;
+        file.sync_all()?;
+        fs.rename(&tmp, &target)?;
+        fs.sync_metadata(&self.dir)
+    }
+
+    /// Appends an edit and makes it durable. On an error the manifest is in doubt.
+    pub fn append(&mut self, edit: &Edit) -> Result<()> {
+        if self.in_doubt {
+            return Err(Error::new(
+                ErrorKind::Poisoned,
+                "an earlier edit of the manifest failed",
+            )
+            .in_file(&manifest_path(&self.dir, self.number)));
+        }
+        let payload = edit.encode();
+        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
+        buf.resize(RECORD_HEADER, 0);
+        buf.extend_from_slice(&payload);
+        let record = Outgoing {
+            buf: &mut buf,
+            kind: RecordKind::Edit,
+            first_seq: self.edits,
+            count: 1,
+            payload_crc: crc32c::crc32c(&payload),
+        };
+        if let Err(e) = self.writer.append(&mut [record], true) {
+            self.in_doubt = true;
+            return Err(e);
+        }
+        self.edits += 1;
+        Ok(())
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Bytes written so far.
+    pub fn bytes(&self) -> u64 {
+        self.writer.end()
+    }
+
+    /// True when an edit failed and a fresh manifest is needed.
+    pub fn in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+}

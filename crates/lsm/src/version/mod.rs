@@ -1,0 +1,298 @@
+//! Which files make up the tree: immutable [`Version`]s, and the tables they name.
+//!
+//! A reader clones an `Arc<Version>` and works on it undisturbed. A flush or compaction installs the next
+//! version through the manifest. A table's file is removed when the last version or reader that holds it
+//! lets go and the manifest no longer names it, never earlier.
+
+pub mod edit;
+pub mod manifest;
+
+use crate::key::{Cmp, user_key};
+use crate::table::{TableMeta, TableReader};
+use basalt_env::{Env, JobPriority};
+use basalt_fs::Result;
+use parking_lot::{Mutex, RwLock};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering as Atomic};
+use std::sync::{Arc, Weak};
+
+/// Levels of a tree, level 0 included.
+pub const LEVELS: usize = 7;
+
+/// The name of a table's file.
+pub fn table_name(number: u64) -> String {
+    format!("{number:06}.tbl")
+}
+
+/// Where a store's tables live and how they are opened and removed.
+pub struct TableStore {
+    env: Env,
+    dir: PathBuf,
+    owner: u64,
+    /// Tables with an open reader, oldest first, for the open-file budget.
+    open: Mutex<VecDeque<Weak<TableFile>>>,
+}
+
+impl TableStore {
+    /// Over the store's directory. Removal jobs are queued under `owner`.
+    pub fn new(env: &Env, dir: &Path, owner: u64) -> Arc<TableStore> {
+        Arc::new(TableStore {
+            env: env.clone(),
+            dir: dir.to_path_buf(),
+            owner,
+            open: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    /// Path of a table.
+    pub fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(table_name(number))
+    }
+
+    /// A table that the manifest names or is about to name.
+    pub fn table(self: &Arc<Self>, number: u64, meta: TableMeta, cmp: Cmp) -> Arc<TableFile> {
+        Arc::new(TableFile {
+            number,
+            meta,
+            cmp,
+            compacting: AtomicBool::new(false),
+            obsolete: AtomicBool::new(false),
+            reader: RwLock::new(None),
+            store: self.clone(),
+        })
+    }
+
+    /// Closes idle readers, oldest first, until the budget holds again.
+    fn close_idle(&self) {
+        let budget = self.env.open_files();
+        let mut open = self.open.lock();
+        let mut tries = open.len();
+        while budget.count() > budget.limit() && tries > 0 {
+            tries -= 1;
+            let Some(weak) = open.pop_front() else { break };
+            let Some(file) = weak.upgrade() else { continue };
+            let mut slot = file.reader.write();
+            match &*slot {
+                Some(r) if Arc::strong_count(r) == 1 => {
+                    *slot = None;
+                    budget.closed();
+                }
+                Some(_) => {
+                    drop(slot);
+                    open.push_back(weak);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// One table of the tree.
+pub struct TableFile {
+    /// Its file number; newer tables have larger ones.
+    pub number: u64,
+    /// What the manifest remembers of it.
+    pub meta: TableMeta,
+    cmp: Cmp,
+    /// True while a compaction has it as an input.
+    pub compacting: AtomicBool,
+    obsolete: AtomicBool,
+    reader: RwLock<Option<Arc<TableReader>>>,
+    store: Arc<TableStore>,
+}
+
+impl TableFile {
+    /// Its path.
+    pub fn path(&self) -> PathBuf {
+        self.store.path(self.number)
+    }
+
+    /// The open table; opens it when needed, within the open-file budget.
+    pub fn reader(self: &Arc<Self>) -> Result<Arc<TableReader>> {
+        if let Some(r) = &*self.reader.read() {
+            return Ok(r.clone());
+        }
+        let reader = {
+            let mut slot = self.reader.write();
+            if let Some(r) = &*slot {
+                return Ok(r.clone());
+            }
+            let path = self.path();
+            let file = self.store.env.fs().open(&path)?;
+            let reader = TableReader::open(
+                &self.store.env,
+                file,
+                &path,
+                self.meta.file_id,
+                self.meta.size,
+                self.cmp.clone(),
+            )?;
+            *slot = Some(reader.clone());
+            reader
+        };
+        self.store.open.lock().push_back(Arc::downgrade(self));
+        if self.store.env.open_files().opened() {
+            self.store.close_idle();
+        }
+        Ok(reader)
+    }
+
+    /// First user key.
+    pub fn smallest_user(&self) -> &[u8] {
+        user_key(&self.meta.smallest)
+    }
+
+    /// Last user key.
+    pub fn largest_user(&self) -> &[u8] {
+        user_key(&self.meta.largest)
+    }
+
+    /// The manifest no longer names it: its file goes when the last holder lets go.
+    pub fn mark_obsolete(&self) {
+        self.obsolete.store(true, Atomic::SeqCst);
+    }
+
+    /// True when some key of it may lie in the user key range, both ends inclusive, `None` unbounded.
+    pub fn overlaps(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> bool {
+        let c = &self.cmp;
+        from.is_none_or(|f| c.user(self.largest_user(), f) != Ordering::Less)
+            && to.is_none_or(|t| c.user(self.smallest_user(), t) != Ordering::Greater)
+    }
+}
+
+impl Drop for TableFile {
+    fn drop(&mut self) {
+        if self.reader.get_mut().take().is_some() {
+            self.store.env.open_files().closed();
+        }
+        if self.obsolete.load(Atomic::SeqCst) {
+            let (fs, path) = (self.store.env.fs().clone(), self.path());
+            // A failed removal leaves an orphan, which the next open removes.
+            self.store
+                .env
+                .jobs()
+                .spawn(self.store.owner, JobPriority::Housekeeping, move || {
+                    let _ = fs.remove(&path);
+                });
+        }
+    }
+}
+
+impl std::fmt::Debug for TableFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}[{} bytes]", table_name(self.number), self.meta.size)
+    }
+}
+
+/// One family's tables. Level 0: newest first, ranges overlap. Below: sorted by smallest key, ranges of user keys disjoint.
+#[derive(Clone, Debug)]
+pub struct FamilyVersion {
+    /// The family's order.
+    pub cmp: Cmp,
+    /// The tables of each level.
+    pub levels: [Vec<Arc<TableFile>>; LEVELS],
+}
+
+impl FamilyVersion {
+    /// Without tables.
+    pub fn empty(cmp: Cmp) -> FamilyVersion {
+        FamilyVersion {
+            cmp,
+            levels: Default::default(),
+        }
+    }
+
+    /// Bytes of a level.
+    pub fn level_bytes(&self, level: usize) -> u64 {
+        self.levels[level].iter().map(|t| t.meta.size).sum()
+    }
+
+    /// The table of a level below 0 whose range may hold the user key.
+    pub fn find(&self, level: usize, key: &[u8]) -> Option<&Arc<TableFile>> {
+        debug_assert!(level > 0);
+        let tables = &self.levels[level];
+        let i = tables.partition_point(|t| self.cmp.user(t.largest_user(), key) == Ordering::Less);
+        tables
+            .get(i)
+            .filter(|t| self.cmp.user(t.smallest_user(), key) != Ordering::Greater)
+    }
+
+    /// The tables of a level that overlap the user key range, both ends inclusive.
+    pub fn overlapping(
+        &self,
+        level: usize,
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+    ) -> Vec<Arc<TableFile>> {
+        self.levels[level]
+            .iter()
+            .filter(|t| t.overlaps(from, to))
+            .cloned()
+            .collect()
+    }
+
+    /// Adds a table at its place.
+    pub fn insert(&mut self, level: usize, table: Arc<TableFile>) {
+        let cmp = &self.cmp;
+        let tables = &mut self.levels[level];
+        let at = if level == 0 {
+            // By the newest sequence number, so that readers stop at the first hit.
+            tables.partition_point(|t| {
+                (t.meta.max_seq, t.number) > (table.meta.max_seq, table.number)
+            })
+        } else {
+            tables.partition_point(|t| {
+                cmp.internal(&t.meta.smallest, &table.meta.smallest) == Ordering::Less
+            })
+        };
+        tables.insert(at, table);
+    }
+
+    /// Takes a table out; `None` when it is not there.
+    pub fn remove(&mut self, level: usize, number: u64) -> Option<Arc<TableFile>> {
+        let i = self.levels[level].iter().position(|t| t.number == number)?;
+        Some(self.levels[level].remove(i))
+    }
+
+    /// The rules that must hold in every version; an error says which is broken.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        for (level, tables) in self.levels.iter().enumerate() {
+            for t in tables {
+                if self.cmp.internal(&t.meta.smallest, &t.meta.largest) == Ordering::Greater {
+                    return Err(format!(
+                        "{t:?} at level {level}: smallest key is above its largest"
+                    ));
+                }
+            }
+            for pair in tables.windows(2) {
+                if level == 0 {
+                    if pair[0].meta.max_seq < pair[1].meta.max_seq {
+                        return Err(format!(
+                            "level 0: {:?} before the newer {:?}",
+                            pair[0], pair[1]
+                        ));
+                    }
+                } else if self
+                    .cmp
+                    .user(pair[0].largest_user(), pair[1].smallest_user())
+                    != Ordering::Less
+                {
+                    return Err(format!(
+                        "level {level}: {:?} and {:?} overlap",
+                        pair[0], pair[1]
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All families' tables at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Version {
+    /// By family id.
+    pub families: BTreeMap<u32, Arc<FamilyVersion>>,
+}
