@@ -139,7 +139,7 @@ impl WriteBatch {
             }
         };
         prefix[at..at + header.len()].copy_from_slice(header);
-        self.push(family.id(), kind, key, &prefix[..at + header.len()], value)
+        self.push(family, kind, key, &prefix[..at + header.len()], value)
     }
 
     /// Removes `key`. Not an error when it is not there.
