@@ -66,7 +66,11 @@ fn append(w: &mut RecordWriter, first: u64, payloads: &[Vec<u8>], sync: bool) ->
         .collect();
     let done = w.append(&mut records, sync);
     for (buf, p) in bufs.iter().zip(payloads) {
-        assert_eq!(buf[RECORD_HEADER..], p[..], "the writer leaves payloads as they are");
+        assert_eq!(
+            buf[RECORD_HEADER..],
+            p[..],
+            "the writer leaves payloads as they are"
+        );
     }
     done
 }
@@ -83,7 +87,11 @@ fn bytes_of(r: &Random, len: u64) -> Vec<u8> {
 fn small_group(r: &Random, largest: u64) -> Vec<Vec<u8>> {
     (0..1 + r.below(4))
         .map(|_| {
-            let len = if r.one_in(3) { r.below(largest) } else { r.below(120) };
+            let len = if r.one_in(3) {
+                r.below(largest)
+            } else {
+                r.below(120)
+            };
             bytes_of(r, 1 + len)
         })
         .collect()
@@ -106,12 +114,19 @@ fn read_all(fs: &dyn FileSystem, path: &Path, e: &Expect) -> Result<(Vec<Vec<u8>
     };
     let mut out = Vec::new();
     while let Some(record) = reader.next(e.proven_synced)? {
-        assert_eq!(record.first_seq, out.len() as u64 + 1, "records come in order");
+        assert_eq!(
+            record.first_seq,
+            out.len() as u64 + 1,
+            "records come in order"
+        );
         assert_eq!(record.count as usize, record.payload.len());
         out.push(record.payload.to_vec());
     }
     let tail = reader.tail();
-    assert!(reader.next(e.proven_synced)?.is_none(), "the tail stays the tail");
+    assert!(
+        reader.next(e.proven_synced)?.is_none(),
+        "the tail stays the tail"
+    );
     Ok((out, Some(tail)))
 }
 
@@ -119,7 +134,13 @@ fn read_all(fs: &dyn FileSystem, path: &Path, e: &Expect) -> Result<(Vec<Vec<u8>
 fn recycled_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64) -> Arc<dyn File> {
     let old = Path::new("old");
     let file = fs
-        .create_log(old, LogOptions { capacity, reuse: None })
+        .create_log(
+            old,
+            LogOptions {
+                capacity,
+                reuse: None,
+            },
+        )
         .unwrap();
     let mut w = RecordWriter::create(file, old, &file_header(unit, 77, 1)).unwrap();
     let (r, mut n) = (Random::from_seed(capacity), 1);
@@ -158,9 +179,16 @@ fn what_was_written_comes_back() {
         for _ in 0..40 {
             let group: Vec<Vec<u8>> = match r.below(12) {
                 0 => vec![bytes_of(&r, r.below(3 << 20))],
-                1 => (0..4).map(|_| bytes_of(&r, (64 << 10) - 50 + r.below(100))).collect(),
+                1 => (0..4)
+                    .map(|_| bytes_of(&r, (64 << 10) - 50 + r.below(100)))
+                    .collect(),
                 2 => (0..50).map(|_| bytes_of(&r, 1 + r.below(60_000))).collect(),
-                3 => vec![bytes_of(&r, 3), bytes_of(&r, 90_000), bytes_of(&r, 5), bytes_of(&r, 0)],
+                3 => vec![
+                    bytes_of(&r, 3),
+                    bytes_of(&r, 90_000),
+                    bytes_of(&r, 5),
+                    bytes_of(&r, 0),
+                ],
                 _ => small_group(&r, 5000),
             };
             let sync = r.one_in(2);
@@ -171,7 +199,10 @@ fn what_was_written_comes_back() {
             }
             all.extend(group);
             if sync {
-                assert!(w.synced() == w.end() && w.position() % unit as u64 == 0, "{say}");
+                assert!(
+                    w.synced() == w.end() && w.position() % unit as u64 == 0,
+                    "{say}"
+                );
             } else if r.one_in(4) {
                 w.sync().unwrap();
                 assert_eq!(w.synced(), w.end(), "{say}");
@@ -253,7 +284,12 @@ fn crash_run(seed: u64, groups: u64) -> u64 {
                 );
                 let (got, tail) = read_all(&*after, path, &expect(5, proven))
                     .unwrap_or_else(|e| panic!("{say}: {e}"));
-                assert!(got.len() as u64 >= moment.acked, "{say}: {} of {} acknowledged", got.len(), moment.acked);
+                assert!(
+                    got.len() as u64 >= moment.acked,
+                    "{say}: {} of {} acknowledged",
+                    got.len(),
+                    moment.acked
+                );
                 assert!(all.starts_with(&got), "{say}: not a prefix");
                 assert!(tail.is_some() || moment.synced == 0, "{say}: no header");
                 assert!(tail.is_none_or(|t| t.end >= moment.synced), "{say}");
@@ -325,11 +361,17 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
             fs.flip_bit(path, at, bit).unwrap();
             match read_all(&*fs, path, &expect(5, synced)) {
                 Ok((got, _)) => {
-                    assert!(all.starts_with(&got) && got.len() >= acked, "bit {bit} of byte {at}: wrong records");
+                    assert!(
+                        all.starts_with(&got) && got.len() >= acked,
+                        "bit {bit} of byte {at}: wrong records"
+                    );
                     harmless += 1;
                 }
                 Err(e) => {
-                    assert!(e.is_corruption() && at < synced, "bit {bit} of byte {at}: {e}");
+                    assert!(
+                        e.is_corruption() && at < synced,
+                        "bit {bit} of byte {at}: {e}"
+                    );
                     assert!(e.path() == Some(path) && e.offset().is_some(), "{e}");
                     reported += 1;
                 }
@@ -369,12 +411,17 @@ fn damage_in_the_synced_part_is_always_reported() {
                         Err(e) => assert!(e.is_corruption(), "{e}"),
                         Ok((got, _)) => {
                             assert!(all.starts_with(&got));
-                            assert!(got.len() == all.len() && in_padding || proven == 0 || in_padding,
-                                "unit {unit} sector {sector} damage {what}: {} of {} records, no error", got.len(), all.len());
+                            assert!(
+                                got.len() == all.len() && in_padding || proven == 0 || in_padding,
+                                "unit {unit} sector {sector} damage {what}: {} of {} records, no error",
+                                got.len(),
+                                all.len()
+                            );
                         }
                     }
                 }
-                fs.overwrite(path, at, &good[at as usize..at as usize + 512]).unwrap();
+                fs.overwrite(path, at, &good[at as usize..at as usize + 512])
+                    .unwrap();
             }
         }
     }
@@ -402,7 +449,10 @@ fn a_seeded_mutator_never_makes_wrong_records() {
                 cut += 1;
             }
             Err(e) => {
-                assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported), "wal mutator seed={seed}: {e}");
+                assert!(
+                    matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
+                    "wal mutator seed={seed}: {e}"
+                );
                 reported += 1;
             }
         }
@@ -426,14 +476,19 @@ fn mutate(r: &Random, b: &mut Vec<u8>) {
             // Lengths and positions, where they hurt.
             let at = at / 8 * 8;
             if at + 8 <= b.len() {
-                b[at..at + 8].copy_from_slice(&[u64::MAX, 1 << 32, 0xffff_ffff, 1][r.below(4) as usize].to_le_bytes());
+                b[at..at + 8].copy_from_slice(
+                    &[u64::MAX, 1 << 32, 0xffff_ffff, 1][r.below(4) as usize].to_le_bytes(),
+                );
             }
         }
         _ => {
             let s = r.below(b.len() as u64 / 512 + 1) as usize * 512;
             let d = r.below(b.len() as u64 / 512 + 1) as usize * 512;
             let n = 512.min(b.len() - s.max(d).min(b.len()));
-            b.copy_within(s.min(b.len() - n)..s.min(b.len() - n) + n, d.min(b.len() - n));
+            b.copy_within(
+                s.min(b.len() - n)..s.min(b.len() - n) + n,
+                d.min(b.len() - n),
+            );
         }
     }
 }
