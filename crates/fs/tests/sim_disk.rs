@@ -272,3 +272,31 @@ fn writing_through_an_earlier_life_is_the_callers_bug() {
     fs.create_log(p("b"), reuse).unwrap();
     append(&old, b"def");
 }
+
+/// A store's worth of disk is crashed tens of thousands of times in a campaign: prints what one costs.
+#[test]
+fn a_crashed_clone_is_cheap() {
+    let fs = sim(512, 1);
+    play(&fs);
+    let snapshot = fs.snapshot();
+    const CLONES: u64 = 5_000;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the clock is a crate above; nothing is asserted"
+    )]
+    let began = std::time::Instant::now();
+    let mut names = 0;
+    for seed in 0..CLONES {
+        let policy = CrashPolicy::ALL[seed as usize % CrashPolicy::ALL.len()];
+        names += snapshot
+            .crash(policy, seed)
+            .list(p("db"))
+            .map_or(0, |l| l.len());
+    }
+    let each = began.elapsed() / CLONES as u32;
+    println!(
+        "a crashed clone of {} KiB: {each:?}, {names} names",
+        64 + 98 + 30
+    );
+    assert!(names > 0);
+}
