@@ -300,3 +300,35 @@ fn a_crashed_clone_is_cheap() {
     );
     assert!(names > 0);
 }
+
+#[test]
+fn a_file_renamed_between_directories_is_never_nowhere() {
+    for seed in 0..100 {
+        for synced in 0..4 {
+            let fs = sim(512, seed);
+            fs.create_dir(p("a")).unwrap();
+            fs.create_dir(p("b")).unwrap();
+            let f = fs.create(p("a/x")).unwrap();
+            append(&f, b"x");
+            f.sync_all().unwrap();
+            fs.sync_metadata(p("")).unwrap();
+            fs.sync_metadata(p("a")).unwrap();
+            fs.rename(p("a/x"), p("b/x")).unwrap();
+            for (bit, dir) in [(1, "a"), (2, "b")] {
+                if synced & bit != 0 {
+                    fs.sync_metadata(p(dir)).unwrap();
+                }
+            }
+            for &policy in CrashPolicy::ALL {
+                let cut = fs.crash(policy, seed);
+                let (a, b) = (cut.exists(p("a/x")).unwrap(), cut.exists(p("b/x")).unwrap());
+                let what = format!("{policy:?} seed {seed} synced {synced}");
+                match synced {
+                    0 => assert!(a != b, "{what}"),
+                    2 => assert!(b, "{what}"),
+                    _ => assert!(!a && b, "{what}"),
+                }
+            }
+        }
+    }
+}

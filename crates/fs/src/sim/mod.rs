@@ -308,7 +308,6 @@ impl FileSystem for SimFs {
                 return Err(taken(path));
             }
             let ino = state.disk.new_node(Node::File(Box::default()));
-            state.disk.file_mut(ino).len_vague = false;
             state.disk.change_names(vec![effect(dir, &name, Some(ino))]);
             state.note(OpKind::Create, &text(path));
             Ok(self.handle(state, ino, path, true))
