@@ -21,6 +21,7 @@ mod run;
 mod split;
 #[cfg(test)]
 mod tests;
+pub(crate) mod visibility;
 
 pub use output::table_options;
 pub use pick::{

@@ -134,8 +134,9 @@ pub(crate) fn random_key(r: &Random, spread: u64) -> Vec<u8> {
     k
 }
 
-/// All versions: user key -> seq -> (kind, payload).
-pub(crate) type History = Vec<(Vec<u8>, SeqNo, Kind, Vec<u8>)>;
+/// One version: user key, sequence number, kind, payload.
+pub(crate) type Version = (Vec<u8>, SeqNo, Kind, Vec<u8>);
+pub(crate) type History = Vec<Version>;
 
 pub(crate) fn random_history(r: &Random, n: u64, spread: u64) -> History {
     let hot = random_key(r, spread);
@@ -160,7 +161,7 @@ pub(crate) fn random_history(r: &Random, n: u64, spread: u64) -> History {
         .collect()
 }
 
-pub(crate) fn encode(e: &(Vec<u8>, SeqNo, Kind, Vec<u8>)) -> (Vec<u8>, Bytes) {
+pub(crate) fn encode(e: &Version) -> (Vec<u8>, Bytes) {
     (
         internal_key(&e.0, pack_trailer(e.1, e.2)),
         Bytes::copy_from_slice(&e.3),
@@ -170,11 +171,11 @@ pub(crate) fn encode(e: &(Vec<u8>, SeqNo, Kind, Vec<u8>)) -> (Vec<u8>, Bytes) {
 /// What a reader must see: live keys in `cmp` order with value and expiry.
 pub(crate) fn visible(
     cmp: &Cmp,
-    history: &[(Vec<u8>, SeqNo, Kind, Vec<u8>)],
+    history: &[Version],
     seq: SeqNo,
     now_ms: u64,
 ) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
-    let mut newest: BTreeMap<&[u8], &(Vec<u8>, SeqNo, Kind, Vec<u8>)> = BTreeMap::new();
+    let mut newest: BTreeMap<&[u8], &Version> = BTreeMap::new();
     for e in history.iter().filter(|e| e.1 <= seq) {
         let slot = newest.entry(&e.0).or_insert(e);
         if slot.1 < e.1 {
@@ -210,7 +211,7 @@ fn deal(r: &Random, cmp: &Cmp, history: &History) -> Vec<Box<dyn InternalIter>> 
 
 #[test]
 fn merged_cursor_walks_like_one_sorted_list() {
-    seeds("merged_cursor_walks_like_one_sorted_list", 1500, |seed| {
+    seeds("merged_cursor_walks_like_one_sorted_list", 5000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let history = random_history(&r, r.below(60), 4);
@@ -341,7 +342,7 @@ fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
 
 #[test]
 fn user_cursor_walks_like_a_map_of_live_keys() {
-    seeds("user_cursor_walks_like_a_map_of_live_keys", 3000, |seed| {
+    seeds("user_cursor_walks_like_a_map_of_live_keys", 10_000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let spread = 1 + r.below(4);

@@ -57,7 +57,7 @@ impl CompactionFilter for ByDigit {
 
 #[test]
 fn every_snapshot_reads_the_same_before_and_after() {
-    seeds("every_snapshot_reads_the_same", 4000, |seed| {
+    seeds("every_snapshot_reads_the_same", 10_000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let history = random_history(&r, r.below(150), 1 + r.below(4));

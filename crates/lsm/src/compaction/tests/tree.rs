@@ -221,7 +221,7 @@ impl Tree {
 fn random_trees_lose_nothing_and_come_to_rest() {
     let mut amplification = Vec::new();
     let (mut moves, mut merges) = (0, 0);
-    seeds("random_trees_lose_nothing", 40, |seed| {
+    seeds("random_trees_lose_nothing", 100, |seed| {
         let r = Random::from_seed(seed);
         let mut t = Tree::new();
         let keys = 1 << (4 + r.below(8));
