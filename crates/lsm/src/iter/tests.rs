@@ -342,77 +342,81 @@ fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
 
 #[test]
 fn user_cursor_walks_like_a_map_of_live_keys() {
-    seeds("user_cursor_walks_like_a_map_of_live_keys", 10_000, |seed| {
-        let r = Random::from_seed(seed);
-        let cmp = random_cmp(&r);
-        let spread = 1 + r.below(4);
-        let history = random_history(&r, r.below(120), spread);
-        let seq = if r.one_in(2) {
-            MAX_SEQ
-        } else {
-            r.below(history.len() as u64 + 1)
-        };
-        let now_ms = r.below(100);
-        let bound = |r: &Random| r.one_in(2).then(|| random_key(r, spread + 1));
-        let (lower, upper) = (bound(&r), bound(&r));
-        let model: Vec<_> = visible(&cmp, &history, seq, now_ms)
-            .into_iter()
-            .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
-            .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
-            .collect();
-        let view = View {
-            seq,
-            lower,
-            upper,
-            now_ms,
-        };
-        let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
-        let mut u = UserIter::new(m, cmp.clone(), view, Vec::new());
-        assert!(!u.valid());
-        let mut at: Option<usize> = None;
-        for _ in 0..60 {
-            let target = random_key(&r, spread + 1);
-            match (r.below(12), at) {
-                (0, _) => {
-                    u.seek_to_first().unwrap();
-                    at = Some(0);
+    seeds(
+        "user_cursor_walks_like_a_map_of_live_keys",
+        10_000,
+        |seed| {
+            let r = Random::from_seed(seed);
+            let cmp = random_cmp(&r);
+            let spread = 1 + r.below(4);
+            let history = random_history(&r, r.below(120), spread);
+            let seq = if r.one_in(2) {
+                MAX_SEQ
+            } else {
+                r.below(history.len() as u64 + 1)
+            };
+            let now_ms = r.below(100);
+            let bound = |r: &Random| r.one_in(2).then(|| random_key(r, spread + 1));
+            let (lower, upper) = (bound(&r), bound(&r));
+            let model: Vec<_> = visible(&cmp, &history, seq, now_ms)
+                .into_iter()
+                .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
+                .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
+                .collect();
+            let view = View {
+                seq,
+                lower,
+                upper,
+                now_ms,
+            };
+            let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
+            let mut u = UserIter::new(m, cmp.clone(), view, Vec::new());
+            assert!(!u.valid());
+            let mut at: Option<usize> = None;
+            for _ in 0..60 {
+                let target = random_key(&r, spread + 1);
+                match (r.below(12), at) {
+                    (0, _) => {
+                        u.seek_to_first().unwrap();
+                        at = Some(0);
+                    }
+                    (1, _) => {
+                        u.seek_to_last().unwrap();
+                        at = model.len().checked_sub(1);
+                    }
+                    (2, _) => {
+                        u.seek(&target).unwrap();
+                        at = Some(model.partition_point(|e| cmp.user(&e.0, &target).is_lt()));
+                    }
+                    (3, _) => {
+                        u.seek_for_prev(&target).unwrap();
+                        at = model
+                            .partition_point(|e| cmp.user(&e.0, &target).is_le())
+                            .checked_sub(1);
+                    }
+                    (4..=7, Some(i)) => {
+                        u.next().unwrap();
+                        at = Some(i + 1);
+                    }
+                    (_, Some(i)) => {
+                        u.prev().unwrap();
+                        at = i.checked_sub(1);
+                    }
+                    (_, None) => {}
                 }
-                (1, _) => {
-                    u.seek_to_last().unwrap();
-                    at = model.len().checked_sub(1);
+                at = at.filter(|&i| i < model.len());
+                assert_eq!(u.valid(), at.is_some());
+                if let Some(i) = at {
+                    let pinned = u.pinned_value();
+                    assert_eq!(
+                        (u.key(), u.value(), u.expire_at_ms()),
+                        (&model[i].0[..], &model[i].1[..], model[i].2)
+                    );
+                    assert_eq!(pinned.as_ptr(), u.value().as_ptr());
                 }
-                (2, _) => {
-                    u.seek(&target).unwrap();
-                    at = Some(model.partition_point(|e| cmp.user(&e.0, &target).is_lt()));
-                }
-                (3, _) => {
-                    u.seek_for_prev(&target).unwrap();
-                    at = model
-                        .partition_point(|e| cmp.user(&e.0, &target).is_le())
-                        .checked_sub(1);
-                }
-                (4..=7, Some(i)) => {
-                    u.next().unwrap();
-                    at = Some(i + 1);
-                }
-                (_, Some(i)) => {
-                    u.prev().unwrap();
-                    at = i.checked_sub(1);
-                }
-                (_, None) => {}
             }
-            at = at.filter(|&i| i < model.len());
-            assert_eq!(u.valid(), at.is_some());
-            if let Some(i) = at {
-                let pinned = u.pinned_value();
-                assert_eq!(
-                    (u.key(), u.value(), u.expire_at_ms()),
-                    (&model[i].0[..], &model[i].1[..], model[i].2)
-                );
-                assert_eq!(pinned.as_ptr(), u.value().as_ptr());
-            }
-        }
-    });
+        },
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Rules of the merge, choices of the picker, and whole trees, each against a model.
 
+mod files;
 mod picker;
 mod rules;
 mod tree;
