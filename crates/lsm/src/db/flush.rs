@@ -34,6 +34,7 @@ pub(super) fn write_table(
             block_bytes: options.block_bytes,
             filter_bits_per_key: options.filter_bits_per_key,
             compression: options.compression,
+            warm_cache: false,
         };
         let mut builder =
             TableBuilder::new(env, file, &path, file_id, table_options, IoPriority::High);
