@@ -22,6 +22,8 @@
 //! The tail: the first position where neither place holds a good record is the end, unless a later good record (or the
 //! manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
 
+pub mod salvage;
+
 use basalt_fs::{AlignedBuf, Bytes, File, Result};
 use std::path::Path;
 use std::sync::Arc;
