@@ -113,6 +113,35 @@ impl WriteBatch {
         )
     }
 
+    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for callers whose values begin with a
+    /// few bytes of their own, so that a large value is still copied once. The header is at most 16 bytes.
+    pub fn put_headed(
+        &mut self,
+        family: &Family,
+        key: &[u8],
+        header: &[u8],
+        value: &[u8],
+        expire_at_ms: Option<u64>,
+    ) -> Result<()> {
+        assert!(header.len() <= 16, "a header is at most 16 bytes");
+        if header.len() + value.len() > MAX_VALUE_LEN {
+            return Err(Error::invalid(format!(
+                "value of {} bytes, at most {MAX_VALUE_LEN} are allowed",
+                header.len() + value.len()
+            )));
+        }
+        let mut prefix = [0u8; 24];
+        let (kind, at) = match expire_at_ms {
+            None => (Kind::Put, 0),
+            Some(at) => {
+                prefix[..8].copy_from_slice(&at.to_le_bytes());
+                (Kind::PutTtl, 8)
+            }
+        };
+        prefix[at..at + header.len()].copy_from_slice(header);
+        self.push(family, kind, key, &prefix[..at + header.len()], value)
+    }
+
     /// Removes `key`. Not an error when it is not there.
     pub fn delete(&mut self, family: &Family, key: &[u8]) -> Result<()> {
         self.push(family, Kind::Delete, key, &[], &[])

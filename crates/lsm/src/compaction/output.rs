@@ -25,6 +25,7 @@ pub fn table_options(options: &FamilyOptions, bottommost: bool) -> TableOptions 
             Some(c) if bottommost => c,
             _ => options.compression,
         },
+        warm_cache: false,
     }
 }
 

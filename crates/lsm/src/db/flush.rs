@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, RETRY_PAUSE};
 use super::generation::{FamilyEntry, Generation};
+use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::iter::InternalIter;
 use crate::key::{SeqNo, split_internal_key, trailer_seq};
@@ -29,12 +30,10 @@ pub(super) fn write_table(
     let build = || {
         let file = env.fs().create(&path)?;
         let file_id = env.random().next_u128();
+        // What was just written is likely to be read: its blocks go into the cache on the way out.
         let table_options = TableOptions {
-            cmp: options.comparator.clone(),
-            block_bytes: options.block_bytes,
-            filter_bits_per_key: options.filter_bits_per_key,
-            compression: options.compression,
-            warm_cache: false,
+            warm_cache: true,
+            ..table_options(options, false)
         };
         let mut builder =
             TableBuilder::new(env, file, &path, file_id, table_options, IoPriority::High);

@@ -3,7 +3,8 @@
 //! A record's checksum covers the file's random id and the record's own offset, so bytes that verify at an offset *are* the record
 //! that was written there in this life of the space: neither an earlier life nor a value that looks like a record can pass.
 
-use super::{RECORD_HEADER, Record, RecordKind};
+use super::record::{Head, Life, kind_of};
+use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::Path;
 
@@ -15,7 +16,7 @@ const STEP: usize = 1 << 20;
 pub struct Found {
     /// Where the record begins.
     pub offset: u64,
-    /// Where it ends.
+    /// Where it ends, padding included.
     pub end: u64,
     /// What it holds.
     pub kind: RecordKind,
@@ -39,13 +40,6 @@ pub struct Salvaged {
     pub found: Vec<Found>,
     /// Bytes before this were synced: some record says so.
     pub proven: u64,
-}
-
-/// The checksum of a record header at an offset of a file.
-pub(super) fn header_checksum(file_id: u128, offset: u64, header: &[u8]) -> u32 {
-    let mut c = crc32c::crc32c(&file_id.to_le_bytes());
-    c = crc32c::crc32c_append(c, &offset.to_le_bytes());
-    crc32c::crc32c_append(c, &header[4..RECORD_HEADER])
 }
 
 /// Hands out windows of a file, reading in large steps.
@@ -73,8 +67,11 @@ impl Window<'_> {
     }
 }
 
-/// Searches a file for the records of this life, up to `limit` or the end of its space.
-pub fn scan(file: &dyn File, file_id: u128, limit: u64) -> Result<Salvaged> {
+/// Searches a file for the records of one life, up to `limit` or the end of its space.
+///
+/// `Unsupported` for a record of a later version.
+pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<Salvaged> {
+    let life = Life::new(file_id);
     let limit = limit.min(file.allocated().max(file.len()));
     let mut window = Window {
         file,
@@ -86,64 +83,68 @@ pub fn scan(file: &dyn File, file_id: u128, limit: u64) -> Result<Salvaged> {
     let mut before = None;
     let mut at = 0;
     while at + RECORD_HEADER as u64 <= limit {
-        let h = window.at(at, RECORD_HEADER)?;
-        if h.len() < RECORD_HEADER {
+        let Some(head) = search(&mut window, life, &mut at)? else {
             break;
-        }
-        let Some((mut found, payload_crc, crc, chain)) = header(&h, file_id, at) else {
-            at += 1;
-            continue;
         };
-        let payload = if found.end <= limit {
-            window.at(at + RECORD_HEADER as u64, found.payload_len as usize)?
+        let Some(kind) = kind_of(head.kind).filter(|_| head.flags == 0) else {
+            return Err(Error::unsupported(format!(
+                "record of kind {} with flags {:#04x}, which a later version writes; use that version",
+                head.kind, head.flags
+            ))
+            .at(path, at));
+        };
+        let payload_at = at + RECORD_HEADER as u64;
+        let end = payload_at + u64::from(head.len).next_multiple_of(RECORD_ALIGN as u64);
+        let inside = payload_at + u64::from(head.len) <= limit;
+        let payload = if inside {
+            window.at(payload_at, head.len as usize)?
         } else {
             Bytes::new()
         };
-        found.whole = payload.len() == found.payload_len as usize
-            && crc32c::crc32c(&payload) == payload_crc;
-        found.follows = before.map_or(chain == 0, |b| b == chain);
-        before = Some(crc);
-        out.proven = out.proven.max(found.synced);
-        // A length that runs past the file's space can only be a hostile one; look for the next record behind the header.
-        at = if found.end <= limit {
-            found.end
+        out.proven = out.proven.max(head.synced);
+        out.found.push(Found {
+            offset: at,
+            end,
+            kind,
+            first_seq: head.first_seq,
+            count: head.count,
+            synced: head.synced,
+            whole: inside
+                && payload.len() == head.len as usize
+                && crc32c::crc32c(&payload) == head.payload_crc,
+            follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
+            payload_len: head.len,
+        });
+        before = Some(head.crc);
+        // A record that is not whole may be a length that lies: the next one is sought right behind its header.
+        at = if out.found.last().is_some_and(|f| f.whole) {
+            end
         } else {
-            at + RECORD_HEADER as u64
+            payload_at
         };
-        out.found.push(found);
     }
     Ok(out)
 }
 
-fn header(h: &[u8], file_id: u128, offset: u64) -> Option<(Found, u32, u32, u32)> {
-    let u32_at = |i: usize| u32::from_le_bytes(h[i..i + 4].try_into().expect("4 bytes"));
-    let u64_at = |i: usize| u64::from_le_bytes(h[i..i + 8].try_into().expect("8 bytes"));
-    let kind = match h[12] {
-        1 => RecordKind::Batch,
-        2 => RecordKind::Edit,
-        _ => return None,
-    };
-    // Cheap before dear: most offsets fail here.
-    if h[13] != 0 || h[14] != 0 || h[15] != 0 {
-        return None;
+/// Moves `at` to the next header of this life.
+fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<Head>> {
+    while *at + RECORD_HEADER as u64 <= window.limit {
+        let b = window.at(*at, STEP)?;
+        if b.len() < RECORD_HEADER {
+            return Ok(None);
+        }
+        let mut hit = None;
+        life.search(&b, |i| {
+            hit = life.open(&b[i..], *at + i as u64).map(|h| (i, h));
+            hit.is_some()
+        });
+        if let Some((i, head)) = hit {
+            *at += i as u64;
+            return Ok(Some(head));
+        }
+        *at += ((b.len() - RECORD_HEADER) / RECORD_ALIGN * RECORD_ALIGN + RECORD_ALIGN) as u64;
     }
-    let crc = u32_at(0);
-    if header_checksum(file_id, offset, h) != crc {
-        return None;
-    }
-    let payload_len = u32_at(8);
-    let found = Found {
-        offset,
-        end: offset + RECORD_HEADER as u64 + u64::from(payload_len),
-        kind,
-        first_seq: u64_at(24),
-        count: u32_at(36),
-        synced: u64_at(16),
-        whole: false,
-        follows: false,
-        payload_len,
-    };
-    Some((found, u32_at(4), crc, u32_at(32)))
+    Ok(None)
 }
 
 /// Reads a whole record again.

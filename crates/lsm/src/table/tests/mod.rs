@@ -11,8 +11,8 @@ use crate::key::{
     trailer_seq,
 };
 use basalt_env::{Env, IoPriority, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::ErrorKind;
+use basalt_fs::sim::{SimFs, SimOptions};
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
