@@ -164,7 +164,7 @@ pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
 
-fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
+pub(super) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
     let mut c = [0u8; 26];
     c[..16].copy_from_slice(&file_id.to_le_bytes());
     c[16..24].copy_from_slice(&offset.to_le_bytes());
@@ -496,6 +496,13 @@ impl Footer {
         f[F_CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
         f[F_MAGIC..].copy_from_slice(&FOOTER_MAGIC);
         f
+    }
+
+    /// The id that the last bytes of a file name, when their checksum holds for it.
+    pub(super) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
+        let id = f.get(F_FILE_ID..F_FILE_ID + 16)?;
+        let id = u128::from_le_bytes(id.try_into().expect("16 bytes"));
+        Footer::decode(path, id, file_len, f).ok().map(|_| id)
     }
 
     /// Decodes the last bytes of a file of `file_len` bytes with this id, and checks that all it names lies in its place.
