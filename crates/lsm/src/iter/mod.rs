@@ -3,8 +3,8 @@
 mod level;
 mod merge;
 #[cfg(test)]
-mod tests;
-mod user;
+pub(crate) mod tests;
+pub(crate) mod user;
 
 pub use level::LevelIter;
 pub use merge::MergingIter;
