@@ -1,0 +1,11 @@
+//! `serve`: the server over the store in `--dir`.
+
+use crate::args;
+use crate::failure::{Failure, Outcome};
+use basalt_server::{Server, ServerOptions, SyncPolicy};
+
+/// `basalt serve`. Returns when SIGTERM or Ctrl-C ended it.
+pub fn serve(args: args::Serve) -> Outcome {
+    let _ = args;
+    Err(Failure::new("todo"))
+}
