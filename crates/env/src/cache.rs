@@ -8,7 +8,7 @@
 //! - `flight` sees to it that a block is loaded once when several ask for it at the same time.
 //!
 //! Promises: a block is returned only for the key it was put in under; the bytes held, overhead included, never
-//! exceed the capacity; an empty cache costs some ten kilobytes whatever its capacity. A hit takes a shard's lock shared and
+//! exceed the capacity; an empty cache costs some 25 kilobytes whatever its capacity. A hit takes a shard's lock shared and
 //! writes at most one byte of the entry. `docs/decisions/0004-block-cache.md` says why it is built so.
 
 mod flight;
@@ -77,9 +77,9 @@ pub struct CacheStats {
 const MAX_SHARDS: usize = 64;
 /// A shard has at least this many bytes, so that whole filters and large blocks fit in one.
 const SHARD_BYTES: u64 = 8 << 20;
-/// Bytes an entry costs beside its block: itself, its share of the index with room to grow, and the reference
-/// count that [`Bytes`] allocates.
-const ENTRY_OVERHEAD: u64 = (shard::ENTRY_BYTES + 24 + 40) as u64;
+/// Bytes an entry costs beside its block, at worst: itself and a quarter of it for the slab's growth, its share of the index and of
+/// the remembered hashes (8 bytes each, at least three of eight places taken), and the reference count that [`Bytes`] allocates.
+const ENTRY_OVERHEAD: u64 = (shard::ENTRY_BYTES * 5 / 4 + 2 * 8 * 8 / 3 + 40) as u64;
 
 /// One shard with what belongs to it; alone on its cache lines.
 #[repr(align(128))]
@@ -89,6 +89,8 @@ struct Place {
     hits: AtomicU64,
     misses: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Place>() * MAX_SHARDS <= 32 << 10);
 
 struct Inner {
     places: Box<[Place]>,

@@ -12,6 +12,7 @@ pub mod cache;
 pub mod clock;
 pub mod jobs;
 pub mod metrics;
+mod own_metrics;
 pub mod random;
 pub mod thread;
 
@@ -148,7 +149,7 @@ impl EnvBuilder {
             ledger,
             metrics,
         }));
-        env.register_metrics();
+        own_metrics::register(&env);
         env
     }
 }
@@ -198,109 +199,5 @@ impl Env {
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
-    }
-
-    /// What the environment itself counts, read when the metrics are. The readers hold no [`Env`], nor the
-    /// filesystem or the job threads: a kept [`Metrics`] keeps none of them alive.
-    fn register_metrics(&self) {
-        let metrics = self.metrics();
-        type Reads<T> = [(&'static str, &'static str, fn(&T) -> u64); 5];
-        let of_cache: Reads<CacheStats> = [
-            ("cache_hits", "Block cache lookups that hit.", |s| s.hits),
-            ("cache_misses", "Block cache lookups that missed.", |s| {
-                s.misses
-            }),
-            ("cache_inserts", "Blocks put into the cache.", |s| s.inserts),
-            (
-                "cache_evictions",
-                "Blocks dropped from the cache for room.",
-                |s| s.evictions,
-            ),
-            ("cache_capacity_bytes", "Budget of the block cache.", |s| {
-                s.capacity
-            }),
-        ];
-        for (n, (name, help, read)) in of_cache.into_iter().enumerate() {
-            let cache = self.cache().clone();
-            if n < 4 {
-                metrics.counter_of(name, &[], help, move || read(&cache.stats()));
-            } else {
-                metrics.gauge_of(name, &[], help, move || read(&cache.stats()) as i64);
-            }
-        }
-        let kinds: Reads<LedgerUse> = [
-            ("memtable", "", |u| u.memtable),
-            ("cache", "", |u| u.cache),
-            ("pinned", "", |u| u.pinned),
-            ("buffer", "", |u| u.buffer),
-            ("client", "", |u| u.client),
-        ];
-        for (kind, _, read) in kinds {
-            let ledger = self.ledger().clone();
-            metrics.gauge_of(
-                "memory_used_bytes",
-                &[("kind", kind)],
-                "Memory in use, from the one ledger.",
-                move || read(&ledger.usage()) as i64,
-            );
-        }
-        let budget = self.ledger().usage().budget as i64;
-        metrics
-            .gauge("memory_budget_bytes", &[], "The whole memory budget.")
-            .set(budget);
-        let pending = self.jobs().pending_reader();
-        for (n, priority) in ["commit", "flush", "housekeeping", "compaction", "gc"]
-            .into_iter()
-            .enumerate()
-        {
-            let pending = pending.clone();
-            metrics.gauge_of(
-                "jobs_pending",
-                &[("priority", priority)],
-                "Background jobs queued or running.",
-                move || pending()[n] as i64,
-            );
-        }
-        let files = self.open_files().clone();
-        metrics.gauge_of(
-            "open_files",
-            &[],
-            "Files held open by engines.",
-            move || files.count() as i64,
-        );
-        let limit = self.io_limit().clone();
-        metrics.counter_of(
-            "background_io_bytes",
-            &[],
-            "Bytes that passed the background I/O limit.",
-            move || limit.passed(),
-        );
-        type FsRead = fn(&basalt_fs::FsStats) -> u64;
-        let reads: [(&str, &str, FsRead); 6] = [
-            (
-                "fs_written_bytes",
-                "Bytes appended to files, padding included.",
-                |s| s.bytes_written,
-            ),
-            (
-                "fs_prewritten_bytes",
-                "Zeros written ahead of need into log space.",
-                |s| s.bytes_prewritten,
-            ),
-            ("fs_read_bytes", "Bytes read from files.", |s| s.bytes_read),
-            ("fs_reads", "Read calls to the operating system.", |s| {
-                s.reads
-            }),
-            ("fs_writes", "Write calls to the operating system.", |s| {
-                s.writes
-            }),
-            ("fs_syncs", "Syncs of data and metadata.", |s| s.syncs),
-        ];
-        for (name, help, read) in reads {
-            let fs = Arc::downgrade(self.fs());
-            metrics.counter_of(name, &[], help, move || {
-                fs.upgrade().map_or(0, |fs| read(&fs.stats()))
-            });
-        }
     }
 }

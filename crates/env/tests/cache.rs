@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use CachePriority::*;
 
 /// More than an entry's overhead, for tests that count entries.
-const OVERHEAD: u64 = 160;
+const OVERHEAD: u64 = 204;
 
 fn key(file: u128, block: u64) -> CacheKey {
     CacheKey {
@@ -364,4 +364,133 @@ fn the_cache_keeps_its_part_of_the_budget_while_it_fills() {
     assert!(ledger.try_reserve(Memtable, 60_000).is_some());
     drop(memtable);
     assert_eq!(ledger.usage().total(), 0);
+}
+
+/// Draws block numbers by Zipf's law.
+struct Skewed {
+    sums: Vec<f64>,
+}
+
+impl Skewed {
+    fn new(n: usize, exponent: f64) -> Skewed {
+        let mut sum = 0.0;
+        let weights = (1..=n).map(|rank| {
+            sum += (rank as f64).powf(-exponent);
+            sum
+        });
+        Skewed {
+            sums: weights.collect(),
+        }
+    }
+    fn draw(&self, random: &Random) -> u64 {
+        let at =
+            random.below(1 << 53) as f64 / (1u64 << 53) as f64 * self.sums[self.sums.len() - 1];
+        self.sums.partition_point(|s| *s <= at) as u64
+    }
+}
+
+/// An exact LRU of so many blocks, to compare with.
+struct Lru {
+    blocks: usize,
+    by_key: BTreeMap<(u128, u64), u64>,
+    by_use: BTreeMap<u64, (u128, u64)>,
+    now: u64,
+}
+
+impl Lru {
+    fn ask(&mut self, key: (u128, u64)) -> bool {
+        self.now += 1;
+        let before = self.by_key.insert(key, self.now);
+        if let Some(before) = before {
+            self.by_use.remove(&before);
+        }
+        self.by_use.insert(self.now, key);
+        if self.by_key.len() > self.blocks {
+            let (_, oldest) = self.by_use.pop_first().expect("one more than fits");
+            self.by_key.remove(&oldest);
+        }
+        before.is_some()
+    }
+}
+
+#[test]
+fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
+    for (exponent, scans) in [(0.8, false), (1.0, false), (1.1, false), (0.9, true)] {
+        let random = Random::from_seed(17);
+        let skewed = Skewed::new(20_000, exponent);
+        let (cache, _) = cache(2000 * (4096 + OVERHEAD));
+        let mut lru = Lru {
+            blocks: 2000,
+            by_key: BTreeMap::new(),
+            by_use: BTreeMap::new(),
+            now: 0,
+        };
+        let (mut asked, mut ours, mut theirs) = (0u32, 0u32, 0u32);
+        let data = Bytes::from(vec![7; 4096]);
+        for n in 0..150_000u64 {
+            // A scan of 3000 blocks now and then, all misses for both.
+            let scan = scans && n % 20_000 < 3000;
+            let k = if scan {
+                key(2, n)
+            } else {
+                key(1, skewed.draw(&random))
+            };
+            let mut hit = true;
+            cache
+                .get_or_load(k, Normal, || {
+                    hit = false;
+                    Ok(data.clone())
+                })
+                .expect("no error");
+            let lru_hit = lru.ask((k.file, k.offset));
+            if n > 30_000 && !scan {
+                asked += 1;
+                ours += u32::from(hit);
+                theirs += u32::from(lru_hit);
+            }
+        }
+        println!(
+            "exponent {exponent}, scans {scans}: of {asked} reads {ours} hit, with LRU {theirs}"
+        );
+        assert!(
+            ours > theirs,
+            "exponent {exponent}: {ours} of {asked}, LRU {theirs}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "prints a time: run by hand with --nocapture"]
+fn the_price_of_a_hit() {
+    let (cache, _) = cache(256 << 20);
+    let clock = basalt_env::Clock::system();
+    let count = 20_000u64;
+    let data = Bytes::from(vec![7; 4096]);
+    for n in 0..count {
+        // Each its own memory, and so its own reference count.
+        cache.insert(key(9, n), block(key(9, n), 4096), 4096, Normal);
+    }
+    for threads in [1, 2] {
+        let start = clock.now();
+        let each = 3_000_000u64;
+        std::thread::scope(|scope| {
+            for seed in 0..threads {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let random = Random::from_seed(seed);
+                    for _ in 0..each {
+                        assert!(cache.get(key(9, random.below(count))).is_some());
+                    }
+                });
+            }
+        });
+        let ns = (clock.now() - start).as_nanos() as u64 / each;
+        println!("{threads} threads: {ns} ns a hit and thread");
+    }
+    let start = clock.now();
+    for n in 0..count * 10 {
+        cache.insert(key(10, n), data.clone(), 4096, Normal);
+    }
+    let ns = (clock.now() - start).as_nanos() as u64 / (count * 10);
+    println!("{ns} ns an insert");
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -74,7 +75,7 @@ impl AlignedBuf {
 
     /// True when its memory starts at a multiple of `align`.
     pub fn is_aligned_to(&self, align: usize) -> bool {
-        self.ptr.as_ptr() as usize % align == 0
+        (self.ptr.as_ptr() as usize).is_multiple_of(align)
     }
 
     /// Makes room for exactly `more` further bytes.
@@ -137,6 +138,36 @@ impl AlignedBuf {
             };
         }
         self.len = len;
+    }
+
+    /// The memory past the content, for a system call to read into.
+    pub(crate) fn spare_mut(&mut self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY: the range [len, cap) belongs to this buffer, and MaybeUninit asks for no initialisation.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.ptr.as_ptr().add(self.len).cast::<MaybeUninit<u8>>(),
+                self.cap - self.len,
+            )
+        }
+    }
+
+    /// Counts `n` further bytes as content.
+    ///
+    /// # Safety
+    /// The first `n` bytes of [`AlignedBuf::spare_mut`] must have been initialised.
+    pub(crate) unsafe fn advance(&mut self, n: usize) {
+        assert!(n <= self.cap - self.len, "advanced past the capacity");
+        self.len += n;
+    }
+
+    /// An empty buffer with room for `cap` bytes at a [`DIRECT_ALIGN`]ed address, whatever `cap` is.
+    pub(crate) fn with_capacity_direct(cap: usize) -> AlignedBuf {
+        let mut b = AlignedBuf {
+            direct: true,
+            ..AlignedBuf::new()
+        };
+        b.reserve_exact(cap);
+        b
     }
 
     /// Forgets the content, keeps the memory.
@@ -227,5 +258,19 @@ mod tests {
         b.resize(8, 7);
         assert_eq!(&b[..], &[0, 0, 0, 7, 7, 7, 7, 7]);
         assert_eq!(&b.clone()[..], &b[..]);
+    }
+
+    #[test]
+    fn spare_memory_becomes_content() {
+        let mut b = AlignedBuf::with_capacity_direct(100);
+        assert!(b.is_aligned_to(DIRECT_ALIGN));
+        b.extend_from_slice(b"head");
+        for m in &mut b.spare_mut()[..3] {
+            m.write(7);
+        }
+        // SAFETY: three bytes were written just above.
+        unsafe { b.advance(3) };
+        assert_eq!(&b[..], b"head\x07\x07\x07");
+        assert_eq!(b.spare_mut().len(), b.capacity() - 7);
     }
 }

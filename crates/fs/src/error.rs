@@ -135,6 +135,9 @@ impl Error {
             Os::StorageFull | Os::QuotaExceeded => ErrorKind::NoSpace,
             Os::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             Os::Unsupported => ErrorKind::Unsupported,
+            Os::NotADirectory | Os::IsADirectory | Os::InvalidFilename => {
+                ErrorKind::InvalidArgument
+            }
             _ => ErrorKind::Io,
         };
         let mut e = Error::new(kind, format!("{what}: {source}"));

@@ -35,11 +35,20 @@
 #![deny(missing_docs)]
 
 mod aligned;
+mod chance;
 mod error;
+pub mod fault;
+mod host;
+mod op;
+pub mod sim;
 
 pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
 pub use error::{Error, ErrorKind, Reach, Result};
+pub use fault::FaultFs;
+pub use host::{HostFs, HostOptions, ReadBackend};
+pub use op::{OpKind, When};
+pub use sim::SimFs;
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -315,6 +315,10 @@ impl Shard {
         } else {
             let slot = u32::try_from(self.slab.len()).expect("a shard holds fewer entries");
             assert!(slot != NONE, "a shard holds fewer entries");
+            if self.slab.len() == self.slab.capacity() {
+                // By a quarter, not by doubling: the overhead charged for an entry covers no more.
+                self.slab.reserve_exact((self.slab.len() / 4).max(8));
+            }
             self.slab.push(entry);
             slot
         };

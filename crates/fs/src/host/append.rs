@@ -1,0 +1,264 @@
+//! Appending: which way to the device, and what is recorded before and after.
+//!
+//! | file | intent | bytes | way |
+//! |---|---|---|---|
+//! | log | `Sync` | position and total are multiples of the write unit | direct |
+//! | log | any other | | page cache, the last page filled with zeros |
+//! | growing | `Sync` | position and total are multiples of the write unit | direct |
+//! | growing | any | position is, and at least 64 KiB of whole units | those direct, the tail by page cache |
+//! | growing | any other | | page cache |
+//!
+//! Without direct I/O every way is the page cache. Both descriptors see one file: the kernel writes back and drops
+//! the cached pages of a range before and after it is written directly, so the ways may alternate.
+//!
+//! The zeros after a lazy append complete its last page. A recycled page that is only partly overwritten would
+//! first be read from the device, inside the append; a page overwritten whole is not.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::file::{HostFile, Kind, Tail};
+use super::sys::Account;
+use crate::{AlignedBuf, Error, Intent, Result};
+
+/// What the page cache manages, in bytes.
+const PAGE: u64 = 4096;
+/// From here on, whole units of a growing file go to the device directly even when no sync is near.
+const DIRECT_MIN: usize = 64 * 1024;
+/// Unaligned bytes travel to direct I/O through staging memory of at most this size.
+const STAGE_MAX: usize = 1 << 20;
+
+static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+
+impl HostFile {
+    pub(super) fn append_bufs(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<u64> {
+        let mut tail = self.tail.lock();
+        self.check_appends()?;
+        let offset = self.pos.load(SeqCst);
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        if total == 0 {
+            return Ok(offset);
+        }
+        let Some(end) = offset
+            .checked_add(total as u64)
+            .filter(|end| *end <= i64::MAX as u64 - PAGE)
+        else {
+            return Err(
+                Error::invalid(format!("{total} bytes at {offset} pass the largest file"))
+                    .in_file(self.path()),
+            );
+        };
+        let direct = self.direct_part(offset, total, intent);
+        let mut fill = 0;
+        if direct < total
+            && self.kind == Kind::Log
+            && end > tail.filled_to
+            && end < self.size.load(SeqCst)
+        {
+            fill = (end.next_multiple_of(PAGE) - end) as usize;
+        }
+        // Before the first byte moves: a sync of several files must not take this one for flushed.
+        if direct < total || end > self.written_to.load(SeqCst) {
+            self.own_started.fetch_add(1, SeqCst);
+        }
+        let reaches = end + fill as u64;
+        let done = if reaches > self.size.load(SeqCst) {
+            let _space = self.space.lock();
+            let done = self.write(&mut tail, bufs, offset, total, direct, fill);
+            if done.is_ok() {
+                self.size.fetch_max(reaches, SeqCst);
+            }
+            done
+        } else {
+            self.write(&mut tail, bufs, offset, total, direct, fill)
+        };
+        match done {
+            Ok(()) => {
+                self.pos.store(end, SeqCst);
+                Ok(offset)
+            }
+            Err(e) => {
+                let what = format!("appending {total} bytes");
+                let e = Error::io(&what, self.path(), e.into()).at(self.path(), offset);
+                self.fail_appends(&e);
+                Err(e)
+            }
+        }
+    }
+
+    /// How many of the leading bytes go to the device directly.
+    fn direct_part(&self, offset: u64, total: usize, intent: Intent) -> usize {
+        let unit = self.shared.unit;
+        if self.direct.is_none() || !offset.is_multiple_of(unit as u64) {
+            return 0;
+        }
+        let whole = total / unit * unit;
+        let go = match (self.kind, intent) {
+            (_, Intent::Sync) if whole == total => true,
+            (Kind::Growing, _) => whole >= DIRECT_MIN,
+            _ => false,
+        };
+        if go { whole } else { 0 }
+    }
+
+    fn write(
+        &self,
+        tail: &mut Tail,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+        total: usize,
+        direct: usize,
+        fill: usize,
+    ) -> rustix::io::Result<()> {
+        if direct == total {
+            tail.filled_to = 0;
+            return self.write_direct(bufs, total, offset);
+        }
+        if direct != 0 {
+            let (head, rest) = split(bufs, direct);
+            self.write_direct(&head, direct, offset)?;
+            return self.write_buffered(tail, &rest, offset + direct as u64, total - direct, 0);
+        }
+        self.write_buffered(tail, bufs, offset, total, fill)
+    }
+
+    fn write_buffered(
+        &self,
+        tail: &mut Tail,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+        total: usize,
+        fill: usize,
+    ) -> rustix::io::Result<()> {
+        // Reads of these bytes go to the page cache from now until a sync that begins after this append.
+        let end = offset + total as u64;
+        if self.lazy_from.load(SeqCst) >= self.lazy_end.load(SeqCst) {
+            self.lazy_from.store(offset, SeqCst);
+        }
+        self.lazy_end.fetch_max(end, SeqCst);
+        let fd = self.main_fd();
+        if fill == 0 {
+            return self
+                .sys()
+                .write_all(fd, bufs, offset, None, Account::Append);
+        }
+        let mut filled = Vec::with_capacity(bufs.len() + 1);
+        filled.extend_from_slice(bufs);
+        filled.push(IoSlice::new(&ZEROS[..fill]));
+        self.sys()
+            .write_all(fd, &filled, offset, None, Account::Append)?;
+        self.sys().recount_as_prewritten(fill);
+        tail.filled_to = end + fill as u64;
+        Ok(())
+    }
+
+    fn write_direct(
+        &self,
+        bufs: &[IoSlice<'_>],
+        total: usize,
+        offset: u64,
+    ) -> rustix::io::Result<()> {
+        let (fd, align) = self.direct.as_ref().expect("the way was chosen by it");
+        let (fd, unit) = (fd.as_fd(), self.shared.unit);
+        let fits = |b: &IoSlice<'_>| {
+            !b.is_empty()
+                && b.len().is_multiple_of(unit)
+                && (b.as_ptr() as usize).is_multiple_of(align.memory)
+        };
+        if bufs.iter().all(fits) {
+            return self
+                .sys()
+                .write_all(fd, bufs, offset, Some(unit), Account::Append);
+        }
+        let mut stage = self.shared.take_stage(total.min(STAGE_MAX));
+        let mut at = offset;
+        let mut result = Ok(());
+        let mut bytes = bufs.iter().map(|b| &b[..]).filter(|b| !b.is_empty());
+        let mut rest: &[u8] = &[];
+        let mut left = total;
+        while left > 0 && result.is_ok() {
+            let piece = left.min(STAGE_MAX);
+            stage.clear();
+            while stage.len() < piece {
+                if rest.is_empty() {
+                    rest = bytes.next().expect("the lengths add up to the total");
+                }
+                let n = rest.len().min(piece - stage.len());
+                stage.extend_from_slice(&rest[..n]);
+                rest = &rest[n..];
+            }
+            let one = [IoSlice::new(&stage)];
+            result = self
+                .sys()
+                .write_all(fd, &one, at, Some(unit), Account::Append);
+            at += piece as u64;
+            left -= piece;
+        }
+        self.shared.give_stage(stage);
+        result
+    }
+
+    pub(super) fn align_position(&self) -> Result<u64> {
+        let tail = self.tail.lock();
+        self.check_appends()?;
+        let pos = self.pos.load(SeqCst);
+        let aligned = pos.next_multiple_of(self.shared.unit as u64);
+        if aligned > self.size.load(SeqCst) {
+            // Reads are legal up to the position, so the file must reach it.
+            let _space = self.space.lock();
+            self.own_started.fetch_add(1, SeqCst);
+            rustix::fs::ftruncate(self.main_fd(), aligned).map_err(|e| {
+                let what = format!("moving the end of the file to {aligned}");
+                Error::io(&what, self.path(), e.into())
+            })?;
+            self.size.store(aligned, SeqCst);
+        }
+        self.pos.store(aligned, SeqCst);
+        drop(tail);
+        Ok(aligned)
+    }
+}
+
+/// The first `at` bytes and the rest.
+fn split<'a>(bufs: &'a [IoSlice<'_>], at: usize) -> (Vec<IoSlice<'a>>, Vec<IoSlice<'a>>) {
+    let (mut head, mut rest) = (Vec::with_capacity(bufs.len()), Vec::new());
+    let mut left = at;
+    for b in bufs {
+        let n = left.min(b.len());
+        left -= n;
+        if n > 0 {
+            head.push(IoSlice::new(&b[..n]));
+        }
+        if n < b.len() {
+            rest.push(IoSlice::new(&b[n..]));
+        }
+    }
+    (head, rest)
+}
+
+/// Staging memory kept between appends: few, and small.
+const STAGE_KEPT: usize = 4;
+const STAGE_KEPT_MAX: usize = 64 * 1024;
+
+impl super::Shared {
+    fn take_stage(&self, room: usize) -> AlignedBuf {
+        let kept = self.stages.lock().pop();
+        match kept {
+            Some(mut b) if room <= STAGE_KEPT_MAX => {
+                b.clear();
+                b.reserve_exact(room);
+                b
+            }
+            // A large one is asked for: a small kept one would only be copied into it.
+            _ => AlignedBuf::with_capacity_direct(room),
+        }
+    }
+
+    fn give_stage(&self, stage: AlignedBuf) {
+        let mut kept = self.stages.lock();
+        if stage.capacity() <= STAGE_KEPT_MAX && kept.len() < STAGE_KEPT {
+            kept.push(stage);
+        }
+    }
+}

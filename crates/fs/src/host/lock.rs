@@ -1,0 +1,131 @@
+//! The exclusive lock on a store: an advisory `flock` of a file that names its holder.
+//!
+//! The lock is the kernel's and ends with the process, however it dies; the file's content is only for people, and
+//! what a dead holder left in it is overwritten by the next. The file itself stays, because removing it would let two
+//! processes lock two files of one name. A set of what this process holds catches a second opening in the
+//! same process also where `flock` is emulated by locks that belong to the process (network filesystems).
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::probe::file_facts;
+use crate::{Error, ErrorKind, LockGuard, Result};
+
+static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+/// Longest command line shown, in bytes.
+const COMMAND_MAX: usize = 160;
+
+struct Held((u64, u64));
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.lock().remove(&self.0);
+    }
+}
+
+struct HostLock {
+    // Order matters: the kernel's lock ends before the process forgets that it held it.
+    fd: OwnedFd,
+    _held: Held,
+}
+
+impl LockGuard for HostLock {}
+
+impl Drop for HostLock {
+    fn drop(&mut self) {
+        // Nobody holds it from here on, so nobody should be named.
+        let _ = rustix::fs::ftruncate(&self.fd, 0);
+    }
+}
+
+pub(super) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    let io = |what: &str, e: Errno| Error::io(what, path, e.into());
+    let fd =
+        rustix::fs::open(path, flags, mode).map_err(|e| io("opening the store's lock file", e))?;
+    let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
+    let key = (facts.dev, facts.ino);
+    if !HELD.lock().insert(key) {
+        return Err(busy(path, &fd));
+    }
+    let held = Held(key);
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => return Err(busy(path, &fd)),
+            Err(e) => return Err(io("locking the store", e)),
+        }
+    }
+    let pid = rustix::process::getpid().as_raw_nonzero();
+    let text = format!(
+        "pid {pid}\ncommand {}\n",
+        process_file(pid.get(), "comm").unwrap_or_default()
+    );
+    // The lock holds without the text; a full disk must not keep a store from opening.
+    let _ =
+        rustix::fs::ftruncate(&fd, 0).and_then(|()| rustix::io::pwrite(&fd, text.as_bytes(), 0));
+    Ok(Box::new(HostLock { fd, _held: held }))
+}
+
+fn busy(path: &Path, fd: &OwnedFd) -> Error {
+    let mut buf = [0u8; 512];
+    let n = rustix::io::pread(fd, &mut buf[..], 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(&buf[..n]);
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(' '))
+    };
+    let pid: Option<i32> = field("pid").and_then(|p| p.parse().ok()).filter(|p| *p > 0);
+    let Some(pid) = pid else {
+        return Error::new(
+            ErrorKind::Busy,
+            "the store is in use by another process, which has not written its name yet; \
+             stop that process or use another directory",
+        )
+        .in_file(path);
+    };
+    let name = field("command").unwrap_or("").to_string();
+    // The same number may be somebody else by now, or in another container: then only the name is shown.
+    let command = match process_file(pid, "comm") {
+        Some(now) if now == name => process_file(pid, "cmdline").unwrap_or(name),
+        _ => name,
+    };
+    let ours = rustix::process::getpid().as_raw_nonzero().get() == pid;
+    let who = if ours {
+        "this process itself"
+    } else {
+        "process"
+    };
+    let advice = if ours {
+        "close the first one, or share it"
+    } else {
+        "stop it, or use another directory"
+    };
+    Error::new(
+        ErrorKind::Busy,
+        format!("the store is in use by {who} {pid} ({command}); {advice}"),
+    )
+    .in_file(path)
+}
+
+/// A short file of `/proc/PID`, its zero bytes as spaces.
+fn process_file(pid: i32, name: &str) -> Option<String> {
+    let path = format!("/proc/{pid}/{name}");
+    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buf = [0u8; COMMAND_MAX];
+    let n = rustix::io::read(fd, &mut buf[..]).ok()?;
+    let text: String = String::from_utf8_lossy(&buf[..n])
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let text = text.trim().to_string();
+    (!text.is_empty()).then_some(text)
+}

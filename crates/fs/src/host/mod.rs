@@ -1,0 +1,589 @@
+//! `HostFs`: a directory of a kernel filesystem.
+//!
+//! Owns nothing but descriptors: every name and byte is the kernel's. It keeps the durability contract of the crate
+//! root with the calls `fdatasync` (data), `fsync` (length, directories) and with log space that is written before it
+//! is used, so that a synced append into it is one device write and one flush. Why so: `docs/decisions/0003`.
+//!
+//! - `file` one open file; `append` the ways to the device; `space` written log space
+//! - `read` one read; `uring` and `pool` many at a time
+//! - `sys` the calls that move bytes; `probe` what the device can do; `lock` the store's lock
+//!
+//! Rules for those who share files: space ahead of a log's append position belongs to the handle that appends
+//! (nobody else releases, cuts or reuses it), and a log is reused only when no handle appends to it any more.
+
+mod append;
+mod file;
+mod fill;
+mod lock;
+mod pool;
+mod probe;
+mod read;
+mod space;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod uring;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::{
+    AlignedBuf, Bytes, DIRECT_ALIGN, DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats,
+    LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
+};
+use file::{HostFile, Kind, Opened};
+use probe::Place;
+use sys::Sys;
+
+/// How batches of reads are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadBackend {
+    /// io_uring when the kernel offers it, threads when not.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// A pool of threads.
+    Threads,
+}
+
+/// How a host directory is used.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// The directory that relative paths start from. It need not exist yet: `create_dir("")` makes it.
+    /// Default: the working directory.
+    pub root: PathBuf,
+    /// Bypass the page cache for tables and synced logs where the filesystem allows it. Default: true.
+    pub direct: bool,
+    /// Smallest write unit in bytes, a power of two from 512 to 4096. Raised to the device's logical block size where
+    /// direct I/O works. Default: 512.
+    pub write_unit: usize,
+    /// How batches of reads are done. Default: [`ReadBackend::Auto`].
+    pub read_backend: ReadBackend,
+    /// Most threads that read at a time where io_uring is not used; they start on need and end when idle.
+    /// Default: 8.
+    pub read_threads: usize,
+}
+
+impl Default for HostOptions {
+    fn default() -> HostOptions {
+        HostOptions {
+            root: PathBuf::from("."),
+            direct: true,
+            write_unit: 512,
+            read_backend: ReadBackend::Auto,
+            read_threads: 8,
+        }
+    }
+}
+
+impl HostOptions {
+    /// The defaults over this directory.
+    pub fn new(root: impl Into<PathBuf>) -> HostOptions {
+        HostOptions {
+            root: root.into(),
+            ..HostOptions::default()
+        }
+    }
+
+    /// Sets [`HostOptions::direct`].
+    pub fn direct(mut self, direct: bool) -> HostOptions {
+        self.direct = direct;
+        self
+    }
+
+    /// Sets [`HostOptions::write_unit`].
+    pub fn write_unit(mut self, bytes: usize) -> HostOptions {
+        self.write_unit = bytes;
+        self
+    }
+
+    /// Sets [`HostOptions::read_backend`].
+    pub fn read_backend(mut self, backend: ReadBackend) -> HostOptions {
+        self.read_backend = backend;
+        self
+    }
+
+    /// Sets [`HostOptions::read_threads`].
+    pub fn read_threads(mut self, threads: usize) -> HostOptions {
+        self.read_threads = threads;
+        self
+    }
+}
+
+/// Who does batches of reads.
+enum Reader {
+    /// The rings, and the threads for when no further ring can be made.
+    Ring(uring::RingPool, Arc<pool::Pool>),
+    Threads(Arc<pool::Pool>),
+}
+
+/// What the filesystem and its open files share.
+struct Shared {
+    root: PathBuf,
+    want_direct: bool,
+    unit: usize,
+    sys: Sys,
+    stages: Mutex<Vec<AlignedBuf>>,
+    /// By device number: absolute paths may lead to other filesystems than the root's.
+    places: Mutex<BTreeMap<u64, Place>>,
+    reader: Reader,
+    info: FsInfo,
+}
+
+/// A directory of a kernel filesystem as a [`FileSystem`].
+pub struct HostFs {
+    shared: Arc<Shared>,
+}
+
+const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
+const NEW_DIR: Mode = Mode::from_raw_mode(0o755);
+
+impl HostFs {
+    /// Opens a directory. Finds out by trial whether it takes direct I/O and whether the kernel offers io_uring;
+    /// [`FileSystem::info`] reports both. Writes nothing that stays.
+    ///
+    /// Errors: `InvalidArgument` for a write unit outside its limits, `Unsupported` when io_uring is demanded and
+    /// not offered.
+    pub fn new(options: HostOptions) -> Result<Arc<HostFs>> {
+        let least = options.write_unit;
+        if !least.is_power_of_two() || !(512..=4096).contains(&least) {
+            return Err(Error::invalid(format!(
+                "a write unit of {least} bytes; it is a power of two from 512 to 4096"
+            )));
+        }
+        let near = probe::existing_ancestor(&options.root);
+        let mut places = BTreeMap::new();
+        let mut why_not = "not asked for";
+        let mut unit = least;
+        let mut direct = false;
+        if options.direct {
+            let place = probe::probe(&near);
+            if let Ok(s) = rustix::fs::stat(&near) {
+                places.insert(s.st_dev, place);
+            }
+            match place.direct {
+                Ok(align) => {
+                    direct = true;
+                    unit = least.max(align.offset);
+                }
+                Err(reason) => why_not = reason,
+            }
+        }
+        let pool = pool::Pool::new(options.read_threads.max(1));
+        let ring = match options.read_backend {
+            ReadBackend::Threads => None,
+            ReadBackend::Auto => uring::RingPool::probe().ok(),
+            ReadBackend::IoUring => Some(uring::RingPool::probe().map_err(|e| {
+                Error::unsupported(format!(
+                    "the kernel offers no io_uring ({e}); choose the read backend `threads` or `auto`"
+                ))
+            })?),
+        };
+        let (read_backend, reader) = match ring {
+            Some(ring) => ("io_uring", Reader::Ring(ring, pool)),
+            None => ("threads", Reader::Threads(pool)),
+        };
+        let way = if direct {
+            "direct I/O".to_string()
+        } else {
+            format!("page cache (direct I/O: {why_not})")
+        };
+        let info = FsInfo {
+            description: format!(
+                "host directory {}, {way}, write unit {unit}, {read_backend}",
+                options.root.display()
+            ),
+            write_unit: unit,
+            read_backend,
+            direct,
+        };
+        Ok(Arc::new(HostFs {
+            shared: Arc::new(Shared {
+                root: options.root,
+                want_direct: options.direct,
+                unit,
+                sys: Sys::default(),
+                stages: Mutex::default(),
+                places: Mutex::new(places),
+                reader,
+                info,
+            }),
+        }))
+    }
+
+    fn host_path(&self, path: &Path) -> PathBuf {
+        let p = self.shared.root.join(path);
+        if p.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            p
+        }
+    }
+
+    /// What is known of the device of a file in the directory of `path`.
+    fn place(&self, dev: u64, path: &Path) -> Place {
+        let mut places = self.shared.places.lock();
+        *places.entry(dev).or_insert_with(|| {
+            probe::probe(&probe::existing_ancestor(path.parent().unwrap_or(path)))
+        })
+    }
+
+    /// The descriptors of a file that was opened buffered: adds the direct one where that works.
+    fn with_direct(&self, path: &Path, flags: OFlags, buffered: OwnedFd) -> Result<Opened> {
+        let facts = probe::file_facts(buffered.as_fd())
+            .map_err(|e| Error::io("looking at an opened file", path, e.into()))?;
+        let mut opened = Opened {
+            buffered: Some(buffered),
+            direct: None,
+            facts,
+            overwrites_in_place: false,
+        };
+        if !self.shared.want_direct {
+            return Ok(opened);
+        }
+        let place = self.place(opened.facts.dev, path);
+        let (Ok(of_place), true) = (place.direct, opened.facts.direct != Some(None)) else {
+            return Ok(opened);
+        };
+        let align = opened.facts.direct.flatten().unwrap_or(of_place);
+        if align.offset > self.shared.unit || align.memory > DIRECT_ALIGN {
+            return Ok(opened);
+        }
+        if let Ok(fd) = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+            // Somebody may have put another file at the name between the two openings.
+            let same = probe::file_facts(fd.as_fd())
+                .is_ok_and(|f| (f.dev, f.ino) == (opened.facts.dev, opened.facts.ino));
+            if same {
+                opened.direct = Some((fd, align));
+                opened.overwrites_in_place = place.overwrites_in_place;
+            }
+        }
+        Ok(opened)
+    }
+
+    fn create_new(&self, path: &Path, kind: Kind) -> Result<HostFile> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, NEW_FILE)
+            .map_err(|e| Error::io("creating a file", path, e.into()))?;
+        let opened = self.with_direct(path, flags, fd)?;
+        let shared = Arc::clone(&self.shared);
+        Ok(HostFile::new(shared, path.to_path_buf(), kind, opened))
+    }
+
+    fn new_log(&self, path: &Path, capacity: u64) -> Result<HostFile> {
+        let file = self.create_new(path, Kind::Log)?;
+        if capacity > 0
+            && let Err(e) = file.write_space(capacity)
+        {
+            // A log that could not be made does not keep its name, nor the space it got so far.
+            let _ = rustix::fs::unlink(path);
+            return Err(e.context("creating a log"));
+        }
+        Ok(file)
+    }
+
+    fn reuse_log(&self, path: &Path, old: &Path, capacity: u64) -> Result<HostFile> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(old, flags, Mode::empty())
+            .map_err(|e| Error::io("opening a log for reuse", old, e.into()))?;
+        if rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok() {
+            return Err(Error::io("creating a log", path, Errno::EXIST.into()));
+        }
+        let opened = self.with_direct(old, flags, fd)?;
+        if opened.facts.links > 1 {
+            return Err(Error::invalid(
+                "a log with a second name cannot be reused: the other name would lose its content",
+            )
+            .in_file(old));
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut file = HostFile::new(shared, old.to_path_buf(), Kind::Log, opened);
+        file.adopt_space(capacity)
+            .map_err(|e| e.context("reusing a log"))?;
+        rename_new(old, path).map_err(|e| Error::io("renaming a reused log", path, e.into()))?;
+        file.set_path(path.to_path_buf());
+        Ok(file)
+    }
+}
+
+/// Renames to a name that must be free.
+fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
+    use rustix::fs::CWD;
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every filesystem knows the flag; the caller has looked before.
+        Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(from, to),
+        other => other,
+    }
+}
+
+fn sync_dir(dir: &Path) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+    rustix::fs::fsync(fd)
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        Some(_) => Path::new("."),
+        None => path,
+    }
+}
+
+/// A batch whose results are all there.
+struct Done(VecDeque<(usize, Result<Bytes>)>);
+
+impl ReadCompletions for Done {
+    fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        self.0.pop_front()
+    }
+    fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        self.0.pop_front()
+    }
+}
+
+impl FileSystem for HostFs {
+    fn info(&self) -> FsInfo {
+        self.shared.info.clone()
+    }
+
+    fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(
+            self.create_new(&self.host_path(path), Kind::Growing)?,
+        ))
+    }
+
+    fn create_log(&self, path: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
+        let path = self.host_path(path);
+        let log = match options.reuse {
+            None => self.new_log(&path, options.capacity)?,
+            Some(old) => self.reuse_log(&path, &self.host_path(old), options.capacity)?,
+        };
+        Ok(Arc::new(log))
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
+        let path = self.host_path(path);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let error = |e: Errno| Error::io("opening a file", &path, e.into());
+        let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(error)?;
+        let mut opened = self.with_direct(&path, flags, fd)?;
+        if opened.facts.is_dir {
+            return Err(error(Errno::ISDIR));
+        }
+        if opened.direct.is_some() {
+            // One descriptor is enough for a reader.
+            opened.buffered = None;
+        }
+        let shared = Arc::clone(&self.shared);
+        Ok(Arc::new(HostFile::new(
+            shared,
+            path,
+            Kind::ReadOnly,
+            opened,
+        )))
+    }
+
+    fn stat(&self, path: &Path) -> Result<FileStat> {
+        let path = self.host_path(path);
+        let s =
+            rustix::fs::stat(&path).map_err(|e| Error::io("looking at a name", &path, e.into()))?;
+        let len = u64::try_from(s.st_size).unwrap_or(0);
+        Ok(FileStat {
+            len,
+            allocated: len,
+            is_dir: FileType::from_raw_mode(s.st_mode) == FileType::Directory,
+        })
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        let dir = self.host_path(dir);
+        let error = |e: Errno| Error::io("listing a directory", &dir, e.into());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(&dir, flags, Mode::empty()).map_err(error)?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&fd).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let is_dir = match entry.file_type() {
+                // Some filesystems leave the type out of the directory; and a link is what it leads to.
+                FileType::Unknown | FileType::Symlink => {
+                    match rustix::fs::statat(&fd, name, AtFlags::empty()) {
+                        Ok(s) => FileType::from_raw_mode(s.st_mode) == FileType::Directory,
+                        // Removed meanwhile, or a link that leads nowhere.
+                        Err(Errno::NOENT) => false,
+                        Err(e) => return Err(error(e)),
+                    }
+                }
+                t => t == FileType::Directory,
+            };
+            entries.push(DirEntry {
+                name: name.to_string_lossy().into_owned(),
+                is_dir,
+            });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    /// Every directory it makes is durable in its parent when the call returns.
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        let dir = self.host_path(dir);
+        let mut missing = Vec::new();
+        for d in dir.ancestors() {
+            if d.as_os_str().is_empty() {
+                break;
+            }
+            match rustix::fs::stat(d) {
+                Ok(s) if FileType::from_raw_mode(s.st_mode) == FileType::Directory => break,
+                Ok(_) => {
+                    let e = Error::io("creating a directory", d, Errno::EXIST.into());
+                    return Err(e.context("a file has this name"));
+                }
+                Err(Errno::NOENT) => missing.push(d),
+                Err(e) => return Err(Error::io("creating a directory", d, e.into())),
+            }
+        }
+        for d in missing.into_iter().rev() {
+            match rustix::fs::mkdir(d, NEW_DIR) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(Error::io("creating a directory", d, e.into())),
+            }
+            let above = parent_of(d);
+            sync_dir(above)
+                .map_err(|e| Error::io("making a new directory durable in", above, e.into()))?;
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let (from, to) = (self.host_path(from), self.host_path(to));
+        rustix::fs::rename(&from, &to).map_err(|e| {
+            let what = format!("renaming to {}", to.display());
+            Error::io(&what, &from, e.into())
+        })
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        let path = self.host_path(path);
+        match rustix::fs::unlink(&path) {
+            Err(Errno::ISDIR) => rustix::fs::rmdir(&path),
+            other => other,
+        }
+        .map_err(|e| Error::io("removing", &path, e.into()))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        let (from, to) = (self.host_path(from), self.host_path(to));
+        rustix::fs::link(&from, &to).map_err(|e| {
+            // What the kernel calls forbidden is here the wrong kind of name.
+            let e = if e == Errno::PERM && from.is_dir() {
+                Errno::ISDIR
+            } else {
+                e
+            };
+            let what = format!("linking as {}", to.display());
+            Error::io(&what, &from, e.into())
+        })
+    }
+
+    fn sync_metadata(&self, dir: &Path) -> Result<()> {
+        let dir = self.host_path(dir);
+        self.shared
+            .sys
+            .fsync_dir(|| sync_dir(&dir))
+            .map_err(|e| Error::io("syncing a directory", &dir, e.into()))
+    }
+
+    /// One `fdatasync` stands for several files of one device when each of them only had direct writes into its
+    /// written space since its last sync. Such a write has reached the device's cache when it returns, changed no
+    /// metadata that a read needs, and is made durable by the flush that `fdatasync` of *any* file on that device ends with
+    /// (ext4 always sends one, or waits for a journal commit that does). A direct write that the kernel had to take
+    /// through the page cache was waited for as well. Every other file is synced by itself.
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        let hosts: Vec<&HostFile> = files
+            .iter()
+            .filter_map(|f| f.as_any().downcast_ref::<HostFile>())
+            .collect();
+        for f in &hosts {
+            // Known before anything was done, so it concerns none of the others.
+            f.check_syncs()?;
+        }
+        let run = || -> Result<()> {
+            for f in files {
+                if !f.as_any().is::<HostFile>() {
+                    f.sync_data()?;
+                }
+            }
+            let mut flushed = Vec::new();
+            let (light, heavy): (Vec<&HostFile>, Vec<&HostFile>) =
+                hosts.iter().partition(|f| f.flush_is_enough());
+            for f in heavy {
+                f.sync_now(false)?;
+                if f.flushes_device() {
+                    flushed.push(f.dev);
+                }
+            }
+            for f in light {
+                if !flushed.contains(&f.dev) {
+                    f.sync_now(false)?;
+                    flushed.push(f.dev);
+                }
+            }
+            Ok(())
+        };
+        run().inspect_err(|e| {
+            // Which of them the failure concerns cannot be told: the flush was for all.
+            for f in &hosts {
+                f.fail_syncs(e);
+            }
+        })
+    }
+
+    fn submit_reads(&self, reads: Vec<ReadRequest>) -> Box<dyn ReadCompletions> {
+        let ours = reads.iter().all(|r| r.file.as_any().is::<HostFile>());
+        if reads.len() <= 1 || !ours {
+            // One read gains nothing from a ring; and a file that is not ours reads by its own rules.
+            let read = |(i, r): (usize, ReadRequest)| (i, r.file.read(r.offset, r.len));
+            return Box::new(Done(reads.into_iter().enumerate().map(read).collect()));
+        }
+        match &self.shared.reader {
+            Reader::Ring(rings, threads) => match rings.take() {
+                Some(ring) => {
+                    let shared = Arc::clone(&self.shared);
+                    Box::new(uring::RingBatch::start(shared, ring, reads))
+                }
+                None => Box::new(threads.start(reads)),
+            },
+            Reader::Threads(threads) => Box::new(threads.start(reads)),
+        }
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        lock::lock(&self.host_path(path))
+    }
+
+    fn space(&self, path: &Path) -> Result<Space> {
+        let path = self.host_path(path);
+        let s = rustix::fs::statvfs(&path)
+            .map_err(|e| Error::io("asking for free space", &path, e.into()))?;
+        Ok(Space {
+            total: s.f_blocks.saturating_mul(s.f_frsize),
+            free: s.f_bavail.saturating_mul(s.f_frsize),
+        })
+    }
+
+    fn stats(&self) -> FsStats {
+        self.shared.sys.stats()
+    }
+}

@@ -1,0 +1,197 @@
+//! Batched reads by threads, for kernels without io_uring: started when the first batch needs them, gone when there
+//! was nothing to do for a while. A batch's own caller reads along while it waits, so that a batch ends even where
+//! no thread can be started.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::file::HostFile;
+use super::read::read_now;
+use crate::{Bytes, Error, ErrorKind, ReadCompletions, ReadRequest, Result};
+
+/// An idle reader ends after this time.
+const IDLE: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+struct PoolState {
+    /// One entry for each read; the batch knows which comes next.
+    work: VecDeque<Arc<Batch>>,
+    threads: usize,
+    idle: usize,
+}
+
+/// The threads of one filesystem.
+pub(super) struct Pool {
+    state: Mutex<PoolState>,
+    wake: Condvar,
+    max: usize,
+}
+
+#[derive(Default)]
+struct BatchState {
+    todo: VecDeque<(usize, ReadRequest)>,
+    running: usize,
+    done: VecDeque<(usize, Result<Bytes>)>,
+}
+
+#[derive(Default)]
+struct Batch {
+    state: Mutex<BatchState>,
+    ended_one: Condvar,
+}
+
+/// Puts a result in its batch also when the read panics, so that nobody waits for ever.
+struct Running<'b> {
+    batch: &'b Batch,
+    index: usize,
+    result: Option<Result<Bytes>>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let result = self
+            .result
+            .take()
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "the reading thread panicked")));
+        let mut state = self.batch.state.lock();
+        state.running -= 1;
+        state.done.push_back((self.index, result));
+        self.batch.ended_one.notify_all();
+    }
+}
+
+impl Batch {
+    /// Does one read of the batch. False when none was left to start.
+    fn run_one(&self) -> bool {
+        let mut state = self.state.lock();
+        let Some((index, r)) = state.todo.pop_front() else {
+            return false;
+        };
+        state.running += 1;
+        drop(state);
+        let mut running = Running {
+            batch: self,
+            index,
+            result: None,
+        };
+        let file: &HostFile = r
+            .file
+            .as_any()
+            .downcast_ref()
+            .expect("the batch was checked to hold host files");
+        running.result = Some(read_now(file, r.offset, r.len));
+        // The request, and with it perhaps the last hold on its file, goes before the batch can end.
+        drop(r);
+        drop(running);
+        true
+    }
+}
+
+impl Pool {
+    pub(super) fn new(max: usize) -> Arc<Pool> {
+        Arc::new(Pool {
+            state: Mutex::new(PoolState::default()),
+            wake: Condvar::new(),
+            max,
+        })
+    }
+
+    /// Starts a batch; every file is a [`HostFile`].
+    pub(super) fn start(self: &Arc<Pool>, reads: Vec<ReadRequest>) -> PoolBatch {
+        let n = reads.len();
+        let batch = Arc::new(Batch::default());
+        batch.state.lock().todo = reads.into_iter().enumerate().collect();
+        let mut state = self.state.lock();
+        state.work.extend((0..n).map(|_| Arc::clone(&batch)));
+        let missing = state.work.len().saturating_sub(state.idle);
+        for _ in 0..missing.min(self.max.saturating_sub(state.threads)) {
+            if !self.spawn() {
+                break;
+            }
+            state.threads += 1;
+        }
+        let nobody = state.threads == 0;
+        drop(state);
+        self.wake.notify_all();
+        // No thread can be started: a caller that only asks `try_next` must get its reads all the same.
+        while nobody && batch.run_one() {}
+        PoolBatch { batch }
+    }
+
+    #[expect(
+        clippy::disallowed_types,
+        reason = "these threads only move bytes for a kernel without io_uring; they decide nothing a test could own"
+    )]
+    fn spawn(self: &Arc<Pool>) -> bool {
+        let pool = Arc::clone(self);
+        std::thread::Builder::new()
+            .name("basalt-read".into())
+            .spawn(move || pool.work())
+            .is_ok()
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(batch) = state.work.pop_front() {
+                drop(state);
+                batch.run_one();
+                // Also before the lock: the last hold on a batch may close files.
+                drop(batch);
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let late = self.wake.wait_for(&mut state, IDLE).timed_out();
+            state.idle -= 1;
+            if late && state.work.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+/// One batch as its caller holds it.
+pub(super) struct PoolBatch {
+    batch: Arc<Batch>,
+}
+
+impl ReadCompletions for PoolBatch {
+    fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        loop {
+            let mut state = self.batch.state.lock();
+            if let Some(r) = state.done.pop_front() {
+                return Some(r);
+            }
+            if state.todo.is_empty() {
+                if state.running == 0 {
+                    return None;
+                }
+                self.batch.ended_one.wait(&mut state);
+                continue;
+            }
+            drop(state);
+            self.batch.run_one();
+        }
+    }
+
+    fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        self.batch.state.lock().done.pop_front()
+    }
+}
+
+impl Drop for PoolBatch {
+    fn drop(&mut self) {
+        let mut state = self.batch.state.lock();
+        let unread = std::mem::take(&mut state.todo);
+        while state.running > 0 {
+            self.batch.ended_one.wait(&mut state);
+        }
+        drop(state);
+        drop(unread);
+    }
+}

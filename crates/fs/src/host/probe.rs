@@ -1,0 +1,168 @@
+//! What the device and kernel filesystem under a directory can do: direct I/O or not, its alignment, and
+//! whether one device flush may stand for the syncs of several files. Nothing here is promised to callers; it
+//! decides which of two correct ways is taken.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::{AlignedBuf, DIRECT_ALIGN};
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+const EXT4_MAGIC: u64 = 0xef53;
+
+/// Alignment that direct I/O on one file or device asks for, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirectAlign {
+    /// Of file offsets and lengths.
+    pub(super) offset: usize,
+    /// Of memory.
+    pub(super) memory: usize,
+}
+
+/// What is known of one device's filesystem.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Direct I/O's alignment, or the reason it is not used.
+    pub(super) direct: Result<DirectAlign, &'static str>,
+    /// An overwrite of written extents changes no metadata that a read needs, and `fdatasync` of any file
+    /// flushes the device's cache. True for ext4 where the kernel itself vouches for direct I/O (which also
+    /// rules out `data=journal` and encrypted files): it never relocates a written block.
+    pub(super) overwrites_in_place: bool,
+}
+
+/// What `statx` says of an open file.
+pub(super) struct FileFacts {
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+    pub(super) size: u64,
+    pub(super) links: u32,
+    pub(super) is_dir: bool,
+    /// `Some(None)` when the kernel says that this file takes no direct I/O; `None` when it says nothing.
+    pub(super) direct: Option<Option<DirectAlign>>,
+}
+
+pub(super) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
+    let want = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+    let s = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)?;
+    let told = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    Ok(FileFacts {
+        dev: rustix::fs::makedev(s.stx_dev_major, s.stx_dev_minor),
+        ino: s.stx_ino,
+        size: s.stx_size,
+        links: s.stx_nlink,
+        is_dir: rustix::fs::FileType::from_raw_mode(s.stx_mode.into())
+            == rustix::fs::FileType::Directory,
+        direct: told.then(|| {
+            let (offset, memory) = (
+                s.stx_dio_offset_align as usize,
+                s.stx_dio_mem_align as usize,
+            );
+            (offset != 0 && memory != 0).then_some(DirectAlign { offset, memory })
+        }),
+    })
+}
+
+/// The nearest directory at or above `path` that exists.
+pub(super) fn existing_ancestor(path: &Path) -> PathBuf {
+    for p in path.ancestors() {
+        let p = if p.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            p
+        };
+        if rustix::fs::stat(p).is_ok_and(|s| {
+            rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::Directory
+        }) {
+            return p.to_path_buf();
+        }
+    }
+    PathBuf::from("/")
+}
+
+fn nameless_file(dir: &Path) -> rustix::io::Result<OwnedFd> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    match rustix::fs::open(dir, flags | OFlags::TMPFILE, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
+        other => return other,
+    }
+    let name = dir.join(format!(
+        ".basalt-probe-{}",
+        rustix::process::getpid().as_raw_nonzero()
+    ));
+    let fd = rustix::fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL, mode);
+    // The probe must not stay behind, opened or not: EXCL makes the name ours.
+    if fd.is_ok() {
+        let _ = rustix::fs::unlink(&name);
+    }
+    fd
+}
+
+/// Tries direct I/O in a directory with a file that has no name.
+pub(super) fn probe(dir: &Path) -> Place {
+    let magic = rustix::fs::statfs(dir).map_or(0, |s| s.f_type as u64);
+    if matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC) {
+        return Place {
+            direct: Err("the directory is in memory"),
+            overwrites_in_place: false,
+        };
+    }
+    let fd = match nameless_file(dir) {
+        Ok(fd) => fd,
+        Err(Errno::INVAL) => {
+            return Place {
+                direct: Err("the filesystem refuses direct I/O"),
+                overwrites_in_place: false,
+            };
+        }
+        // Not writable by us: nothing will be appended here, and each opened file speaks for itself.
+        Err(_) => {
+            return Place {
+                direct: Ok(DirectAlign {
+                    offset: DIRECT_ALIGN,
+                    memory: DIRECT_ALIGN,
+                }),
+                overwrites_in_place: false,
+            };
+        }
+    };
+    if let Ok(facts) = file_facts(fd.as_fd())
+        && let Some(told) = facts.direct
+    {
+        return match told {
+            Some(align) if align.offset <= DIRECT_ALIGN => Place {
+                direct: Ok(align),
+                overwrites_in_place: magic == EXT4_MAGIC,
+            },
+            Some(_) => Place {
+                direct: Err("direct I/O needs blocks above 4096 bytes here"),
+                overwrites_in_place: false,
+            },
+            None => Place {
+                direct: Err("the filesystem refuses direct I/O"),
+                overwrites_in_place: false,
+            },
+        };
+    }
+    // A kernel before 6.1: find the unit by trial.
+    let page = AlignedBuf::zeroed_direct(2 * DIRECT_ALIGN);
+    for unit in [512, 1024, 2048, DIRECT_ALIGN] {
+        if rustix::io::pwrite(&fd, &page[..unit], unit as u64) == Ok(unit) {
+            return Place {
+                direct: Ok(DirectAlign {
+                    offset: unit,
+                    memory: DIRECT_ALIGN,
+                }),
+                overwrites_in_place: false,
+            };
+        }
+    }
+    Place {
+        direct: Err("direct writes fail on this filesystem"),
+        overwrites_in_place: false,
+    }
+}

@@ -1,0 +1,183 @@
+//! The system calls that move bytes, with their accounting, their retry rules, and (in tests) their faults.
+//!
+//! Promise: an interrupted read or write is continued; a sync is never repeated, whatever its error, because
+//! the kernel forgets dirty pages it failed to write and a second call would report a success that is none.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::io::{Errno, Result};
+
+use crate::FsStats;
+
+/// The kernel's limit on buffers in one vectored call.
+const IOV_MAX: usize = 1024;
+
+/// What a write counts as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Account {
+    Append,
+    Prewrite,
+}
+
+/// Which call a test wants to fail, and how.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The next write fails.
+    Write(Errno),
+    /// The next write moves this many bytes, the one after it fails.
+    ShortWrite(usize, Errno),
+    /// The next sync fails.
+    Sync(Errno),
+}
+
+/// Counters of one filesystem and the calls that feed them.
+#[derive(Default)]
+pub(super) struct Sys {
+    bytes_written: AtomicU64,
+    bytes_prewritten: AtomicU64,
+    bytes_read: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    syncs: AtomicU64,
+    #[cfg(test)]
+    pub(super) faults: parking_lot::Mutex<std::collections::VecDeque<Fault>>,
+}
+
+impl Sys {
+    pub(super) fn stats(&self) -> FsStats {
+        FsStats {
+            bytes_written: self.bytes_written.load(Relaxed),
+            bytes_prewritten: self.bytes_prewritten.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            syncs: self.syncs.load(Relaxed),
+        }
+    }
+
+    /// Counts one read call that returned `n` bytes.
+    pub(super) fn count_read(&self, n: usize) {
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes_read.fetch_add(n as u64, Relaxed);
+    }
+
+    #[cfg(test)]
+    fn write_fault(&self) -> Option<Result<usize>> {
+        let mut faults = self.faults.lock();
+        match faults.front().copied() {
+            Some(Fault::Write(e)) => {
+                faults.pop_front();
+                Some(Err(e))
+            }
+            Some(Fault::ShortWrite(n, e)) => {
+                faults[0] = Fault::Write(e);
+                Some(Ok(n))
+            }
+            _ => None,
+        }
+    }
+
+    fn pwritev(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        self.writes.fetch_add(1, Relaxed);
+        #[cfg(test)]
+        match self.write_fault() {
+            Some(Ok(n)) => {
+                let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+                // The test file takes the short write through its page cache; alignment does not matter.
+                return rustix::io::pwrite(fd, &all[..n.min(all.len())], offset);
+            }
+            Some(Err(e)) => return Err(e),
+            None => {}
+        }
+        loop {
+            match rustix::io::pwritev(fd, &bufs[..bufs.len().min(IOV_MAX)], offset) {
+                Err(Errno::INTR) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes all of `bufs` at `offset`. With `unit`, progress must stay on its multiples, as direct I/O needs.
+    /// After an error any part of the bytes may be in the file.
+    pub(super) fn write_all(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &[IoSlice<'_>],
+        mut offset: u64,
+        unit: Option<usize>,
+        account: Account,
+    ) -> Result<()> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        if total == 0 {
+            return Ok(());
+        }
+        let mut left = total;
+        let mut step = |bufs: &[IoSlice<'_>]| -> Result<usize> {
+            let n = self.pwritev(fd, bufs, offset)?;
+            // A write that moves nothing, or part of a sector, would loop for ever or lose its alignment.
+            if n == 0 || (n < left && unit.is_some_and(|u| n % u != 0)) {
+                return Err(Errno::IO);
+            }
+            offset += n as u64;
+            left -= n;
+            Ok(n)
+        };
+        let mut done = step(bufs)?;
+        if done < total {
+            let mut owned = bufs.to_vec();
+            let mut rest = &mut owned[..];
+            IoSlice::advance_slices(&mut rest, done);
+            while done < total {
+                let n = step(rest)?;
+                IoSlice::advance_slices(&mut rest, n);
+                done += n;
+            }
+        }
+        match account {
+            Account::Append => &self.bytes_written,
+            Account::Prewrite => &self.bytes_prewritten,
+        }
+        .fetch_add(total as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Moves bytes that an append wrote ahead of need to the account of those.
+    pub(super) fn recount_as_prewritten(&self, n: usize) {
+        self.bytes_written.fetch_sub(n as u64, Relaxed);
+        self.bytes_prewritten.fetch_add(n as u64, Relaxed);
+    }
+
+    fn count_sync(&self) -> Result<()> {
+        self.syncs.fetch_add(1, Relaxed);
+        #[cfg(test)]
+        {
+            let mut faults = self.faults.lock();
+            if let Some(Fault::Sync(e)) = faults.front().copied() {
+                faults.pop_front();
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Data, and the metadata needed to read it back. Called once, never repeated.
+    pub(super) fn fdatasync(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.count_sync()?;
+        rustix::fs::fdatasync(fd)
+    }
+
+    /// Data and all metadata. Called once, never repeated.
+    pub(super) fn fsync(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.count_sync()?;
+        rustix::fs::fsync(fd)
+    }
+
+    /// Counts and does a sync of a directory.
+    pub(super) fn fsync_dir(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.count_sync()?;
+        sync()
+    }
+}

@@ -1,0 +1,294 @@
+//! Batched reads through io_uring. A leaf module with `unsafe`.
+//!
+//! # Invariant
+//! From the moment an entry is in the submission queue until its completion was taken from the completion queue,
+//! the kernel may write into the spare memory of the slot it names and use the slot's descriptor. A slot (its
+//! buffer, and the file that owns the descriptor) is therefore freed only by [`RingBatch::settle`], after its completion. A
+//! batch dropped early waits for all of its completions. Where waiting itself fails for good, ring and slots are leaked.
+//! A batch that is itself leaked leaks them too. Slots may move: the buffer's memory is on the heap and does not.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use io_uring::{IoUring, Probe, opcode, types};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::Shared;
+use super::file::HostFile;
+use super::read::ReadOp;
+use crate::{Bytes, Error, ErrorKind, File, ReadCompletions, ReadRequest, Result};
+
+/// Reads of one batch that are in flight at a time.
+const DEPTH: u32 = 64;
+/// Rings kept between batches.
+const IDLE_MAX: usize = 4;
+
+/// Rings between batches.
+#[derive(Default)]
+pub(super) struct RingPool {
+    idle: Mutex<Vec<IoUring>>,
+}
+
+impl RingPool {
+    /// A pool with one ring in it, if the kernel offers io_uring and its plain read.
+    pub(super) fn probe() -> io::Result<RingPool> {
+        let ring = IoUring::new(DEPTH)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Read::CODE) || !ring.params().is_feature_nodrop() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(RingPool {
+            idle: Mutex::new(vec![ring]),
+        })
+    }
+
+    /// A ring that is in no batch; none when the process has no room for another.
+    pub(super) fn take(&self) -> Option<IoUring> {
+        let idle = self.idle.lock().pop();
+        idle.or_else(|| IoUring::new(DEPTH).ok())
+    }
+
+    fn give(&self, ring: IoUring) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX {
+            idle.push(ring);
+        }
+    }
+}
+
+struct Slot {
+    index: usize,
+    file: Arc<dyn File>,
+    op: ReadOp,
+}
+
+fn host(file: &Arc<dyn File>) -> &HostFile {
+    file.as_any()
+        .downcast_ref()
+        .expect("the batch was checked to hold host files")
+}
+
+/// A batch of reads in a ring of its own.
+pub(super) struct RingBatch {
+    shared: Arc<Shared>,
+    /// `None` once it was given back or given up.
+    ring: Option<IoUring>,
+    queue: VecDeque<(usize, ReadRequest)>,
+    /// A slot's place in this list is its entry's user data.
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    in_flight: usize,
+    ready: VecDeque<(usize, Result<Bytes>)>,
+}
+
+impl RingBatch {
+    /// Starts a batch; every file is a [`HostFile`].
+    pub(super) fn start(shared: Arc<Shared>, ring: IoUring, reads: Vec<ReadRequest>) -> RingBatch {
+        let depth = reads.len().min(DEPTH as usize);
+        let mut batch = RingBatch {
+            shared,
+            ring: Some(ring),
+            queue: reads.into_iter().enumerate().collect(),
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            in_flight: 0,
+            ready: VecDeque::new(),
+        };
+        batch.refill();
+        batch
+    }
+
+    /// Fills free slots from the queue and hands them to the kernel.
+    fn refill(&mut self) {
+        let before = self.in_flight;
+        while !self.queue.is_empty()
+            && let Some(place) = self.free.pop()
+        {
+            let (index, r) = self.queue.pop_front().expect("not empty");
+            let op = ReadOp::plan(host(&r.file), r.offset, r.len);
+            if op.done() {
+                self.free.push(place);
+                self.ready.push_back((index, Ok(op.finish())));
+                continue;
+            }
+            self.slots[place] = Some(Slot {
+                index,
+                file: r.file,
+                op,
+            });
+            self.push(place);
+        }
+        if self.in_flight > before {
+            self.enter(0);
+        }
+    }
+
+    /// Queues the next call of a slot.
+    fn push(&mut self, place: usize) {
+        let slot = self.slots[place].as_mut().expect("a slot in use");
+        let (offset, len) = slot.op.next_call();
+        let fd = types::Fd(slot.op.fd(host(&slot.file)).as_raw_fd());
+        let memory = &mut slot.op.memory().spare_mut()[..len];
+        let len = u32::try_from(len).expect("a call is at most 1 GiB");
+        let entry = opcode::Read::new(fd, memory.as_mut_ptr().cast::<u8>(), len)
+            .offset(offset)
+            .build()
+            .user_data(place as u64);
+        let ring = self.ring.as_mut().expect("a running batch has a ring");
+        // SAFETY: the memory is spare capacity of the slot's buffer, `len` bytes of it; by the module's invariant
+        // it and the descriptor outlive the entry.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        assert!(
+            pushed.is_ok(),
+            "a ring of {DEPTH} entries takes {DEPTH} reads"
+        );
+        self.in_flight += 1;
+    }
+
+    /// Hands queued entries to the kernel and waits for `want` completions. False when the ring is broken.
+    fn enter(&mut self, want: usize) -> bool {
+        let Some(ring) = self.ring.as_mut() else {
+            return false;
+        };
+        if want == 0 && ring.submission().is_empty() {
+            return true;
+        }
+        match ring.submit_and_wait(want) {
+            Ok(_) => true,
+            // Entries that were not taken stay queued and go along with the next call.
+            Err(e) => match Errno::from_io_error(&e) {
+                Some(Errno::INTR) => true,
+                Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
+                    std::thread::yield_now();
+                    true
+                }
+                _ => {
+                    self.give_up(&e);
+                    false
+                }
+            },
+        }
+    }
+
+    /// The ring cannot be waited on: what the kernel may still write to is leaked, and every read fails.
+    fn give_up(&mut self, e: &io::Error) {
+        std::mem::forget(self.ring.take());
+        let failed = |index| {
+            let text = format!("the batch's io_uring failed: {e}");
+            (index, Err(Error::new(ErrorKind::Io, text)))
+        };
+        for slot in self.slots.iter_mut().filter_map(Option::take) {
+            self.ready.push_back(failed(slot.index));
+            std::mem::forget(slot);
+        }
+        for (index, _) in self.queue.drain(..) {
+            self.ready.push_back(failed(index));
+        }
+        self.free.clear();
+        self.in_flight = 0;
+    }
+
+    /// Takes all completions that are there. Returns how many.
+    fn reap(&mut self) -> usize {
+        let mut taken = 0;
+        loop {
+            let Some(ring) = self.ring.as_mut() else {
+                return taken;
+            };
+            let Some(cqe) = ring.completion().next() else {
+                return taken;
+            };
+            taken += 1;
+            self.in_flight -= 1;
+            let place = usize::try_from(cqe.user_data()).expect("we numbered the slots");
+            self.settle(place, cqe.result());
+        }
+    }
+
+    /// A completion arrived for this slot: the kernel is done with its memory.
+    fn settle(&mut self, place: usize, result: i32) {
+        let slot = self.slots[place].as_mut().expect("a slot in flight");
+        let file = host(&slot.file);
+        let outcome = if result >= 0 {
+            let n = result as usize;
+            let (_, asked) = slot.op.next_call();
+            assert!(
+                n <= asked,
+                "the kernel read {n} bytes where {asked} were asked"
+            );
+            // SAFETY: the completion says that the kernel initialised the first n bytes of the spare memory.
+            unsafe { slot.op.memory().advance(n) };
+            file.sys().count_read(n);
+            slot.op.came(n);
+            if !slot.op.done() {
+                self.push(place);
+                return;
+            }
+            Ok(())
+        } else {
+            match Errno::from_raw_os_error(-result) {
+                // The thread that submitted it ended, or the kernel could not queue it: read it here.
+                Errno::INTR | Errno::AGAIN | Errno::CANCELED => {
+                    slot.op.run(file).map_err(io::Error::from)
+                }
+                e => Err(e.into()),
+            }
+        };
+        let slot = self.slots[place].take().expect("checked above");
+        self.free.push(place);
+        let bytes = match outcome {
+            Ok(()) => Ok(slot.op.finish()),
+            Err(e) => Err(slot.op.error(host(&slot.file), e)),
+        };
+        self.ready.push_back((slot.index, bytes));
+    }
+}
+
+impl ReadCompletions for RingBatch {
+    fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        loop {
+            if let Some(r) = self.try_next() {
+                return Some(r);
+            }
+            if self.in_flight == 0 {
+                return None;
+            }
+            self.enter(1);
+        }
+    }
+
+    fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        if self.reap() > 0 {
+            // Continued reads were queued by `settle`; new ones take the free slots.
+            self.refill();
+            self.enter(0);
+        }
+        self.ready.pop_front()
+    }
+}
+
+impl Drop for RingBatch {
+    fn drop(&mut self) {
+        self.queue.clear();
+        while self.in_flight > 0 {
+            self.enter(1);
+            self.reap();
+        }
+        if let Some(ring) = self.ring.take() {
+            self.shared.give_ring(ring);
+        }
+    }
+}
+
+impl Shared {
+    fn give_ring(&self, ring: IoUring) {
+        if let super::Reader::Ring(pool, _) = &self.reader {
+            pool.give(ring);
+        }
+    }
+}
