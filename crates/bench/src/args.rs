@@ -29,7 +29,6 @@ pub struct Args {
 #[derive(Subcommand, Debug, Clone)]
 pub enum Workload {
     /// Puts that are durable when they return, in slices between the device's own synced overwrites
-    #[command(mut_arg("value_size", |a| a.default_value("1K")))]
     DurablePut(Common),
     /// Every key once, in random order; then waits for compactions
     Fill(Common),
@@ -63,7 +62,6 @@ pub enum Workload {
         read_percent: u8,
     },
     /// The device alone, without any engine
-    #[command(mut_arg("value_size", |a| a.default_value("1K")))]
     Device(Common),
 }
 
@@ -102,9 +100,9 @@ pub struct Common {
     /// Bytes of a key, at least 8
     #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_size)]
     pub key_size: u64,
-    /// Bytes of a value
-    #[arg(long, value_name = "BYTES", default_value = "128", value_parser = parse_size)]
-    pub value_size: u64,
+    /// Bytes of a value [default: 1K for durable-put and device, 128 for the others]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub value_size: Option<u64>,
     /// How many different keys
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub keys: u64,
@@ -166,6 +164,15 @@ impl Workload {
         }
     }
 
+    /// Bytes of a value.
+    pub fn value_size(&self) -> u64 {
+        let usual = match self {
+            Workload::DurablePut(_) | Workload::Device(_) => 1024,
+            _ => 128,
+        };
+        self.common().value_size.unwrap_or(usual)
+    }
+
     /// Its name in reports.
     pub fn name(&self) -> &'static str {
         match self {
@@ -190,10 +197,12 @@ impl Common {
                 basalt::lsm::MAX_KEY_LEN
             ));
         }
-        if self.value_size > basalt::lsm::MAX_VALUE_LEN as u64 {
+        if let Some(n) = self
+            .value_size
+            .filter(|&n| n > basalt::lsm::MAX_VALUE_LEN as u64)
+        {
             return Err(format!(
-                "--value-size is {}; it is at most {}",
-                self.value_size,
+                "--value-size is {n}; it is at most {}",
                 basalt::lsm::MAX_VALUE_LEN
             ));
         }
@@ -204,7 +213,10 @@ impl Common {
             return Err("--threads is at most 1024".into());
         }
         if !(0.0..=1.0).contains(&self.compressible) {
-            return Err(format!("--compressible is {}; it is from 0 to 1", self.compressible));
+            return Err(format!(
+                "--compressible is {}; it is from 0 to 1",
+                self.compressible
+            ));
         }
         if self.cache > self.memory {
             return Err("--cache is more than --memory, of which it is a part".into());
@@ -216,7 +228,9 @@ impl Common {
 /// A number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the same).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M or 1G");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| bad())?;
     let shift = match text[digits..].to_ascii_lowercase().as_str() {
         "" | "b" => 0,

@@ -47,10 +47,13 @@ impl Counters {
     pub fn read(&self, fs: FsStats) -> Counts {
         Counts {
             fs,
-            process: read_kernel_file(Path::new("/proc/self/io")).and_then(|t| {
-                Some((field(&t, "read_bytes:")?, field(&t, "write_bytes:")?))
-            }),
-            disk: self.stat.as_deref().and_then(read_kernel_file).and_then(|t| parse_stat(&t)),
+            process: read_kernel_file(Path::new("/proc/self/io"))
+                .and_then(|t| Some((field(&t, "read_bytes:")?, field(&t, "write_bytes:")?))),
+            disk: self
+                .stat
+                .as_deref()
+                .and_then(read_kernel_file)
+                .and_then(|t| parse_stat(&t)),
         }
     }
 }
@@ -123,14 +126,20 @@ fn field(text: &str, name: &str) -> Option<u64> {
 /// filesystems, overlays).
 pub fn block_device(dir: &Path) -> Option<PathBuf> {
     let dev = rustix::fs::stat(dir).ok()?.st_dev;
-    let number = |dev| PathBuf::from(format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev)));
-    if rustix::fs::stat(&number(dev)).is_ok() {
+    let number = |dev| {
+        PathBuf::from(format!(
+            "/sys/dev/block/{}:{}",
+            rustix::fs::major(dev),
+            rustix::fs::minor(dev)
+        ))
+    };
+    if rustix::fs::stat(number(dev)).is_ok() {
         return Some(number(dev));
     }
     // Filesystems over several devices have a number of their own: the mount table names the device.
     let (_, source) = mount_of(dir)?;
     let dev = rustix::fs::stat(source.as_str()).ok()?.st_rdev;
-    (source.starts_with("/dev/") && rustix::fs::stat(&number(dev)).is_ok()).then(|| number(dev))
+    (source.starts_with("/dev/") && rustix::fs::stat(number(dev)).is_ok()).then(|| number(dev))
 }
 
 /// Filesystem type and source of the mount that holds `dir`.
@@ -148,7 +157,11 @@ pub fn mount_of(dir: &Path) -> Option<(String, String)> {
 
 /// Begins a new peak of resident memory, where the kernel lets us.
 pub fn reset_peak_rss() {
-    if let Ok(fd) = rustix::fs::open("/proc/self/clear_refs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+    if let Ok(fd) = rustix::fs::open(
+        "/proc/self/clear_refs",
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
         let _ = rustix::io::write(&fd, b"5");
     }
 }

@@ -20,7 +20,13 @@ const STAMP: usize = 8;
 
 impl Data {
     /// For `keys` keys. `compressible` is the part of a value that compression can take away.
-    pub fn new(seed: u64, keys: u64, key_size: usize, value_size: usize, compressible: f64) -> Data {
+    pub fn new(
+        seed: u64,
+        keys: u64,
+        key_size: usize,
+        value_size: usize,
+        compressible: f64,
+    ) -> Data {
         let random = Random::from_seed(seed ^ 0x706f_6f6c);
         let mut pool = Vec::with_capacity(1 << 20);
         // Pieces of a hundred bytes, each begun with as many random ones as are not to go away and continued
@@ -48,6 +54,16 @@ impl Data {
     /// How many keys there are.
     pub fn keys(&self) -> u64 {
         self.keys
+    }
+
+    /// Bytes of a value.
+    pub fn value_size(&self) -> usize {
+        self.value_size
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Bytes of one entry.

@@ -8,9 +8,14 @@ use std::path::Path;
 pub fn describe(dir: &Path) -> Value {
     let uname = rustix::system::uname();
     let line = |file: &str, name: &str| {
-        read_kernel_file(Path::new(file))?
-            .lines()
-            .find_map(|l| Some(l.strip_prefix(name)?.trim_start_matches([':', ' ', '\t']).trim().to_string()))
+        read_kernel_file(Path::new(file))?.lines().find_map(|l| {
+            Some(
+                l.strip_prefix(name)?
+                    .trim_start_matches([':', ' ', '\t'])
+                    .trim()
+                    .to_string(),
+            )
+        })
     };
     let memory = line("/proc/meminfo", "MemTotal")
         .and_then(|t| t.split(' ').next()?.parse::<u64>().ok())

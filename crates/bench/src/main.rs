@@ -14,7 +14,12 @@ struct Cli {
 fn main() -> ExitCode {
     match basalt_bench::run(Cli::parse().args) {
         Ok(code) => ExitCode::from(code),
-        Err(stop) if stop.output.as_ref().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) => {
+        Err(stop)
+            if stop
+                .output
+                .as_ref()
+                .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) =>
+        {
             ExitCode::SUCCESS
         }
         Err(stop) => {

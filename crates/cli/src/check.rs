@@ -5,7 +5,7 @@ use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
 use crate::point::say;
 use crate::progress::{self, human_bytes};
 use crate::store::{environment, must_exist};
-use basalt::Db;
+use basalt::{Db, Options};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fmt::Write;
@@ -27,7 +27,7 @@ pub fn check(args: args::Check) -> Outcome {
     must_exist(dir)?;
     let env = environment(dir)?;
     let bar = progress::bytes("checking", Some(0));
-    let report = Db::verify_store(&env, "", &basalt_server::store_options(), &mut moves(&bar));
+    let report = Db::verify_store(&env, "", &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
     let report = report.map_err(|e| Failure::store(dir, e))?;
     let sound = report.damage.is_empty();
@@ -56,10 +56,16 @@ pub fn check(args: args::Check) -> Outcome {
             let _ = writeln!(text, "damage: {e}");
         }
         for name in &report.orphans {
-            let _ = writeln!(text, "belongs to nothing: {name} (harmless; the next open removes it)");
+            let _ = writeln!(
+                text,
+                "belongs to nothing: {name} (harmless; the next open removes it)"
+            );
         }
         for tail in &report.torn_tails {
-            let _ = writeln!(text, "torn end of a log: {tail} (normal after a crash; the next open cuts it)");
+            let _ = writeln!(
+                text,
+                "torn end of a log: {tail} (normal after a crash; the next open cuts it)"
+            );
         }
         let walked = format!(
             "{} files, {}, {} entries",
@@ -107,7 +113,7 @@ pub fn repair(args: args::Repair) -> Outcome {
     }
     let env = environment(dir)?;
     let bar = progress::bytes("repairing", Some(0));
-    let report = Db::repair(&env, "", &basalt_server::store_options(), &mut moves(&bar));
+    let report = Db::repair(&env, "", &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
     let report = report.map_err(|e| Failure::store(dir, e))?;
     let whole = report.lost.is_empty();
@@ -132,7 +138,11 @@ pub fn repair(args: args::Repair) -> Outcome {
             "{} tables and {} entries kept; {}",
             report.tables_kept,
             report.entries_kept,
-            if whole { "nothing is lost" } else { "what is lost is named above" }
+            if whole {
+                "nothing is lost"
+            } else {
+                "what is lost is named above"
+            }
         );
         say(&text)?;
     }

@@ -36,7 +36,15 @@ pub fn export(args: args::Export) -> Outcome {
     let mut counts = Counts::default();
     let cursor = store.cursor(&prefix, None, None, false)?;
     match &args.files {
-        Some(dir) => to_folder(cursor, dir, args.overwrite, &store, prefix.len(), &bar, &mut counts)?,
+        Some(dir) => to_folder(
+            cursor,
+            dir,
+            args.overwrite,
+            &store,
+            prefix.len(),
+            &bar,
+            &mut counts,
+        )?,
         None => to_lines(cursor, &args, &bar, &mut counts)?,
     }
     bar.finish_and_clear();
@@ -85,11 +93,14 @@ fn expected_entries(store: &Store, prefix: &[u8]) -> Option<u64> {
     (stats.memtable_bytes == 0 && entries > 0).then_some(entries)
 }
 
+/// Key, value and expiry of a string.
+type StringEntry = (Vec<u8>, basalt::Bytes, Option<u64>);
+
 /// The next entry that is a string.
 fn next_string(
     cursor: &mut Cursor<'_>,
     counts: &mut Counts,
-) -> Result<Option<(Vec<u8>, basalt::Bytes, Option<u64>)>, Failure> {
+) -> Result<Option<StringEntry>, Failure> {
     loop {
         match cursor.next_entry()? {
             None => return Ok(None),
@@ -199,9 +210,13 @@ enum Output {
 impl Output {
     fn create(name: &Path) -> Result<Output, Failure> {
         let mut temporary = name.as_os_str().to_owned();
-        temporary.push(format!(".partial-{}", rustix::process::getpid().as_raw_nonzero()));
+        temporary.push(format!(
+            ".partial-{}",
+            rustix::process::getpid().as_raw_nonzero()
+        ));
         let temporary = PathBuf::from(temporary);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&temporary, flags, Mode::from_raw_mode(0o666))
             .map_err(|e| Failure::os("make", name, e))?;
         Ok(Output::File {
@@ -234,7 +249,8 @@ impl Output {
             } => {
                 file.sync_all()
                     .map_err(|e| Failure::output(&name.display().to_string(), e))?;
-                rustix::fs::rename(&*temporary, &*name).map_err(|e| Failure::os("name", name, e))?;
+                rustix::fs::rename(&*temporary, &*name)
+                    .map_err(|e| Failure::os("name", name, e))?;
                 *temporary = PathBuf::new();
                 Ok(())
             }

@@ -18,7 +18,7 @@ use std::path::Path;
 type Identity = (u64, u64);
 
 fn identity(stat: &fs::Stat) -> Identity {
-    (stat.st_dev as u64, stat.st_ino as u64)
+    (stat.st_dev, stat.st_ino)
 }
 
 /// What a walk leaves out.
@@ -294,7 +294,9 @@ impl FolderWriter {
         let dir = self.open.last().map_or(&self.root, |(_, fd)| fd);
         if self.replace {
             if name.starts_with(TEMPORARY.as_bytes()) {
-                return Err(Refused::Key("its name is one that export itself uses".into()));
+                return Err(Refused::Key(
+                    "its name is one that export itself uses".into(),
+                ));
             }
             // A new file takes the old one's name when it is whole: a reader never sees half of it, and a
             // link in its place is replaced, not followed.
@@ -403,7 +405,8 @@ mod tests {
     struct Scratch(PathBuf);
     impl Scratch {
         fn new(name: &str) -> Scratch {
-            let dir = std::env::temp_dir().join(format!("basalt-folder-{}-{name}", std::process::id()));
+            let dir =
+                std::env::temp_dir().join(format!("basalt-folder-{}-{name}", std::process::id()));
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir_all(&dir).unwrap();
             Scratch(dir)
@@ -421,9 +424,7 @@ mod tests {
     }
 
     fn paths(walk: &mut Walk) -> Vec<String> {
-        walk.by_ref()
-            .map(|f| brief(&f.unwrap().path))
-            .collect()
+        walk.by_ref().map(|f| brief(&f.unwrap().path)).collect()
     }
 
     #[test]
@@ -464,7 +465,17 @@ mod tests {
         std::os::unix::fs::symlink("..", inside.join("up")).unwrap();
         std::os::unix::fs::symlink("../gone", inside.join("dangling")).unwrap();
         for key in [
-            &b""[..], b"/etc/x", b"..", b"../x", b"a/../../x", b"a//b", b"a/", b"./a", b"a\0b", b"up/x", b"dangling",
+            &b""[..],
+            b"/etc/x",
+            b"..",
+            b"../x",
+            b"a/../../x",
+            b"a//b",
+            b"a/",
+            b"./a",
+            b"a\0b",
+            b"up/x",
+            b"dangling",
         ] {
             match w.write(key, b"x") {
                 Err(Refused::Key(_)) => {}
@@ -479,7 +490,10 @@ mod tests {
         let mut w = FolderWriter::new(&inside, true).unwrap().unwrap();
         w.write(b"dangling", b"now a file").unwrap();
         assert!(matches!(w.write(b"up/x", b"x"), Err(Refused::Key(_))));
-        assert_eq!(std::fs::read(inside.join("dangling")).unwrap(), b"now a file");
+        assert_eq!(
+            std::fs::read(inside.join("dangling")).unwrap(),
+            b"now a file"
+        );
         let names: Vec<_> = std::fs::read_dir(&s.0).unwrap().collect();
         assert_eq!(names.len(), 1, "only the folder itself: {names:?}");
     }
@@ -509,8 +523,15 @@ mod tests {
         }
         w.sync().unwrap();
         assert!(!is_inside(&to, &from) && is_inside(&to, &to) && is_inside(&to, &s.0));
-        assert!(FolderWriter::new(&to, false).unwrap().is_none(), "it is not empty");
-        let diff = std::process::Command::new("diff").arg("-r").arg(&from).arg(&to).output();
+        assert!(
+            FolderWriter::new(&to, false).unwrap().is_none(),
+            "it is not empty"
+        );
+        let diff = std::process::Command::new("diff")
+            .arg("-r")
+            .arg(&from)
+            .arg(&to)
+            .output();
         if let Ok(diff) = diff {
             assert!(diff.status.success(), "{diff:?}");
         }

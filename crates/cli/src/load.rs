@@ -8,10 +8,9 @@ use crate::args;
 use crate::escape::brief;
 use crate::failure::{Failure, Outcome};
 use crate::folder::{LeftOut, Walk, bytes_of, measure, open_named};
-use crate::point::check_lengths;
 use crate::progress;
 use crate::record::{Format, Line, Lines, MAX_LINE, Record};
-use crate::store::{Access, Store, argument};
+use crate::store::{Access, Limits, Store, argument};
 use basalt::{Ticket, WriteBatch, WriteOptions};
 use indicatif::ProgressBar;
 use std::collections::VecDeque;
@@ -59,6 +58,7 @@ pub fn load(args: args::Load) -> Outcome {
     let start = clock.now();
     let mut load = Load {
         store: &store,
+        limits: Limits::of(&args.which),
         prefix,
         skip_bad: args.skip_bad,
         batch: WriteBatch::new(),
@@ -83,9 +83,7 @@ pub fn load(args: args::Load) -> Outcome {
     drop(load);
     let took = clock.now().saturating_sub(start);
     let finished = finished.and_then(|()| store.close());
-    if let Err(e) = finished {
-        return Err(e);
-    }
+    finished?;
     if let Err(Failure::Told(sentence, code)) = ended {
         return Err(Failure::Told(
             format!("{sentence}; the {entries} entries before it are in the store and durable"),
@@ -111,6 +109,7 @@ enum Source<'a> {
 
 struct Load<'a> {
     store: &'a Store,
+    limits: Limits,
     prefix: Vec<u8>,
     skip_bad: bool,
     batch: WriteBatch,
@@ -123,7 +122,12 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    fn lines(&mut self, name: &str, input: Box<dyn BufRead + '_>, format: Format) -> Result<(), Failure> {
+    fn lines(
+        &mut self,
+        name: &str,
+        input: Box<dyn BufRead + '_>,
+        format: Format,
+    ) -> Result<(), Failure> {
         let mut lines = Lines::new(input, MAX_LINE);
         loop {
             let number = lines.number() + 1;
@@ -131,7 +135,9 @@ impl Load<'_> {
                 Err(e) => return Err(Failure::os("read", Path::new(name), e)),
                 Ok(None) => return Ok(()),
                 Ok(Some(Line::TooLong(used))) => (
-                    Err(format!("the line has {used} bytes, at most {MAX_LINE} are read; write a large value as value_b64")),
+                    Err(format!(
+                        "the line has {used} bytes, at most {MAX_LINE} are read; write a large value as value_b64"
+                    )),
                     used,
                 ),
                 Ok(Some(Line::Text(text, used))) => {
@@ -159,7 +165,12 @@ impl Load<'_> {
         }
         let mut walk = match Walk::new(dir, follow, Some(store_dir)) {
             Ok(walk) => walk,
-            Err(e) => return (Err(Failure::os("read the folder", dir, e)), LeftOut::default()),
+            Err(e) => {
+                return (
+                    Err(Failure::os("read the folder", dir, e)),
+                    LeftOut::default(),
+                );
+            }
         };
         let mut ended = Ok(());
         while let (Ok(()), Some(found)) = (&ended, walk.next()) {
@@ -176,10 +187,16 @@ impl Load<'_> {
         let name = |path: &[u8]| format!("{}/{}", brief(bytes_of(dir)), brief(path));
         let mut found = match found {
             Ok(found) => found,
-            Err(u) => return self.bad(format!("cannot read {}: {}", name(&u.path), std::io::Error::from(u.why))),
+            Err(u) => {
+                return self.bad(format!(
+                    "cannot read {}: {}",
+                    name(&u.path),
+                    std::io::Error::from(u.why)
+                ));
+            }
         };
         // The length first: a file too large is refused before it is read.
-        if let Err(why) = check_lengths(&[], found.len, || name(&found.path)) {
+        if let Err(why) = self.limits.check(&[], found.len, || name(&found.path)) {
             return self.bad(why);
         }
         let mut value = Vec::with_capacity(found.len as usize + 1);
@@ -201,7 +218,10 @@ impl Load<'_> {
         if !self.prefix.is_empty() {
             record.key.splice(..0, self.prefix.iter().copied());
         }
-        if let Err(why) = check_lengths(&record.key, record.value.len() as u64, &name) {
+        if let Err(why) = self
+            .limits
+            .check(&record.key, record.value.len() as u64, &name)
+        {
             return self.bad(why);
         }
         if let Err(e) = self.store.put(&mut self.batch, &record) {
@@ -227,7 +247,8 @@ impl Load<'_> {
         if self.skipped <= NAMED {
             self.bar.suspend(|| eprintln!("basalt: left out: {why}"));
         } else if self.skipped == NAMED + 1 {
-            self.bar.suspend(|| eprintln!("basalt: left out: and more, counted at the end"));
+            self.bar
+                .suspend(|| eprintln!("basalt: left out: and more, counted at the end"));
         }
         Ok(())
     }
@@ -277,12 +298,22 @@ fn report_left_out(left_out: &LeftOut) {
         "symbolic links",
         ": --follow-symlinks reads what they lead to",
     );
-    note(left_out.special, "socket, pipe or device", "sockets, pipes and devices", "");
+    note(
+        left_out.special,
+        "socket, pipe or device",
+        "sockets, pipes and devices",
+        "",
+    );
     note(
         left_out.empty_dirs,
         "directory without files",
         "directories without files",
         ": a store holds files, not directories",
     );
-    note(left_out.stores, "directory", "directories", ": it is the store itself");
+    note(
+        left_out.stores,
+        "directory",
+        "directories",
+        ": it is the store itself",
+    );
 }

@@ -5,8 +5,8 @@ use crate::escape::brief;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::folder::open_named;
 use crate::record::{Format, Record};
-use crate::store::{Access, Store, Value, argument};
-use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use crate::store::{Access, Limits, Store, Value, argument};
+use basalt::lsm::MAX_VALUE_LEN;
 use basalt::{WriteBatch, WriteOptions};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
@@ -22,7 +22,9 @@ pub fn put(args: args::Put) -> Outcome {
         }
         _ => read_value(std::io::stdin().lock(), Path::new("standard input"))?,
     };
-    check_lengths(&key, value.len() as u64, || brief(&key)).map_err(Failure::new)?;
+    Limits::of(&args.which)
+        .check(&key, value.len() as u64, || brief(&key))
+        .map_err(Failure::new)?;
     let store = Store::open(&args.which, Access::Write)?;
     let expire_at_ms = args
         .expire_in
@@ -50,27 +52,12 @@ fn read_value(from: impl Read, name: &Path) -> Result<Vec<u8>, Failure> {
     Ok(value)
 }
 
-/// Checks the engine's limits before a store is opened or a gigabyte copied; the error names what exceeds them.
-pub fn check_lengths(key: &[u8], value_len: u64, name: impl Fn() -> String) -> Result<(), String> {
-    if key.len() > MAX_KEY_LEN {
-        return Err(format!(
-            "{}: the key has {} bytes, at most {MAX_KEY_LEN} are allowed",
-            name(),
-            key.len()
-        ));
-    }
-    if value_len > MAX_VALUE_LEN as u64 {
-        return Err(format!(
-            "{}: the value has {value_len} bytes or more, at most {MAX_VALUE_LEN} (1 GiB) are allowed",
-            name()
-        ));
-    }
-    Ok(())
-}
-
 /// What to say of a value that is no string.
 fn other_type(key: &[u8], kind: &str) -> String {
-    format!("{} holds a {kind}, not a string; read it with a Redis client", brief(key))
+    format!(
+        "{} holds a {kind}, not a string; read it with a Redis client",
+        brief(key)
+    )
 }
 
 /// `basalt get`.
@@ -117,7 +104,9 @@ pub fn del(args: args::Del) -> Outcome {
             Value::Other(kind) => return Err(Failure::new(other_type(key, kind))),
             Value::Bytes(..) => {
                 there += 1;
-                store.delete(&mut batch, key).map_err(|e| store.failure(e))?;
+                store
+                    .delete(&mut batch, key)
+                    .map_err(|e| store.failure(e))?;
             }
         }
     }
@@ -139,8 +128,16 @@ pub fn scan(args: args::Scan) -> Outcome {
             .map(|a| argument(a, args.range.escaped))
             .transpose()
     };
-    let (prefix, from, to) = (of(&args.range.prefix)?, of(&args.range.from)?, of(&args.range.to)?);
-    let format = if args.json { Format::Jsonl } else { Format::Tsv };
+    let (prefix, from, to) = (
+        of(&args.range.prefix)?,
+        of(&args.range.from)?,
+        of(&args.range.to)?,
+    );
+    let format = if args.json {
+        Format::Jsonl
+    } else {
+        Format::Tsv
+    };
     let store = Store::open(&args.which, Access::Read)?;
     let mut others = 0u64;
     {

@@ -37,7 +37,8 @@ fn bar(what: &'static str, total: Option<u64>, known: &str, unknown: &str) -> Pr
         None => (ProgressBar::no_length(), unknown),
     };
     let style = ProgressStyle::with_template(template).expect("the templates above are right");
-    bar.with_style(style.progress_chars("=> ")).with_message(what)
+    bar.with_style(style.progress_chars("=> "))
+        .with_message(what)
 }
 
 /// Bytes for people: `1.5 MiB`.

@@ -267,10 +267,19 @@ mod tests {
             };
             for format in [Format::Jsonl, Format::Tsv] {
                 let mut line = String::new();
-                format.print(&record.key, Some(&record.value), record.expire_at_ms, &mut line);
+                format.print(
+                    &record.key,
+                    Some(&record.value),
+                    record.expire_at_ms,
+                    &mut line,
+                );
                 let line = line.strip_suffix('\n').unwrap();
                 assert!(!line.contains('\n'));
-                assert_eq!(format.parse(line.as_bytes()).as_ref(), Ok(&record), "{line:?}");
+                assert_eq!(
+                    format.parse(line.as_bytes()).as_ref(),
+                    Ok(&record),
+                    "{line:?}"
+                );
             }
         }
     }
@@ -281,10 +290,26 @@ mod tests {
             (Format::Jsonl, "{", "EOF"),
             (Format::Jsonl, "{\"key\":\"a\"}", "neither \"value\""),
             (Format::Jsonl, "{\"key\":\"a\",\"value\":1}", "expected a"),
-            (Format::Jsonl, "{\"key\":\"a\",\"value\":\"\",\"key_b64\":\"\"}", "both \"key\""),
-            (Format::Jsonl, "{\"key\":\"a\",\"value\":\"\",\"exipre\":1}", "unknown field `exipre`"),
-            (Format::Jsonl, "{\"key\":\"a\",\"value_b64\":\"?\"}", "not base64"),
-            (Format::Jsonl, "{\"key\":\"a\",\"value\":\"\",\"expire_at_ms\":-1}", "invalid value"),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":\"\",\"key_b64\":\"\"}",
+                "both \"key\"",
+            ),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":\"\",\"exipre\":1}",
+                "unknown field `exipre`",
+            ),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value_b64\":\"?\"}",
+                "not base64",
+            ),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":\"\",\"expire_at_ms\":-1}",
+                "invalid value",
+            ),
             (Format::Tsv, "lonely", "no tab"),
             (Format::Tsv, "a\tb\tc", "third field"),
             (Format::Tsv, "a\tb\t1\t2", "more than three"),

@@ -2,7 +2,6 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use basalt_server::{Server, ServerOptions, SyncPolicy};
 
 /// `basalt serve`. Returns when SIGTERM or Ctrl-C ended it.
 pub fn serve(args: args::Serve) -> Outcome {

@@ -63,7 +63,11 @@ impl Report {
     /// tombstones and logs cost.
     fn space_amp(&self) -> Option<f64> {
         let lowest = |f: &basalt::lsm::db::FamilyStats| {
-            f.levels.iter().rev().find(|l| l.bytes > 0).map_or(0, |l| l.bytes)
+            f.levels
+                .iter()
+                .rev()
+                .find(|l| l.bytes > 0)
+                .map_or(0, |l| l.bytes)
         };
         let live = self.engine.families.iter().map(lowest).sum();
         ratio(self.table_bytes() + self.engine.log_bytes, live)
@@ -71,7 +75,12 @@ impl Report {
 
     /// Sorted runs that a read of an absent key may have to ask, without filters.
     fn sorted_runs(family: &basalt::lsm::db::FamilyStats) -> u64 {
-        let below = family.levels.iter().skip(1).filter(|l| l.tables > 0).count();
+        let below = family
+            .levels
+            .iter()
+            .skip(1)
+            .filter(|l| l.tables > 0)
+            .count();
         family.levels.first().map_or(0, |l| l.tables) + below as u64
     }
 
@@ -154,8 +163,14 @@ impl Report {
             let _ = writeln!(out, "TAKES NO WRITES: {why}");
         }
         for f in &e.families {
-            let _ = writeln!(out, "\nfamily {}, {} sorted runs", f.name, Self::sorted_runs(f));
-            let mut rows = vec![["level", "tables", "size", "target", "entries", "deletes"].map(String::from)];
+            let _ = writeln!(
+                out,
+                "\nfamily {}, {} sorted runs",
+                f.name,
+                Self::sorted_runs(f)
+            );
+            let mut rows =
+                vec![["level", "tables", "size", "target", "entries", "deletes"].map(String::from)];
             let mut sum = basalt::lsm::db::LevelStats::default();
             for (n, l) in f.levels.iter().enumerate() {
                 sum.tables += l.tables;
@@ -163,7 +178,11 @@ impl Report {
                 sum.entries += l.entries;
                 sum.deletes += l.deletes;
                 if l.tables > 0 || n == 0 {
-                    let target = if n == 0 { "-".into() } else { human_bytes(l.target_bytes) };
+                    let target = if n == 0 {
+                        "-".into()
+                    } else {
+                        human_bytes(l.target_bytes)
+                    };
                     rows.push([
                         format!("L{n}"),
                         l.tables.to_string(),
@@ -191,14 +210,24 @@ impl Report {
                 "amplification",
                 &[
                     ("space, logs included", number(self.space_amp())),
-                    ("write, since open", number(ratio(self.device_bytes_written(), e.user_bytes_written))),
+                    (
+                        "write, since open",
+                        number(ratio(self.device_bytes_written(), e.user_bytes_written)),
+                    ),
                     ("compaction debt", human_bytes(e.compaction_debt)),
                 ],
             ),
             (
                 "disk",
                 &[
-                    ("tables", format!("{} in {} files", human_bytes(self.table_bytes()), e.table_files)),
+                    (
+                        "tables",
+                        format!(
+                            "{} in {} files",
+                            human_bytes(self.table_bytes()),
+                            e.table_files
+                        ),
+                    ),
                     ("logs, recycled space included", human_bytes(e.log_bytes)),
                 ],
             ),
@@ -216,8 +245,18 @@ impl Report {
                             human_bytes(e.compaction_bytes_written)
                         ),
                     ),
-                    ("commits / groups / syncs", format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs)),
-                    ("device read", format!("{} in {} reads", human_bytes(self.fs.bytes_read), self.fs.reads)),
+                    (
+                        "commits / groups / syncs",
+                        format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs),
+                    ),
+                    (
+                        "device read",
+                        format!(
+                            "{} in {} reads",
+                            human_bytes(self.fs.bytes_read),
+                            self.fs.reads
+                        ),
+                    ),
                 ],
             ),
             (
@@ -225,7 +264,11 @@ impl Report {
                 &[
                     (
                         "used",
-                        format!("{} of {}", human_bytes(self.cache.used), human_bytes(self.cache.capacity)),
+                        format!(
+                            "{} of {}",
+                            human_bytes(self.cache.used),
+                            human_bytes(self.cache.capacity)
+                        ),
                     ),
                     ("index and filter part", human_bytes(self.cache.used_high)),
                     ("hits", format!("{} of {lookups}", self.cache.hits)),
@@ -236,14 +279,29 @@ impl Report {
                 &[
                     (
                         "all",
-                        format!("{} of {}", human_bytes(self.memory.total()), human_bytes(self.memory.budget)),
+                        format!(
+                            "{} of {}",
+                            human_bytes(self.memory.total()),
+                            human_bytes(self.memory.budget)
+                        ),
                     ),
                     (
                         "memtables",
-                        format!("{}, {} sealed", human_bytes(self.memory.memtable), e.sealed_memtables),
+                        format!(
+                            "{}, {} sealed",
+                            human_bytes(self.memory.memtable),
+                            e.sealed_memtables
+                        ),
                     ),
                     ("buffers", human_bytes(self.memory.buffer)),
-                    ("held by readers", format!("{}, {} snapshots", human_bytes(self.memory.pinned), e.snapshots)),
+                    (
+                        "held by readers",
+                        format!(
+                            "{}, {} snapshots",
+                            human_bytes(self.memory.pinned),
+                            e.snapshots
+                        ),
+                    ),
                 ],
             ),
         ];
@@ -306,7 +364,11 @@ mod tests {
             engine: Stats {
                 families: vec![FamilyStats {
                     name: "default".into(),
-                    levels: vec![level(2, 20 << 20, 0, 10), level(0, 0, 0, 0), level(3, 100 << 20, 256 << 20, 90)],
+                    levels: vec![
+                        level(2, 20 << 20, 0, 10),
+                        level(0, 0, 0, 0),
+                        level(3, 100 << 20, 256 << 20, 90),
+                    ],
                 }],
                 log_bytes: 30 << 20,
                 user_bytes_written: 100,

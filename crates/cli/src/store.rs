@@ -6,10 +6,13 @@
 use crate::args::Which;
 use crate::escape::unescape;
 use crate::failure::Failure;
-use crate::keyspace;
+use crate::keyspace::{KEY_OVERHEAD, Keyspace, VALUE_OVERHEAD};
 use crate::record::Record;
+use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::db::Iter;
-use basalt::{Bytes, Db, Env, Family, FamilyOptions, ReadOptions, WriteBatch};
+use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt::{Bytes, Db, Env, Family, FamilyOptions, Options, ReadOptions, WriteBatch};
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -29,8 +32,63 @@ pub enum Access {
 pub struct Store {
     dir: PathBuf,
     db: Db,
-    family: Family,
-    raw: bool,
+    space: Space,
+}
+
+/// Which entries.
+enum Space {
+    /// Those of Redis clients.
+    Redis(Keyspace),
+    /// Those of Redis clients, of which there never were any.
+    Empty,
+    /// A family as it is.
+    Raw(Family),
+}
+
+/// The longest key and value that a command can store, in bytes.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub key: usize,
+    pub value: usize,
+}
+
+impl Limits {
+    /// Those of the entries that the flags name.
+    pub fn of(which: &Which) -> Limits {
+        let (key, value) = match which.family {
+            None => (KEY_OVERHEAD, VALUE_OVERHEAD),
+            Some(_) => (0, 0),
+        };
+        Limits {
+            key: MAX_KEY_LEN - key,
+            value: MAX_VALUE_LEN - value,
+        }
+    }
+
+    /// Checks lengths before a store is opened or a gigabyte copied; the error names what exceeds them.
+    pub fn check(
+        self,
+        key: &[u8],
+        value_len: u64,
+        name: impl Fn() -> String,
+    ) -> Result<(), String> {
+        if key.len() > self.key {
+            return Err(format!(
+                "{}: the key has {} bytes, at most {} (64 KiB) are allowed",
+                name(),
+                key.len(),
+                self.key
+            ));
+        }
+        if value_len > self.value as u64 {
+            return Err(format!(
+                "{}: the value has {value_len} bytes or more, at most {} (1 GiB) are allowed",
+                name(),
+                self.value
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// What is under a key.
@@ -44,14 +102,19 @@ pub enum Value {
 
 /// The environment of a command over the files in `dir`.
 pub fn environment(dir: &Path) -> Result<Env, Failure> {
-    basalt_server::environment(dir, &basalt_server::Budget::default())
-        .map_err(|e| Failure::store(dir, e))
+    let fs = HostFs::new(HostOptions::new(dir)).map_err(|e| Failure::store(dir, e))?;
+    Ok(Env::builder(fs).build())
 }
 
 /// Fails when there is no directory: a command that only looks makes none.
 pub fn must_exist(dir: &Path) -> Result<(), Failure> {
     match rustix::fs::stat(dir) {
-        Ok(s) if rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::Directory => Ok(()),
+        Ok(s)
+            if rustix::fs::FileType::from_raw_mode(s.st_mode)
+                == rustix::fs::FileType::Directory =>
+        {
+            Ok(())
+        }
         Ok(_) => Err(Failure::new(format!(
             "{} is not a directory; name the store's directory with --dir",
             dir.display()
@@ -70,8 +133,10 @@ pub fn open_db(dir: &Path, access: Access) -> Result<Db, Failure> {
         must_exist(dir)?;
     }
     let env = environment(dir)?;
-    let mut options = basalt_server::store_options();
-    options.create_if_missing = access == Access::Write;
+    let options = Options {
+        create_if_missing: access == Access::Write,
+        ..Options::default()
+    };
     Db::open(&env, "", options).map_err(|e| Failure::store(dir, e))
 }
 
@@ -80,18 +145,24 @@ impl Store {
     pub fn open(which: &Which, access: Access) -> Result<Store, Failure> {
         let dir = which.store.dir.clone();
         let db = open_db(&dir, access)?;
-        let family = match &which.family {
-            None => db.default_family(),
+        let failure = |e| Failure::store(&dir, e);
+        let space = match &which.family {
+            None if access == Access::Write => Space::Redis(Keyspace::make(&db).map_err(failure)?),
+            None => match Keyspace::find(&db).map_err(failure)? {
+                Some(keyspace) => Space::Redis(keyspace),
+                None => Space::Empty,
+            },
+            Some(name) if access != Access::Read && name.starts_with("redis.") => {
+                return Err(Failure::new(format!(
+                    "the family {name} holds the keys of Redis clients in their encoding; leave --family out to write to it"
+                )));
+            }
             Some(name) => match db.family(name) {
-                Some(f) if access != Access::Read && f.id() == db.default_family().id() => {
-                    return Err(Failure::new(format!(
-                        "the family {name} holds the keys of Redis clients in their encoding; leave --family out to write to it"
-                    )));
-                }
-                Some(f) => f,
-                None if access == Access::Write => db
-                    .create_family(name, FamilyOptions::default())
-                    .map_err(|e| Failure::store(&dir, e))?,
+                Some(family) => Space::Raw(family),
+                None if access == Access::Write => Space::Raw(
+                    db.create_family(name, FamilyOptions::default())
+                        .map_err(failure)?,
+                ),
                 None => {
                     return Err(Failure::new(format!(
                         "the store has no family {name}; it has {}",
@@ -100,12 +171,7 @@ impl Store {
                 }
             },
         };
-        Ok(Store {
-            raw: which.family.is_some(),
-            dir,
-            db,
-            family,
-        })
+        Ok(Store { dir, db, space })
     }
 
     /// The engine.
@@ -126,54 +192,67 @@ impl Store {
         self.db.close().map_err(|e| Failure::store(&dir, e))
     }
 
+    fn family(&self) -> Option<&Family> {
+        match &self.space {
+            Space::Redis(keyspace) => Some(&keyspace.family),
+            Space::Raw(family) => Some(family),
+            Space::Empty => None,
+        }
+    }
 
-    fn stored_key(&self, key: &[u8]) -> Vec<u8> {
-        if self.raw {
-            key.to_vec()
-        } else {
-            keyspace::string_key(key)
+    fn stored_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        match &self.space {
+            Space::Redis(keyspace) => keyspace.stored_key(key).into(),
+            Space::Raw(_) | Space::Empty => key.into(),
         }
     }
 
     /// Adds "set `record`" to a batch.
     pub fn put(&self, batch: &mut WriteBatch, record: &Record) -> basalt::Result<()> {
+        let family = self
+            .family()
+            .expect("a store opened to write has its family");
         let key = self.stored_key(&record.key);
-        let value: std::borrow::Cow<'_, [u8]> = if self.raw {
-            (&record.value).into()
-        } else {
-            keyspace::string_value(&record.value).into()
+        let value: Cow<'_, [u8]> = match &self.space {
+            Space::Redis(_) => Keyspace::stored_string(&record.value).into(),
+            Space::Raw(_) | Space::Empty => (&record.value).into(),
         };
         match record.expire_at_ms {
-            None => batch.put(&self.family, &key, &value),
-            Some(at) => batch.put_ttl(&self.family, &key, &value, at),
+            None => batch.put(family, &key, &value),
+            Some(at) => batch.put_ttl(family, &key, &value, at),
         }
     }
 
     /// Adds "remove `key`" to a batch.
     pub fn delete(&self, batch: &mut WriteBatch, key: &[u8]) -> basalt::Result<()> {
-        batch.delete(&self.family, &self.stored_key(key))
+        match self.family() {
+            Some(family) => batch.delete(family, &self.stored_key(key)),
+            None => Ok(()),
+        }
     }
 
     /// Reads one key.
     pub fn get(&self, key: &[u8]) -> Result<Value, Failure> {
-        let stored = self.stored_key(key);
+        let Some(family) = self.family() else {
+            return Ok(Value::Absent);
+        };
         let found = self
             .db
-            .get_with_expiry(&self.family, &stored, &ReadOptions::default())
+            .get_with_expiry(family, &self.stored_key(key), &ReadOptions::default())
             .map_err(|e| self.failure(e))?;
-        Ok(match found {
-            None => Value::Absent,
+        match found {
+            None => Ok(Value::Absent),
             Some(v) => self.decode_value(v.value, v.expire_at_ms),
-        })
+        }
     }
 
-    fn decode_value(&self, stored: Bytes, expire_at_ms: Option<u64>) -> Value {
-        if self.raw {
-            return Value::Bytes(stored, expire_at_ms);
+    fn decode_value(&self, stored: Bytes, expire_at_ms: Option<u64>) -> Result<Value, Failure> {
+        if let Space::Raw(_) = self.space {
+            return Ok(Value::Bytes(stored, expire_at_ms));
         }
-        match keyspace::string_of(&stored) {
-            Ok(at) => Value::Bytes(stored.slice(at..), expire_at_ms),
-            Err(kind) => Value::Other(kind),
+        match Keyspace::string_at(&stored).map_err(|e| self.failure(e))? {
+            Ok(at) => Ok(Value::Bytes(stored.slice(at..), expire_at_ms)),
+            Err(kind) => Ok(Value::Other(kind)),
         }
     }
 
@@ -185,12 +264,20 @@ impl Store {
         to: Option<&[u8]>,
         reverse: bool,
     ) -> Result<Cursor<'_>, Failure> {
+        let Some(family) = self.family() else {
+            return Ok(Cursor {
+                store: self,
+                iter: None,
+                reverse,
+                started: false,
+            });
+        };
         let lowest = prefix.max(from.unwrap_or_default());
-        let lower = self.stored_key(lowest);
+        let lower = self.stored_key(lowest).into_owned();
         // The end of a prefix is formed on the stored bytes: behind the last key there may be other kinds of entries.
         let mut upper = successor(&self.stored_key(prefix));
         if let Some(to) = to {
-            let to = self.stored_key(to);
+            let to = self.stored_key(to).into_owned();
             if upper.as_ref().is_none_or(|u| to < *u) {
                 upper = Some(to);
             }
@@ -203,7 +290,7 @@ impl Store {
         };
         let mut iter = self
             .db
-            .iter(&self.family, &options)
+            .iter(family, &options)
             .map_err(|e| self.failure(e))?;
         if reverse {
             iter.seek_to_last()
@@ -213,7 +300,7 @@ impl Store {
         .map_err(|e| self.failure(e))?;
         Ok(Cursor {
             store: self,
-            iter,
+            iter: Some(iter),
             reverse,
             started: false,
         })
@@ -231,7 +318,8 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 /// See [`Store::cursor`].
 pub struct Cursor<'a> {
     store: &'a Store,
-    iter: Iter,
+    /// None where there is nothing to read.
+    iter: Option<Iter>,
     reverse: bool,
     started: bool,
 }
@@ -239,31 +327,32 @@ pub struct Cursor<'a> {
 impl Cursor<'_> {
     /// The next key and its value, in the cursor's direction. `None` at the end.
     pub fn next_entry(&mut self) -> Result<Option<(Vec<u8>, Value)>, Failure> {
+        let Some(iter) = &mut self.iter else {
+            return Ok(None);
+        };
         loop {
             if self.started {
                 if self.reverse {
-                    self.iter.prev()
+                    iter.prev()
                 } else {
-                    self.iter.next()
+                    iter.next()
                 }
                 .map_err(|e| self.store.failure(e))?;
             }
             self.started = true;
-            if !self.iter.valid() {
+            if !iter.valid() {
                 return Ok(None);
             }
-            let key = if self.store.raw {
-                self.iter.key().to_vec()
-            } else {
-                match keyspace::user_key(self.iter.key()) {
+            let key = match &self.store.space {
+                Space::Redis(keyspace) => match keyspace.user_key(iter.key()) {
                     Some(key) => key.to_vec(),
-                    // An inner part of a larger value, which is not a key to anyone.
                     None => continue,
-                }
+                },
+                Space::Raw(_) | Space::Empty => iter.key().to_vec(),
             };
             let value = self
                 .store
-                .decode_value(self.iter.pinned_value(), self.iter.expire_at_ms());
+                .decode_value(iter.pinned_value(), iter.expire_at_ms())?;
             return Ok(Some((key, value)));
         }
     }

@@ -1,0 +1,412 @@
+//! How Redis keys and values lie in the engine: the encoding of every data type, bound byte by byte to
+//! `docs/format/redis-keys.md`. Strings are served today; the collections' encodings are fixed here before the first
+//! of them is written, so that no store will have to be converted.
+//!
+//! # Families
+//! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never wade through elements; `redis.elements`
+//! has the elements of collections. The family `default` is left to other users of the engine.
+//!
+//! # Keys
+//! - `redis.keys`: database (u16, big-endian), generation (u32, big-endian), the key's own bytes.
+//! - Database `0xffff` is the catalog: what a store's layout is, and each database's current generation.
+//! - `redis.elements`: database, generation, incarnation (u64, big-endian), then what the type says.
+//!
+//! Flushing a database writes its next generation into the catalog: one small write, atomic with its neighbours in a
+//! batch; what older generations left is dropped by compactions. Deleting a collection removes its entry in
+//! `redis.keys`: its elements carry the incarnation, a number never used again, and nothing leads to them any more.
+//!
+//! # Values in `redis.keys`
+//! One byte: type in the low four bits, reserved flags (0) in the high four. A string follows with its bytes as they
+//! are; its expiry is the engine's own (`put_ttl`), so compactions drop it when it has ended. A collection follows with
+//! a [`CollectionHeader`]; its expiry is in the header, because its elements must be found when it ends.
+
+use basalt::{Bytes, Error, ErrorKind, Result};
+
+/// The family with one entry per Redis key.
+pub const KEYS_FAMILY: &str = "redis.keys";
+/// The family with the elements of collections.
+pub const ELEMENTS_FAMILY: &str = "redis.elements";
+/// The database number that holds the catalog.
+pub const CATALOG: u16 = 0xffff;
+/// The layout described here.
+pub const LAYOUT_VERSION: u16 = 1;
+/// Bytes in front of a Redis key.
+pub const KEY_PREFIX_LEN: usize = 6;
+/// Longest Redis key in bytes.
+pub const MAX_KEY_LEN: usize = basalt::lsm::MAX_KEY_LEN - KEY_PREFIX_LEN;
+/// Bytes of a [`CollectionHeader`] with its type byte.
+pub const COLLECTION_HEADER_LEN: usize = 26;
+
+/// The type of a value. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DataType {
+    /// Bytes.
+    String = 0,
+    /// Fields with values.
+    Hash = 1,
+    /// A sequence of values.
+    List = 2,
+    /// Distinct members.
+    Set = 3,
+    /// Members with scores.
+    Zset = 4,
+    /// Entries with ids.
+    Stream = 5,
+}
+
+impl DataType {
+    /// By its number.
+    pub fn from_u8(n: u8) -> Option<DataType> {
+        Some(match n {
+            0 => DataType::String,
+            1 => DataType::Hash,
+            2 => DataType::List,
+            3 => DataType::Set,
+            4 => DataType::Zset,
+            5 => DataType::Stream,
+            _ => return None,
+        })
+    }
+    /// As TYPE answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            DataType::String => "string",
+            DataType::Hash => "hash",
+            DataType::List => "list",
+            DataType::Set => "set",
+            DataType::Zset => "zset",
+            DataType::Stream => "stream",
+        }
+    }
+}
+
+/// The first byte of a string's value.
+pub const STRING_HEADER: [u8; 1] = [DataType::String as u8];
+
+/// What every key of a generation of a database begins with.
+pub fn key_prefix(database: u16, generation: u32) -> [u8; KEY_PREFIX_LEN] {
+    let mut out = [0; KEY_PREFIX_LEN];
+    out[..2].copy_from_slice(&database.to_be_bytes());
+    out[2..].copy_from_slice(&generation.to_be_bytes());
+    out
+}
+
+/// The engine key of a Redis key.
+pub fn encode_key(database: u16, generation: u32, key: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(KEY_PREFIX_LEN + key.len());
+    out.extend_from_slice(&key_prefix(database, generation));
+    out.extend_from_slice(key);
+    out.into()
+}
+
+/// Database, generation and Redis key of an engine key; `None` for keys of the catalog.
+pub fn decode_key(key: &[u8]) -> Option<(u16, u32, &[u8])> {
+    let (database, rest) = key.split_first_chunk::<2>()?;
+    let database = u16::from_be_bytes(*database);
+    if database == CATALOG {
+        return None;
+    }
+    let (generation, user_key) = rest.split_first_chunk::<4>()?;
+    Some((database, u32::from_be_bytes(*generation), user_key))
+}
+
+/// The first engine key past everything that begins with `prefix`.
+pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            break;
+        }
+    }
+    assert!(!end.is_empty(), "a prefix of 0xff bytes has no end");
+    end
+}
+
+/// The catalog key of the layout record.
+pub fn layout_key() -> Vec<u8> {
+    [&CATALOG.to_be_bytes()[..], b"layout"].concat()
+}
+
+/// The layout record: version (u16), features that a reader must understand (u64), both little-endian.
+pub fn encode_layout() -> [u8; 10] {
+    let mut out = [0; 10];
+    out[..2].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+    out
+}
+
+/// Refuses a layout that this version does not understand.
+pub fn check_layout(record: &[u8]) -> Result<()> {
+    let Ok(record): std::result::Result<[u8; 10], _> = record.try_into() else {
+        return Err(damaged("layout record", record.len(), 10));
+    };
+    let version = u16::from_le_bytes([record[0], record[1]]);
+    let features = u64::from_le_bytes(record[2..].try_into().expect("8 bytes"));
+    if version != LAYOUT_VERSION || features != 0 {
+        return Err(Error::unsupported(format!(
+            "this store's Redis data has layout version {version} with features {features:#x}; this build reads version {LAYOUT_VERSION} without features: use the newer version that wrote it"
+        )));
+    }
+    Ok(())
+}
+
+/// The catalog key of a database's generation.
+pub fn generation_key(database: u16) -> Vec<u8> {
+    [
+        &CATALOG.to_be_bytes()[..],
+        b"generation",
+        &database.to_be_bytes()[..],
+    ]
+    .concat()
+}
+
+/// A generation record: u32, little-endian. A database without one has generation 0.
+pub fn decode_generation(record: &[u8]) -> Result<u32> {
+    record
+        .try_into()
+        .map(u32::from_le_bytes)
+        .map_err(|_| damaged("generation record", record.len(), 4))
+}
+
+fn damaged(what: &str, got: usize, expected: usize) -> Error {
+    Error::new(
+        ErrorKind::Corruption,
+        format!("{what} of the Redis catalog: expected {expected} bytes, found {got}"),
+    )
+}
+
+/// The type of a value in `redis.keys`.
+pub fn value_type(value: &[u8]) -> Result<DataType> {
+    match value.first() {
+        None => Err(Error::new(
+            ErrorKind::Corruption,
+            "Redis value: expected a type byte, found nothing",
+        )),
+        Some(b) if b & 0xf0 != 0 => Err(Error::unsupported(format!(
+            "Redis value with flags {:#x}, which a newer version wrote",
+            b >> 4
+        ))),
+        Some(&b) => DataType::from_u8(b).ok_or_else(|| {
+            Error::unsupported(format!(
+                "Redis value of type {b}, which a newer version wrote"
+            ))
+        }),
+    }
+}
+
+/// What `redis.keys` says of a collection, behind nothing but its type byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectionHeader {
+    /// Hash, list, set, zset or stream.
+    pub data_type: DataType,
+    /// How its elements are encoded; 0 is what this module says.
+    pub encoding: u8,
+    /// The number that its elements carry.
+    pub incarnation: u64,
+    /// When it ends, ms since 1970; 0 for never.
+    pub expire_at_ms: u64,
+    /// Elements in it.
+    pub len: u64,
+}
+
+impl CollectionHeader {
+    /// The encoded header. What a type needs besides (a list's ends, a stream's last id) follows it.
+    pub fn encode(&self) -> [u8; COLLECTION_HEADER_LEN] {
+        let mut out = [0; COLLECTION_HEADER_LEN];
+        out[0] = self.data_type as u8;
+        out[1] = self.encoding;
+        out[2..10].copy_from_slice(&self.incarnation.to_le_bytes());
+        out[10..18].copy_from_slice(&self.expire_at_ms.to_le_bytes());
+        out[18..26].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    /// The header and what follows it.
+    pub fn decode(value: &[u8]) -> Result<(CollectionHeader, &[u8])> {
+        let data_type = value_type(value)?;
+        if data_type == DataType::String {
+            return Err(Error::invalid("a string has no collection header"));
+        }
+        let Some((h, rest)) = value.split_first_chunk::<COLLECTION_HEADER_LEN>() else {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!(
+                    "header of a Redis {}: expected {COLLECTION_HEADER_LEN} bytes, found {}",
+                    data_type.name(),
+                    value.len()
+                ),
+            ));
+        };
+        let n = |at: usize| u64::from_le_bytes(h[at..at + 8].try_into().expect("8 bytes"));
+        Ok((
+            CollectionHeader {
+                data_type,
+                encoding: h[1],
+                incarnation: n(2),
+                expire_at_ms: n(10),
+                len: n(18),
+            },
+            rest,
+        ))
+    }
+}
+
+/// What every element of a collection begins with; its field, member, index or id follows.
+pub fn element_prefix(database: u16, generation: u32, incarnation: u64) -> [u8; 14] {
+    let mut out = [0; 14];
+    out[..6].copy_from_slice(&key_prefix(database, generation));
+    out[6..].copy_from_slice(&incarnation.to_be_bytes());
+    out
+}
+
+/// A score so that bytes order as numbers do: the sign bit flipped, all bits for negative numbers. Never NaN; -0 is 0.
+pub fn encode_score(score: f64) -> [u8; 8] {
+    assert!(!score.is_nan(), "a score is a number");
+    let bits = (score + 0.0).to_bits();
+    let ordered = if bits >> 63 == 1 {
+        !bits
+    } else {
+        bits | 1 << 63
+    };
+    ordered.to_be_bytes()
+}
+
+/// The score of [`encode_score`]'s bytes.
+pub fn decode_score(bytes: [u8; 8]) -> f64 {
+    let ordered = u64::from_be_bytes(bytes);
+    f64::from_bits(if ordered >> 63 == 1 {
+        ordered & !(1 << 63)
+    } else {
+        !ordered
+    })
+}
+
+/// A list index so that bytes order as indexes do; both ends grow from 0.
+pub fn encode_index(index: i64) -> [u8; 8] {
+    ((index as u64) ^ 1 << 63).to_be_bytes()
+}
+
+const _: () = assert!(COLLECTION_HEADER_LEN == 1 + 1 + 8 + 8 + 8);
+const _: () = assert!(KEY_PREFIX_LEN == 2 + 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Byte for byte what `docs/format/redis-keys.md` shows, and the document shows every one of them.
+    #[test]
+    fn golden_encodings_are_those_of_the_document() {
+        let header = CollectionHeader {
+            data_type: DataType::Zset,
+            encoding: 0,
+            incarnation: 7,
+            expire_at_ms: 1_700_000_000_000,
+            len: 3,
+        };
+        let golden = [
+            ("key", hex(&encode_key(0, 2, b"user:1"))),
+            ("layout key", hex(&layout_key())),
+            ("layout record", hex(&encode_layout())),
+            ("generation key", hex(&generation_key(0))),
+            ("generation record", hex(&2u32.to_le_bytes())),
+            (
+                "string value",
+                hex(&[&STRING_HEADER[..], b"hello"].concat()),
+            ),
+            ("zset header", hex(&header.encode())),
+            (
+                "hash element",
+                hex(&[&element_prefix(0, 2, 7)[..], b"name"].concat()),
+            ),
+            (
+                "list element",
+                hex(&[&element_prefix(0, 2, 7)[..], &encode_index(-1)].concat()),
+            ),
+            (
+                "zset score element",
+                hex(&[
+                    &element_prefix(0, 2, 7)[..],
+                    &[1],
+                    &encode_score(1.5),
+                    b"bob",
+                ]
+                .concat()),
+            ),
+        ];
+        let document = include_str!("../../../docs/format/redis-keys.md");
+        let expected = [
+            "000000000002757365723a31",
+            "ffff6c61796f7574",
+            "01000000000000000000",
+            "ffff67656e65726174696f6e0000",
+            "02000000",
+            "0068656c6c6f",
+            "04000700000000000000006889e5cf8b010000".get(..0).unwrap(),
+        ];
+        for ((name, bytes), pinned) in golden.iter().zip(expected) {
+            if !pinned.is_empty() {
+                assert_eq!(bytes, pinned, "{name}");
+            }
+        }
+        for (name, bytes) in &golden {
+            assert!(
+                document.contains(bytes.as_str()),
+                "docs/format/redis-keys.md lacks the {name}: {bytes}"
+            );
+        }
+        for n in 0..=5 {
+            assert_eq!(DataType::from_u8(n).unwrap() as u8, n);
+        }
+        assert_eq!(DataType::from_u8(6), None);
+        let encoded = header.encode();
+        assert_eq!(
+            CollectionHeader::decode(&encoded).unwrap(),
+            (header, &[][..])
+        );
+        for cut in 0..encoded.len() {
+            assert!(CollectionHeader::decode(&encoded[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn bytes_order_as_what_they_encode() {
+        let scores = [
+            f64::NEG_INFINITY,
+            -1e300,
+            -1.5,
+            -f64::MIN_POSITIVE,
+            0.0,
+            f64::MIN_POSITIVE,
+            1.0,
+            1.5,
+            f64::INFINITY,
+        ];
+        assert!(scores.is_sorted_by_key(|s| encode_score(*s)));
+        for s in scores {
+            assert_eq!(decode_score(encode_score(s)), s);
+        }
+        assert_eq!(encode_score(-0.0), encode_score(0.0));
+        assert!([i64::MIN, -1, 0, 1, i64::MAX].is_sorted_by_key(|i| encode_index(*i)));
+        assert_eq!(decode_key(&encode_key(3, 9, b"k")), Some((3, 9, &b"k"[..])));
+        assert_eq!(decode_key(&layout_key()), None);
+        assert_eq!(prefix_end(&[1, 0xff, 0xff]), [2]);
+        assert!(check_layout(&encode_layout()).is_ok());
+        assert_eq!(
+            check_layout(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+                .unwrap_err()
+                .kind(),
+            ErrorKind::Unsupported
+        );
+        assert!(check_layout(b"x").unwrap_err().is_corruption());
+        assert_eq!(
+            value_type(&[0x10]).unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
+        assert!(value_type(&[]).unwrap_err().is_corruption());
+    }
+}
