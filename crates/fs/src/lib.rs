@@ -36,6 +36,7 @@
 
 mod aligned;
 mod chance;
+pub mod conformance;
 mod error;
 pub mod fault;
 mod host;

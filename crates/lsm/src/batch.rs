@@ -18,6 +18,8 @@ pub const MAX_BATCH_LEN: usize = 2 << 30;
 pub struct WriteBatch {
     pub(crate) buf: AlignedBuf,
     pub(crate) count: u32,
+    /// Distinct (store, family) of its operations: checked against the store when it is submitted.
+    pub(crate) families: Vec<(u64, u32)>,
 }
 
 impl Default for WriteBatch {
@@ -63,6 +65,7 @@ impl WriteBatch {
         WriteBatch {
             buf: AlignedBuf::new(),
             count: 0,
+            families: Vec::new(),
         }
     }
 
@@ -85,11 +88,12 @@ impl WriteBatch {
     pub fn clear(&mut self) {
         self.buf.clear();
         self.count = 0;
+        self.families.clear();
     }
 
     /// Sets `key` to `value`.
     pub fn put(&mut self, family: &Family, key: &[u8], value: &[u8]) -> Result<()> {
-        self.push(family.id(), Kind::Put, key, &[], value)
+        self.push(family, Kind::Put, key, &[], value)
     }
 
     /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
@@ -101,7 +105,7 @@ impl WriteBatch {
         expire_at_ms: u64,
     ) -> Result<()> {
         self.push(
-            family.id(),
+            family,
             Kind::PutTtl,
             key,
             &expire_at_ms.to_le_bytes(),
@@ -109,14 +113,43 @@ impl WriteBatch {
         )
     }
 
+    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for callers whose values begin with a
+    /// few bytes of their own, so that a large value is still copied once. The header is at most 16 bytes.
+    pub fn put_headed(
+        &mut self,
+        family: &Family,
+        key: &[u8],
+        header: &[u8],
+        value: &[u8],
+        expire_at_ms: Option<u64>,
+    ) -> Result<()> {
+        assert!(header.len() <= 16, "a header is at most 16 bytes");
+        if header.len() + value.len() > MAX_VALUE_LEN {
+            return Err(Error::invalid(format!(
+                "value of {} bytes, at most {MAX_VALUE_LEN} are allowed",
+                header.len() + value.len()
+            )));
+        }
+        let mut prefix = [0u8; 24];
+        let (kind, at) = match expire_at_ms {
+            None => (Kind::Put, 0),
+            Some(at) => {
+                prefix[..8].copy_from_slice(&at.to_le_bytes());
+                (Kind::PutTtl, 8)
+            }
+        };
+        prefix[at..at + header.len()].copy_from_slice(header);
+        self.push(family, kind, key, &prefix[..at + header.len()], value)
+    }
+
     /// Removes `key`. Not an error when it is not there.
     pub fn delete(&mut self, family: &Family, key: &[u8]) -> Result<()> {
-        self.push(family.id(), Kind::Delete, key, &[], &[])
+        self.push(family, Kind::Delete, key, &[], &[])
     }
 
     fn push(
         &mut self,
-        family: u32,
+        family: &Family,
         kind: Kind,
         key: &[u8],
         prefix: &[u8],
@@ -134,6 +167,8 @@ impl WriteBatch {
                 value.len()
             )));
         }
+        let owner = (family.store(), family.id());
+        let family = family.id();
         let value_len = prefix.len() + value.len();
         let need = 1
             + varint_len(u64::from(family))
@@ -165,6 +200,9 @@ impl WriteBatch {
             self.buf.extend_from_slice(value);
         }
         self.count += 1;
+        if !self.families.contains(&owner) {
+            self.families.push(owner);
+        }
         Ok(())
     }
 }

@@ -1,3 +1,7 @@
-//! Placeholder.
-#[allow(missing_docs)]
-pub mod layout;
+//! Basalt's server: a durable key-value store behind the Redis protocol.
+
+#![deny(missing_docs)]
+
+pub mod glob;
+pub mod number;
+pub mod resp;

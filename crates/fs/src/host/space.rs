@@ -48,7 +48,14 @@ impl HostFile {
             let zeros = AlignedBuf::zeroed_direct(PIECE.min(goal) as usize);
             loop {
                 let space = self.space.lock();
-                let from = self.size.load(SeqCst).next_multiple_of(BLOCK);
+                let size = self.size.load(SeqCst);
+                let from = size.next_multiple_of(BLOCK);
+                if from > size {
+                    // `sync_all` cut the file inside a block, which is written: the rest of it reads as zeros.
+                    rustix::fs::ftruncate(self.main_fd(), from)
+                        .map_err(|e| self.space_error(what, e).at(self.path(), size))?;
+                    self.size.store(from, SeqCst);
+                }
                 if from >= goal {
                     break;
                 }

@@ -2,9 +2,8 @@
 //! counted as a change.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use super::content::{CHUNK, Content};
+use super::content::Content;
 use super::disk::{Disk, FileNode, Node};
 use super::{SimFs, State, effect};
 use crate::Result;
@@ -52,15 +51,10 @@ impl SimFs {
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
             let f = state.disk.file_mut(ino);
-            f.live.cut(len);
-            f.durable.cut(len);
-            f.pending.retain(|p| p.at < len);
-            f.alloc = f.alloc.min(len);
-            f.durable_alloc = f.durable_alloc.min(len);
+            f.cut_space(len, 1);
             f.len = f.len.min(len);
             f.exact_len = f.exact_len.min(len);
             f.synced_end = f.synced_end.min(len);
-            Arc::make_mut(&mut f.holes).retain(|h| *h < len.div_ceil(CHUNK));
             state.sweep();
             Ok(())
         })

@@ -110,6 +110,19 @@ impl FileNode {
             self.len_vague = false;
         }
     }
+
+    /// Ends the space at `end`, in every view.
+    pub(super) fn cut_space(&mut self, end: u64, unit: u64) {
+        self.alloc = self.alloc.min(end);
+        self.durable_alloc = self.durable_alloc.min(end);
+        self.live.cut(end.next_multiple_of(unit));
+        self.durable.cut(end.next_multiple_of(unit));
+        self.pending.retain(|p| p.at < end);
+        self.given_up.retain(|at| *at < end);
+        if self.holes.range(end.div_ceil(CHUNK)..).next().is_some() {
+            Arc::make_mut(&mut self.holes).retain(|h| *h < end.div_ceil(CHUNK));
+        }
+    }
 }
 
 impl FileNode {
@@ -243,6 +256,7 @@ impl Disk {
     pub(super) fn lookup(&self, path: &Path) -> Result<Ino> {
         let mut at = ROOT;
         for part in parts(path)? {
+            self.check_dir(at, path)?;
             at = *self
                 .live
                 .get(&(at, part))
@@ -254,9 +268,22 @@ impl Disk {
     pub(super) fn lookup_file(&self, path: &Path) -> Result<Ino> {
         let ino = self.lookup(path)?;
         if self.is_dir(ino) {
-            return Err(Error::invalid("this is a directory, a file is needed").in_file(path));
+            return Err(refused(path, std::io::ErrorKind::IsADirectory));
         }
         Ok(ino)
+    }
+
+    pub(super) fn lookup_dir(&self, path: &Path) -> Result<Ino> {
+        let ino = self.lookup(path)?;
+        self.check_dir(ino, path)?;
+        Ok(ino)
+    }
+
+    fn check_dir(&self, ino: Ino, path: &Path) -> Result<()> {
+        match self.is_dir(ino) {
+            true => Ok(()),
+            false => Err(refused(path, std::io::ErrorKind::NotADirectory)),
+        }
     }
 
     /// The directory that holds the last name of `path`, and that name.
@@ -267,14 +294,13 @@ impl Disk {
             .ok_or_else(|| Error::invalid("the root cannot be named here").in_file(path))?;
         let mut at = ROOT;
         for part in names {
+            self.check_dir(at, path)?;
             at = *self
                 .live
                 .get(&(at, part))
                 .ok_or_else(|| not_found(path, "its directory does not exist"))?;
         }
-        if !self.is_dir(at) {
-            return Err(not_found(path, "what stands before the name is a file"));
-        }
+        self.check_dir(at, path)?;
         Ok((at, last))
     }
 
@@ -491,6 +517,11 @@ pub(super) fn parts(path: &Path) -> Result<Vec<Arc<str>>> {
 
 pub(super) fn not_found(path: &Path, message: &str) -> Error {
     Error::new(ErrorKind::NotFound, message).in_file(path)
+}
+
+/// An error as the operating system would give it.
+pub(super) fn refused(path: &Path, kind: std::io::ErrorKind) -> Error {
+    Error::io("refused", path, kind.into())
 }
 
 pub(super) fn taken(path: &Path) -> Error {

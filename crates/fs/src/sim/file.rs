@@ -81,8 +81,21 @@ impl SimFile {
             let path = Path::new(&self.path);
             return Err(Error::io("sync", path, rustix::io::Errno::IO.into()));
         }
-        if !state.lies.drops_sync(&self.path) {
-            state.disk.file_mut(self.ino).make_durable(length_too, unit);
+        if state.lies.drops_sync(&self.path) {
+            return Ok(());
+        }
+        let f = state.disk.file_mut(self.ino);
+        // Who only reads does not know the length of a log, so it cannot make it exact.
+        let exact = length_too && self.appends && f.life == self.life;
+        if exact && f.alloc > f.len {
+            // The space ahead goes back.
+            let (before, len) = (f.chunks(), f.len);
+            f.cut_space(len, unit);
+            let after = f.chunks();
+            f.make_durable(true, unit);
+            state.disk.give_chunks(before - after);
+        } else {
+            f.make_durable(exact || (length_too && !f.is_log), unit);
         }
         Ok(())
     }
@@ -273,9 +286,24 @@ pub(super) fn no_space(path: &Path) -> Error {
     Error::new(ErrorKind::NoSpace, "the simulated disk is full").in_file(path)
 }
 
+/// The space begins a new life as a log: what was written of it stays, up to the first hole.
+pub(super) fn begin_life(state: &mut State, ino: Ino) {
+    let unit = state.disk.unit;
+    let f = state.disk.file_mut(ino);
+    if let Some(&hole) = f.holes.first() {
+        f.cut_space(hole * CHUNK, unit);
+    }
+    f.is_log = true;
+    f.life += 1;
+    f.len = 0;
+    f.synced_end = 0;
+    f.exact_len = 0;
+    f.len_vague = true;
+}
+
 /// `NoSpace` when a log cannot have so much space.
 pub(super) fn check_log_space(state: &State, ino: Ino, capacity: u64, path: &Path) -> Result<()> {
-    let have = state.disk.file(ino).alloc.div_ceil(CHUNK);
+    let have = state.disk.file(ino).chunks();
     if capacity.div_ceil(CHUNK).saturating_sub(have) > state.disk.free_chunks() {
         return Err(no_space(path));
     }

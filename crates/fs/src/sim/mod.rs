@@ -38,7 +38,7 @@ use crate::{
     ReadCompletions, ReadRequest, Result, Space,
 };
 use content::CHUNK;
-use disk::{Disk, FileNode, Ino, NameEffect, Node, taken};
+use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
 use lies::Lies;
 
@@ -321,45 +321,41 @@ impl FileSystem for SimFs {
             if state.disk.named(dir, &name).is_some() {
                 return Err(taken(path));
             }
-            let (ino, effects) = match options.reuse {
-                None => {
-                    let node = FileNode {
-                        is_log: true,
-                        len_vague: true,
-                        ..FileNode::default()
-                    };
-                    let ino = state.disk.new_node(Node::File(Box::new(node)));
-                    (ino, vec![effect(dir, &name, Some(ino))])
-                }
+            let old = match options.reuse {
+                None => None,
                 Some(old) => {
-                    let ino = state.disk.lookup_file(old)?;
-                    if state.disk.link_count(ino) > 1 {
-                        return Err(Error::invalid(
-                            "a log with a second name cannot be reused: the other name would lose its content",
-                        )
-                        .in_file(old));
-                    }
-                    let (old_dir, old_name) = state.disk.parent(old)?;
-                    let names = vec![
-                        effect(old_dir, &old_name, None),
-                        effect(dir, &name, Some(ino)),
-                    ];
-                    (ino, names)
+                    let (dir, name) = state.disk.parent(old)?;
+                    Some((state.disk.lookup_file(old)?, dir, name))
                 }
             };
-            let have = state.disk.file(ino).alloc;
-            file::check_log_space(state, ino, have.max(options.capacity), path)
+            // Space with a second name (a checkpoint's) is not ours to write over: such a log only loses its name.
+            let reused = match &old {
+                Some((ino, ..)) if state.disk.link_count(*ino) == 1 => Some(*ino),
+                _ => None,
+            };
+            let ino = reused.unwrap_or_else(|| {
+                state.disk.new_node(Node::File(Box::new(FileNode {
+                    is_log: true,
+                    len_vague: true,
+                    ..FileNode::default()
+                })))
+            });
+            file::check_log_space(state, ino, options.capacity, path)
                 .inspect_err(|_| state.sweep())?;
-            state.disk.change_names(effects);
-            if options.reuse.is_some() {
-                let f = state.disk.file_mut(ino);
-                f.is_log = true;
-                f.life += 1;
-                f.len = 0;
-                f.synced_end = 0;
-                f.exact_len = 0;
-                f.len_vague = true;
+            let mut effects = vec![effect(dir, &name, Some(ino))];
+            if let Some((_, old_dir, old_name)) = &old {
+                let gone = effect(*old_dir, old_name, None);
+                if reused.is_some() {
+                    effects.insert(0, gone);
+                } else {
+                    state.disk.change_names(vec![gone]);
+                }
             }
+            state.disk.change_names(effects);
+            if reused.is_some() {
+                file::begin_life(state, ino);
+            }
+            state.sweep();
             state.note(OpKind::CreateLog, &text(path));
             file::extend_log(state, ino, options.capacity, OpKind::CreateLog, path)?;
             Ok(self.handle(state, ino, path, true))
@@ -393,10 +389,7 @@ impl FileSystem for SimFs {
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         self.call(|state| {
-            let ino = state.disk.lookup(dir)?;
-            if !state.disk.is_dir(ino) {
-                return Err(Error::invalid("this is a file, a directory is needed").in_file(dir));
-            }
+            let ino = state.disk.lookup_dir(dir)?;
             Ok(state
                 .disk
                 .entries(ino)
@@ -435,8 +428,11 @@ impl FileSystem for SimFs {
             match state.disk.named(to_dir, &to_name) {
                 // Two names of one file, or one name twice: as POSIX has it, nothing happens.
                 Some(old) if old == ino => return Ok(()),
-                Some(old) if state.disk.is_dir(old) || state.disk.is_dir(ino) => {
-                    return Err(taken(to));
+                Some(old) if state.disk.is_dir(old) => {
+                    return Err(refused(to, std::io::ErrorKind::IsADirectory));
+                }
+                Some(_) if state.disk.is_dir(ino) => {
+                    return Err(refused(to, std::io::ErrorKind::NotADirectory));
                 }
                 _ => {}
             }
@@ -455,8 +451,7 @@ impl FileSystem for SimFs {
             let ino = state.disk.lookup(path)?;
             let (dir, name) = state.disk.parent(path)?;
             if state.disk.is_dir(ino) && state.disk.entries(ino).next().is_some() {
-                let full = std::io::Error::from(std::io::ErrorKind::DirectoryNotEmpty);
-                return Err(Error::io("remove", path, full));
+                return Err(refused(path, std::io::ErrorKind::DirectoryNotEmpty));
             }
             state.disk.change_names(vec![effect(dir, &name, None)]);
             state.sweep();
@@ -480,10 +475,7 @@ impl FileSystem for SimFs {
 
     fn sync_metadata(&self, dir: &Path) -> Result<()> {
         self.call(|state| {
-            let ino = state.disk.lookup(dir)?;
-            if !state.disk.is_dir(ino) {
-                return Err(Error::invalid("this is a file, a directory is needed").in_file(dir));
-            }
+            let ino = state.disk.lookup_dir(dir)?;
             state.stats.syncs += 1;
             let path = text(dir);
             if !state.lies.drops_sync(&path) {

@@ -1,1 +1,32 @@
-//! Compaction: which tables to merge next (`pick`), and merging them (`run`).
+//! Compaction: which tables to merge next, and merging them.
+//!
+//! - `pick` decides. Pure functions from a version and the options to a [`Plan`], so that every decision can be tested as
+//!   data. The engine calls them under its lock and claims the plan's tables with a [`Claim`].
+//! - `split` cuts a large plan into sub-ranges of keys that several threads work on.
+//! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`).
+//!   It installs nothing: the engine makes the directory durable, writes the manifest edit and switches versions.
+//!
+//! What holds at all times, and what the pieces rely on:
+//! 1. Of two versions of a user key the newer is in a lower-numbered level, or in level 0 in the newer table.
+//! 2. All versions of a user key that a level below 0 holds are in one table of it.
+//! 3. A plan holds every table of its output level whose range overlaps its inputs; its inputs of the starting level have no
+//!    table that is left out between them (level 0: every older table that overlaps is in). So two plans that run
+//!    at once never write overlapping tables into one level, and what a plan finds in no deeper table is nowhere.
+//! 4. At most one plan takes from level 0 at a time.
+
+mod input;
+mod output;
+mod pick;
+mod run;
+mod split;
+#[cfg(test)]
+mod tests;
+pub(crate) mod visibility;
+
+pub use output::table_options;
+pub use pick::{
+    Claim, PickContext, Plan, RangePlan, Reason, Targets, compaction_debt, level_targets, pick,
+    plan_range, scores,
+};
+pub use run::{Job, Outcome, combine, run};
+pub use split::{KeyRange, subranges};

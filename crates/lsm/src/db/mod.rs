@@ -1,21 +1,58 @@
-//! The engine: opening, writing, reading, closing. See the crate's map.
+//! The engine: opening, writing, reading, closing.
+//!
+//! A write goes `submit` -> `commit` (group, numbers) -> `log` (one device write, one sync) -> memtables -> visible. Behind it
+//! `flush` writes sealed memtables out and `compact` keeps the tree in shape; both install their result through
+//! `engine`. A read goes `read` -> `generation` (memtables, then tables). `open` is recovery, `check` verifies and repairs.
+
+mod check;
+mod commit;
+mod compact;
+mod engine;
+mod flush;
+mod generation;
+mod log;
+mod open;
+mod read;
+mod repair;
+mod stats;
+
+pub use check::VerifyReport;
+pub use commit::Ticket;
+pub use read::Snapshot;
+pub use repair::RepairReport;
+pub use stats::{FamilyStats, LevelStats, Stats};
 
 use crate::batch::WriteBatch;
+use crate::iter::user::UserIter;
 use crate::key::SeqNo;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
+use crate::version::edit::Edit;
 use basalt_env::Env;
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use engine::Engine;
+use generation::FamilyEntry;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// An open store. Cheap to clone; the last clone closes it, or [`Db::close`] does and reports.
 #[derive(Clone)]
-pub struct Db(Arc<()>);
+pub struct Db(Arc<Handle>);
 
-/// A column family of an open store. Cheap to clone.
+struct Handle(Arc<Engine>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Nobody is left to hear of a failure; what was acknowledged as durable is so already.
+        let _ = self.0.close();
+    }
+}
+
+/// A column family of an open store. Cheap to clone; it does not keep the store open.
 #[derive(Clone, Debug)]
 pub struct Family {
     id: u32,
+    store: u64,
     name: Arc<str>,
 }
 
@@ -28,87 +65,8 @@ impl Family {
     pub fn name(&self) -> &str {
         &self.name
     }
-}
-
-/// A view of the store as of one moment, until dropped. Cheap to clone.
-#[derive(Clone)]
-pub struct Snapshot(#[expect(dead_code)] Arc<()>);
-
-impl Snapshot {
-    /// Everything up to this sequence number is visible.
-    pub fn seq(&self) -> SeqNo {
-        todo!()
-    }
-}
-
-/// A batch on its way. Dropping it does not take the batch back.
-pub struct Ticket(#[expect(dead_code)] Arc<()>);
-
-impl Ticket {
-    /// Waits until the batch is acknowledged as its write options ask, and visible. The last sequence number of the batch.
-    pub fn wait(self) -> Result<SeqNo> {
-        todo!()
-    }
-    /// The result, if there is one yet.
-    pub fn try_result(&self) -> Option<Result<SeqNo>> {
-        todo!()
-    }
-    /// Calls `then` with the result, on whatever thread finds it; at once when it is there. `then` must not block.
-    pub fn on_complete(self, then: impl FnOnce(Result<SeqNo>) + Send + 'static) {
-        let _ = then;
-        todo!()
-    }
-}
-
-/// A cursor over a family's live keys, forward and backward, as of one moment.
-pub struct Iter(#[expect(dead_code)] Arc<()>);
-
-impl Iter {
-    /// True when positioned on a key.
-    pub fn valid(&self) -> bool {
-        todo!()
-    }
-    /// To the first key inside the bounds.
-    pub fn seek_to_first(&mut self) -> Result<()> {
-        todo!()
-    }
-    /// To the last key inside the bounds.
-    pub fn seek_to_last(&mut self) -> Result<()> {
-        todo!()
-    }
-    /// To the first key at or after `key`.
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let _ = key;
-        todo!()
-    }
-    /// To the last key at or before `key`.
-    pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
-        let _ = key;
-        todo!()
-    }
-    /// To the next key. Requires `valid`.
-    pub fn next(&mut self) -> Result<()> {
-        todo!()
-    }
-    /// To the previous key. Requires `valid`.
-    pub fn prev(&mut self) -> Result<()> {
-        todo!()
-    }
-    /// The user key here. Requires `valid`.
-    pub fn key(&self) -> &[u8] {
-        todo!()
-    }
-    /// The value here (expiry stripped). Requires `valid`.
-    pub fn value(&self) -> &[u8] {
-        todo!()
-    }
-    /// The value here, pinned. Requires `valid`.
-    pub fn pinned_value(&self) -> Bytes {
-        todo!()
-    }
-    /// The expiry of the value here, ms since 1970.
-    pub fn expire_at_ms(&self) -> Option<u64> {
-        todo!()
+    pub(crate) fn store(&self) -> u64 {
+        self.store
     }
 }
 
@@ -121,141 +79,180 @@ pub struct ValueWithExpiry {
     pub expire_at_ms: Option<u64>,
 }
 
-/// The tree's shape and counters, for people and scripts. See [`Db::stats`].
-#[derive(Debug, Clone, Default)]
-pub struct Stats {
-    /// Per family.
-    pub families: Vec<FamilyStats>,
-    /// Bytes of write-ahead log on disk, recycled space included.
-    pub log_bytes: u64,
-    /// Bytes of user keys and values written since open.
-    pub user_bytes_written: u64,
-    /// Log bytes written since open.
-    pub wal_bytes_written: u64,
-    /// Table bytes written by flushes since open.
-    pub flush_bytes_written: u64,
-    /// Table bytes read and written by compactions since open.
-    pub compaction_bytes_read: u64,
-    /// See `compaction_bytes_read`.
-    pub compaction_bytes_written: u64,
-    /// Commit groups, and batches in them.
-    pub commit_groups: u64,
-    /// See `commit_groups`.
-    pub commits: u64,
-    /// Log syncs.
-    pub log_syncs: u64,
-    /// Microseconds that writers were slowed or held, by cause.
-    pub stall_us: Vec<(&'static str, u64)>,
-    /// Live snapshots.
-    pub snapshots: u64,
-    /// Sealed memtables waiting for their flush.
-    pub sealed_memtables: u64,
-    /// Bytes of memtables.
-    pub memtable_bytes: u64,
-    /// Table files on disk, obsolete ones that readers still hold included.
-    pub table_files: u64,
-    /// Bytes that a compaction should move soon.
-    pub compaction_debt: u64,
-    /// The store takes no writes, and why.
-    pub read_only: Option<String>,
-}
-
-/// One family of [`Stats`].
-#[derive(Debug, Clone, Default)]
-pub struct FamilyStats {
-    /// Name.
-    pub name: String,
-    /// Levels from 0.
-    pub levels: Vec<LevelStats>,
-}
-
-/// One level of [`FamilyStats`].
-#[derive(Debug, Clone, Default)]
-pub struct LevelStats {
-    /// Tables.
-    pub tables: u64,
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// The size it aims at, 0 for level 0.
-    pub target_bytes: u64,
-    /// Entries, tombstones included.
-    pub entries: u64,
-    /// Tombstones.
-    pub deletes: u64,
-}
-
-/// What [`Db::verify_store`] walked.
-#[derive(Debug, Clone, Default)]
-pub struct VerifyReport {
-    /// Files read.
-    pub files: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Entries seen in tables and logs.
-    pub entries: u64,
-    /// Everything found wrong, most important first; empty when the store is sound.
-    pub damage: Vec<basalt_fs::Error>,
-    /// Files that belong to nothing.
-    pub orphans: Vec<String>,
-    /// Torn log tails that a recovery will cut: normal after a crash.
-    pub torn_tails: Vec<String>,
-}
-
-/// What [`Db::repair`] did.
-#[derive(Debug, Clone, Default)]
-pub struct RepairReport {
-    /// Tables kept.
-    pub tables_kept: u64,
-    /// Entries kept.
-    pub entries_kept: u64,
-    /// Exactly what is lost: file, range of keys or bytes, reason.
-    pub lost: Vec<String>,
-    /// Where damaged files were moved to.
-    pub set_aside: Vec<String>,
-}
+/// A cursor over a family's live keys, forward and backward, as of one moment.
+pub type Iter = UserIter;
 
 impl Db {
     /// Opens the store in directory `path` of the environment's filesystem, recovering it if it was not closed.
+    ///
+    /// Errors: `Busy` when another process has it open (the message names it), `Corruption` with file and offset when
+    /// a file is damaged (`basalt check` lists all damage, `basalt repair` salvages), `Unsupported` when a later version wrote it.
     pub fn open(env: &Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let _ = (env, path.as_ref(), options);
-        todo!()
+        let path = path.as_ref();
+        let engine = open::open(env, path, options)
+            .map_err(|e| e.context(format!("opening the store in {}", path.display())))?;
+        engine.schedule();
+        Ok(Db(Arc::new(Handle(engine))))
     }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.0.0
+    }
+
     /// The environment.
     pub fn env(&self) -> &Env {
-        todo!()
+        &self.engine().env
     }
+
+    fn handle(&self, f: &FamilyEntry) -> Family {
+        Family {
+            id: f.id,
+            store: self.engine().owner,
+            name: f.name.clone(),
+        }
+    }
+
     /// The family that every store has.
     pub fn default_family(&self) -> Family {
-        todo!()
+        self.family("default")
+            .expect("every store has it, and it cannot be dropped")
     }
+
     /// A family by name.
     pub fn family(&self, name: &str) -> Option<Family> {
-        let _ = name;
-        todo!()
+        self.engine()
+            .view()
+            .families
+            .values()
+            .find(|f| &*f.name == name)
+            .map(|f| self.handle(f))
     }
-    /// All families' names, `default` first.
+
+    /// All families' names, `default` first, then in the order they were made.
     pub fn families(&self) -> Vec<String> {
-        todo!()
+        self.engine()
+            .view()
+            .families
+            .values()
+            .map(|f| f.name.to_string())
+            .collect()
     }
-    /// Makes a family. Durable when it returns. `AlreadyExists` when the name is taken.
+
+    /// Makes a family. Durable when it returns. `AlreadyExists` when the name is taken, `InvalidArgument` for an empty name or one
+    /// of more than 255 bytes.
     pub fn create_family(&self, name: &str, options: FamilyOptions) -> Result<Family> {
-        let _ = (name, options);
-        todo!()
+        options.validate(name)?;
+        if name.is_empty() || name.len() > 255 {
+            return Err(Error::invalid(format!(
+                "a family name has 1 to 255 bytes, {name:?} has {}",
+                name.len()
+            )));
+        }
+        let engine = self.engine();
+        engine.check_open()?;
+        // Serialises makers: names and ids are looked up and taken in one step.
+        let _writer = engine.writer.lock();
+        if self.family(name).is_some() {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("family {name:?} exists"),
+            ));
+        }
+        let id = engine.state.lock().catalog.next_family;
+        let entry = FamilyEntry {
+            id,
+            name: name.into(),
+            options: Arc::new(options),
+        };
+        let cmp = entry.options.comparator.clone();
+        let edit = Edit {
+            next_family: Some(id + 1),
+            add_families: vec![(id, name.to_string(), cmp.name().to_string())],
+            ..Edit::default()
+        };
+        let handle = self.handle(&entry);
+        engine.install(edit, Vec::new(), |_, view| {
+            let mut families = (*view.families).clone();
+            families.insert(id, entry);
+            view.families = Arc::new(families);
+            view.active = view.active.with_family(id, cmp);
+        })?;
+        Ok(handle)
     }
+
     /// Drops a family and everything in it. Durable when it returns. `default` cannot be dropped.
     pub fn drop_family(&self, family: &Family) -> Result<()> {
-        let _ = family;
-        todo!()
+        let engine = self.engine();
+        engine.check_open()?;
+        if family.id == 0 {
+            return Err(Error::invalid("the family \"default\" cannot be dropped"));
+        }
+        // No group is between its log record and its memtables while we hold this.
+        let _writer = engine.writer.lock();
+        if family.store != engine.owner || !engine.view().families.contains_key(&family.id) {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("family {:?} was dropped", family.name),
+            ));
+        }
+        let id = family.id;
+        let edit = Edit {
+            drop_families: vec![id],
+            ..Edit::default()
+        };
+        engine.install(edit, Vec::new(), |_, view| {
+            view.active = view.active.without_family(id);
+        })
     }
+
+    fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
+        let engine = self.engine();
+        engine.check_open()?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let view = engine.view();
+        for &(store, family) in &batch.families {
+            if store != engine.owner {
+                return Err(Error::invalid(
+                    "the batch has operations on a family of another store",
+                ));
+            }
+            if !view.families.contains_key(&family) {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("the batch has operations on family {family}, which was dropped"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn queue(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
+        let engine = self.engine();
+        let state = match self.check_batch(&batch) {
+            Ok(()) => engine.enqueue(Some(batch), options.sync),
+            Err(e) => Engine::failed_ticket(e),
+        };
+        Ticket {
+            state,
+            engine: engine.clone(),
+        }
+    }
+
     /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
+    /// An empty batch commits nothing, and with `sync` makes everything submitted before it durable.
     pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
-        let _ = (batch, options);
-        todo!()
+        let ticket = self.queue(batch, options);
+        self.engine().ensure_leader();
+        ticket
     }
+
     /// Submits and waits.
     pub fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
-        self.submit(batch, options).wait()
+        self.queue(batch, options).wait()
     }
+
     /// Sets one key.
     pub fn put(
         &self,
@@ -268,16 +265,19 @@ impl Db {
         b.put(family, key, value)?;
         self.write(b, options)
     }
+
     /// Removes one key.
     pub fn delete(&self, family: &Family, key: &[u8], options: &WriteOptions) -> Result<SeqNo> {
         let mut b = WriteBatch::new();
         b.delete(family, key)?;
         self.write(b, options)
     }
+
     /// The value of a key, pinned, not copied.
     pub fn get(&self, family: &Family, key: &[u8], options: &ReadOptions) -> Result<Option<Bytes>> {
-        Ok(self.get_with_expiry(family, key, options)?.map(|v| v.value))
+        Ok(self.engine().get(family, key, options)?.map(|v| v.value))
     }
+
     /// The value of a key and its expiry.
     pub fn get_with_expiry(
         &self,
@@ -285,58 +285,72 @@ impl Db {
         key: &[u8],
         options: &ReadOptions,
     ) -> Result<Option<ValueWithExpiry>> {
-        let _ = (family, key, options);
-        todo!()
+        self.engine().get(family, key, options)
     }
+
     /// Many keys as of one moment; results in the order of the keys.
     pub fn multi_get(
         &self,
         keys: &[(&Family, &[u8])],
         options: &ReadOptions,
     ) -> Vec<Result<Option<Bytes>>> {
-        let _ = (keys, options);
-        todo!()
+        self.engine().multi_get(keys, options)
     }
+
     /// A cursor over a family, not yet positioned.
     pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<Iter> {
-        let _ = (family, options);
-        todo!()
+        self.engine().iter(family, options)
     }
+
     /// Pins the present moment.
     pub fn snapshot(&self) -> Snapshot {
-        todo!()
+        self.engine().snapshot()
     }
-    /// Makes every acknowledged write survive a power cut.
+
+    /// Makes every write acknowledged so far survive a power cut.
     pub fn sync(&self) -> Result<()> {
-        todo!()
+        self.write(WriteBatch::new(), &WriteOptions::SYNC)
+            .map(|_| ())
     }
+
     /// Writes all memtables out and waits.
     pub fn flush(&self) -> Result<()> {
-        todo!()
+        let engine = self.engine();
+        engine.check_open()?;
+        engine.seal_and_flush()
     }
-    /// Compacts a family's keys in `[from, to)` down to the lowest level and waits; `None` is unbounded.
+
+    /// Compacts a family's keys in `[from, to)` down to the lowest level that holds any and waits; `None` is unbounded.
     pub fn compact_range(
         &self,
         family: &Family,
         from: Option<&[u8]>,
         to: Option<&[u8]>,
     ) -> Result<()> {
-        let _ = (family, from, to);
-        todo!()
+        self.flush()?;
+        self.engine().compact_range(family, from, to)
     }
+
     /// Waits until no flush or compaction is due.
     pub fn settle(&self) -> Result<()> {
-        todo!()
+        self.engine().settle()
     }
+
     /// Shape and counters.
     pub fn stats(&self) -> Stats {
-        todo!()
+        self.engine().stats()
     }
-    /// Flushes, waits for background work, records a clean end and closes. Later calls on clones fail with `Closed`.
+
+    /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with `Closed`.
     pub fn close(self) -> Result<()> {
-        let _ = self.0;
-        todo!()
+        self.engine().close()
     }
+
+    /// Stops at once, as a killed process would: nothing is flushed, nothing recorded. For tests of recovery.
+    pub fn abandon(self) {
+        self.engine().abandon();
+    }
+
     /// Walks every byte of a closed store. `Err` only when it cannot be walked at all; damage is in the report.
     /// `progress(done, total)` is called as bytes are read.
     pub fn verify_store(
@@ -345,17 +359,91 @@ impl Db {
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<VerifyReport> {
-        let _ = (env, path.as_ref(), options, progress);
-        todo!()
+        check::verify_store(env, path.as_ref(), options, progress)
     }
-    /// Salvages what verifies from a damaged, closed store and reports exactly what is lost. Damaged files are moved aside, never deleted.
+
+    /// Salvages what verifies from a damaged, closed store and reports exactly what is lost. Damaged files are moved into the
+    /// store's folder `lost`, never deleted.
     pub fn repair(
         env: &Env,
         path: impl AsRef<Path>,
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<RepairReport> {
-        let _ = (env, path.as_ref(), options, progress);
-        todo!()
+        repair::repair(env, path.as_ref(), options, progress)
+    }
+}
+
+impl Engine {
+    /// Ends the active log, seals its memtables and writes everything out on this thread.
+    fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
+        {
+            let mut writer = self.writer.lock();
+            self.resume_if_halted(&mut writer)?;
+            if !self.active_generation().is_empty() {
+                self.rotate(&mut writer)?;
+            }
+        }
+        self.flush_all()?;
+        self.schedule();
+        Ok(())
+    }
+
+    fn close(self: &Arc<Self>) -> Result<()> {
+        {
+            let mut writer = self.writer.lock();
+            if self.closing.swap(true, SeqCst) {
+                return Ok(());
+            }
+            self.env.jobs().notify();
+            let _ = self.resume_if_halted(&mut writer);
+        }
+        self.env.jobs().drain(self.owner);
+        let flushed = {
+            let mut writer = self.writer.lock();
+            let mut result = Ok(());
+            if !self.active_generation().is_empty() {
+                result = self.rotate(&mut writer);
+            }
+            let end = result
+                .and_then(|()| self.flush_all())
+                .and_then(|()| self.forget_logs(&mut writer));
+            writer.log = None;
+            end
+        };
+        self.env.jobs().drain(self.owner);
+        self.env
+            .metrics()
+            .remove_labelled(("store", &self.counters.label));
+        *self.lock.lock() = None;
+        flushed
+    }
+
+    /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest.
+    fn forget_logs(self: &Arc<Self>, _writer: &mut engine::Writer) -> Result<()> {
+        self.give_up_spare_logs();
+        let logs: Vec<u64> = self.state.lock().catalog.logs.keys().copied().collect();
+        if !logs.is_empty() {
+            self.install(
+                Edit {
+                    remove_logs: logs.clone(),
+                    ..Edit::default()
+                },
+                Vec::new(),
+                |_, _| (),
+            )?;
+            logs.iter().for_each(|&n| self.retire_log(n, false));
+        }
+        self.manifest.lock().manifest.point_current(&self.env)
+    }
+
+    fn abandon(self: &Arc<Self>) {
+        self.closing.store(true, SeqCst);
+        self.env.jobs().cancel(self.owner);
+        self.env.jobs().drain(self.owner);
+        self.env
+            .metrics()
+            .remove_labelled(("store", &self.counters.label));
+        *self.lock.lock() = None;
     }
 }

@@ -4,7 +4,7 @@ mod level;
 mod merge;
 #[cfg(test)]
 mod tests;
-mod user;
+pub(crate) mod user;
 
 pub use level::LevelIter;
 pub use merge::MergingIter;

@@ -1,12 +1,28 @@
 //! The memtable: a sorted map in memory that many threads insert into at once and that readers never wait for.
+//!
+//! [`arena`] owns the memory, [`skiplist`] the order; both are leaf modules with `unsafe` and the invariants
+//! that carry it. What stands here is safe code. Promises:
+//!
+//! - an insert that returned is seen by every later lookup; a reader never sees half an entry;
+//! - readers take no lock and never retry; inserts take none but for a new chunk of memory;
+//! - small values (below 512 bytes) lie beside their key, larger ones stay in the batch's memory, which the memtable pins;
+//! - a value that was handed out stays valid after the memtable is gone from the tree.
+
+mod arena;
+mod skiplist;
+#[cfg(test)]
+mod tests;
 
 use crate::iter::InternalIter;
-use crate::key::{Cmp, Kind, SeqNo};
+use crate::key::{Cmp, Kind, SeqNo, pack_trailer, seek_trailer, split_internal_key, trailer_seq};
 use basalt_fs::{Bytes, Result};
+use skiplist::{Cursor, SkipList, Target};
 use std::sync::Arc;
 
 /// One family's writes since the last flush. See the module.
-pub struct MemTable(Cmp);
+pub struct MemTable {
+    list: SkipList,
+}
 
 /// What a lookup found: the newest version of the key visible at the snapshot.
 #[derive(Debug, Clone)]
@@ -22,74 +38,121 @@ pub struct Found {
 impl MemTable {
     /// An empty table. Costs a few kilobytes until something is inserted.
     pub fn new(cmp: Cmp) -> Arc<MemTable> {
-        Arc::new(MemTable(cmp))
+        Arc::new(MemTable {
+            list: SkipList::new(cmp),
+        })
     }
+
     /// Inserts an entry. `value` is a slice of the batch's memory: small values are copied beside the key, large ones
-    /// keep the batch's memory alive instead. (key, seq, kind) must be new. Any number of threads may insert at once.
+    /// keep the batch's memory alive instead. (key, seq, kind) must be new: a second insert panics. Any number of threads
+    /// may insert at once.
     pub fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &Bytes) {
-        let _ = (user_key, seq, kind, value);
-        todo!()
+        self.list
+            .insert(Target::new(user_key, pack_trailer(seq, kind)), value);
     }
+
+    /// Adds to [`MemTable::memory`] what a pinned batch costs beyond its large values: one large value keeps all of its
+    /// batch's memory alive, and only the inserter knows how much that is.
+    pub fn add_pinned(&self, bytes: usize) {
+        self.list.add_pinned(bytes);
+    }
+
+    /// True when a value of this many bytes stays in the batch's memory instead of being copied.
+    pub fn pins(value_len: usize) -> bool {
+        value_len >= skiplist::LARGE_VALUE
+    }
+
     /// The newest version of `user_key` with a sequence number of at most `seq`.
     pub fn get(self: &Arc<Self>, user_key: &[u8], seq: SeqNo) -> Option<Found> {
-        let _ = (user_key, seq);
-        todo!()
+        let target = Target::new(user_key, seek_trailer(seq));
+        let (trailer, value) = skiplist::find_pinned(self, &target)?;
+        Some(Found {
+            seq: trailer_seq(trailer),
+            kind: Kind::from_u8(trailer as u8).expect("inserted with a kind"),
+            value,
+        })
     }
+
     /// A cursor; sees entries inserted before it moves over their place.
     pub fn iter(self: &Arc<Self>) -> MemIter {
-        todo!()
+        MemIter(Cursor::new(self.clone()))
     }
-    /// Bytes of memory held, pinned batch memory included.
+
+    /// Bytes of memory held: the arena's chunks, large values, and what [`MemTable::add_pinned`] was told.
     pub fn memory(&self) -> usize {
-        todo!()
+        self.list.memory()
     }
+
     /// Entries.
     pub fn len(&self) -> usize {
-        todo!()
+        self.list.len()
     }
+
     /// True when nothing was inserted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
     /// The family's order.
     pub fn cmp(&self) -> &Cmp {
-        &self.0
+        self.list.cmp()
     }
 }
 
-/// A cursor over a memtable.
-pub struct MemIter(Arc<MemTable>);
+impl std::fmt::Debug for MemTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "MemTable({} entries, {} bytes)",
+            self.len(),
+            self.memory()
+        )
+    }
+}
+
+/// A cursor over a memtable. Its movements never fail. `prev` searches from the top: O(log n).
+pub struct MemIter(Cursor);
+
+fn target(internal_key: &[u8]) -> Target<'_> {
+    let (user, trailer) = split_internal_key(internal_key);
+    Target::new(user, trailer)
+}
 
 impl InternalIter for MemIter {
     fn valid(&self) -> bool {
-        todo!()
+        self.0.valid()
     }
     fn seek_to_first(&mut self) -> Result<()> {
-        todo!()
+        self.0.first();
+        Ok(())
     }
     fn seek_to_last(&mut self) -> Result<()> {
-        todo!()
+        self.0.last();
+        Ok(())
     }
-    fn seek(&mut self, _target: &[u8]) -> Result<()> {
-        todo!()
+    fn seek(&mut self, to: &[u8]) -> Result<()> {
+        self.0.seek(&target(to));
+        Ok(())
     }
-    fn seek_for_prev(&mut self, _target: &[u8]) -> Result<()> {
-        todo!()
+    fn seek_for_prev(&mut self, to: &[u8]) -> Result<()> {
+        self.0.seek_for_prev(&target(to));
+        Ok(())
     }
     fn next(&mut self) -> Result<()> {
-        todo!()
+        self.0.next();
+        Ok(())
     }
     fn prev(&mut self) -> Result<()> {
-        todo!()
+        self.0.prev();
+        Ok(())
     }
     fn key(&self) -> &[u8] {
-        todo!()
+        self.0.key()
     }
     fn value(&self) -> &[u8] {
-        todo!()
+        self.0.value()
     }
     fn pinned_value(&self) -> Bytes {
-        let _ = &self.0;
-        todo!()
+        self.0.pinned_value()
     }
 }

@@ -1,13 +1,29 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
+//!
+//! Rooms: `format` (header, footer, trailers, properties: the persisted numbers), `block` (data blocks), `index`, `filter`,
+//! `builder` (writes a file), `reader` (opens one, point lookups), `iter` (cursors and their read-ahead), `verify` (whole-table
+//! walks). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
+//!
+//! Promises: a read returns what was added or an error; every block's checksum covers its kind, its file's id and its
+//! offset; no bytes of a file make a reader panic, hang, or allocate beyond what the file holds plus 16 MiB.
 
-use crate::iter::InternalIter;
+mod block;
+mod builder;
+mod filter;
+mod format;
+mod index;
+mod iter;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use builder::TableBuilder;
+pub use iter::TableIter;
+pub use reader::TableReader;
+
 use crate::key::{Cmp, SeqNo};
-use crate::memtable::Found;
 use crate::options::Compression;
-use basalt_env::{Env, IoPriority};
-use basalt_fs::{Bytes, File, Result};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// How a table is built.
 #[derive(Debug, Clone)]
@@ -20,6 +36,8 @@ pub struct TableOptions {
     pub filter_bits_per_key: u32,
     /// Compression of data blocks.
     pub compression: Compression,
+    /// Put filter pages, index partitions and data blocks into the cache as they are written.
+    pub warm_cache: bool,
 }
 
 /// What the manifest remembers of a table.
@@ -51,43 +69,6 @@ pub struct TableMeta {
     pub soonest_expiry_ms: u64,
 }
 
-/// Writes one table: entries in internal key order, then `finish`.
-pub struct TableBuilder(PathBuf);
-
-impl TableBuilder {
-    /// Starts a table in an empty file. Writes go through the environment's I/O limit.
-    pub fn new(
-        env: &Env,
-        file: Arc<dyn File>,
-        path: &Path,
-        file_id: u128,
-        options: TableOptions,
-        io: IoPriority,
-    ) -> TableBuilder {
-        let _ = (env, file, file_id, options, io);
-        TableBuilder(path.to_path_buf())
-    }
-    /// Adds an entry. Panics when keys are not strictly ascending.
-    pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
-        let _ = (internal_key, value);
-        todo!()
-    }
-    /// Bytes of the file so far, unwritten blocks included.
-    pub fn estimated_size(&self) -> u64 {
-        todo!()
-    }
-    /// Entries so far.
-    pub fn entries(&self) -> u64 {
-        todo!()
-    }
-    /// Writes filter, index, properties and footer and syncs the file's data and length. The name's durability is the caller's.
-    /// Panics when empty.
-    pub fn finish(self) -> Result<TableMeta> {
-        let _ = self.0;
-        todo!()
-    }
-}
-
 /// How a reader treats the cache and the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPattern {
@@ -108,92 +89,4 @@ pub struct TableVerified {
     pub blocks: u64,
     /// Entries seen.
     pub entries: u64,
-}
-
-/// An open table.
-pub struct TableReader(PathBuf);
-
-impl TableReader {
-    /// Opens a table: reads footer, header and top-level index, and checks that id and size are the expected ones.
-    pub fn open(
-        env: &Env,
-        file: Arc<dyn File>,
-        path: &Path,
-        file_id: u128,
-        size: u64,
-        cmp: Cmp,
-    ) -> Result<Arc<TableReader>> {
-        let _ = (env, file, file_id, size, cmp);
-        Ok(Arc::new(TableReader(path.to_path_buf())))
-    }
-    /// The newest version of `user_key` with a sequence number of at most `seq`. Filter, index partition and data block
-    /// come from the cache, at the cost of at most one device read each when they are not there.
-    pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
-        let _ = (user_key, seq, fill_cache);
-        todo!()
-    }
-    /// A cursor.
-    pub fn iter(self: &Arc<Self>, pattern: ReadPattern) -> TableIter {
-        let _ = pattern;
-        TableIter(self.clone())
-    }
-    /// Reads every byte and checks checksums, padding, order, counts, filter membership of every key, and the digest.
-    pub fn verify(&self, meta: &TableMeta) -> Result<TableVerified> {
-        let _ = meta;
-        todo!()
-    }
-    /// Salvages: the metadata recomputed from whatever is readable. For `repair`, which has no manifest entry.
-    pub fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> Result<TableMeta> {
-        let _ = (env, file, path, cmp);
-        todo!()
-    }
-    /// About how many bytes of the file lie before the internal key.
-    pub fn approximate_offset(&self, internal_key: &[u8]) -> Result<u64> {
-        let _ = internal_key;
-        todo!()
-    }
-    /// Memory that this open table holds outside the cache.
-    pub fn memory(&self) -> usize {
-        todo!()
-    }
-    /// Its path, for messages.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-/// A cursor over a table.
-pub struct TableIter(#[expect(dead_code)] Arc<TableReader>);
-
-impl InternalIter for TableIter {
-    fn valid(&self) -> bool {
-        todo!()
-    }
-    fn seek_to_first(&mut self) -> Result<()> {
-        todo!()
-    }
-    fn seek_to_last(&mut self) -> Result<()> {
-        todo!()
-    }
-    fn seek(&mut self, _target: &[u8]) -> Result<()> {
-        todo!()
-    }
-    fn seek_for_prev(&mut self, _target: &[u8]) -> Result<()> {
-        todo!()
-    }
-    fn next(&mut self) -> Result<()> {
-        todo!()
-    }
-    fn prev(&mut self) -> Result<()> {
-        todo!()
-    }
-    fn key(&self) -> &[u8] {
-        todo!()
-    }
-    fn value(&self) -> &[u8] {
-        todo!()
-    }
-    fn pinned_value(&self) -> Bytes {
-        todo!()
-    }
 }

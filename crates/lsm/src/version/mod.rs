@@ -4,13 +4,14 @@
 //! version through the manifest. A table's file is removed when the last version or reader that holds it
 //! lets go and the manifest no longer names it, never earlier.
 
+pub mod catalog;
 pub mod edit;
 pub mod manifest;
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
 use basalt_env::{Env, JobPriority};
-use basalt_fs::Result;
+use basalt_fs::{Error, Result};
 use parking_lot::{Mutex, RwLock};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +50,29 @@ impl TableStore {
     /// Path of a table.
     pub fn path(&self, number: u64) -> PathBuf {
         self.dir.join(table_name(number))
+    }
+
+    /// Checks that a table that the manifest names is there, and not shorter than it was.
+    pub fn check_present(&self, path: &Path, size: u64, number: u64) -> Result<()> {
+        match self.env.fs().stat(path) {
+            Ok(s) if s.len.max(s.allocated) >= size => Ok(()),
+            Ok(s) => Err(Error::corruption(
+                path,
+                s.len,
+                format!(
+                    "table {number} is {} bytes, the manifest says {size}; run `basalt repair`",
+                    s.len
+                ),
+            )),
+            Err(e) if e.is_not_found() => Err(Error::corruption(
+                path,
+                0,
+                format!(
+                    "the manifest names table {number}, and it is missing; run `basalt repair`"
+                ),
+            )),
+            Err(e) => Err(e),
+        }
     }
 
     /// A table that the manifest names or is about to name.
@@ -248,6 +272,15 @@ impl FamilyVersion {
             })
         };
         tables.insert(at, table);
+    }
+
+    /// Puts every level in order after tables were pushed in any order.
+    pub fn sort(&mut self) {
+        let cmp = self.cmp.clone();
+        self.levels[0].sort_by_key(|t| std::cmp::Reverse((t.meta.max_seq, t.number)));
+        for level in &mut self.levels[1..] {
+            level.sort_by(|a, b| cmp.internal(&a.meta.smallest, &b.meta.smallest));
+        }
     }
 
     /// Takes a table out; `None` when it is not there.

@@ -1,7 +1,7 @@
 //! The record framing that the write-ahead log and the manifest share, and the log's own header.
 //!
-//! A file of records starts with a [`FileHeader`] padded to the write unit. Each record is
-//! [`RECORD_HEADER`] bytes and a payload. All numbers little-endian:
+//! A file of records starts with a [`FileHeader`] in a slot of one write unit. Each record is [`RECORD_HEADER`] bytes and a
+//! payload, padded with zeros to a multiple of [`RECORD_ALIGN`]. All numbers little-endian:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -10,24 +10,38 @@
 //! | 8 | 4 | payload length |
 //! | 12 | 1 | record kind |
 //! | 13 | 1 | flags, 0 |
-//! | 14 | 2 | 0 |
+//! | 14 | 2 | life tag: the low 16 bits of the file id, 1 when they are 0 |
 //! | 16 | 8 | position up to which this file was known to be synced when the record was written |
 //! | 24 | 8 | first sequence number of a batch; number of an edit |
 //! | 32 | 4 | header checksum of the record before it, 0 for the first: the chain |
 //! | 36 | 4 | operations in the batch |
 //!
-//! The next record begins where this one ends, or at the next multiple of the write unit. It is accepted at either
-//! place only if its chain field matches, so a lost record can never be skipped.
+//! The next record begins where this one ends, padding included, or at the next multiple of the write unit. It is accepted
+//! at either place only if its chain field matches, so a lost record can never be skipped.
 //!
-//! The tail: the first position where neither place holds a good record is the end, unless a later good record (or the
-//! manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
+//! The tail: the first position where neither place holds a good record is the end, unless a later good header of this
+//! life (or the manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
+//!
+//! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `writer`, `reader`. The bytes are specified in
+//! `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
 
-use basalt_fs::{AlignedBuf, Bytes, File, Result};
-use std::path::Path;
-use std::sync::Arc;
+mod header;
+mod reader;
+mod record;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use reader::{Expect, RecordReader};
+pub use writer::RecordWriter;
+
+use basalt_fs::{AlignedBuf, Bytes};
 
 /// Bytes of a record header.
 pub const RECORD_HEADER: usize = 40;
+
+/// Records begin at multiples of this.
+pub const RECORD_ALIGN: usize = 8;
 
 /// What a file of records is. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,39 +109,6 @@ pub struct Outgoing<'a> {
     pub payload_crc: u32,
 }
 
-/// Appends records to a file.
-pub struct RecordWriter(Arc<dyn File>);
-
-impl RecordWriter {
-    /// Begins a file of records: writes the header (not yet synced: the first synced append covers it).
-    pub fn create(file: Arc<dyn File>, path: &Path, header: &FileHeader) -> Result<RecordWriter> {
-        let _ = (path, header);
-        Ok(RecordWriter(file))
-    }
-    /// Appends a group of records with one device write where sizes allow it. With `sync`, the group starts and ends at multiples
-    /// of the write unit and is durable when this returns; then `synced()` is the new end.
-    pub fn append(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
-        let _ = (records, sync);
-        todo!()
-    }
-    /// Syncs what was appended.
-    pub fn sync(&mut self) -> Result<()> {
-        todo!()
-    }
-    /// End of the last record.
-    pub fn end(&self) -> u64 {
-        todo!()
-    }
-    /// Position up to which the file is known to be synced.
-    pub fn synced(&self) -> u64 {
-        todo!()
-    }
-    /// The file.
-    pub fn file(&self) -> &Arc<dyn File> {
-        &self.0
-    }
-}
-
 /// A record read back.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -150,36 +131,4 @@ pub struct Tail {
     pub end: u64,
     /// True when bytes after it look like a torn record of this life, false when nothing of this life follows.
     pub torn: bool,
-}
-
-/// Reads a file of records front to back.
-pub struct RecordReader(Arc<dyn File>);
-
-impl RecordReader {
-    /// Opens and checks the header against what is known of it: kind, and id where the caller knows one.
-    /// `Ok(None)` when the header is not of this life (a log that was created but whose header never reached the device).
-    pub fn open(
-        file: Arc<dyn File>,
-        path: &Path,
-        kind: FileKind,
-        file_id: Option<u128>,
-    ) -> Result<Option<RecordReader>> {
-        let _ = (path, kind, file_id);
-        Ok(Some(RecordReader(file)))
-    }
-    /// The header.
-    pub fn header(&self) -> &FileHeader {
-        let _ = &self.0;
-        todo!()
-    }
-    /// The next record, or `None` at the tail. `proven_synced`: bytes up to here are known from elsewhere to have been synced;
-    /// an end before it, or before the `synced` position of any later good record, is `Corruption`.
-    pub fn next(&mut self, proven_synced: u64) -> Result<Option<Record>> {
-        let _ = proven_synced;
-        todo!()
-    }
-    /// After `next` returned `None`.
-    pub fn tail(&self) -> Tail {
-        todo!()
-    }
 }

@@ -1,0 +1,345 @@
+//! The real binary under `kill -9` while several clients write.
+//!
+//! The oracle lives in this process, outside the store: each client counts what the server acknowledged. After every kill
+//! `basalt check` must be clean, and after the next start every acknowledged write must be there with its bytes; one that
+//! was sent but not acknowledged may be there whole or not at all.
+
+use basalt::env::{Clock, Random, thread};
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const CLIENTS: u64 = 4;
+/// Kills at `BASALT_SCALE=1`.
+const KILLS: u64 = 50;
+
+fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+}
+
+/// A directory that is removed when the test passes and kept when it fails.
+struct Dir(PathBuf);
+
+impl Dir {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own directory, beside the store under test"
+    )]
+    fn new() -> Dir {
+        let path = std::env::temp_dir().join(format!(
+            "basalt-kill-{}-{:x}",
+            std::process::id(),
+            Random::from_system().next_u64()
+        ));
+        std::fs::create_dir_all(&path).expect("a temporary directory");
+        Dir(path)
+    }
+}
+
+impl Drop for Dir {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own directory, beside the store under test"
+    )]
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// The value of a client's n-th write: its length and bytes follow from both numbers.
+fn value(client: u64, n: u64) -> Vec<u8> {
+    let r = Random::from_seed(client << 40 | n);
+    let len = match r.below(20) {
+        0 => 20_000 + r.below(50_000),
+        1..4 => 1_000 + r.below(5_000),
+        _ => r.below(300),
+    };
+    let mut v = format!("{client}:{n}:").into_bytes();
+    while (v.len() as u64) < len {
+        v.extend_from_slice(&r.next_u64().to_le_bytes());
+    }
+    v
+}
+
+/// Each client writes `KEYS` keys again and again: its n-th write goes to key n % KEYS.
+const KEYS: u64 = 500;
+
+fn key(client: u64, n: u64) -> Vec<u8> {
+    format!("client{client}/key{:05}", n % KEYS).into_bytes()
+}
+
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(dir: &Path, sync: &str, clock: &Clock) -> Server {
+        // The port is free a moment before the server takes it; nobody else asks for one in that moment on a test machine.
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|l| l.local_addr())
+            .expect("a free port")
+            .port();
+        let child = Command::new(env!("CARGO_BIN_EXE_basalt"))
+            .args(["serve", "--dir"])
+            .arg(dir)
+            .args(["--listen", &format!("127.0.0.1:{port}"), "--sync", sync])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the binary starts");
+        let server = Server { child, port };
+        for _ in 0..1000 {
+            if let Ok(mut c) = Client::connect(server.port)
+                && c.ping()
+            {
+                return server;
+            }
+            clock.sleep(Duration::from_millis(10));
+        }
+        panic!("the server did not answer within ten seconds");
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("SIGKILL");
+        self.child.wait().expect("the child ends");
+    }
+}
+
+/// As much of a Redis client as the test needs.
+struct Client {
+    write: TcpStream,
+    read: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn connect(port: u16) -> std::io::Result<Client> {
+        let write = TcpStream::connect(("127.0.0.1", port))?;
+        write.set_nodelay(true)?;
+        write.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(Client {
+            read: BufReader::new(write.try_clone()?),
+            write,
+        })
+    }
+
+    fn send(&mut self, out: &mut Vec<u8>, args: &[&[u8]]) {
+        let _ = write!(out, "*{}\r\n", args.len());
+        for a in args {
+            let _ = write!(out, "${}\r\n", a.len());
+            out.extend_from_slice(a);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = Vec::new();
+        let mut byte = [0u8];
+        while !line.ends_with(b"\r\n") {
+            self.read.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        line.truncate(line.len() - 2);
+        Ok(String::from_utf8_lossy(&line).into_owned())
+    }
+
+    fn bulk(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let line = self.line()?;
+        let len: i64 = line
+            .strip_prefix('$')
+            .and_then(|n| n.parse().ok())
+            .unwrap_or_else(|| panic!("a bulk reply, not {line:?}"));
+        if len < 0 {
+            return Ok(None);
+        }
+        let mut v = vec![0; len as usize + 2];
+        self.read.read_exact(&mut v)?;
+        v.truncate(len as usize);
+        Ok(Some(v))
+    }
+
+    fn ping(&mut self) -> bool {
+        self.write.write_all(b"PING\r\n").is_ok() && self.line().is_ok_and(|l| l == "+PONG")
+    }
+}
+
+/// Writes until the connection breaks: pipelines of a few writes. `sent` and `acked` count this client's writes.
+fn write_until_killed(
+    port: u16,
+    client: u64,
+    sent: &AtomicU64,
+    acked: &AtomicU64,
+    stop: &AtomicBool,
+) {
+    let Ok(mut c) = Client::connect(port) else {
+        return;
+    };
+    let r = Random::from_system();
+    while !stop.load(SeqCst) {
+        let pipeline = 1 + r.below(8);
+        let mut out = Vec::new();
+        for _ in 0..pipeline {
+            let n = sent.fetch_add(1, SeqCst);
+            c.send(&mut out, &[b"SET", &key(client, n), &value(client, n)]);
+        }
+        if c.write.write_all(&out).is_err() {
+            return;
+        }
+        for _ in 0..pipeline {
+            match c.line() {
+                Ok(l) if l == "+OK" => acked.fetch_add(1, SeqCst),
+                Ok(l) => panic!("client {client}: the server answered {l:?} to a SET"),
+                Err(_) => return,
+            };
+        }
+    }
+}
+
+/// What one client knows of its writes, numbered from 0.
+#[derive(Clone, Default)]
+struct Known {
+    /// Writes sent.
+    sent: u64,
+    /// Writes before this one are acknowledged, but for those in `doubt`.
+    acked: u64,
+    /// Ranges of writes that a kill left unacknowledged: each of them is there or not.
+    doubt: Vec<(u64, u64)>,
+}
+
+impl Known {
+    /// The last acknowledged write to a key.
+    fn must(&self, key: u64) -> Option<u64> {
+        let mut n = last_write(key, self.acked)?;
+        while self.doubt.iter().any(|&(from, to)| (from..to).contains(&n)) {
+            n = n.checked_sub(KEYS)?;
+        }
+        Some(n)
+    }
+}
+
+/// The last of the first `count` writes that went to a key.
+fn last_write(key: u64, count: u64) -> Option<u64> {
+    (count > key).then(|| key + (count - 1 - key) / KEYS * KEYS)
+}
+
+/// Reads every key back and compares with what each client knows. A key's newest acknowledged write, or a later one that
+/// was sent, must be there.
+fn verify(port: u16, state: &BTreeMap<u64, Known>, repeat: &str) {
+    let mut c = Client::connect(port).expect("connect");
+    for (&client, known) in state {
+        let keys = KEYS.min(known.sent);
+        let mut out = Vec::new();
+        for k in 0..keys {
+            c.send(&mut out, &[b"GET", &key(client, k)]);
+        }
+        let (tx, rx) = mpsc::channel();
+        let mut w = c.write.try_clone().expect("clone");
+        let writer = thread::spawn("kill-verify", move || {
+            let _ = w.write_all(&out);
+            let _ = tx.send(());
+        })
+        .expect("spawn");
+        for k in 0..keys {
+            let found = c.bulk().expect("a reply");
+            let (must, may) = (known.must(k), last_write(k, known.sent).expect("k < sent"));
+            let first = must.unwrap_or(k);
+            let candidates = (first..=may).step_by(KEYS as usize);
+            let fits = match &found {
+                None => must.is_none(),
+                Some(v) => candidates.clone().any(|n| *v == value(client, n)),
+            };
+            assert!(
+                fits,
+                "client {client}, key {k}: acknowledged write {must:?}, sent up to {may}, found {}; repeat with {repeat}",
+                found.map_or("nothing".into(), |v| String::from_utf8_lossy(
+                    &v[..v.len().min(20)]
+                )
+                .into_owned())
+            );
+        }
+        rx.recv().expect("all requests sent");
+        writer.join().expect("writer");
+    }
+}
+
+fn check(dir: &Path, repeat: &str) {
+    let out = Command::new(env!("CARGO_BIN_EXE_basalt"))
+        .args(["check", "--dir"])
+        .arg(dir)
+        .output()
+        .expect("the binary runs");
+    assert!(
+        out.status.success(),
+        "check after a kill: {}{}; repeat with {repeat}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_under_kill_9() {
+    let dir = Dir::new();
+    let store = dir.0.join("store");
+    let clock = Clock::system();
+    let seed = std::env::var("BASALT_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or_else(|| Random::from_system().next_u64());
+    let repeat = format!("BASALT_SEED={seed} cargo test -p basalt-cli --test kill");
+    let r = Random::from_seed(seed);
+    let mut state: BTreeMap<u64, Known> = (0..CLIENTS).map(|c| (c, Known::default())).collect();
+    let kills = KILLS * scale();
+    let mut acknowledged = 0;
+    for _ in 0..kills {
+        let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
+        let server = Server::start(&store, sync, &clock);
+        verify(server.port, &state, &repeat);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut clients = Vec::new();
+        for (&client, known) in &state {
+            let counts = Arc::new((AtomicU64::new(known.sent), AtomicU64::new(0)));
+            let (port, stop, shared) = (server.port, stop.clone(), counts.clone());
+            let handle = thread::spawn(&format!("kill-{client}"), move || {
+                write_until_killed(port, client, &shared.0, &shared.1, &stop);
+            })
+            .expect("spawn");
+            clients.push((client, counts, handle));
+        }
+        clock.sleep(Duration::from_millis(20 + r.below(250)));
+        server.kill();
+        stop.store(true, SeqCst);
+        for (client, counts, handle) in clients {
+            handle.join().expect("a client");
+            let (sent, new) = (counts.0.load(SeqCst), counts.1.load(SeqCst));
+            acknowledged += new;
+            // Replies come in order: of this round's writes the first `new` are acknowledged.
+            let known = state.get_mut(&client).expect("every client is known");
+            known.acked = known.sent + new;
+            known.sent = sent;
+            if known.acked < sent {
+                known.doubt.push((known.acked, sent));
+            }
+        }
+        check(&store, &repeat);
+    }
+    let server = Server::start(&store, "always", &clock);
+    verify(server.port, &state, &repeat);
+    server.kill();
+    println!("kills={kills} acknowledged={acknowledged}");
+    assert!(
+        acknowledged > kills * 20,
+        "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing"
+    );
+}

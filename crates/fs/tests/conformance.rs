@@ -1,0 +1,132 @@
+//! Every filesystem of this crate against the one conformance suite, and the simulated disk against the real one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use basalt_fs::conformance::{self, random_trace};
+use basalt_fs::sim::{CrashPolicy, SimOptions};
+use basalt_fs::{FaultFs, FileSystem, HostFs, HostOptions, SimFs};
+
+fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+}
+
+fn sim(write_unit: usize, seed: u64) -> Arc<SimFs> {
+    SimFs::new(SimOptions {
+        write_unit,
+        seed,
+        ..SimOptions::default()
+    })
+}
+
+/// A directory of the operating system that goes when it is dropped.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> TempDir {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!(
+            "basalt-conformance-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Relaxed)
+        );
+        let dir = std::env::temp_dir().join(name);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "outside the filesystem under test"
+        )]
+        std::fs::create_dir_all(&dir).expect("temporary directory");
+        TempDir(dir)
+    }
+
+    fn host(&self, sub: u64, direct: bool) -> Arc<dyn FileSystem> {
+        let root = self.0.join(sub.to_string());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "outside the filesystem under test"
+        )]
+        std::fs::create_dir_all(&root).expect("temporary directory");
+        HostFs::new(HostOptions::new(root).direct(direct)).expect("HostFs")
+    }
+
+    fn forget(&self, sub: u64) {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "outside the filesystem under test"
+        )]
+        std::fs::remove_dir_all(self.0.join(sub.to_string())).expect("temporary directory");
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "outside the filesystem under test"
+        )]
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn sim_conforms() {
+    for unit in [512, 1024, 4096] {
+        for seed in 0..5 {
+            conformance::run_all(&|| sim(unit, seed));
+        }
+    }
+}
+
+#[test]
+fn fault_without_faults_conforms() {
+    conformance::run_all(&|| FaultFs::new(sim(512, 3), 1));
+}
+
+#[test]
+fn host_conforms() {
+    let dir = TempDir::new();
+    for direct in [false, true] {
+        let next = AtomicU64::new(if direct { 1000 } else { 0 });
+        conformance::run_all(&|| dir.host(next.fetch_add(1, Relaxed), direct));
+    }
+}
+
+#[test]
+fn sim_conforms_across_power_cuts() {
+    let seeds = 300 * scale();
+    for unit in [512, 4096] {
+        conformance::crash::run_all(
+            &|seed| {
+                let fs = sim(unit, seed);
+                let disk = Arc::clone(&fs);
+                let policy = CrashPolicy::ALL[seed as usize % CrashPolicy::ALL.len()];
+                (fs, Box::new(move |seed| disk.crash(policy, seed)))
+            },
+            seeds,
+        );
+    }
+}
+
+#[test]
+fn sim_answers_as_a_host_directory_does() {
+    let dir = TempDir::new();
+    let traces = 2_000 * scale();
+    let mut calls = 0;
+    for seed in 0..traces {
+        let host = dir.host(seed, seed % 4 == 3);
+        let sim: Arc<dyn FileSystem> = sim(host.info().write_unit, seed);
+        let trace = random_trace(seed, 40);
+        let (on_host, on_sim) = (trace.play(&host), trace.play(&sim));
+        for (h, s) in on_host.iter().zip(&on_sim) {
+            assert_eq!(h, s, "host and sim part: random_trace({seed}, 40)");
+        }
+        calls += on_host.len();
+        drop(host);
+        dir.forget(seed);
+    }
+    println!("traces={traces} calls={calls}");
+}

@@ -1,0 +1,583 @@
+//! Which tables to merge next.
+//!
+//! Level sizes are dynamic, as RocksDB's `level_compaction_dynamic_level_bytes`: the largest level's real size sets the
+//! targets upwards, each a `level_multiplier` smaller, until one is not above `base_level_bytes`; that is the base level, which
+//! level 0 merges into, and the levels between stay empty. The bottom then holds nine tenths of the data, and space
+//! amplification by overwritten versions stays near 1.1. The base level is never below a level that holds data, so newer
+//! versions never pass older ones.
+//!
+//! Choices, in order of precedence:
+//! 1. The level with the highest score of at least 1. Level 0: tables over the trigger, or bytes over `base_level_bytes`.
+//!    Others: bytes over target. Tables that a running compaction has do not count.
+//! 2. Tables whose values have expired for long enough, soonest expiry first.
+//! 3. Tables that are tombstones for the most part: pushed down, or rewritten in place at the bottom.
+//!
+//! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
+//! counts, so that none waits for ever.
+
+use crate::compaction::output::GRANDPARENT_FACTOR;
+use crate::key::{Cmp, SeqNo};
+use crate::options::FamilyOptions;
+use crate::version::{FamilyVersion, LEVELS, TableFile};
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::Ordering as Atomic;
+
+/// A plan takes at most so many times `table_bytes` from its starting level, unless one table and what must go with it
+/// is more.
+const MAX_INPUT_FACTOR: u64 = 25;
+
+/// Tables with expired values are rewritten at most at this rate in bytes a second: a table's turn comes when its soonest
+/// expiry is as long ago as rewriting all such tables would take.
+const EXPIRY_BYTES_PER_S: u64 = 16 << 20;
+
+/// An expiry is never acted on sooner than this many ms after it.
+const EXPIRY_LAG_MS: u64 = 60_000;
+
+const LAST: usize = LEVELS - 1;
+
+/// What a choice is made from.
+#[derive(Clone, Copy)]
+pub struct PickContext<'a> {
+    /// The family's id.
+    pub family: u32,
+    /// Its tables.
+    pub version: &'a FamilyVersion,
+    /// Its settings.
+    pub options: &'a FamilyOptions,
+    /// Wall time in ms since 1970.
+    pub now_ms: u64,
+    /// The oldest live snapshot; `MAX_SEQ` when there is none.
+    pub oldest_snapshot: SeqNo,
+}
+
+/// Why a compaction runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Level 0 has too many tables.
+    L0Tables,
+    /// Level 0 has too many bytes.
+    L0Bytes,
+    /// A level is over its target.
+    LevelBytes,
+    /// Values have expired.
+    Expired,
+    /// A table is tombstones for the most part.
+    Tombstones,
+    /// Somebody asked.
+    Manual,
+}
+
+impl Reason {
+    /// The reason in a few words, for messages and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::L0Tables => "level 0 tables",
+            Reason::L0Bytes => "level 0 bytes",
+            Reason::LevelBytes => "level bytes",
+            Reason::Expired => "expired values",
+            Reason::Tombstones => "tombstones",
+            Reason::Manual => "manual",
+        }
+    }
+}
+
+/// One compaction.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The family's id.
+    pub family: u32,
+    /// The starting level.
+    pub level: usize,
+    /// Where the outputs go; equal to `level` when tables are rewritten in place.
+    pub output_level: usize,
+    /// Input tables by level: the starting level's, then the output level's when there are any.
+    pub inputs: Vec<(usize, Vec<Arc<TableFile>>)>,
+    /// Nothing needs rewriting: the manifest moves the tables to the output level.
+    pub trivial_move: bool,
+    /// No older data can exist for the inputs' range of keys, in a deeper level or elsewhere.
+    pub bottommost: bool,
+    /// Tables of the level below the output level that overlap.
+    pub grandparents: Vec<Arc<TableFile>>,
+    /// Overlapping tables of every level below the output level that has some.
+    pub deeper: Vec<Vec<Arc<TableFile>>>,
+    /// Why.
+    pub reason: Reason,
+    /// The starting level's score; 0 when the score is not the reason.
+    pub score: f64,
+}
+
+impl Plan {
+    /// All input tables.
+    pub fn input_tables(&self) -> impl Iterator<Item = &Arc<TableFile>> {
+        self.inputs.iter().flat_map(|(_, tables)| tables)
+    }
+    /// Bytes of all input tables.
+    pub fn input_bytes(&self) -> u64 {
+        self.input_tables().map(|t| t.meta.size).sum()
+    }
+}
+
+/// A plan's tables, marked as taken until this is dropped. Make and drop it under the engine's lock; drop it after the new
+/// version is installed.
+#[must_use]
+pub struct Claim(Vec<Arc<TableFile>>);
+
+impl Claim {
+    /// Takes a plan's tables; `None`, and nothing taken, when another compaction has one of them.
+    pub fn take(plan: &Plan) -> Option<Claim> {
+        let mut claim = Claim(Vec::new());
+        for t in plan.input_tables() {
+            if t.compacting.swap(true, Atomic::SeqCst) {
+                return None;
+            }
+            claim.0.push(t.clone());
+        }
+        Some(claim)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        for t in &self.0 {
+            t.compacting.store(false, Atomic::SeqCst);
+        }
+    }
+}
+
+/// The sizes levels aim at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Targets {
+    /// Where level 0 merges into.
+    pub base_level: usize,
+    /// Bytes by level; 0 for level 0 and for levels above the base, which stay empty.
+    pub bytes: [u64; LEVELS],
+}
+
+/// The sizes levels aim at, from the tree's present shape.
+pub fn level_targets(version: &FamilyVersion, options: &FamilyOptions) -> Targets {
+    let sizes: Vec<u64> = (0..LEVELS).map(|l| version.level_bytes(l)).collect();
+    let multiplier = u64::from(options.level_multiplier);
+    let mut bytes = [0; LEVELS];
+    let Some(first) = (1..LEVELS).find(|&l| sizes[l] > 0) else {
+        bytes[LAST] = options.base_level_bytes;
+        return Targets {
+            base_level: LAST,
+            bytes,
+        };
+    };
+    let largest = sizes[1..].iter().copied().max().unwrap_or(0);
+    // What the first level with data should hold for the largest level's size to be right at the bottom.
+    let mut size = largest;
+    for _ in first..LAST {
+        size /= multiplier;
+    }
+    let mut base_level = first;
+    while base_level > 1 && size > options.base_level_bytes {
+        base_level -= 1;
+        size /= multiplier;
+    }
+    let mut target = size.clamp(1, options.base_level_bytes);
+    for slot in &mut bytes[base_level..] {
+        // No level aims below the base size: with little data the tree would be an hourglass and merge for nothing.
+        *slot = target.max(options.base_level_bytes);
+        target = target.saturating_mul(multiplier);
+    }
+    Targets { base_level, bytes }
+}
+
+fn idle(t: &TableFile) -> bool {
+    !t.compacting.load(Atomic::SeqCst)
+}
+
+fn bytes_of<'a>(tables: impl IntoIterator<Item = &'a Arc<TableFile>>) -> u64 {
+    tables.into_iter().map(|t| t.meta.size).sum()
+}
+
+/// Levels with their scores, highest first; a level is due at 1. The last level has none.
+pub fn scores(version: &FamilyVersion, options: &FamilyOptions) -> Vec<(usize, f64)> {
+    let targets = level_targets(version, options);
+    let mut out = Vec::with_capacity(LEVELS);
+    for level in 0..LAST {
+        let tables = version.levels[level].iter().filter(|t| idle(t));
+        let bytes = bytes_of(tables.clone()) as f64;
+        let score = if level == 0 {
+            let by_count = tables.count() as f64 / options.l0_compaction_trigger as f64;
+            by_count.max(bytes / options.base_level_bytes as f64)
+        } else if targets.bytes[level] == 0 {
+            0.0
+        } else {
+            bytes / targets.bytes[level] as f64
+        };
+        out.push((level, score));
+    }
+    out.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    out
+}
+
+/// Bytes that compactions should move before every level is inside its target: level 0 merging into the base, and each
+/// level's surplus, with what is carried down from above, merging with its share of the next.
+pub fn compaction_debt(version: &FamilyVersion, options: &FamilyOptions) -> u64 {
+    let targets = level_targets(version, options);
+    let l0 = version.level_bytes(0);
+    let due =
+        version.levels[0].len() >= options.l0_compaction_trigger || l0 >= options.base_level_bytes;
+    let mut debt = 0u64;
+    let mut carried = 0u64;
+    if due {
+        debt = l0 + version.level_bytes(targets.base_level);
+        carried = l0;
+    }
+    for level in targets.base_level..LAST {
+        let here = version.level_bytes(level) + std::mem::take(&mut carried);
+        let surplus = here.saturating_sub(targets.bytes[level]);
+        if surplus > 0 {
+            let next = version.level_bytes(level + 1) as f64;
+            let with_it = surplus as f64 * (1.0 + next / here as f64);
+            debt = debt.saturating_add(with_it as u64);
+            carried = surplus;
+        }
+    }
+    debt
+}
+
+/// The user keys from the first to the last of some tables.
+fn hull<'a>(cmp: &Cmp, tables: &'a [Arc<TableFile>]) -> Option<(&'a [u8], &'a [u8])> {
+    let mut tables = tables.iter();
+    let first = tables.next()?;
+    let start = (first.smallest_user(), first.largest_user());
+    Some(tables.fold(start, |(from, to), t| {
+        let from = match cmp.user(t.smallest_user(), from) {
+            Ordering::Less => t.smallest_user(),
+            _ => from,
+        };
+        let to = match cmp.user(t.largest_user(), to) {
+            Ordering::Greater => t.largest_user(),
+            _ => to,
+        };
+        (from, to)
+    }))
+}
+
+/// All tables of a level inside the hull of `seed`, again and again until the hull stays: no user key is cut, and
+/// nothing of the level is left out between the tables.
+fn closure(
+    version: &FamilyVersion,
+    level: usize,
+    seed: Vec<Arc<TableFile>>,
+) -> Vec<Arc<TableFile>> {
+    let mut tables = seed;
+    loop {
+        let Some((from, to)) = hull(&version.cmp, &tables) else {
+            return tables;
+        };
+        let wider = version.overlapping(level, Some(from), Some(to));
+        if wider.len() <= tables.len() {
+            return wider;
+        }
+        tables = wider;
+    }
+}
+
+fn same(a: &[Arc<TableFile>], b: &[Arc<TableFile>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.number == y.number)
+}
+
+impl PickContext<'_> {
+    fn max_input_bytes(&self) -> u64 {
+        self.options.table_bytes.saturating_mul(MAX_INPUT_FACTOR)
+    }
+
+    /// The plan for tables of one level, which are a closure (level 0: an older part of one). `None` when another compaction
+    /// has a table that it needs.
+    fn plan(
+        &self,
+        level: usize,
+        output_level: usize,
+        mut start: Vec<Arc<TableFile>>,
+        reason: Reason,
+        score: f64,
+    ) -> Option<Plan> {
+        let v = self.version;
+        if start.is_empty() || !start.iter().all(|t| idle(t)) {
+            return None;
+        }
+        let mut merged = Vec::new();
+        if output_level != level {
+            let below = |start: &[Arc<TableFile>]| {
+                let (from, to) = hull(&v.cmp, start).expect("not empty");
+                closure(
+                    v,
+                    output_level,
+                    v.overlapping(output_level, Some(from), Some(to)),
+                )
+            };
+            merged = below(&start);
+            if level > 0 && !merged.is_empty() {
+                // More of the starting level, where it costs nothing below.
+                let mut both = start.clone();
+                both.extend(merged.iter().cloned());
+                let (from, to) = hull(&v.cmp, &both).expect("not empty");
+                let wider = closure(v, level, v.overlapping(level, Some(from), Some(to)));
+                if wider.len() > start.len()
+                    && wider.iter().all(|t| idle(t))
+                    && bytes_of(&wider) + bytes_of(&merged) <= self.max_input_bytes()
+                    && same(&below(&wider), &merged)
+                {
+                    start = wider;
+                }
+            }
+            if !merged.iter().all(|t| idle(t)) {
+                return None;
+            }
+        }
+        let mut all = start.clone();
+        all.extend(merged.iter().cloned());
+        let (from, to) = hull(&v.cmp, &all).expect("not empty");
+        let lower = |l: usize| v.overlapping(l, Some(from), Some(to));
+        let deeper: Vec<_> = (output_level + 1..LEVELS)
+            .map(lower)
+            .filter(|l| !l.is_empty())
+            .collect();
+        let grandparents = match output_level {
+            LAST => Vec::new(),
+            l => lower(l + 1),
+        };
+        let bottommost = deeper.is_empty();
+        let trivial_move = output_level != level
+            && merged.is_empty()
+            && (level > 0 || start.len() == 1)
+            && bytes_of(&grandparents)
+                <= self.options.table_bytes.saturating_mul(GRANDPARENT_FACTOR)
+            && !start.iter().any(|t| self.needs_rewrite(t, bottommost));
+        let mut inputs = vec![(level, start)];
+        if !merged.is_empty() {
+            inputs.push((output_level, merged));
+        }
+        Some(Plan {
+            family: self.family,
+            level,
+            output_level,
+            inputs,
+            trivial_move,
+            bottommost,
+            grandparents,
+            deeper,
+            reason,
+            score,
+        })
+    }
+
+    /// True when a table should not just change its level: at the bottom it would keep the upper levels' compression, or
+    /// tombstones that a merge drops for good; and expired values are dropped only by a merge. A changed number of filter
+    /// bits is no reason: it costs reads of this table a little, and ends when the table is merged next.
+    fn needs_rewrite(&self, t: &TableFile, bottommost: bool) -> bool {
+        let compression = self
+            .options
+            .bottom_compression
+            .is_some_and(|c| c != self.options.compression);
+        t.meta.soonest_expiry_ms <= self.now_ms
+            || (bottommost && (compression || mostly_tombstones(t)))
+    }
+
+    /// Level 0 into the base level: the oldest table and all that overlap it directly or through others. When that is too
+    /// much, only the oldest of them, which may go before newer ones.
+    fn plan_l0(&self, reason: Reason, score: f64) -> Option<Plan> {
+        let tables = &self.version.levels[0];
+        if !tables.iter().all(|t| idle(t)) {
+            return None;
+        }
+        let base = level_targets(self.version, self.options).base_level;
+        let oldest = tables.last()?.clone();
+        let mut start = closure(self.version, 0, vec![oldest]);
+        let mut bytes = 0;
+        let fits = start
+            .iter()
+            .rev()
+            .take_while(|t| {
+                bytes += t.meta.size;
+                bytes <= self.max_input_bytes()
+            })
+            .count()
+            .max(1);
+        start.drain(..start.len() - fits);
+        self.plan(0, base, start, reason, score)
+    }
+
+    /// Idle tables of a level, best first.
+    fn candidates(&self, level: usize) -> Vec<Arc<TableFile>> {
+        let v = self.version;
+        let (here, below) = (&v.levels[level], &v.levels[level + 1]);
+        let newest = v
+            .levels
+            .iter()
+            .flatten()
+            .map(|t| t.number)
+            .max()
+            .unwrap_or(0);
+        let mut at = 0;
+        let mut ranked: Vec<(f64, &Arc<TableFile>)> = Vec::with_capacity(here.len());
+        for t in here {
+            while at < below.len()
+                && v.cmp.user(below[at].largest_user(), t.smallest_user()) == Ordering::Less
+            {
+                at += 1;
+            }
+            let overlap = bytes_of(below[at..].iter().take_while(|b| {
+                v.cmp.user(b.smallest_user(), t.largest_user()) != Ordering::Greater
+            }));
+            if !idle(t) {
+                continue;
+            }
+            // Tombstones free space below: a table of them counts as up to five times its size.
+            let deletes = t.meta.deletes as f64 / t.meta.entries.max(1) as f64;
+            let weight = t.meta.size.max(1) as f64 * (1.0 + 4.0 * deletes);
+            // Every table made since adds to the age; after one turn of the level's tables it halves the overlap.
+            let age = (newest - t.number) as f64 / here.len() as f64;
+            ranked.push((overlap as f64 / weight / (1.0 + age), t));
+        }
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.number.cmp(&b.1.number)));
+        ranked.into_iter().map(|(_, t)| t.clone()).collect()
+    }
+
+    /// One table on its way down: merged into the next level where something is, rewritten in place otherwise.
+    fn plan_table(&self, level: usize, t: &Arc<TableFile>, reason: Reason) -> Option<Plan> {
+        if level == 0 {
+            return self.plan_l0(reason, 0.0);
+        }
+        let (from, to) = (t.smallest_user(), t.largest_user());
+        let something_below = (level + 1..LEVELS).any(|l| {
+            self.version.levels[l]
+                .iter()
+                .any(|b| b.overlaps(Some(from), Some(to)))
+        });
+        let output_level = if something_below { level + 1 } else { level };
+        let start = closure(self.version, level, vec![t.clone()]);
+        self.plan(level, output_level, start, reason, 0.0)
+    }
+
+    fn plan_expired(&self) -> Option<Plan> {
+        let with_expiry = || {
+            self.version.levels.iter().enumerate().flat_map(|(l, ts)| {
+                ts.iter()
+                    .filter(|t| t.meta.soonest_expiry_ms != u64::MAX)
+                    .map(move |t| (l, t))
+            })
+        };
+        let bytes = bytes_of(with_expiry().map(|(_, t)| t));
+        let lag = EXPIRY_LAG_MS.max(bytes.saturating_mul(1000) / EXPIRY_BYTES_PER_S);
+        let mut due: Vec<_> = with_expiry()
+            .filter(|(_, t)| t.meta.soonest_expiry_ms.saturating_add(lag) <= self.now_ms)
+            .collect();
+        due.sort_by_key(|(_, t)| (t.meta.soonest_expiry_ms, t.number));
+        due.into_iter()
+            .find_map(|(l, t)| self.plan_table(l, t, Reason::Expired))
+    }
+
+    fn plan_tombstones(&self) -> Option<Plan> {
+        for level in 1..LEVELS {
+            for t in &self.version.levels[level] {
+                if !idle(t) || t.meta.deletes == 0 || !mostly_tombstones(t) {
+                    continue;
+                }
+                let Some(plan) = self.plan_table(level, t, Reason::Tombstones) else {
+                    continue;
+                };
+                // In place it helps only when no snapshot keeps the tombstones; else it would be done again and again.
+                if plan.output_level != level || t.meta.max_seq <= self.oldest_snapshot {
+                    return Some(plan);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// At least a third of the entries.
+fn mostly_tombstones(t: &TableFile) -> bool {
+    t.meta.deletes.saturating_mul(3) >= t.meta.entries
+}
+
+/// The most useful compaction that can start now, if one is due.
+pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
+    for (level, score) in scores(ctx.version, ctx.options) {
+        if score < 1.0 {
+            break;
+        }
+        let plan = if level == 0 {
+            let tables = ctx.version.levels[0].len();
+            let reason = if tables >= ctx.options.l0_compaction_trigger {
+                Reason::L0Tables
+            } else {
+                Reason::L0Bytes
+            };
+            ctx.plan_l0(reason, score)
+        } else {
+            ctx.candidates(level).into_iter().find_map(|t| {
+                let start = closure(ctx.version, level, vec![t]);
+                ctx.plan(level, level + 1, start, Reason::LevelBytes, score)
+            })
+        };
+        if plan.is_some() {
+            return plan;
+        }
+    }
+    ctx.plan_expired().or_else(|| ctx.plan_tombstones())
+}
+
+/// What a manual compaction does next in a level.
+#[derive(Debug, Clone)]
+pub enum RangePlan {
+    /// Nothing is left to do there.
+    Done,
+    /// A running compaction has the tables: try again when one has ended.
+    Busy,
+    /// Do this, then ask again.
+    Plan(Box<Plan>),
+}
+
+/// The next step of compacting the user keys from `from` to `to` (both inclusive, `None` unbounded) out of `level`: ask for each
+/// level from 0 down, each until it is `Done`. Only data written up to `upto_seq` is moved down, so that it ends while
+/// writers go on. The deepest level that holds anything is rewritten in place, tables numbered from `rewritten_before` on
+/// (the next file number when the manual compaction began) left out.
+pub fn plan_range(
+    ctx: &PickContext<'_>,
+    level: usize,
+    from: Option<&[u8]>,
+    to: Option<&[u8]>,
+    upto_seq: SeqNo,
+    rewritten_before: u64,
+) -> RangePlan {
+    let v = ctx.version;
+    let deepest = (1..LEVELS).rev().find(|&l| !v.levels[l].is_empty());
+    let in_place = level > 0 && deepest.is_none_or(|d| level >= d);
+    let wanted: Vec<_> = v
+        .overlapping(level, from, to)
+        .into_iter()
+        .filter(|t| t.meta.min_seq <= upto_seq && (!in_place || t.number < rewritten_before))
+        .collect();
+    let Some(first) = wanted.first() else {
+        return RangePlan::Done;
+    };
+    let plan = if level == 0 {
+        ctx.plan_l0(Reason::Manual, 0.0)
+    } else {
+        // As many neighbours as fit; what lies between them comes along.
+        let mut start = closure(v, level, vec![first.clone()]);
+        for t in &wanted[1..] {
+            let mut wider = start.clone();
+            wider.push(t.clone());
+            let wider = closure(v, level, wider);
+            if bytes_of(&wider) > ctx.max_input_bytes() {
+                break;
+            }
+            start = wider;
+        }
+        let output_level = if in_place { level } else { level + 1 };
+        ctx.plan(level, output_level, start, Reason::Manual, 0.0)
+    };
+    match plan {
+        Some(plan) => RangePlan::Plan(Box::new(plan)),
+        None => RangePlan::Busy,
+    }
+}

@@ -1,0 +1,435 @@
+//! The commit queue: writers queue batches, one of them leads, and the group shares one log write and one sync.
+//!
+//! Who leads: a thread in [`Ticket::wait`] when nobody leads; else, for batches that nobody waits on, a job on the commit
+//! lane. A leader commits one group and hands over to the first waiter in the queue, so no caller works for others
+//! longer than one group.
+
+use super::engine::{Engine, Writer};
+use super::generation::Generation;
+use crate::batch::{Ops, WriteBatch};
+use crate::key::SeqNo;
+use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
+use basalt_env::JobPriority;
+use basalt_fs::{AlignedBuf, Bytes, Error, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// A group ends when it holds so many bytes.
+const GROUP_BYTES: usize = 1 << 20;
+/// A group ends when it holds so many batches.
+const GROUP_BATCHES: usize = 1024;
+/// From so many bytes on, waiting writers insert their own batches into the memtable side by side.
+const PARALLEL_INSERT_BYTES: usize = 64 << 10;
+
+type Callback = Box<dyn FnOnce(Result<SeqNo>) + Send>;
+
+enum Phase {
+    Queued,
+    /// The waiter is to lead the next group.
+    Lead,
+    /// The waiter is to insert its batch into the memtable.
+    Insert(InsertTask),
+    Done(Result<SeqNo>),
+}
+
+struct Slot {
+    phase: Phase,
+    /// A thread sleeps in `wait`.
+    waiting: bool,
+    then: Option<Callback>,
+}
+
+pub(super) struct TicketState {
+    slot: Mutex<Slot>,
+    changed: Condvar,
+}
+
+impl TicketState {
+    fn new(phase: Phase) -> Arc<TicketState> {
+        Arc::new(TicketState {
+            slot: Mutex::new(Slot {
+                phase,
+                waiting: false,
+                then: None,
+            }),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn complete(&self, result: Result<SeqNo>) {
+        let mut slot = self.slot.lock();
+        match slot.then.take() {
+            Some(then) => {
+                slot.phase = Phase::Done(result.clone());
+                drop(slot);
+                then(result);
+            }
+            None => {
+                slot.phase = Phase::Done(result);
+                if slot.waiting {
+                    self.changed.notify_one();
+                }
+            }
+        }
+    }
+}
+
+/// A batch on its way. Dropping it does not take the batch back.
+pub struct Ticket {
+    pub(super) state: Arc<TicketState>,
+    pub(super) engine: Arc<Engine>,
+}
+
+impl Ticket {
+    /// Waits until the batch is acknowledged as its write options ask, and visible. The last sequence number of the batch.
+    ///
+    /// Errors: `NoSpace`, `Io`, `ReadOnly`, `Poisoned`, `Closed`: the batch is not visible, and after a crash it is
+    /// there whole or not at all.
+    pub fn wait(self) -> Result<SeqNo> {
+        loop {
+            if let Phase::Done(r) = &self.state.slot.lock().phase {
+                return r.clone();
+            }
+            if self.engine.commit.try_lead() {
+                self.engine.lead_group();
+                continue;
+            }
+            let mut slot = self.state.slot.lock();
+            match std::mem::replace(&mut slot.phase, Phase::Queued) {
+                Phase::Done(r) => return r,
+                Phase::Lead => {
+                    drop(slot);
+                    self.engine.lead_group();
+                }
+                Phase::Insert(task) => {
+                    drop(slot);
+                    task.run();
+                }
+                Phase::Queued => {
+                    slot.waiting = true;
+                    self.changed_wait(&mut slot);
+                    slot.waiting = false;
+                }
+            }
+        }
+    }
+
+    fn changed_wait(&self, slot: &mut MutexGuard<'_, Slot>) {
+        self.state.changed.wait(slot);
+    }
+
+    /// The result, if there is one yet.
+    pub fn try_result(&self) -> Option<Result<SeqNo>> {
+        match &self.state.slot.lock().phase {
+            Phase::Done(r) => Some(r.clone()),
+            _ => None,
+        }
+    }
+
+    /// Calls `then` with the result, on whatever thread finds it; at once when it is there. `then` must not block.
+    pub fn on_complete(self, then: impl FnOnce(Result<SeqNo>) + Send + 'static) {
+        let mut slot = self.state.slot.lock();
+        if let Phase::Done(r) = &slot.phase {
+            let r = r.clone();
+            drop(slot);
+            then(r);
+        } else {
+            slot.then = Some(Box::new(then));
+        }
+    }
+}
+
+struct Pending {
+    /// Record header space and operations; empty for a mere sync.
+    buf: AlignedBuf,
+    count: u32,
+    payload_crc: u32,
+    sync: bool,
+    ticket: Arc<TicketState>,
+}
+
+#[derive(PartialEq, Eq, Clone, Copy)]
+enum Leader {
+    Nobody,
+    /// A job on the commit lane will lead; a waiter may be faster.
+    Scheduled,
+    Active,
+}
+
+struct Queue {
+    pending: VecDeque<Pending>,
+    leader: Leader,
+}
+
+pub(super) struct CommitQueue(Mutex<Queue>);
+
+impl CommitQueue {
+    pub(super) fn new() -> CommitQueue {
+        CommitQueue(Mutex::new(Queue {
+            pending: VecDeque::new(),
+            leader: Leader::Nobody,
+        }))
+    }
+
+    /// Takes the lead if somebody must and nobody does.
+    fn try_lead(&self) -> bool {
+        let mut q = self.0.lock();
+        if q.leader == Leader::Active || q.pending.is_empty() {
+            return false;
+        }
+        q.leader = Leader::Active;
+        true
+    }
+
+    fn take_group(&self) -> Vec<Pending> {
+        let mut q = self.0.lock();
+        debug_assert!(q.leader == Leader::Active);
+        let mut group = Vec::with_capacity(q.pending.len().min(64));
+        let mut bytes = 0;
+        while group.len() < GROUP_BATCHES {
+            let Some(next) = q.pending.front() else { break };
+            bytes += next.buf.len();
+            if !group.is_empty() && bytes > GROUP_BYTES {
+                break;
+            }
+            group.extend(q.pending.pop_front());
+        }
+        group
+    }
+}
+
+/// One batch's part of a parallel memtable insertion.
+struct InsertTask {
+    generation: Arc<Generation>,
+    payload: Bytes,
+    first_seq: SeqNo,
+    left: Arc<Countdown>,
+}
+
+impl InsertTask {
+    fn run(self) {
+        insert(&self.generation, &self.payload, self.first_seq);
+        self.left.done();
+    }
+}
+
+struct Countdown {
+    left: AtomicUsize,
+    lock: Mutex<()>,
+    zero: Condvar,
+}
+
+impl Countdown {
+    fn done(&self) {
+        if self.left.fetch_sub(1, SeqCst) == 1 {
+            let _guard = self.lock.lock();
+            self.zero.notify_all();
+        }
+    }
+    fn wait(&self) {
+        let mut guard = self.lock.lock();
+        while self.left.load(SeqCst) != 0 {
+            self.zero.wait(&mut guard);
+        }
+    }
+}
+
+/// Applies a batch to a generation's memtables. Operations of families dropped meanwhile are passed over.
+pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo) {
+    for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
+        let op = op.expect("a batch this process built, or recovery checked, is well formed");
+        if let Some(mem) = generation.mems.get(&op.family) {
+            let value = payload.slice(op.value_at..op.value_at + op.value.len());
+            mem.insert(op.key, seq, op.kind, &value);
+        }
+    }
+}
+
+impl Engine {
+    /// Queues a batch, or a mere sync when `batch` is `None`.
+    pub(super) fn enqueue(&self, batch: Option<WriteBatch>, sync: bool) -> Arc<TicketState> {
+        let (buf, count) = batch.map_or((AlignedBuf::new(), 0), |b| (b.buf, b.count));
+        let payload_crc = if count == 0 {
+            0
+        } else {
+            crc32c::crc32c(&buf[RECORD_HEADER..])
+        };
+        let ticket = TicketState::new(Phase::Queued);
+        let pending = Pending {
+            buf,
+            count,
+            payload_crc,
+            sync,
+            ticket: ticket.clone(),
+        };
+        self.commit.0.lock().pending.push_back(pending);
+        ticket
+    }
+
+    /// A ticket for a batch that was refused.
+    pub(super) fn failed_ticket(e: Error) -> Arc<TicketState> {
+        TicketState::new(Phase::Done(Err(e)))
+    }
+
+    /// Makes sure that somebody commits what is queued although nobody waits for it.
+    pub(super) fn ensure_leader(self: &Arc<Self>) {
+        let mut q = self.commit.0.lock();
+        if q.leader == Leader::Nobody && !q.pending.is_empty() {
+            q.leader = Leader::Scheduled;
+            drop(q);
+            self.spawn_leader();
+        }
+    }
+
+    fn spawn_leader(self: &Arc<Self>) {
+        let engine = self.clone();
+        self.env
+            .jobs()
+            .spawn(self.owner, JobPriority::Commit, move || {
+                if engine.commit.try_lead() {
+                    engine.lead_group();
+                }
+            });
+    }
+
+    /// Commits one group. The caller has the lead; it is handed on.
+    fn lead_group(self: &Arc<Self>) {
+        let mut writer = self.writer.lock();
+        let mut group = self.commit.take_group();
+        let result = self.commit_group(&mut writer, &mut group);
+        drop(writer);
+        self.hand_over();
+        match result {
+            Ok(first) => {
+                let mut seq = first;
+                for p in group {
+                    seq += u64::from(p.count);
+                    p.ticket.complete(Ok(seq.saturating_sub(1)));
+                }
+            }
+            Err(e) => group
+                .into_iter()
+                .for_each(|p| p.ticket.complete(Err(e.clone()))),
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>) {
+        let mut q = self.commit.0.lock();
+        if q.pending.is_empty() {
+            q.leader = Leader::Nobody;
+            return;
+        }
+        for p in &q.pending {
+            let mut slot = p.ticket.slot.lock();
+            if slot.waiting && matches!(slot.phase, Phase::Queued) {
+                slot.phase = Phase::Lead;
+                p.ticket.changed.notify_one();
+                return;
+            }
+        }
+        q.leader = Leader::Scheduled;
+        drop(q);
+        self.spawn_leader();
+    }
+
+    /// The write path, top to bottom: room, numbers, log, sync, memtables, publish. Returns the first sequence number.
+    fn commit_group(self: &Arc<Self>, writer: &mut Writer, group: &mut [Pending]) -> Result<SeqNo> {
+        let bytes: usize = group.iter().map(|p| p.buf.len()).sum();
+        let sync = group.iter().any(|p| p.sync);
+        let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
+        if count == 0 {
+            if sync {
+                self.sync_log(writer)?;
+            }
+            return Ok(writer.next_seq);
+        }
+        self.make_room(writer, bytes)?;
+        let first = writer.next_seq;
+        writer.next_seq += count;
+
+        let payload_lens: Vec<usize> = group.iter().map(|p| p.buf.len()).collect();
+        let mut seq = first;
+        let mut records: Vec<Outgoing<'_>> = Vec::with_capacity(group.len());
+        for p in group.iter_mut().filter(|p| p.count > 0) {
+            records.push(Outgoing {
+                buf: &mut p.buf,
+                kind: RecordKind::Batch,
+                first_seq: seq,
+                count: p.count,
+                payload_crc: p.payload_crc,
+            });
+            seq += u64::from(p.count);
+        }
+        self.append_to_log(writer, &mut records, sync)?;
+        drop(records);
+
+        let generation = self.active_generation();
+        self.insert_group(&generation, group, &payload_lens, first, bytes);
+        generation.book_memory();
+        self.visible.store(first + count - 1, SeqCst);
+        self.counters.commit_groups.add(1);
+        self.counters.commits.add(group.len() as u64);
+        let batches = payload_lens.iter().filter(|&&len| len > 0).count();
+        self.counters
+            .user_bytes
+            .add((bytes - batches * RECORD_HEADER) as u64);
+        self.keep_log_ahead(writer);
+        Ok(first)
+    }
+
+    fn insert_group(
+        &self,
+        generation: &Arc<Generation>,
+        group: &mut [Pending],
+        payload_lens: &[usize],
+        first: SeqNo,
+        bytes: usize,
+    ) {
+        let parallel = bytes >= PARALLEL_INSERT_BYTES && group.len() > 1;
+        let left = Arc::new(Countdown {
+            left: AtomicUsize::new(if parallel { group.len() } else { 0 }),
+            lock: Mutex::new(()),
+            zero: Condvar::new(),
+        });
+        let mut own = Vec::new();
+        let mut seq = first;
+        for (p, &len) in group.iter_mut().zip(payload_lens) {
+            if p.count == 0 {
+                if parallel {
+                    left.done();
+                }
+                continue;
+            }
+            let mut buf = std::mem::take(&mut p.buf);
+            // The log may have padded the record to the write unit.
+            buf.truncate(len);
+            let payload = crate::batch::payload(Bytes::from_owner(buf));
+            let first_seq = seq;
+            seq += u64::from(p.count);
+            if !parallel {
+                insert(generation, &payload, first_seq);
+                continue;
+            }
+            let task = InsertTask {
+                generation: generation.clone(),
+                payload,
+                first_seq,
+                left: left.clone(),
+            };
+            let mut slot = p.ticket.slot.lock();
+            if slot.waiting {
+                slot.phase = Phase::Insert(task);
+                p.ticket.changed.notify_one();
+            } else {
+                drop(slot);
+                own.push(task);
+            }
+        }
+        own.into_iter().for_each(InsertTask::run);
+        if parallel {
+            left.wait();
+        }
+    }
+}

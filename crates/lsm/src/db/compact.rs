@@ -1,0 +1,345 @@
+//! Scheduling compactions: chosen under the lock, run on the shared pool, installed through the manifest.
+//!
+//! A plan that is large enough is cut into ranges, a job each; whichever job ends last installs the result of all. A
+//! compaction that fails leaves its inputs as they are and is tried again after a pause that doubles; meanwhile reads and
+//! writes go on, until level 0 is full and writers meet the error.
+
+use super::Family;
+use super::engine::{Engine, RETRY_PAUSE};
+use super::generation::FamilyEntry;
+use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, RangePlan};
+use crate::compaction::{combine, pick, plan_range, run, subranges};
+use crate::key::MAX_SEQ;
+use crate::version::LEVELS;
+use crate::version::edit::{AddTable, Edit};
+use basalt_env::JobPriority;
+use basalt_fs::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// The longest pause between attempts of a compaction that keeps failing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A plan being carried out, perhaps by several jobs.
+struct Running {
+    plan: Plan,
+    family: FamilyEntry,
+    snapshots: Vec<u64>,
+    now_ms: u64,
+    claim: Mutex<Option<Claim>>,
+    ranges: Vec<KeyRange>,
+    parts: Mutex<Vec<Option<Result<Outcome>>>>,
+}
+
+impl Engine {
+    /// Compactions that may run at once; one thread stays for flushes.
+    fn max_compactions(&self) -> usize {
+        self.env.jobs().parallelism().saturating_sub(1).max(1)
+    }
+
+    fn oldest_snapshot(&self) -> u64 {
+        self.snapshots
+            .lock()
+            .keys()
+            .next()
+            .copied()
+            .unwrap_or(MAX_SEQ)
+    }
+
+    /// The most urgent plan of all families.
+    fn pick_plan(&self) -> Option<(Plan, FamilyEntry)> {
+        let view = self.view();
+        let now_ms = self.env.clock().wall_ms();
+        let oldest_snapshot = self.oldest_snapshot();
+        view.families
+            .values()
+            .filter_map(|f| {
+                let version = view.version.families.get(&f.id)?;
+                let plan = pick(&PickContext {
+                    family: f.id,
+                    version,
+                    options: &f.options,
+                    now_ms,
+                    oldest_snapshot,
+                })?;
+                Some((plan, f.clone()))
+            })
+            .max_by(|a, b| a.0.score.total_cmp(&b.0.score))
+    }
+
+    /// Queues compactions as long as the tree is out of shape and there are threads for them.
+    pub fn schedule_compactions(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state.lock();
+            let pausing = state.compaction_error.is_some()
+                && self.env.clock().now() < state.compaction_retry_at;
+            if self.closing.load(SeqCst) || pausing || state.compactions >= self.max_compactions() {
+                return;
+            }
+            let Some((plan, family)) = self.pick_plan() else {
+                return;
+            };
+            let Some(claim) = Claim::take(&plan) else {
+                return;
+            };
+            state.compactions += 1;
+            drop(state);
+            self.start(plan, family, claim);
+        }
+    }
+
+    fn start(self: &Arc<Self>, plan: Plan, family: FamilyEntry, claim: Claim) {
+        // Reads indexes to find even cuts: outside the lock.
+        let ranges = subranges(
+            &family.options.comparator,
+            &plan,
+            family.options.table_bytes,
+            self.max_compactions(),
+        );
+        let parts = ranges.len();
+        let running = Arc::new(Running {
+            plan,
+            family,
+            // After the inputs were chosen; see `live_snapshots`.
+            snapshots: self.live_snapshots(),
+            now_ms: self.env.clock().wall_ms(),
+            claim: Mutex::new(Some(claim)),
+            ranges,
+            parts: Mutex::new((0..parts).map(|_| None).collect()),
+        });
+        for part in 0..parts {
+            let (engine, running) = (self.clone(), running.clone());
+            self.env
+                .jobs()
+                .spawn(self.owner, JobPriority::Compaction, move || {
+                    engine.run_part(&running, part);
+                });
+        }
+    }
+
+    fn run_part(self: &Arc<Self>, running: &Arc<Running>, part: usize) {
+        let outcome = if running.plan.trivial_move {
+            Ok(Outcome::default())
+        } else {
+            run(&Job {
+                env: self.env.clone(),
+                store: self.tables.clone(),
+                plan: &running.plan,
+                options: &running.family.options,
+                family: &running.family.name,
+                snapshots: &running.snapshots,
+                now_ms: running.now_ms,
+                new_file_number: &|| self.new_file_number(),
+                cancelled: &self.closing,
+                range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
+            })
+        };
+        let finished = {
+            let mut parts = running.parts.lock();
+            parts[part] = Some(outcome);
+            parts
+                .iter()
+                .all(|p| p.is_some())
+                .then(|| std::mem::take(&mut *parts))
+        };
+        let Some(parts) = finished else { return };
+        let result = self.finish(&running.plan, parts.into_iter().flatten().collect());
+        self.settle_accounts(running, result);
+        self.schedule();
+        self.env.jobs().notify();
+    }
+
+    fn settle_accounts(&self, running: &Running, result: Result<()>) {
+        let mut state = self.state.lock();
+        state.compactions -= 1;
+        // Under the lock: the next choice sees the new version and these tables free in one step.
+        *running.claim.lock() = None;
+        match result {
+            Ok(()) => {
+                state.compaction_error = None;
+                state.compaction_pause = RETRY_PAUSE;
+            }
+            Err(e) if e.kind() == ErrorKind::Closed => {}
+            Err(e) => {
+                state.compaction_error =
+                    Some(e.context(format!("compacting family {:?}", running.family.name)));
+                state.compaction_retry_at = self.env.clock().now() + state.compaction_pause;
+                state.compaction_pause = (state.compaction_pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// Installs what the parts of a plan made. When any part failed, or the install did, nothing has changed and what
+    /// the parts wrote is removed (or, when the manifest may name it, kept until a fresh manifest is current).
+    fn finish(self: &Arc<Self>, plan: &Plan, parts: Vec<Result<Outcome>>) -> Result<()> {
+        let mut edit = Edit::default();
+        for (level, tables) in &plan.inputs {
+            edit.remove_tables.extend(
+                tables
+                    .iter()
+                    .map(|t| (plan.family, *level as u32, t.number)),
+            );
+        }
+        let add = |number, meta| AddTable {
+            family: plan.family,
+            level: plan.output_level as u32,
+            number,
+            meta,
+        };
+        if plan.trivial_move {
+            edit.add_tables
+                .extend(plan.input_tables().map(|t| add(t.number, t.meta.clone())));
+            return self.install(edit, Vec::new(), |_, _| ());
+        }
+        let mut files: Vec<PathBuf> = Vec::new();
+        let mut outcomes = Vec::new();
+        let mut failed = None;
+        for part in parts {
+            match part {
+                Ok(o) => {
+                    files.extend(o.outputs.iter().map(|(n, _)| self.tables.path(*n)));
+                    outcomes.push(o);
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        let whole = match failed {
+            Some(e) => Err(e),
+            None => combine(plan, outcomes),
+        };
+        let synced = whole.and_then(|o| {
+            if !files.is_empty() {
+                self.env.fs().sync_metadata(&self.dir)?;
+            }
+            Ok(o)
+        });
+        let outcome = match synced {
+            Ok(o) => o,
+            Err(e) => {
+                self.remove_files(&files);
+                return Err(e);
+            }
+        };
+        self.counters.compaction_read.add(outcome.bytes_read);
+        self.counters.compaction_written.add(outcome.bytes_written);
+        edit.add_tables
+            .extend(outcome.outputs.into_iter().map(|(n, m)| add(n, m)));
+        self.install(edit, files, |_, _| ())
+    }
+
+    /// Compacts a range out of every level, on this thread.
+    pub fn compact_range(
+        self: &Arc<Self>,
+        family: &Family,
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+    ) -> Result<()> {
+        let upto_seq = self.visible.load(SeqCst);
+        let rewritten_before = self.next_file.load(SeqCst);
+        for level in 0..LEVELS {
+            loop {
+                self.check_open()?;
+                let view = self.view();
+                let Some(entry) = view.families.get(&family.id).cloned() else {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!("family {:?} was dropped", family.name()),
+                    ));
+                };
+                let Some(version) = view.version.families.get(&family.id) else {
+                    return Ok(());
+                };
+                let ctx = PickContext {
+                    family: family.id,
+                    version,
+                    options: &entry.options,
+                    now_ms: self.env.clock().wall_ms(),
+                    oldest_snapshot: self.oldest_snapshot(),
+                };
+                let mut state = self.state.lock();
+                let step = if Arc::ptr_eq(&view, &self.view()) {
+                    plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
+                } else {
+                    continue;
+                };
+                let claimed = match step {
+                    RangePlan::Done => break,
+                    RangePlan::Busy => None,
+                    RangePlan::Plan(plan) => Claim::take(&plan).map(|c| (*plan, c)),
+                };
+                match claimed {
+                    Some((plan, claim)) => {
+                        state.compactions += 1;
+                        drop(state);
+                        self.run_here(plan, entry, claim)?;
+                    }
+                    None => {
+                        let running = state.compactions;
+                        drop(state);
+                        let ended = self.env.jobs().wait_until(None, &mut || {
+                            let s = self.state.lock();
+                            s.compactions < running || running == 0 || self.closing.load(SeqCst)
+                        });
+                        if !ended {
+                            return Err(Error::new(
+                                ErrorKind::Busy,
+                                "a compaction of the range is queued and has not run",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries a plan out on the calling thread.
+    fn run_here(self: &Arc<Self>, plan: Plan, family: FamilyEntry, claim: Claim) -> Result<()> {
+        let running = Running {
+            plan,
+            family,
+            snapshots: self.live_snapshots(),
+            now_ms: self.env.clock().wall_ms(),
+            claim: Mutex::new(Some(claim)),
+            ranges: vec![(None, None)],
+            parts: Mutex::new(vec![None]),
+        };
+        let running = Arc::new(running);
+        self.run_part(&running, 0);
+        // What went wrong is noted for everyone; this caller hears of it here.
+        let error = self.state.lock().compaction_error.clone();
+        self.check_open()?;
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Waits until no flush or compaction is due, or one has failed.
+    pub fn settle(self: &Arc<Self>) -> Result<()> {
+        loop {
+            self.check_open()?;
+            self.schedule();
+            let busy = || {
+                let s = self.state.lock();
+                s.flush_scheduled || s.compactions > 0
+            };
+            self.env
+                .jobs()
+                .wait_until(None, &mut || !busy() || self.closing.load(SeqCst));
+            let state = self.state.lock();
+            if let Some(e) = state
+                .halt
+                .as_ref()
+                .or(state.flush_error.as_ref())
+                .or(state.compaction_error.as_ref())
+            {
+                return Err(e.clone());
+            }
+            if state.compactions == 0 && self.view().sealed.is_empty() && self.pick_plan().is_none()
+            {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The engine behind a [`super::Db`]: what it owns, and how a change of the tree is installed.
+//!
+//! Locks, always taken in this order: `writer` (the commit leader's: log and next sequence number), `manifest` (serialises
+//! changes of the tree), `state` (short: catalog, running jobs), `view` (shorter: the pointer that readers clone).
+//! No I/O happens under `state` or `view`.
+
+use super::commit::CommitQueue;
+use super::generation::{FamilyEntry, Generation, View};
+use super::log::{ActiveLog, LogSpace};
+use super::stats::Counters;
+use crate::key::SeqNo;
+use crate::options::Options;
+use crate::version::catalog::Catalog;
+use crate::version::edit::Edit;
+use crate::version::manifest::{Manifest, manifest_path};
+use crate::version::{FamilyVersion, TableStore, Version};
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, LockGuard, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A manifest this large is replaced by a fresh one when its edits outweigh the state.
+const MANIFEST_REWRITE_BYTES: u64 = 4 << 20;
+
+pub(crate) struct Engine {
+    pub env: Env,
+    pub dir: PathBuf,
+    pub options: Options,
+    /// For job ownership, and to tell this store's families from another's.
+    pub owner: u64,
+    pub store_id: u128,
+    pub tables: Arc<TableStore>,
+    pub commit: CommitQueue,
+    pub writer: Mutex<Writer>,
+    pub manifest: Mutex<ManifestSlot>,
+    pub state: Mutex<State>,
+    view: RwLock<Arc<View>>,
+    /// Everything up to here is visible to readers.
+    pub visible: AtomicU64,
+    pub snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
+    pub next_file: AtomicU64,
+    pub logs: LogSpace,
+    /// Held while memtables are written out: by the flush job, or by a writer that repairs a failed log.
+    pub flushing: Mutex<()>,
+    pub counters: Counters,
+    pub closing: AtomicBool,
+    pub lock: Mutex<Option<Box<dyn LockGuard>>>,
+}
+
+/// What the commit leader owns.
+pub(crate) struct Writer {
+    pub log: Option<ActiveLog>,
+    pub next_seq: SeqNo,
+    /// Bytes acknowledged at a reduced rate, for the gradual slow-down.
+    pub last_resume: Option<Duration>,
+}
+
+pub(crate) struct ManifestSlot {
+    pub manifest: Manifest,
+    /// Number of the manifest that `CURRENT` is known to name; older ones go once a newer one is.
+    pub retired: Vec<u64>,
+    /// Files of edits that failed: a manifest in doubt may name them, so they wait for a fresh one.
+    pub in_doubt: Vec<PathBuf>,
+}
+
+pub(crate) struct State {
+    pub catalog: Catalog,
+    pub next_generation: u64,
+    pub flush_scheduled: bool,
+    pub compactions: usize,
+    pub flush_error: Option<Error>,
+    pub compaction_error: Option<Error>,
+    pub compaction_retry_at: Duration,
+    pub compaction_pause: Duration,
+    /// Earliest time of the next attempt after a failed flush.
+    pub retry_at: Duration,
+    /// Writes fail with this until [`Engine::resume`] mends it.
+    pub halt: Option<Error>,
+}
+
+/// How long after a failed flush, compaction or resume the next attempt may begin.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+impl Engine {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the one constructor, called from one place"
+    )]
+    pub fn new(
+        env: &Env,
+        dir: PathBuf,
+        options: Options,
+        owner: u64,
+        tables: Arc<TableStore>,
+        manifest: Manifest,
+        catalog: Catalog,
+        families: BTreeMap<u32, FamilyEntry>,
+        version: Version,
+        last_seq: SeqNo,
+        lock: Box<dyn LockGuard>,
+    ) -> Arc<Engine> {
+        let cmps = families
+            .values()
+            .map(|f| (f.id, f.options.comparator.clone()))
+            .collect::<Vec<_>>();
+        let name = options
+            .name
+            .clone()
+            .unwrap_or_else(|| dir.display().to_string());
+        Arc::new(Engine {
+            counters: Counters::new(env, &name),
+            store_id: catalog.store_id,
+            next_file: AtomicU64::new(catalog.next_file),
+            view: RwLock::new(Arc::new(View {
+                active: Generation::new(env, 1, cmps.into_iter()),
+                sealed: Vec::new(),
+                version: Arc::new(version),
+                families: Arc::new(families),
+            })),
+            state: Mutex::new(State {
+                catalog,
+                next_generation: 2,
+                flush_scheduled: false,
+                compactions: 0,
+                flush_error: None,
+                compaction_error: None,
+                compaction_retry_at: Duration::ZERO,
+                compaction_pause: RETRY_PAUSE,
+                retry_at: Duration::ZERO,
+                halt: None,
+            }),
+            env: env.clone(),
+            logs: LogSpace::new(),
+            dir,
+            options,
+            owner,
+            tables,
+            commit: CommitQueue::new(),
+            writer: Mutex::new(Writer {
+                log: None,
+                next_seq: last_seq + 1,
+                last_resume: None,
+            }),
+            manifest: Mutex::new(ManifestSlot {
+                manifest,
+                retired: Vec::new(),
+                in_doubt: Vec::new(),
+            }),
+            visible: AtomicU64::new(last_seq),
+            snapshots: Arc::default(),
+            flushing: Mutex::new(()),
+            closing: AtomicBool::new(false),
+            lock: Mutex::new(Some(lock)),
+        })
+    }
+
+    /// What readers see now.
+    pub fn view(&self) -> Arc<View> {
+        self.view.read().clone()
+    }
+
+    /// The memtables that take writes. Only the commit leader and holders of `state` may rely on it staying so.
+    pub fn active_generation(&self) -> Arc<Generation> {
+        self.view.read().active.clone()
+    }
+
+    /// Replaces the view. The caller holds `state`, whose guard is the proof.
+    fn set_view(&self, _state: &State, next: View) {
+        let old = std::mem::replace(&mut *self.view.write(), Arc::new(next));
+        // What only the old view held is freed here, outside the lock.
+        drop(old);
+    }
+
+    /// Changes what readers see without changing the tree.
+    pub fn change_view(&self, change: impl FnOnce(&mut State, &mut View)) {
+        let mut state = self.state.lock();
+        let mut view = (*self.view()).clone();
+        change(&mut state, &mut view);
+        self.set_view(&state, view);
+    }
+
+    pub fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, SeqCst)
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        if self.closing.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        Ok(())
+    }
+
+    /// Live snapshots, ascending. Taken after a compaction's inputs are chosen: a snapshot that comes later sees
+    /// nothing older than the newest version in those inputs.
+    pub fn live_snapshots(&self) -> Vec<SeqNo> {
+        self.snapshots.lock().keys().copied().collect()
+    }
+
+    /// Makes an edit durable and installs what it says. `files` are new files it names: when the edit fails they are kept
+    /// until a fresh manifest proves that nothing names them. `change` adjusts the view in the same step, after the tables.
+    pub fn install(
+        self: &Arc<Self>,
+        mut edit: Edit,
+        files: Vec<PathBuf>,
+        change: impl FnOnce(&mut State, &mut View),
+    ) -> Result<()> {
+        let mut slot = self.manifest.lock();
+        self.drop_what_left(&mut edit, &files);
+        edit.next_file = Some(self.next_file.load(SeqCst));
+        edit.last_seq = Some(self.visible.load(SeqCst));
+        edit.wall_ms = Some(self.env.clock().wall_ms());
+        let written = self
+            .fresh_manifest_if_due(&mut slot)
+            .and_then(|()| slot.manifest.append(&edit));
+        if let Err(e) = written {
+            slot.in_doubt.extend(files);
+            return Err(e.context("recording a change of the tree"));
+        }
+        let mut state = self.state.lock();
+        state
+            .catalog
+            .apply(&edit)
+            .expect("an edit of our own fits the catalog");
+        let mut next = self.next_view(&edit);
+        change(&mut state, &mut next);
+        for f in next.version.families.values() {
+            f.check()
+                .expect("a new version keeps the order of its levels");
+        }
+        self.set_view(&state, next);
+        Ok(())
+    }
+
+    /// A family may have been dropped while its tables were being built: they leave the edit again.
+    fn drop_what_left(&self, edit: &mut Edit, files: &[PathBuf]) {
+        let state = self.state.lock();
+        let gone = |id: &u32| {
+            !state.catalog.families.contains_key(id)
+                && !edit.add_families.iter().any(|f| f.0 == *id)
+        };
+        let dead: Vec<u64> = edit
+            .add_tables
+            .iter()
+            .filter(|t| gone(&t.family))
+            .map(|t| t.number)
+            .collect();
+        edit.remove_tables
+            .retain(|t| state.catalog.families.contains_key(&t.0));
+        edit.add_tables.retain(|t| !dead.contains(&t.number));
+        drop(state);
+        for number in dead {
+            let path = self.tables.path(number);
+            debug_assert!(files.contains(&path));
+            let _ = self.env.fs().remove(&path);
+        }
+    }
+
+    fn next_view(&self, edit: &Edit) -> View {
+        let now = self.view();
+        let mut families = (*now.families).clone();
+        let mut version = (*now.version).clone();
+        for id in &edit.drop_families {
+            families.remove(id);
+            if let Some(f) = version.families.remove(id) {
+                f.levels.iter().flatten().for_each(|t| t.mark_obsolete());
+            }
+        }
+        // A table that moves down keeps its object, and with it its open reader.
+        let mut moved = BTreeMap::new();
+        for (family, level, number) in &edit.remove_tables {
+            let f = Arc::make_mut(
+                version
+                    .families
+                    .get_mut(family)
+                    .expect("checked by the catalog"),
+            );
+            let t = f
+                .remove(*level as usize, *number)
+                .expect("checked by the catalog");
+            if edit.add_tables.iter().any(|a| a.number == *number) {
+                moved.insert(*number, t);
+            } else {
+                t.mark_obsolete();
+            }
+        }
+        for a in &edit.add_tables {
+            let f = version.families.entry(a.family).or_insert_with(|| {
+                Arc::new(FamilyVersion::empty(
+                    families[&a.family].options.comparator.clone(),
+                ))
+            });
+            let f = Arc::make_mut(f);
+            let t = moved
+                .remove(&a.number)
+                .unwrap_or_else(|| self.tables.table(a.number, a.meta.clone(), f.cmp.clone()));
+            f.insert(a.level as usize, t);
+        }
+        View {
+            active: now.active.clone(),
+            sealed: now.sealed.clone(),
+            version: Arc::new(version),
+            families: Arc::new(families),
+        }
+    }
+
+    /// Begins a fresh manifest when the present one is in doubt or has grown out of proportion.
+    fn fresh_manifest_if_due(&self, slot: &mut ManifestSlot) -> Result<()> {
+        let (state_edit, outgrown) = {
+            let state = self.state.lock();
+            if !slot.manifest.in_doubt() && slot.manifest.bytes() < MANIFEST_REWRITE_BYTES {
+                return Ok(());
+            }
+            let mut e = state.catalog.to_edit();
+            e.next_file = Some(self.next_file.load(SeqCst) + 1);
+            let size = e.encode().len() as u64;
+            (e, slot.manifest.bytes() > MANIFEST_REWRITE_BYTES + 2 * size)
+        };
+        if !slot.manifest.in_doubt() && !outgrown {
+            return Ok(());
+        }
+        let number = self.new_file_number();
+        let mut state_edit = state_edit;
+        state_edit.next_file = Some(self.next_file.load(SeqCst));
+        slot.retired.push(slot.manifest.number());
+        match Manifest::create(&self.env, &self.dir, self.store_id, number, &state_edit) {
+            Ok(m) => {
+                slot.manifest = m;
+                for old in slot.retired.drain(..) {
+                    let _ = self.env.fs().remove(&manifest_path(&self.dir, old));
+                }
+                for path in slot.in_doubt.drain(..) {
+                    let _ = self.env.fs().remove(&path);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                slot.retired.push(number);
+                Err(e)
+            }
+        }
+    }
+
+    /// Seals the active memtables. The caller has settled their log.
+    pub fn seal_active(&self, state: &mut State, view: &mut View) {
+        let number = state.next_generation;
+        state.next_generation += 1;
+        let next = Generation::new(
+            &self.env,
+            number,
+            view.families
+                .values()
+                .map(|f| (f.id, f.options.comparator.clone())),
+        );
+        let old = std::mem::replace(&mut view.active, next);
+        view.sealed.insert(0, old);
+    }
+}

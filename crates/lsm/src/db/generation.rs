@@ -1,0 +1,161 @@
+//! Generations of memtables and the view that readers take.
+//!
+//! A generation is one log and the memtables of all families that its records went to. It is sealed and flushed as a
+//! whole, and its log is removed with one manifest edit: what is in tables and what is in logs never overlaps across families.
+
+use crate::key::{Cmp, SeqNo};
+use crate::memtable::{Found, MemTable};
+use crate::options::FamilyOptions;
+use crate::version::Version;
+use basalt_env::{Env, MemoryKind, Reservation};
+use basalt_fs::Result;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// One log's memtables.
+pub(crate) struct Generation {
+    /// Grows from one generation to the next.
+    pub number: u64,
+    /// By family id.
+    pub mems: BTreeMap<u32, Arc<MemTable>>,
+    /// Number of the log its records went to; 0 for none yet.
+    log: Arc<AtomicU64>,
+    booked: Arc<Mutex<Reservation>>,
+}
+
+impl Generation {
+    pub fn new(
+        env: &Env,
+        number: u64,
+        families: impl Iterator<Item = (u32, Cmp)>,
+    ) -> Arc<Generation> {
+        Arc::new(Generation {
+            number,
+            mems: families.map(|(id, cmp)| (id, MemTable::new(cmp))).collect(),
+            log: Arc::default(),
+            booked: Arc::new(Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0))),
+        })
+    }
+
+    /// The same memtables and one more family.
+    pub fn with_family(&self, id: u32, cmp: Cmp) -> Arc<Generation> {
+        let mut mems = self.mems.clone();
+        mems.insert(id, MemTable::new(cmp));
+        Arc::new(Generation {
+            number: self.number,
+            mems,
+            log: self.log.clone(),
+            booked: self.booked.clone(),
+        })
+    }
+
+    /// The same memtables without a family.
+    pub fn without_family(&self, id: u32) -> Arc<Generation> {
+        let mut mems = self.mems.clone();
+        mems.remove(&id);
+        Arc::new(Generation {
+            number: self.number,
+            mems,
+            log: self.log.clone(),
+            booked: self.booked.clone(),
+        })
+    }
+
+    /// Its log's number, 0 for none yet.
+    pub fn log(&self) -> u64 {
+        self.log.load(SeqCst)
+    }
+
+    /// Notes the log that its records go to.
+    pub fn set_log(&self, number: u64) {
+        assert_eq!(self.log.swap(number, SeqCst), 0, "a generation has one log");
+    }
+
+    /// Bytes of all its memtables.
+    pub fn memory(&self) -> u64 {
+        self.mems.values().map(|m| m.memory() as u64).sum()
+    }
+
+    /// True when nothing was inserted.
+    pub fn is_empty(&self) -> bool {
+        self.mems.values().all(|m| m.is_empty())
+    }
+
+    /// Brings the ledger up to date.
+    pub fn book_memory(&self) {
+        self.booked.lock().resize(self.memory());
+    }
+}
+
+/// A family as the open store knows it.
+#[derive(Clone)]
+pub(crate) struct FamilyEntry {
+    pub id: u32,
+    pub name: Arc<str>,
+    pub options: Arc<FamilyOptions>,
+}
+
+/// All that readers need, as of the last change of shape. Readers clone the `Arc` and work undisturbed.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub active: Arc<Generation>,
+    /// Newest first.
+    pub sealed: Vec<Arc<Generation>>,
+    pub version: Arc<Version>,
+    pub families: Arc<BTreeMap<u32, FamilyEntry>>,
+}
+
+impl View {
+    /// The memtables of a family, newest first.
+    pub fn memtables(&self, family: u32) -> impl Iterator<Item = &Arc<MemTable>> {
+        std::iter::once(&self.active)
+            .chain(&self.sealed)
+            .filter_map(move |g| g.mems.get(&family))
+    }
+
+    /// The newest version of a key visible at `seq`, tombstones included.
+    pub fn get(
+        &self,
+        family: u32,
+        key: &[u8],
+        seq: SeqNo,
+        fill_cache: bool,
+    ) -> Result<Option<Found>> {
+        for mem in self.memtables(family) {
+            if let Some(found) = mem.get(key, seq) {
+                return Ok(Some(found));
+            }
+        }
+        let Some(tables) = self.version.families.get(&family) else {
+            return Ok(None);
+        };
+        let mut best: Option<Found> = None;
+        for t in &tables.levels[0] {
+            // Level 0 is sorted by newest sequence number: nothing further down can beat what is found.
+            if best.as_ref().is_some_and(|b| b.seq >= t.meta.max_seq) {
+                break;
+            }
+            if t.meta.min_seq > seq || !t.overlaps(Some(key), Some(key)) {
+                continue;
+            }
+            if let Some(found) = t.reader()?.get(key, seq, fill_cache)?
+                && best.as_ref().is_none_or(|b| found.seq > b.seq)
+            {
+                best = Some(found);
+            }
+        }
+        if best.is_some() {
+            return Ok(best);
+        }
+        for level in 1..tables.levels.len() {
+            if let Some(t) = tables.find(level, key)
+                && let Some(found) = t.reader()?.get(key, seq, fill_cache)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,386 @@
+//! The engine's logs: the active one, the spare prepared ahead of it, and old ones kept for their written space.
+//!
+//! A log's life: *prepared* (space written or recycled, header synced, name durable), *live* (named in the manifest, before any
+//! record is acknowledged in it), *ended* (its end recorded in the manifest, everything before it synced), *removed* (its memtables
+//! are in tables; the manifest forgets it), then *recycled* for a later log's space, or deleted.
+
+use super::engine::{Engine, RETRY_PAUSE, Writer};
+use super::generation::View;
+use crate::version::edit::Edit;
+use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
+use basalt_env::JobPriority;
+use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
+const FIRST_LOG_BYTES: u64 = 256 << 10;
+/// Old logs kept for reuse.
+const RECYCLED_LOGS: usize = 2;
+
+/// Path of a log.
+pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:06}.log"))
+}
+
+/// A log that takes records.
+pub(crate) struct ActiveLog {
+    pub number: u64,
+    pub file_id: u128,
+    pub writer: RecordWriter,
+    extending: Arc<AtomicBool>,
+}
+
+struct Space {
+    spare: Option<ActiveLog>,
+    preparing: bool,
+    recycled: Vec<PathBuf>,
+    /// Where the last log ended: the next one's size.
+    last_end: u64,
+}
+
+/// Spare and recycled logs.
+pub(crate) struct LogSpace(Mutex<Space>);
+
+impl LogSpace {
+    pub fn new() -> LogSpace {
+        LogSpace(Mutex::new(Space {
+            spare: None,
+            preparing: false,
+            recycled: Vec::new(),
+            last_end: 0,
+        }))
+    }
+}
+
+impl Engine {
+    fn prepare_log(&self) -> Result<ActiveLog> {
+        let number = self.new_file_number();
+        let path = log_path(&self.dir, number);
+        let fs = self.env.fs();
+        let (reuse, last_end) = {
+            let mut space = self.logs.0.lock();
+            (space.recycled.pop(), space.last_end)
+        };
+        let target = self.options.write_buffer_bytes;
+        let capacity = last_end.clamp(FIRST_LOG_BYTES.min(target), target);
+        // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
+        let capacity = if reuse.is_some() { 0 } else { capacity };
+        let file_id = self.env.random().next_u128();
+        let file = fs.create_log(
+            &path,
+            LogOptions {
+                capacity,
+                reuse: reuse.as_deref(),
+            },
+        )?;
+        let header = FileHeader {
+            kind: FileKind::Log,
+            file_id,
+            store_id: self.store_id,
+            number,
+            write_unit: fs.info().write_unit as u32,
+            compatible: 0,
+            incompatible: 0,
+            previous: None,
+        };
+        let mut writer = RecordWriter::create(file, &path, &header)?;
+        // The header is durable before the manifest names the log: from then on a missing header is damage.
+        writer.sync()?;
+        fs.sync_metadata(&self.dir)?;
+        Ok(ActiveLog {
+            number,
+            file_id,
+            writer,
+            extending: Arc::new(AtomicBool::new(false)),
+        })
+    }
+
+    fn make_live(self: &Arc<Self>, log: &ActiveLog) -> Result<()> {
+        let edit = Edit {
+            add_logs: vec![(log.number, log.file_id)],
+            ..Edit::default()
+        };
+        self.install(edit, vec![log_path(&self.dir, log.number)], |_, _| ())
+    }
+
+    fn ensure_log<'w>(self: &Arc<Self>, writer: &'w mut Writer) -> Result<&'w mut ActiveLog> {
+        if writer.log.is_none() {
+            let spare = self.logs.0.lock().spare.take();
+            let log = match spare {
+                Some(log) => log,
+                None => {
+                    let log = self.prepare_log()?;
+                    self.make_live(&log)?;
+                    log
+                }
+            };
+            self.active_generation().set_log(log.number);
+            writer.log = Some(log);
+        }
+        Ok(writer.log.as_mut().expect("just made"))
+    }
+
+    /// Appends a group of records, and syncs it when asked. A failure leaves the log in doubt: writes halt until
+    /// [`Engine::resume`] has put everything acknowledged into tables and begun a new log.
+    pub fn append_to_log(
+        self: &Arc<Self>,
+        writer: &mut Writer,
+        records: &mut [Outgoing<'_>],
+        sync: bool,
+    ) -> Result<()> {
+        let log = self.ensure_log(writer)?;
+        let before = log.writer.end();
+        let result = log.writer.append(records, sync);
+        self.counters
+            .wal_bytes
+            .add(log.writer.end().saturating_sub(before));
+        if sync {
+            self.counters.log_syncs.add(1);
+        }
+        result.map_err(|e| self.halt(e))
+    }
+
+    /// Makes every record so far durable.
+    pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+        self.resume_if_halted(writer)?;
+        let Some(log) = writer.log.as_mut() else {
+            return Ok(());
+        };
+        if log.writer.synced() >= log.writer.end() {
+            return Ok(());
+        }
+        self.counters.log_syncs.add(1);
+        log.writer.sync().map_err(|e| self.halt(e))
+    }
+
+    /// Notes that writes cannot go on, and words the error for the writers it concerns.
+    fn halt(&self, cause: Error) -> Error {
+        let error = cause
+            .context("the write-ahead log failed; nothing of this write is acknowledged")
+            .with_reach(Reach::Store);
+        self.state.lock().halt = Some(error.clone());
+        error
+    }
+
+    /// Mends a halted store if it is time for another try: writes all memtables out, so that nothing depends on the log in doubt.
+    pub fn resume_if_halted(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+        let Some(error) = self.state.lock().halt.clone() else {
+            return Ok(());
+        };
+        let now = self.env.clock().now();
+        if writer.last_resume.is_some_and(|t| now < t + RETRY_PAUSE) {
+            return Err(error);
+        }
+        writer.last_resume = Some(now);
+        self.resume(writer).map_err(|_| error)
+    }
+
+    fn resume(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+        if let Some(log) = &writer.log {
+            // A generation without entries is sealed too when it has the log in doubt: flushing it forgets the log.
+            let number = log.number;
+            self.change_view(|state, view| {
+                if view.active.log() == number {
+                    self.seal_active(state, view);
+                }
+            });
+        }
+        self.flush_all()?;
+        writer.log = None;
+        self.state.lock().halt = None;
+        Ok(())
+    }
+
+    /// Ends the active log and seals its memtables.
+    pub fn rotate(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+        let mut edit = Edit::default();
+        if let Some(log) = &mut writer.log {
+            if log.writer.synced() < log.writer.end() {
+                log.writer.sync().map_err(|e| self.halt(e))?;
+            }
+            let end = log.writer.end();
+            edit.end_logs.push((log.number, end));
+            self.logs.0.lock().last_end = end;
+        }
+        self.install(edit, Vec::new(), |state, view| {
+            self.seal_active(state, view)
+        })?;
+        writer.log = None;
+        self.schedule();
+        Ok(())
+    }
+
+    /// Room for a group before it takes sequence numbers: mends a halted store, slows down, rotates a full memtable.
+    pub fn make_room(self: &Arc<Self>, writer: &mut Writer, bytes: usize) -> Result<()> {
+        self.check_open()?;
+        self.resume_if_halted(writer)?;
+        self.slow_down(bytes)?;
+        let memory = self.active_generation().memory();
+        let limit = self.options.write_buffer_bytes;
+        let full = memory >= limit || (memory >= limit / 8 && self.env.ledger().over_budget() > 0);
+        if !full {
+            return Ok(());
+        }
+        self.wait_for_flush()?;
+        self.rotate(writer)
+    }
+
+    fn wait_for_flush(self: &Arc<Self>) -> Result<()> {
+        let max = self.options.max_sealed_memtables;
+        if self.view().sealed.len() < max {
+            return Ok(());
+        }
+        let started = self.env.clock().now();
+        self.schedule();
+        let room = self.env.jobs().wait_until(None, &mut || {
+            self.view().sealed.len() < max
+                || self.state.lock().flush_error.is_some()
+                || self.closing.load(SeqCst)
+        });
+        self.counters
+            .stall_memtables_us
+            .add((self.env.clock().now() - started).as_micros() as u64);
+        self.check_open()?;
+        if self.view().sealed.len() < max {
+            return Ok(());
+        }
+        let error = self.state.lock().flush_error.clone();
+        match error {
+            Some(e) => Err(e.context("memtables are full and cannot be written out")),
+            None => {
+                debug_assert!(!room);
+                Err(Error::new(
+                    ErrorKind::Busy,
+                    "memtables are full and their flush has not run",
+                ))
+            }
+        }
+    }
+
+    /// Slows writers as level 0 fills: not at all up to `l0_slowdown` tables, then at a rate that falls towards
+    /// 1 MiB/s, and only at twice that number do they wait.
+    fn slow_down(self: &Arc<Self>, bytes: usize) -> Result<()> {
+        let pressure = |view: &View| {
+            view.families
+                .values()
+                .filter_map(|f| {
+                    let tables = view.version.families.get(&f.id)?.levels[0].len();
+                    let start = f.options.l0_slowdown;
+                    (tables >= start).then(|| (tables - start + 1) as f64 / (start + 1) as f64)
+                })
+                .fold(0.0, f64::max)
+        };
+        let p = pressure(&self.view());
+        if p == 0.0 {
+            return Ok(());
+        }
+        let clock = self.env.clock();
+        let started = clock.now();
+        if p < 1.0 {
+            let bytes_per_s = 64.0 * (1 << 20) as f64 * (1.0 - p).max(1.0 / 64.0);
+            clock.sleep(Duration::from_secs_f64(
+                (bytes as f64 / bytes_per_s).min(0.1),
+            ));
+            self.counters
+                .stall_l0_us
+                .add((clock.now() - started).as_micros() as u64);
+            return Ok(());
+        }
+        self.schedule();
+        let relieved = self.env.jobs().wait_until(None, &mut || {
+            pressure(&self.view()) < 1.0
+                || self.state.lock().compaction_error.is_some()
+                || self.closing.load(SeqCst)
+        });
+        self.counters
+            .stall_l0_us
+            .add((clock.now() - started).as_micros() as u64);
+        self.check_open()?;
+        let error = self.state.lock().compaction_error.clone();
+        match error {
+            _ if pressure(&self.view()) < 1.0 => Ok(()),
+            Some(e) => Err(e.context("level 0 is full and cannot be compacted")),
+            None => {
+                debug_assert!(!relieved);
+                Err(Error::new(
+                    ErrorKind::Busy,
+                    "level 0 is full and its compaction has not run",
+                ))
+            }
+        }
+    }
+
+    /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is full, in the background.
+    pub fn keep_log_ahead(self: &Arc<Self>, writer: &Writer) {
+        let Some(log) = &writer.log else { return };
+        let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
+        let target = self.options.write_buffer_bytes;
+        if allocated < target
+            && end + allocated / 4 >= allocated
+            && !log.extending.swap(true, SeqCst)
+        {
+            let (file, flag) = (log.writer.file().clone(), log.extending.clone());
+            let capacity = (allocated * 2).max(FIRST_LOG_BYTES.min(target)).min(target);
+            self.env
+                .jobs()
+                .spawn(self.owner, JobPriority::Housekeeping, move || {
+                    // Without the space appends still work, only slower; the next append asks again.
+                    let _ = file.extend_log(capacity);
+                    flag.store(false, SeqCst);
+                });
+        }
+        if end < target / 2 {
+            return;
+        }
+        let mut space = self.logs.0.lock();
+        if space.spare.is_none() && !space.preparing && !self.closing.load(SeqCst) {
+            space.preparing = true;
+            space.last_end = space.last_end.max(end);
+            drop(space);
+            let engine = self.clone();
+            self.env
+                .jobs()
+                .spawn(self.owner, JobPriority::Housekeeping, move || {
+                    engine.prepare_spare()
+                });
+        }
+    }
+
+    fn prepare_spare(self: &Arc<Self>) {
+        // A failure is not lost: the writer that needs the log tries itself and meets the error.
+        let made = self
+            .prepare_log()
+            .and_then(|log| self.make_live(&log).map(|()| log));
+        let mut space = self.logs.0.lock();
+        space.preparing = false;
+        if let Ok(log) = made {
+            space.spare = Some(log);
+        }
+    }
+
+    /// Keeps a removed log's space for a later one, or deletes it.
+    pub fn retire_log(&self, number: u64, sound: bool) {
+        let path = log_path(&self.dir, number);
+        let mut space = self.logs.0.lock();
+        if sound && space.recycled.len() < RECYCLED_LOGS && !self.closing.load(SeqCst) {
+            space.recycled.push(path);
+            return;
+        }
+        drop(space);
+        let _ = self.env.fs().remove(&path);
+    }
+
+    /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.
+    pub fn give_up_spare_logs(&self) -> Option<u64> {
+        let mut space = self.logs.0.lock();
+        let spare = space.spare.take();
+        for path in space.recycled.drain(..) {
+            let _ = self.env.fs().remove(&path);
+        }
+        spare.map(|s| s.number)
+    }
+}

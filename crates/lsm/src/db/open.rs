@@ -1,0 +1,428 @@
+//! Opening: lock, manifest, logs, and the clean slate the engine starts from.
+//!
+//! Recovery changes nothing that it reads until a fresh manifest is current: it writes what the logs hold into new tables, then a
+//! new manifest that names them, then `CURRENT`. A crash at any step leaves the old state or the new one, and orphans.
+
+use super::commit::insert;
+use super::engine::Engine;
+use super::flush::write_table;
+use super::generation::{FamilyEntry, Generation};
+use super::log::log_path;
+use crate::batch::Ops;
+use crate::key::{MAX_SEQ, SeqNo};
+use crate::options::Options;
+use crate::version::catalog::{Catalog, LiveLog};
+use crate::version::edit::Edit;
+use crate::version::manifest::{self, CURRENT, Current, Manifest};
+use crate::version::{FamilyVersion, TableStore, Version};
+use crate::wal::{FileKind, RecordKind, RecordReader};
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, Reach, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file whose lock says that a process has the store open.
+pub(crate) const LOCK: &str = "LOCK";
+
+/// What a name in a store's directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreFile {
+    Table(u64),
+    Log(u64),
+    Manifest(u64),
+    Current,
+    CurrentTmp,
+    Lock,
+}
+
+impl StoreFile {
+    pub fn parse(name: &str) -> Option<StoreFile> {
+        let number = |s: &str| {
+            let digits = s.len() >= 6 && s.bytes().all(|b| b.is_ascii_digit());
+            s.parse::<u64>().ok().filter(|_| digits)
+        };
+        Some(match name {
+            CURRENT => StoreFile::Current,
+            "CURRENT.tmp" => StoreFile::CurrentTmp,
+            LOCK => StoreFile::Lock,
+            _ => {
+                if let Some(n) = name.strip_prefix("MANIFEST-") {
+                    StoreFile::Manifest(number(n)?)
+                } else if let Some(n) = name.strip_suffix(".tbl") {
+                    StoreFile::Table(number(n)?)
+                } else {
+                    StoreFile::Log(number(name.strip_suffix(".log")?)?)
+                }
+            }
+        })
+    }
+
+    pub fn number(self) -> Option<u64> {
+        match self {
+            StoreFile::Table(n) | StoreFile::Log(n) | StoreFile::Manifest(n) => Some(n),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the catalog that `CURRENT` leads to. `None` for a directory without a store.
+pub(crate) fn load_catalog(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+) -> Result<Option<(Current, Catalog, u64)>> {
+    let Some(current) = manifest::read_current(env, dir)? else {
+        let data = names.iter().find(|n| {
+            matches!(
+                StoreFile::parse(n),
+                Some(StoreFile::Table(_) | StoreFile::Log(_))
+            )
+        });
+        return match data {
+            None => Ok(None),
+            Some(n) => Err(Error::corruption(
+                &dir.join(CURRENT),
+                0,
+                format!("CURRENT is missing but {n} is there; run `basalt repair` to rebuild the store from its files"),
+            )
+            .with_reach(Reach::Store)),
+        };
+    };
+    let mut catalog = Catalog::default();
+    let end = manifest::replay(env, dir, &current, |edit| catalog.apply(&edit))
+        .map_err(|e| e.with_reach(Reach::Store))?;
+    if catalog.store_id != current.store_id {
+        return Err(Error::corruption(
+            &manifest::manifest_path(dir, current.number),
+            0,
+            format!(
+                "the manifest's state is of store {:032x}, CURRENT names {:032x}",
+                catalog.store_id, current.store_id
+            ),
+        )
+        .with_reach(Reach::Store));
+    }
+    Ok(Some((current, catalog, end)))
+}
+
+/// The families of a catalog with the options that the caller gives for them.
+pub(crate) fn bind_families(
+    catalog: &Catalog,
+    options: &Options,
+) -> Result<BTreeMap<u32, FamilyEntry>> {
+    let mut families = BTreeMap::new();
+    for (&id, f) in &catalog.families {
+        let wanted = options.family(&f.name);
+        if wanted.comparator.name() != f.comparator {
+            return Err(Error::invalid(format!(
+                "family {:?} was made with comparator {:?}, and the options give {:?}; open it with the comparator it was made with",
+                f.name,
+                f.comparator,
+                wanted.comparator.name()
+            )));
+        }
+        families.insert(
+            id,
+            FamilyEntry {
+                id,
+                name: f.name.as_str().into(),
+                options: Arc::new(wanted.clone()),
+            },
+        );
+    }
+    Ok(families)
+}
+
+/// One batch met while replaying logs.
+pub(crate) struct Replayed {
+    /// Where.
+    pub path: PathBuf,
+    /// The record.
+    pub record: crate::wal::Record,
+}
+
+/// Reads the live logs in order and hands every batch to `apply` after checking that nothing is missing: an ended log must be
+/// whole, and a log after one that did not end must be empty. Returns the torn tails met.
+pub(crate) fn replay_logs(
+    env: &Env,
+    dir: &Path,
+    store_id: u128,
+    logs: &BTreeMap<u64, LiveLog>,
+    mut apply: impl FnMut(Replayed) -> Result<()>,
+) -> Result<Vec<String>> {
+    let mut torn = Vec::new();
+    let mut open_ended: Option<u64> = None;
+    let mut last_seq = 0;
+    for (&number, log) in logs {
+        let path = log_path(dir, number);
+        let missing = |what: &str| Error::corruption(&path, 0, what).with_reach(Reach::Store);
+        let file = env.fs().open(&path).map_err(|e| {
+            if e.is_not_found() {
+                missing("the manifest names this log, and it is missing")
+            } else {
+                e
+            }
+        })?;
+        let mut reader = RecordReader::open(file, &path, FileKind::Log, Some(log.file_id))?
+            .ok_or_else(|| missing("the header is not that of the log that the manifest names"))?;
+        if reader.header().store_id != store_id {
+            return Err(missing("the log belongs to another store"));
+        }
+        let end = log.end.unwrap_or(u64::MAX);
+        while let Some(record) = reader.next(log.end.unwrap_or(0))? {
+            if record.offset >= end {
+                break;
+            }
+            if let Some(before) = open_ended {
+                return Err(Error::corruption(
+                    &path,
+                    record.offset,
+                    format!(
+                        "a record in log {number}, but the end of log {before} before it was never recorded"
+                    ),
+                ));
+            }
+            let bad = |what: String| Error::corruption(&path, record.offset, what);
+            if record.kind != RecordKind::Batch {
+                return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
+            }
+            let last = record.first_seq.saturating_add(u64::from(record.count));
+            if record.first_seq <= last_seq || record.count == 0 || last > MAX_SEQ {
+                return Err(bad(format!(
+                    "sequence number {} with {} operations after {last_seq}",
+                    record.first_seq, record.count
+                )));
+            }
+            let mut ops = 0;
+            for op in Ops::new(&record.payload) {
+                op.map_err(|e| e.at(&path, record.offset))?;
+                ops += 1;
+            }
+            if ops != record.count {
+                return Err(bad(format!(
+                    "{ops} operations, the record's header says {}",
+                    record.count
+                )));
+            }
+            last_seq = last - 1;
+            apply(Replayed {
+                path: path.clone(),
+                record,
+            })?;
+        }
+        if log.end.is_none() {
+            let tail = reader.tail();
+            if tail.torn {
+                torn.push(format!("{} from offset {}", path.display(), tail.end));
+            }
+            open_ended.get_or_insert(number);
+        }
+    }
+    Ok(torn)
+}
+
+/// Opens a store; see the module.
+pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine>> {
+    options.validate()?;
+    let fs = env.fs();
+    if !fs.exists(dir)? {
+        if !options.create_if_missing {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "no store here, and create_if_missing is false",
+            )
+            .in_file(dir));
+        }
+        fs.create_dir(dir)?;
+    }
+    let lock = fs.lock(&dir.join(LOCK))?;
+    let names: Vec<String> = fs
+        .list(dir)?
+        .into_iter()
+        .filter(|e| !e.is_dir)
+        .map(|e| e.name)
+        .collect();
+    let owner = env.jobs().new_owner();
+    let tables = TableStore::new(env, dir, owner);
+    let on_disk = names
+        .iter()
+        .filter_map(|n| StoreFile::parse(n)?.number())
+        .max()
+        .unwrap_or(0);
+
+    let mut catalog = match load_catalog(env, dir, &names)? {
+        Some(_) if options.error_if_exists => {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "a store is here, and error_if_exists is set",
+            )
+            .in_file(dir));
+        }
+        Some((_, catalog, _)) => catalog,
+        None if !options.create_if_missing => {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "no store here, and create_if_missing is false",
+            )
+            .in_file(dir));
+        }
+        None => new_catalog(env, &options)?,
+    };
+    env.clock().observe_wall_ms(catalog.wall_ms);
+    catalog.wall_ms = env.clock().wall_ms();
+    catalog.next_file = catalog.next_file.max(on_disk + 1);
+    let families = bind_families(&catalog, &options)?;
+
+    let logs = std::mem::take(&mut catalog.logs);
+    let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;
+    let number = catalog.next_file;
+    catalog.next_file += 1;
+    let manifest = Manifest::create(env, dir, catalog.store_id, number, &catalog.to_edit())?;
+    remove_orphans(env, dir, &names, &catalog, number);
+
+    let version = build_version(&tables, &catalog, &families)?;
+    Ok(Engine::new(
+        env,
+        dir.to_path_buf(),
+        options,
+        owner,
+        tables,
+        manifest,
+        catalog,
+        families,
+        version,
+        last_seq,
+        lock,
+    ))
+}
+
+fn new_catalog(env: &Env, options: &Options) -> Result<Catalog> {
+    let mut catalog = Catalog::default();
+    catalog.apply(&Edit {
+        store_id: Some(env.random().next_u128()),
+        next_file: Some(1),
+        next_family: Some(1),
+        add_families: vec![(
+            0,
+            "default".into(),
+            options.family("default").comparator.name().into(),
+        )],
+        ..Edit::default()
+    })?;
+    Ok(catalog)
+}
+
+/// Replays the logs into memtables and writes those out as tables of the catalog. Returns the last sequence number.
+fn recover_logs(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    tables: &Arc<TableStore>,
+    families: &BTreeMap<u32, FamilyEntry>,
+    catalog: &mut Catalog,
+    logs: &BTreeMap<u64, LiveLog>,
+) -> Result<SeqNo> {
+    let fresh = || {
+        Generation::new(
+            env,
+            0,
+            families
+                .values()
+                .map(|f| (f.id, f.options.comparator.clone())),
+        )
+    };
+    let mut generation = fresh();
+    let mut last_seq = catalog.last_seq;
+    let mut wrote = false;
+    let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
+        for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
+            let number = catalog.next_file;
+            let add = write_table(env, tables, number, &families[id], mem, &[])?;
+            catalog.apply(&Edit {
+                next_file: Some(number + 1),
+                add_tables: vec![add],
+                ..Edit::default()
+            })?;
+            wrote = true;
+        }
+        Ok(())
+    };
+    let next_family = catalog.next_family;
+    replay_logs(env, dir, catalog.store_id, logs, |r| {
+        for op in Ops::new(&r.record.payload) {
+            let op = op?;
+            if op.family >= next_family {
+                return Err(Error::corruption(
+                    &r.path,
+                    r.record.offset,
+                    format!(
+                        "an operation of family {}, and the manifest knows none from {next_family} up",
+                        op.family
+                    ),
+                ));
+            }
+        }
+        insert(&generation, &r.record.payload, r.record.first_seq);
+        last_seq = last_seq.max(r.record.first_seq + u64::from(r.record.count) - 1);
+        generation.book_memory();
+        if generation.memory() >= options.write_buffer_bytes {
+            write_out(&generation, catalog)?;
+            generation = fresh();
+        }
+        Ok(())
+    })?;
+    write_out(&generation, catalog)?;
+    if wrote {
+        env.fs().sync_metadata(dir)?;
+    }
+    catalog.last_seq = catalog.last_seq.max(last_seq);
+    Ok(last_seq)
+}
+
+/// Removes what no catalog names any more. Names that are not a store's are left alone.
+fn remove_orphans(env: &Env, dir: &Path, names: &[String], catalog: &Catalog, manifest: u64) {
+    for name in names {
+        let keep = match StoreFile::parse(name) {
+            Some(StoreFile::Table(n)) => {
+                catalog.families.values().any(|f| f.tables.contains_key(&n))
+            }
+            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
+            Some(StoreFile::Manifest(n)) => n == manifest,
+            Some(StoreFile::CurrentTmp) => false,
+            Some(StoreFile::Current | StoreFile::Lock) | None => true,
+        };
+        if !keep {
+            // What cannot be removed now is tried again by the next open.
+            let _ = env.fs().remove(&dir.join(name));
+        }
+    }
+}
+
+/// The first version, checked against the directory: every table must be there with its size.
+fn build_version(
+    tables: &Arc<TableStore>,
+    catalog: &Catalog,
+    families: &BTreeMap<u32, FamilyEntry>,
+) -> Result<Version> {
+    let mut version = Version::default();
+    for (id, f) in &catalog.families {
+        let cmp = families[id].options.comparator.clone();
+        let mut fv = FamilyVersion::empty(cmp.clone());
+        for (&number, (level, meta)) in &f.tables {
+            let path = tables.path(number);
+            tables.check_present(&path, meta.size, number)?;
+            fv.levels[*level as usize].push(tables.table(number, meta.clone(), cmp.clone()));
+        }
+        fv.sort();
+        fv.check().map_err(|what| {
+            Error::new(
+                ErrorKind::Corruption,
+                format!("family {:?}: {what}", f.name),
+            )
+            .with_reach(Reach::Store)
+        })?;
+        version.families.insert(*id, Arc::new(fv));
+    }
+    Ok(version)
+}

@@ -1,0 +1,189 @@
+//! Reading: points, many points, cursors and snapshots.
+
+use super::engine::Engine;
+use super::generation::View;
+use super::{Family, ValueWithExpiry};
+use crate::iter::user::{self, UserIter, expiry_of};
+use crate::iter::{InternalIter, LevelIter, MergingIter};
+use crate::key::{Kind, SeqNo};
+use crate::memtable::Found;
+use crate::options::ReadOptions;
+use crate::table::ReadPattern;
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// A view of the store as of one moment, until dropped. Cheap to clone.
+#[derive(Clone)]
+pub struct Snapshot(Arc<Pinned>);
+
+struct Pinned {
+    seq: SeqNo,
+    store: u64,
+    live: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
+}
+
+impl Snapshot {
+    /// Everything up to this sequence number is visible.
+    pub fn seq(&self) -> SeqNo {
+        self.0.seq
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let mut live = self.live.lock();
+        if let Some(n) = live.get_mut(&self.seq) {
+            *n -= 1;
+            if *n == 0 {
+                live.remove(&self.seq);
+            }
+        }
+    }
+}
+
+impl Engine {
+    pub fn snapshot(&self) -> Snapshot {
+        let mut live = self.snapshots.lock();
+        // Under the lock: a compaction that does not see this snapshot has chosen its inputs before, so it has nothing
+        // newer than this moment to drop older versions for.
+        let seq = self.visible.load(SeqCst);
+        *live.entry(seq).or_default() += 1;
+        Snapshot(Arc::new(Pinned {
+            seq,
+            store: self.owner,
+            live: self.snapshots.clone(),
+        }))
+    }
+
+    /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
+    /// later moment shows a prefix of history.
+    fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
+        self.check_open()?;
+        let view = self.view();
+        let seq = match &options.snapshot {
+            Some(s) if s.0.store != self.owner => {
+                return Err(Error::invalid("the snapshot belongs to another store"));
+            }
+            Some(s) => s.seq(),
+            None => self.visible.load(SeqCst),
+        };
+        Ok((view, seq))
+    }
+
+    fn check_family(&self, view: &View, family: &Family) -> Result<()> {
+        if family.store != self.owner {
+            return Err(Error::invalid(format!(
+                "family {:?} belongs to another store",
+                family.name
+            )));
+        }
+        if !view.families.contains_key(&family.id) {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("family {:?} was dropped", family.name),
+            ));
+        }
+        Ok(())
+    }
+
+    fn live_value(&self, found: Option<Found>) -> Result<Option<ValueWithExpiry>> {
+        let Some(found) = found else { return Ok(None) };
+        match found.kind {
+            Kind::Put => Ok(Some(ValueWithExpiry {
+                value: found.value,
+                expire_at_ms: None,
+            })),
+            Kind::PutTtl => {
+                let at = expiry_of(&found.value)?;
+                let live = at > self.env.clock().wall_ms();
+                Ok(live.then(|| ValueWithExpiry {
+                    value: found.value.slice(8..),
+                    expire_at_ms: Some(at),
+                }))
+            }
+            Kind::Delete => Ok(None),
+            other => Err(Error::unsupported(format!(
+                "entry kind {other:?} is reserved for a later version"
+            ))),
+        }
+    }
+
+    pub fn get(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<ValueWithExpiry>> {
+        let (view, seq) = self.moment(options)?;
+        self.check_family(&view, family)?;
+        self.live_value(view.get(family.id, key, seq, options.fill_cache)?)
+    }
+
+    pub fn multi_get(
+        &self,
+        keys: &[(&Family, &[u8])],
+        options: &ReadOptions,
+    ) -> Vec<Result<Option<Bytes>>> {
+        let (view, seq) = match self.moment(options) {
+            Ok(m) => m,
+            Err(e) => return keys.iter().map(|_| Err(e.clone())).collect(),
+        };
+        keys.iter()
+            .map(|(family, key)| {
+                self.check_family(&view, family)?;
+                let found = view.get(family.id, key, seq, options.fill_cache)?;
+                Ok(self.live_value(found)?.map(|v| v.value))
+            })
+            .collect()
+    }
+
+    pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<UserIter> {
+        let (view, seq) = self.moment(options)?;
+        self.check_family(&view, family)?;
+        let cmp = view.families[&family.id].options.comparator.clone();
+        let pattern = if options.fill_cache {
+            ReadPattern::Cached
+        } else {
+            ReadPattern::Uncached
+        };
+        let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
+        for mem in view.memtables(family.id).filter(|m| !m.is_empty()) {
+            children.push(Box::new(mem.iter()));
+        }
+        if let Some(tables) = view.version.families.get(&family.id) {
+            let (from, to) = (
+                options.lower_bound.as_deref(),
+                options.upper_bound.as_deref(),
+            );
+            for t in tables.levels[0].iter().filter(|t| t.overlaps(from, to)) {
+                children.push(Box::new(t.reader()?.iter(pattern)));
+            }
+            for level in 1..tables.levels.len() {
+                let tables = tables.overlapping(level, from, to);
+                if !tables.is_empty() {
+                    children.push(Box::new(LevelIter::new(tables, cmp.clone(), pattern)));
+                }
+            }
+        }
+        let shown = user::View {
+            seq,
+            lower: options.lower_bound.clone(),
+            upper: options.upper_bound.clone(),
+            now_ms: self.env.clock().wall_ms(),
+        };
+        let mut pins: Vec<Arc<dyn Any + Send + Sync>> = vec![view];
+        if let Some(s) = &options.snapshot {
+            pins.push(s.0.clone());
+        }
+        Ok(UserIter::new(
+            MergingIter::new(cmp.clone(), children),
+            cmp,
+            shown,
+            pins,
+        ))
+    }
+}

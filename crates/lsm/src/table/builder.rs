@@ -1,0 +1,551 @@
+//! Writing a table: entries come in order, blocks go out in large aligned pieces, and what the manifest and the readers need
+//! to know is gathered on the way.
+
+use super::block::BlockBuilder;
+use super::filter;
+use super::format::{
+    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, MAX_PAYLOAD, Properties,
+    block_checksum, block_checksum_of_parts, block_trailer, compress,
+};
+use super::index::IndexBuilder;
+use super::{TableMeta, TableOptions};
+use crate::key::{Cmp, Kind, MAX_SEQ, TRAILER_LEN, parse_internal_key, split_internal_key};
+use crate::options::Compression;
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
+use basalt_fs::{AlignedBuf, Bytes, Error, File, Intent, Result};
+use std::cmp::Ordering;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes gathered before they are written.
+const PIECE: usize = 1 << 20;
+/// Values from this length on go to the file from the caller's memory when they are not compressed.
+const VECTORED_FROM: usize = 64 << 10;
+/// Bytes of an index partition.
+const PARTITION_BYTES: usize = 4096;
+
+/// The file being written: gathers small pieces, writes large ones at multiples of the write unit, and digests all.
+struct Sink {
+    env: Env,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    io: IoPriority,
+    unit: usize,
+    staging: AlignedBuf,
+    /// Bytes handed to the file.
+    written: u64,
+    digest: Xxh3Default,
+    failed: Option<Error>,
+}
+
+impl Sink {
+    fn position(&self) -> u64 {
+        self.written + self.staging.len() as u64
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.digest.update(bytes);
+        while !bytes.is_empty() {
+            let n = bytes.len().min(PIECE - self.staging.len());
+            self.staging.extend_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            if self.staging.len() == PIECE {
+                self.append(&[])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As `put`, but what fills whole write units is written from where it is.
+    fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.digest.update(bytes);
+        while !bytes.is_empty() {
+            let n = bytes.len().min(PIECE);
+            let total = self.staging.len() + n;
+            let whole = total - total % self.unit;
+            if whole <= self.staging.len() {
+                self.staging.extend_from_slice(&bytes[..n]);
+                bytes = &bytes[n..];
+                continue;
+            }
+            let direct = whole - self.staging.len();
+            self.append(&bytes[..direct])?;
+            bytes = &bytes[direct..];
+            if bytes.len() < self.unit {
+                self.staging.extend_from_slice(bytes);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is gathered and `more`.
+    fn append(&mut self, more: &[u8]) -> Result<()> {
+        if let Some(e) = &self.failed {
+            return Err(e.clone());
+        }
+        let len = (self.staging.len() + more.len()) as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        self.env.io_limit().acquire(len, self.io);
+        let bufs = [IoSlice::new(&self.staging), IoSlice::new(more)];
+        let bufs = if more.is_empty() {
+            &bufs[..1]
+        } else {
+            &bufs[..]
+        };
+        match self.file.append(bufs, Intent::Sync) {
+            Ok(at) => {
+                // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
+                assert_eq!(
+                    at,
+                    self.written,
+                    "table {} was not empty or has another writer",
+                    self.path.display()
+                );
+            }
+            Err(e) => {
+                self.failed = Some(e.clone());
+                return Err(e);
+            }
+        }
+        self.written += len;
+        self.staging.clear();
+        Ok(())
+    }
+}
+
+/// Writes one table: entries in internal key order, then `finish`.
+///
+/// An error from the file ends the table: every later call returns it again, and the file is to be removed.
+pub struct TableBuilder {
+    sink: Sink,
+    file_id: u128,
+    options: TableOptions,
+    bytewise: bool,
+    block: BlockBuilder,
+    compressed: Vec<u8>,
+    /// The last finished data block, waiting for the next key to part it from.
+    pending: Option<BlockHandle>,
+    partitions: Vec<(Vec<u8>, Vec<u8>)>,
+    partition: IndexBuilder,
+    partition_bytes: usize,
+    last_key: Vec<u8>,
+    hashes: Vec<u64>,
+    meta: TableMeta,
+    data_blocks: u64,
+}
+
+impl TableBuilder {
+    /// Starts a table in an empty file. Writes go through the environment's I/O limit.
+    pub fn new(
+        env: &Env,
+        file: Arc<dyn File>,
+        path: &Path,
+        file_id: u128,
+        options: TableOptions,
+        io: IoPriority,
+    ) -> TableBuilder {
+        let bytewise = options.cmp.equality_is_bytewise();
+        let unit = env.fs().info().write_unit;
+        assert!(
+            unit.is_power_of_two() && unit <= PIECE,
+            "write unit of {unit} bytes"
+        );
+        let header = Header {
+            file_id,
+            block_bytes: options.block_bytes.min(u32::MAX as usize) as u32,
+            filter_bits: if bytewise {
+                options.filter_bits_per_key.min(u32::from(u16::MAX)) as u16
+            } else {
+                0
+            },
+            compression: options.compression as u8,
+        }
+        .encode();
+        let mut sink = Sink {
+            env: env.clone(),
+            file,
+            path: path.to_path_buf(),
+            io,
+            unit,
+            staging: AlignedBuf::new(),
+            written: 0,
+            digest: Xxh3Default::new(),
+            failed: None,
+        };
+        sink.digest.update(&header);
+        sink.staging.extend_from_slice(&header);
+        TableBuilder {
+            sink,
+            file_id,
+            block: BlockBuilder::new(bytewise),
+            bytewise,
+            options,
+            compressed: Vec::new(),
+            pending: None,
+            partitions: Vec::new(),
+            partition: IndexBuilder::default(),
+            partition_bytes: 0,
+            last_key: Vec::new(),
+            hashes: Vec::new(),
+            meta: TableMeta {
+                file_id,
+                size: 0,
+                digest: 0,
+                entries: 0,
+                deletes: 0,
+                smallest: Vec::new(),
+                largest: Vec::new(),
+                min_seq: MAX_SEQ,
+                max_seq: 0,
+                raw_key_bytes: 0,
+                raw_value_bytes: 0,
+                soonest_expiry_ms: u64::MAX,
+            },
+            data_blocks: 0,
+        }
+    }
+
+    /// Adds an entry. Panics when keys are not strictly ascending, and when a value of kind `PutTtl` lacks its expiry.
+    /// A kind that is reserved for a later version is `Unsupported`; keys and values past the limits are `InvalidArgument`.
+    pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
+        if let Some(e) = &self.sink.failed {
+            return Err(e.clone());
+        }
+        let (user, seq, kind) = parse_internal_key(internal_key)?;
+        if user.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN + 8 {
+            return Err(Error::invalid(format!(
+                "entry with a key of {} and a value of {} bytes; at most {MAX_KEY_LEN} and {MAX_VALUE_LEN} are allowed",
+                user.len(),
+                value.len()
+            )));
+        }
+        let first = self.meta.entries == 0;
+        let mut new_user_key = true;
+        if !first {
+            let (last_user, last_trailer) = split_internal_key(&self.last_key);
+            let order = self.options.cmp.user(last_user, user);
+            let (_, trailer) = split_internal_key(internal_key);
+            assert!(
+                order.then_with(|| trailer.cmp(&last_trailer)) == Ordering::Less,
+                "table {}: keys are not strictly ascending: {:02x?} after {:02x?}",
+                self.sink.path.display(),
+                internal_key,
+                self.last_key
+            );
+            new_user_key = order != Ordering::Equal;
+        }
+        let expiry = (kind == Kind::PutTtl).then(|| {
+            u64::from_le_bytes(
+                value
+                    .get(..8)
+                    .expect("a value of kind PutTtl begins with 8 bytes of expiry")
+                    .try_into()
+                    .expect("8 bytes"),
+            )
+        });
+
+        let entry_bytes = internal_key.len() + value.len() + 6;
+        if !self.block.is_empty() && self.block.len() + entry_bytes > self.options.block_bytes {
+            self.finish_block()?;
+        }
+        if let Some(handle) = self.pending.take() {
+            let separator = separator(&self.options.cmp, &self.last_key, internal_key);
+            self.index(&separator, handle);
+        }
+
+        let hash = if self.bytewise {
+            filter::key_hash(user)
+        } else {
+            0
+        };
+        if self.bytewise && self.options.filter_bits_per_key > 0 && new_user_key {
+            self.hashes.push(hash);
+        }
+        let (_, trailer) = split_internal_key(internal_key);
+        let previous = if first {
+            &[][..]
+        } else {
+            &self.last_key[..self.last_key.len() - TRAILER_LEN]
+        };
+        self.block.key(previous, user, trailer, value.len(), hash);
+
+        let m = &mut self.meta;
+        if first {
+            m.smallest = internal_key.to_vec();
+        }
+        m.entries += 1;
+        m.deletes += u64::from(kind == Kind::Delete);
+        m.min_seq = m.min_seq.min(seq);
+        m.max_seq = m.max_seq.max(seq);
+        m.raw_key_bytes += user.len() as u64;
+        m.raw_value_bytes += value.len() as u64;
+        if let Some(expiry) = expiry {
+            m.soonest_expiry_ms = m.soonest_expiry_ms.min(expiry);
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(internal_key);
+
+        // A value larger than a block is alone in its own. Uncompressed it goes to the file from where it is.
+        let plain = self.options.compression == Compression::None
+            || value.len() > super::format::MAX_COMPRESSED_RAW;
+        if plain && value.len() >= VECTORED_FROM && value.len() > self.options.block_bytes {
+            return self.finish_block_around(value);
+        }
+        self.block.value(value);
+        if self.block.len() > self.options.block_bytes {
+            self.finish_block()?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the file so far, unwritten blocks included.
+    pub fn estimated_size(&self) -> u64 {
+        let filter = self.hashes.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
+        let block = if self.block.is_empty() {
+            0
+        } else {
+            self.block.len()
+        };
+        self.sink.position()
+            + (block + self.partition_bytes + self.partition.len() + FOOTER_LEN) as u64
+            + filter
+    }
+
+    /// Entries so far.
+    pub fn entries(&self) -> u64 {
+        self.meta.entries
+    }
+
+    fn index(&mut self, separator: &[u8], handle: BlockHandle) {
+        self.partition.add(separator, &handle);
+        if self.partition.len() >= PARTITION_BYTES {
+            self.finish_partition();
+        }
+    }
+
+    fn finish_partition(&mut self) {
+        let separator = self.partition.last_key().to_vec();
+        let payload = self.partition.finish();
+        self.partition_bytes += payload.len() + 9;
+        self.partitions.push((separator, payload));
+    }
+
+    /// Writes a block, as it is or compressed, and keeps it in the cache if asked to.
+    fn put_block(
+        &mut self,
+        kind: BlockKind,
+        compression: Compression,
+        payload: &[u8],
+        warm: Option<CachePriority>,
+    ) -> Result<BlockHandle> {
+        assert!(
+            payload.len() <= MAX_PAYLOAD,
+            "block of {} bytes",
+            payload.len()
+        );
+        let offset = self.sink.position();
+        let smaller = compress(compression, payload, &mut self.compressed);
+        let (stored, method, raw) = if smaller {
+            (
+                &self.compressed[..],
+                compression as u8,
+                payload.len() as u32,
+            )
+        } else {
+            (payload, 0, 0)
+        };
+        let sum = block_checksum(kind, method, self.file_id, offset, stored);
+        self.sink.put(stored)?;
+        self.sink.put(&block_trailer(method, sum))?;
+        if let Some(priority) = warm
+            && self.options.warm_cache
+        {
+            self.sink.env.cache().insert(
+                CacheKey {
+                    file: self.file_id,
+                    offset,
+                },
+                Bytes::copy_from_slice(payload),
+                payload.len(),
+                priority,
+            );
+        }
+        Ok(BlockHandle {
+            offset,
+            stored: stored.len() as u32,
+            raw,
+        })
+    }
+
+    fn finish_block(&mut self) -> Result<()> {
+        let mut block = std::mem::replace(&mut self.block, BlockBuilder::new(false));
+        let result = self.put_block(
+            BlockKind::Data,
+            self.options.compression,
+            block.finish(),
+            Some(CachePriority::Normal),
+        );
+        block.reset();
+        self.block = block;
+        self.pending = Some(result?);
+        self.data_blocks += 1;
+        Ok(())
+    }
+
+    /// Finishes the block whose only entry waits for `value`, without a copy of it.
+    fn finish_block_around(&mut self, value: &[u8]) -> Result<()> {
+        let offset = self.sink.position();
+        let head = self.block.head();
+        let tail = self.block.tail();
+        let stored = head.len() + value.len() + tail.len();
+        assert!(stored <= MAX_PAYLOAD, "block of {stored} bytes");
+        let sum = block_checksum_of_parts(
+            BlockKind::Data,
+            0,
+            self.file_id,
+            offset,
+            &[head, value, &tail],
+        );
+        self.sink.put(head)?;
+        self.sink.put_vectored(value)?;
+        self.sink.put(&tail)?;
+        self.sink.put(&block_trailer(0, sum))?;
+        self.block.reset();
+        self.pending = Some(BlockHandle {
+            offset,
+            stored: stored as u32,
+            raw: 0,
+        });
+        self.data_blocks += 1;
+        Ok(())
+    }
+
+    fn put_filter(&mut self) -> Result<(u64, u64, u32)> {
+        if self.hashes.is_empty() {
+            return Ok((self.sink.position(), 0, 0));
+        }
+        let bits = self.options.filter_bits_per_key;
+        let lines = filter::lines_for(self.hashes.len() as u64, bits);
+        let probes = filter::probes_for(bits);
+        if filter::pages(lines) > 1 {
+            // Pages at multiples of their size: a lookup reads one, not the ends of two.
+            let over = (self.sink.position() % filter::PAGE_BYTES as u64) as usize;
+            if over != 0 {
+                self.sink.put(&[0; filter::PAGE_BYTES][over..])?;
+            }
+        }
+        let offset = self.sink.position();
+        let mut pages: Vec<Vec<u8>> = (0..filter::pages(lines))
+            .map(|p| vec![0; filter::page_payload(lines, p)])
+            .collect();
+        for hash in std::mem::take(&mut self.hashes) {
+            let (page, at) = filter::locate(hash, lines);
+            filter::add(
+                &mut pages[page as usize][at..at + filter::LINE_BYTES],
+                hash,
+                probes,
+            );
+        }
+        for page in pages {
+            self.put_block(
+                BlockKind::Filter,
+                Compression::None,
+                &page,
+                Some(CachePriority::High),
+            )?;
+        }
+        Ok((offset, lines, probes))
+    }
+
+    /// Writes filter, index, properties and footer and syncs the file's data and length. The name's durability is the caller's.
+    /// Panics when empty.
+    pub fn finish(mut self) -> Result<TableMeta> {
+        assert!(
+            self.meta.entries > 0,
+            "table {} is empty",
+            self.sink.path.display()
+        );
+        if let Some(e) = &self.sink.failed {
+            return Err(e.clone());
+        }
+        if !self.block.is_empty() {
+            self.finish_block()?;
+        }
+        let last_key = std::mem::take(&mut self.last_key);
+        let handle = self.pending.take().expect("a block was just finished");
+        self.index(&last_key, handle);
+        if !self.partition.is_empty() {
+            self.finish_partition();
+        }
+        self.meta.largest = last_key;
+        let data_end = self.sink.position();
+
+        let (filter_offset, filter_lines, probes) = self.put_filter()?;
+        let index_offset = self.sink.position();
+        let mut top = IndexBuilder::default();
+        for (separator, payload) in std::mem::take(&mut self.partitions) {
+            let handle = self.put_block(
+                BlockKind::Index,
+                Compression::None,
+                &payload,
+                Some(CachePriority::High),
+            )?;
+            top.add(&separator, &handle);
+        }
+        let top = self.put_block(BlockKind::TopIndex, Compression::None, &top.finish(), None)?;
+        let properties = Properties {
+            comparator: self.options.cmp.name().to_owned(),
+            meta: self.meta.clone(),
+            data_blocks: self.data_blocks,
+        }
+        .encode();
+        let properties =
+            self.put_block(BlockKind::Properties, Compression::None, &properties, None)?;
+        let file_len = self.sink.position() + FOOTER_LEN as u64;
+        let footer = Footer {
+            file_id: self.file_id,
+            top,
+            properties,
+            filter_offset,
+            filter_lines,
+            probes,
+            data_end,
+            index_offset,
+            file_len,
+        };
+        debug_assert!(data_end > HEADER_LEN as u64);
+        self.sink.put(&footer.encode())?;
+        self.sink.append(&[])?;
+        self.sink.file.sync_all()?;
+        assert_eq!(
+            self.sink.written, file_len,
+            "every byte counted was written"
+        );
+        self.meta.size = file_len;
+        self.meta.digest = self.sink.digest.digest128();
+        Ok(self.meta)
+    }
+}
+
+/// A short internal key at or after `last` and before `next`.
+fn separator(cmp: &Cmp, last: &[u8], next: &[u8]) -> Vec<u8> {
+    let (last_user, _) = split_internal_key(last);
+    let (next_user, _) = split_internal_key(next);
+    if cmp.user(last_user, next_user) == Ordering::Less {
+        let short = cmp.separator(last_user, next_user);
+        // A user's comparator is not believed: a separator outside its bounds would hide entries.
+        if short.len() <= last_user.len()
+            && cmp.user(last_user, &short) == Ordering::Less
+            && cmp.user(&short, next_user) == Ordering::Less
+        {
+            return crate::key::internal_key(&short, u64::MAX);
+        }
+    }
+    last.to_vec()
+}

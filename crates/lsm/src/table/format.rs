@@ -1,0 +1,718 @@
+//! The bytes that hold a table together: header, footer, block trailers, handles and properties.
+//!
+//! Owns every persisted number of the format (`docs/format/table.md` is its prose) and promises that no bytes make it
+//! panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file itself holds.
+
+use super::TableMeta;
+use crate::key::{Kind, SeqNo, TRAILER_LEN};
+use crate::options::Compression;
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_fs::{Bytes, Error, Result};
+use std::cell::RefCell;
+use std::path::Path;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+/// First bytes of a table.
+pub(super) const HEADER_MAGIC: [u8; 8] = *b"BSLTtab\x01";
+/// Last bytes of a table.
+pub(super) const FOOTER_MAGIC: [u8; 8] = *b"BSLTend\x01";
+/// The version of the format that this build writes, and the newest it reads.
+pub(super) const FORMAT_VERSION: u32 = 1;
+/// Bytes of the header.
+pub(super) const HEADER_LEN: usize = 64;
+/// Bytes of the footer.
+pub(super) const FOOTER_LEN: usize = 128;
+/// Bytes behind each block's payload: compression, checksum.
+pub(super) const BLOCK_TRAILER_LEN: usize = 9;
+/// Payloads above this are never compressed, so that nothing on disk can make a reader allocate more than this by
+/// claiming to expand.
+pub(super) const MAX_COMPRESSED_RAW: usize = 16 << 20;
+/// A block's payload is never longer: the longest entry, and room for what stands around it.
+pub(super) const MAX_PAYLOAD: usize = MAX_VALUE_LEN + 8 + MAX_KEY_LEN + TRAILER_LEN + 4096;
+
+/// Feature bits this build understands.
+const KNOWN_INCOMPATIBLE: u32 = 0;
+
+const H_VERSION: usize = 8;
+const H_BLOCK_BYTES: usize = 12;
+const H_FILE_ID: usize = 16;
+const H_COMPATIBLE: usize = 32;
+const H_READ_COMPATIBLE: usize = 36;
+const H_INCOMPATIBLE: usize = 40;
+const H_FILTER_BITS: usize = 44;
+const H_COMPRESSION: usize = 46;
+const H_RESERVED: usize = 47;
+const H_CHECKSUM: usize = 56;
+const _: () = assert!(H_CHECKSUM + 8 == HEADER_LEN && H_RESERVED < H_CHECKSUM);
+
+const F_TOP_OFFSET: usize = 0;
+const F_TOP_LEN: usize = 8;
+const F_PROPERTIES_OFFSET: usize = 16;
+const F_PROPERTIES_LEN: usize = 24;
+const F_FILTER_OFFSET: usize = 32;
+const F_FILTER_LINES: usize = 40;
+const F_PROBES: usize = 48;
+const F_VERSION: usize = 52;
+const F_DATA_END: usize = 56;
+const F_INDEX_OFFSET: usize = 64;
+const F_FILE_LEN: usize = 72;
+const F_FILE_ID: usize = 80;
+const F_RESERVED: usize = 96;
+const F_CHECKSUM: usize = 112;
+const F_MAGIC: usize = 120;
+const _: () = assert!(F_CHECKSUM + 8 == F_MAGIC && F_MAGIC + 8 == FOOTER_LEN);
+
+/// What a block is. Persisted inside checksums: a block read as another kind does not verify.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum BlockKind {
+    Header = 1,
+    Data = 2,
+    Filter = 3,
+    Index = 4,
+    TopIndex = 5,
+    Properties = 6,
+    Footer = 7,
+}
+
+impl BlockKind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            BlockKind::Header => "header",
+            BlockKind::Data => "data block",
+            BlockKind::Filter => "filter page",
+            BlockKind::Index => "index partition",
+            BlockKind::TopIndex => "top-level index",
+            BlockKind::Properties => "properties",
+            BlockKind::Footer => "footer",
+        }
+    }
+}
+
+/// What a decoder of a block's inside found wrong; [`Damage::at`] gives it its place. Small, because hot paths return it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Damage {
+    /// Bytes that no builder writes, at this byte of the payload.
+    Bad(usize, &'static str),
+    /// An entry of a kind that a later version writes.
+    Reserved(Kind),
+}
+
+pub(super) type Checked<T> = std::result::Result<T, Damage>;
+
+impl Damage {
+    /// As an error of the block at `offset` of `path`.
+    #[cold]
+    pub(super) fn at(self, path: &Path, offset: u64) -> Error {
+        match self {
+            Damage::Bad(at, what) => {
+                Error::corruption(path, offset, format!("byte {at} of the block: {what}"))
+            }
+            Damage::Reserved(kind) => Error::unsupported(format!(
+                "entry kind {kind:?} is reserved for a later version; read the table with that version"
+            ))
+            .at(path, offset),
+        }
+    }
+}
+
+/// Checks kind and payload length of an entry from disk.
+#[inline]
+pub(super) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<Kind> {
+    match trailer as u8 {
+        0 => Ok(Kind::Delete),
+        1 => Ok(Kind::Put),
+        2 if value_len >= 8 => Ok(Kind::PutTtl),
+        2 => Err(Damage::Bad(at, "expiring value without its expiry")),
+        other => Err(match Kind::from_u8(other) {
+            Some(kind) => Damage::Reserved(kind),
+            None => Damage::Bad(at, "unknown entry kind"),
+        }),
+    }
+}
+
+pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// Reads a varint of at most `max_bits` bits; `None` when it is cut off, too long, or longer than it need be.
+#[inline]
+pub(super) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
+    let mut n = 0u64;
+    let mut shift = 0;
+    while shift < max_bits {
+        let b = *bytes.get(*at)?;
+        *at += 1;
+        let part = u64::from(b & 0x7f);
+        if shift + 7 > max_bits && part >> (max_bits - shift) != 0 {
+            return None;
+        }
+        n |= part << shift;
+        if b < 0x80 {
+            return if b == 0 && shift > 0 { None } else { Some(n) };
+        }
+        shift += 7;
+    }
+    None
+}
+
+pub(super) fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))
+}
+
+pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
+}
+
+fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
+    let mut c = [0u8; 26];
+    c[..16].copy_from_slice(&file_id.to_le_bytes());
+    c[16..24].copy_from_slice(&offset.to_le_bytes());
+    c[24] = kind as u8;
+    c[25] = compression;
+    xxh3_64(&c)
+}
+
+/// The checksum of `payload` as a block of this kind at this place of this file.
+pub(super) fn block_checksum(
+    kind: BlockKind,
+    compression: u8,
+    file_id: u128,
+    offset: u64,
+    payload: &[u8],
+) -> u64 {
+    xxh3_64(payload) ^ context_hash(kind, compression, file_id, offset)
+}
+
+/// As [`block_checksum`] over a payload in pieces.
+pub(super) fn block_checksum_of_parts(
+    kind: BlockKind,
+    compression: u8,
+    file_id: u128,
+    offset: u64,
+    parts: &[&[u8]],
+) -> u64 {
+    let mut h = Xxh3Default::new();
+    for p in parts {
+        h.update(p);
+    }
+    h.digest() ^ context_hash(kind, compression, file_id, offset)
+}
+
+/// A block's trailer.
+pub(super) fn block_trailer(compression: u8, checksum: u64) -> [u8; BLOCK_TRAILER_LEN] {
+    let mut t = [0; BLOCK_TRAILER_LEN];
+    t[0] = compression;
+    t[1..].copy_from_slice(&checksum.to_le_bytes());
+    t
+}
+
+/// Where a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockHandle {
+    /// Offset of the payload in the file.
+    pub(super) offset: u64,
+    /// Bytes of the payload as stored, without the trailer.
+    pub(super) stored: u32,
+    /// Bytes of the payload after decompression; 0 when it is stored as it is.
+    pub(super) raw: u32,
+}
+
+impl BlockHandle {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.offset);
+        put_varint(out, u64::from(self.stored));
+        put_varint(out, u64::from(self.raw));
+    }
+
+    #[inline]
+    pub(super) fn decode(bytes: &[u8], at: &mut usize) -> Option<BlockHandle> {
+        Some(BlockHandle {
+            offset: get_varint(bytes, at, 63)?,
+            stored: get_varint(bytes, at, 32)? as u32,
+            raw: get_varint(bytes, at, 32)? as u32,
+        })
+    }
+
+    /// Bytes in the file, trailer included.
+    pub(super) fn disk_len(&self) -> usize {
+        self.stored as usize + BLOCK_TRAILER_LEN
+    }
+
+    /// The first byte behind it.
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.disk_len() as u64
+    }
+
+    /// True when it lies inside the part of a file that holds its kind, and its lengths are within the caps.
+    pub(super) fn is_inside(&self, start: u64, end: u64) -> bool {
+        self.offset >= start
+            && self.end() <= end
+            && self.stored as usize <= MAX_PAYLOAD
+            && self.raw as usize <= MAX_COMPRESSED_RAW
+    }
+}
+
+thread_local! {
+    // A zstd context costs a hundred kilobytes: one a thread, not one a block.
+    static UNZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+    static ZSTD: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Compresses into `out`; false when it would not save an eighth, or when the payload is too long to be compressed.
+pub(super) fn compress(method: Compression, payload: &[u8], out: &mut Vec<u8>) -> bool {
+    if method == Compression::None || payload.len() > MAX_COMPRESSED_RAW || payload.len() < 16 {
+        return false;
+    }
+    // The room is the limit: what does not fit has not saved enough.
+    let limit = payload.len() - payload.len() / 8;
+    match method {
+        Compression::None => return false,
+        Compression::Lz4 => {
+            out.resize(
+                lz4_flex::block::get_maximum_output_size(payload.len()).max(out.len()),
+                0,
+            );
+            match lz4_flex::block::compress_into(payload, out) {
+                Ok(n) => out.truncate(n),
+                Err(_) => return false,
+            }
+        }
+        Compression::Zstd => {
+            out.clear();
+            out.reserve(limit);
+            let done = ZSTD.with(|z| {
+                let mut z = z.borrow_mut();
+                if z.is_none() {
+                    *z = zstd::bulk::Compressor::new(3).ok();
+                }
+                z.as_mut()
+                    .and_then(|z| z.compress_to_buffer(payload, out).ok())
+            });
+            if done.is_none() {
+                return false;
+            }
+        }
+    }
+    out.len() <= limit
+}
+
+fn decompress(method: u8, stored: &[u8], raw: usize) -> std::result::Result<Bytes, String> {
+    match method {
+        1 => {
+            let mut out = vec![0; raw];
+            match lz4_flex::block::decompress_into(stored, &mut out) {
+                Ok(n) if n == raw => Ok(Bytes::from(out)),
+                Ok(n) => Err(format!("lz4 gave {n} bytes, expected {raw}")),
+                Err(e) => Err(format!("lz4: {e}")),
+            }
+        }
+        2 => UNZSTD.with(|z| {
+            let mut z = z.borrow_mut();
+            if z.is_none() {
+                *z = Some(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?);
+            }
+            let mut out = Vec::with_capacity(raw);
+            match z
+                .as_mut()
+                .expect("just made")
+                .decompress_to_buffer(stored, &mut out)
+            {
+                Ok(n) if n == raw => Ok(Bytes::from(out)),
+                Ok(n) => Err(format!("zstd gave {n} bytes, expected {raw}")),
+                Err(e) => Err(format!("zstd: {e}")),
+            }
+        }),
+        other => Err(format!("unknown compression {other}")),
+    }
+}
+
+/// Checks a block as read (payload and trailer) and returns its payload, decompressed. What is not compressed is not copied.
+pub(super) fn open_block(
+    path: &Path,
+    file_id: u128,
+    kind: BlockKind,
+    handle: &BlockHandle,
+    disk: Bytes,
+) -> Result<Bytes> {
+    let stored = handle.stored as usize;
+    if disk.len() != handle.disk_len() {
+        return Err(Error::corruption(
+            path,
+            handle.offset,
+            format!(
+                "{}: expected {} bytes, found {}",
+                kind.name(),
+                handle.disk_len(),
+                disk.len()
+            ),
+        ));
+    }
+    let method = disk[stored];
+    let found = u64_at(&disk, stored + 1);
+    let expected = block_checksum(kind, method, file_id, handle.offset, &disk[..stored]);
+    if found != expected {
+        return Err(Error::corruption(
+            path,
+            handle.offset,
+            format!(
+                "{} of {stored} bytes: expected checksum {expected:016x}, found {found:016x}",
+                kind.name()
+            ),
+        ));
+    }
+    if (method == 0) != (handle.raw == 0) {
+        return Err(Error::corruption(
+            path,
+            handle.offset,
+            format!(
+                "{}: compression {method} and a decompressed length of {} contradict each other",
+                kind.name(),
+                handle.raw
+            ),
+        ));
+    }
+    if method == 0 {
+        return Ok(disk.slice(..stored));
+    }
+    if handle.raw as usize > MAX_COMPRESSED_RAW {
+        return Err(Error::corruption(
+            path,
+            handle.offset,
+            format!(
+                "{}: claims {} bytes after decompression, at most {MAX_COMPRESSED_RAW} are allowed",
+                kind.name(),
+                handle.raw
+            ),
+        ));
+    }
+    decompress(method, &disk[..stored], handle.raw as usize)
+        .map_err(|what| Error::corruption(path, handle.offset, format!("{}: {what}", kind.name())))
+}
+
+/// The first bytes of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) file_id: u128,
+    pub(super) block_bytes: u32,
+    pub(super) filter_bits: u16,
+    pub(super) compression: u8,
+}
+
+impl Header {
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut h = [0; HEADER_LEN];
+        h[..8].copy_from_slice(&HEADER_MAGIC);
+        h[H_VERSION..][..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        h[H_BLOCK_BYTES..][..4].copy_from_slice(&self.block_bytes.to_le_bytes());
+        h[H_FILE_ID..][..16].copy_from_slice(&self.file_id.to_le_bytes());
+        h[H_FILTER_BITS..][..2].copy_from_slice(&self.filter_bits.to_le_bytes());
+        h[H_COMPRESSION] = self.compression;
+        let sum = block_checksum(BlockKind::Header, 0, self.file_id, 0, &h[..H_CHECKSUM]);
+        h[H_CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
+        h
+    }
+
+    pub(super) fn decode(path: &Path, h: &[u8]) -> Result<Header> {
+        let bad = |at: usize, what: String| {
+            Error::corruption(path, at as u64, format!("table header: {what}"))
+        };
+        if h.len() < HEADER_LEN {
+            return Err(bad(0, format!("{} bytes, expected {HEADER_LEN}", h.len())));
+        }
+        let h = &h[..HEADER_LEN];
+        if h[..8] != HEADER_MAGIC {
+            return Err(bad(0, format!("magic is {:02x?}", &h[..8])));
+        }
+        let file_id = u128::from_le_bytes(h[H_FILE_ID..][..16].try_into().expect("16 bytes"));
+        let expected = block_checksum(BlockKind::Header, 0, file_id, 0, &h[..H_CHECKSUM]);
+        let found = u64_at(h, H_CHECKSUM);
+        if found != expected {
+            return Err(bad(
+                H_CHECKSUM,
+                format!("expected checksum {expected:016x}, found {found:016x}"),
+            ));
+        }
+        let version = u32_at(h, H_VERSION);
+        if version == 0 || version > FORMAT_VERSION {
+            return Err(Error::unsupported(format!(
+                "table format version {version}; this build reads up to {FORMAT_VERSION}"
+            ))
+            .in_file(path));
+        }
+        // Compatible and read-compatible features ask nothing of a reader.
+        let unknown = u32_at(h, H_INCOMPATIBLE) & !KNOWN_INCOMPATIBLE;
+        if unknown != 0 {
+            return Err(Error::unsupported(format!(
+                "table uses features {unknown:#x} that this build does not know"
+            ))
+            .in_file(path));
+        }
+        let _ = (H_COMPATIBLE, H_READ_COMPATIBLE);
+        Ok(Header {
+            file_id,
+            block_bytes: u32_at(h, H_BLOCK_BYTES),
+            filter_bits: u16::from_le_bytes(h[H_FILTER_BITS..][..2].try_into().expect("2 bytes")),
+            compression: h[H_COMPRESSION],
+        })
+    }
+}
+
+/// The last bytes of a table: where everything is. The file is, in this order: header, data blocks from
+/// [`HEADER_LEN`] to `data_end`, zeros up to the filter, filter pages, index partitions from `index_offset`, top-level index,
+/// properties, footer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub(super) file_id: u128,
+    pub(super) top: BlockHandle,
+    pub(super) properties: BlockHandle,
+    pub(super) filter_offset: u64,
+    /// Lines of [`super::filter::LINE_BYTES`]; 0 without a filter.
+    pub(super) filter_lines: u64,
+    pub(super) probes: u32,
+    pub(super) data_end: u64,
+    pub(super) index_offset: u64,
+    pub(super) file_len: u64,
+}
+
+impl Footer {
+    pub(super) fn encode(&self) -> [u8; FOOTER_LEN] {
+        let mut f = [0; FOOTER_LEN];
+        let mut put = |at: usize, n: u64| f[at..at + 8].copy_from_slice(&n.to_le_bytes());
+        put(F_TOP_OFFSET, self.top.offset);
+        put(F_TOP_LEN, u64::from(self.top.stored));
+        put(F_PROPERTIES_OFFSET, self.properties.offset);
+        put(F_PROPERTIES_LEN, u64::from(self.properties.stored));
+        put(F_FILTER_OFFSET, self.filter_offset);
+        put(F_FILTER_LINES, self.filter_lines);
+        put(F_DATA_END, self.data_end);
+        put(F_INDEX_OFFSET, self.index_offset);
+        put(F_FILE_LEN, self.file_len);
+        f[F_PROBES..][..4].copy_from_slice(&self.probes.to_le_bytes());
+        f[F_VERSION..][..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        f[F_FILE_ID..][..16].copy_from_slice(&self.file_id.to_le_bytes());
+        let offset = self.file_len - FOOTER_LEN as u64;
+        let sum = block_checksum(BlockKind::Footer, 0, self.file_id, offset, &f[..F_CHECKSUM]);
+        f[F_CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
+        f[F_MAGIC..].copy_from_slice(&FOOTER_MAGIC);
+        f
+    }
+
+    /// Decodes the last bytes of a file of `file_len` bytes with this id, and checks that all it names lies in its place.
+    pub(super) fn decode(path: &Path, file_id: u128, file_len: u64, f: &[u8]) -> Result<Footer> {
+        let start = file_len.saturating_sub(FOOTER_LEN as u64);
+        let bad = |at: usize, what: String| {
+            Error::corruption(path, start + at as u64, format!("table footer: {what}"))
+        };
+        if f.len() != FOOTER_LEN {
+            return Err(bad(0, format!("{} bytes, expected {FOOTER_LEN}", f.len())));
+        }
+        if f[F_MAGIC..] != FOOTER_MAGIC {
+            return Err(bad(F_MAGIC, format!("magic is {:02x?}", &f[F_MAGIC..])));
+        }
+        let expected = block_checksum(BlockKind::Footer, 0, file_id, start, &f[..F_CHECKSUM]);
+        let found = u64_at(f, F_CHECKSUM);
+        if found != expected {
+            return Err(bad(
+                F_CHECKSUM,
+                format!("expected checksum {expected:016x}, found {found:016x}"),
+            ));
+        }
+        let len32 = |at: usize| {
+            u32::try_from(u64_at(f, at)).map_err(|_| bad(at, "length above 32 bits".into()))
+        };
+        let footer = Footer {
+            file_id: u128::from_le_bytes(f[F_FILE_ID..][..16].try_into().expect("16 bytes")),
+            top: BlockHandle {
+                offset: u64_at(f, F_TOP_OFFSET),
+                stored: len32(F_TOP_LEN)?,
+                raw: 0,
+            },
+            properties: BlockHandle {
+                offset: u64_at(f, F_PROPERTIES_OFFSET),
+                stored: len32(F_PROPERTIES_LEN)?,
+                raw: 0,
+            },
+            filter_offset: u64_at(f, F_FILTER_OFFSET),
+            filter_lines: u64_at(f, F_FILTER_LINES),
+            probes: u32_at(f, F_PROBES),
+            data_end: u64_at(f, F_DATA_END),
+            index_offset: u64_at(f, F_INDEX_OFFSET),
+            file_len: u64_at(f, F_FILE_LEN),
+        };
+        if footer.file_len != file_len || footer.file_id != file_id {
+            return Err(bad(
+                F_FILE_LEN,
+                format!(
+                    "written for file {:032x} of {} bytes, this is {file_id:032x} of {file_len}",
+                    footer.file_id, footer.file_len
+                ),
+            ));
+        }
+        if f[F_RESERVED..F_CHECKSUM].iter().any(|b| *b != 0) {
+            return Err(bad(F_RESERVED, "reserved bytes are not zero".into()));
+        }
+        let filter_end = super::filter::disk_len(footer.filter_lines)
+            .and_then(|n| footer.filter_offset.checked_add(n));
+        let in_order = footer.data_end > HEADER_LEN as u64
+            && footer.data_end <= footer.filter_offset
+            && filter_end == Some(footer.index_offset)
+            && footer.top.offset < file_len
+            && footer.properties.offset < file_len
+            && footer.index_offset < footer.top.offset
+            && footer.top.end() == footer.properties.offset
+            && footer.properties.end() == start
+            && (footer.filter_lines == 0) == (footer.probes == 0)
+            && footer.probes <= super::filter::MAX_PROBES;
+        if !in_order {
+            return Err(bad(0, format!("parts out of their order: {footer:?}")));
+        }
+        Ok(footer)
+    }
+}
+
+// Property tags. An odd tag must be understood by a reader, an even one may be skipped. Never reused.
+const P_COMPARATOR: u64 = 1;
+const P_ENTRIES: u64 = 3;
+const P_DELETES: u64 = 5;
+const P_SMALLEST: u64 = 7;
+const P_LARGEST: u64 = 9;
+const P_MIN_SEQ: u64 = 11;
+const P_MAX_SEQ: u64 = 13;
+const P_RAW_KEY_BYTES: u64 = 14;
+const P_RAW_VALUE_BYTES: u64 = 16;
+const P_SOONEST_EXPIRY: u64 = 17;
+const P_DATA_BLOCKS: u64 = 18;
+
+/// What a table says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Properties {
+    pub(super) comparator: String,
+    /// File id, size and digest are not in the properties and 0 here.
+    pub(super) meta: TableMeta,
+    pub(super) data_blocks: u64,
+}
+
+impl Properties {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let m = &self.meta;
+        let mut put = |tag: u64, bytes: &[u8]| {
+            put_varint(&mut out, tag);
+            put_varint(&mut out, bytes.len() as u64);
+            out.extend_from_slice(bytes);
+        };
+        put(P_COMPARATOR, self.comparator.as_bytes());
+        put(P_ENTRIES, &m.entries.to_le_bytes());
+        put(P_DELETES, &m.deletes.to_le_bytes());
+        put(P_SMALLEST, &m.smallest);
+        put(P_LARGEST, &m.largest);
+        put(P_MIN_SEQ, &m.min_seq.to_le_bytes());
+        put(P_MAX_SEQ, &m.max_seq.to_le_bytes());
+        put(P_RAW_KEY_BYTES, &m.raw_key_bytes.to_le_bytes());
+        put(P_RAW_VALUE_BYTES, &m.raw_value_bytes.to_le_bytes());
+        put(P_SOONEST_EXPIRY, &m.soonest_expiry_ms.to_le_bytes());
+        put(P_DATA_BLOCKS, &self.data_blocks.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(path: &Path, offset: u64, bytes: &[u8]) -> Result<Properties> {
+        let bad = |at: usize, what: String| {
+            Error::corruption(
+                path,
+                offset,
+                format!("properties: byte {at} of the block: {what}"),
+            )
+        };
+        let mut p = Properties {
+            comparator: String::new(),
+            meta: TableMeta {
+                file_id: 0,
+                size: 0,
+                digest: 0,
+                entries: 0,
+                deletes: 0,
+                smallest: Vec::new(),
+                largest: Vec::new(),
+                min_seq: 0,
+                max_seq: 0,
+                raw_key_bytes: 0,
+                raw_value_bytes: 0,
+                soonest_expiry_ms: u64::MAX,
+            },
+            data_blocks: 0,
+        };
+        let mut at = 0;
+        let mut last_tag = 0;
+        let mut mandatory = 0;
+        while at < bytes.len() {
+            let start = at;
+            let cut = || bad(start, "cut off".into());
+            let tag = get_varint(bytes, &mut at, 32).ok_or_else(cut)?;
+            let len = get_varint(bytes, &mut at, 32).ok_or_else(cut)? as usize;
+            let value = at
+                .checked_add(len)
+                .and_then(|end| bytes.get(at..end))
+                .ok_or_else(cut)?;
+            at += len;
+            if tag <= last_tag {
+                return Err(bad(start, format!("tag {tag} after {last_tag}")));
+            }
+            last_tag = tag;
+            let number = || -> Result<u64> {
+                Ok(u64::from_le_bytes(value.try_into().map_err(|_| {
+                    bad(
+                        start,
+                        format!("tag {tag} holds {} bytes, expected 8", value.len()),
+                    )
+                })?))
+            };
+            let key = || -> Result<Vec<u8>> {
+                if value.len() < TRAILER_LEN || value.len() > MAX_KEY_LEN + TRAILER_LEN {
+                    return Err(bad(
+                        start,
+                        format!("tag {tag}: key of {} bytes", value.len()),
+                    ));
+                }
+                crate::key::parse_internal_key(value).map_err(|e| e.at(path, offset))?;
+                Ok(value.to_vec())
+            };
+            mandatory += usize::from(tag % 2 == 1);
+            match tag {
+                P_COMPARATOR => {
+                    p.comparator = std::str::from_utf8(value)
+                        .map_err(|_| bad(start, "comparator name is not UTF-8".into()))?
+                        .to_owned();
+                }
+                P_ENTRIES => p.meta.entries = number()?,
+                P_DELETES => p.meta.deletes = number()?,
+                P_SMALLEST => p.meta.smallest = key()?,
+                P_LARGEST => p.meta.largest = key()?,
+                P_MIN_SEQ => p.meta.min_seq = number()? as SeqNo,
+                P_MAX_SEQ => p.meta.max_seq = number()? as SeqNo,
+                P_RAW_KEY_BYTES => p.meta.raw_key_bytes = number()?,
+                P_RAW_VALUE_BYTES => p.meta.raw_value_bytes = number()?,
+                P_SOONEST_EXPIRY => p.meta.soonest_expiry_ms = number()?,
+                P_DATA_BLOCKS => p.data_blocks = number()?,
+                unknown if unknown % 2 == 1 => {
+                    return Err(Error::unsupported(format!(
+                        "table has property {unknown}, which a later version writes and a reader must understand"
+                    ))
+                    .at(path, offset));
+                }
+                _ => {}
+            }
+        }
+        if mandatory != 8 {
+            return Err(bad(
+                at,
+                format!("{mandatory} of 8 mandatory properties present"),
+            ));
+        }
+        Ok(p)
+    }
+}

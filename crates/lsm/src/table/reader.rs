@@ -1,0 +1,344 @@
+//! Reading a table: opening, point lookups, and the loading of blocks through the cache.
+
+use super::block;
+use super::filter;
+use super::format::{
+    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, Properties, open_block,
+};
+use super::index::IndexBlock;
+use super::iter::TableIter;
+use super::{ReadPattern, TableMeta, TableVerified};
+use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer};
+use crate::memtable::Found;
+use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_fs::{Bytes, Error, File, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The tail of a file that is read at once on open: footer, properties and top-level index of most tables.
+const TAIL_READ: usize = 16 << 10;
+/// User keys up to this length are sought without an allocation.
+const INLINE_KEY: usize = 256;
+
+/// An open table.
+pub struct TableReader {
+    pub(super) env: Env,
+    pub(super) file: Arc<dyn File>,
+    pub(super) path: PathBuf,
+    pub(super) file_id: u128,
+    pub(super) size: u64,
+    pub(super) cmp: Cmp,
+    pub(super) bytewise: bool,
+    pub(super) footer: Footer,
+    pub(super) top: IndexBlock,
+    pub(super) properties: Properties,
+    /// Reads keep whole multiples of this alive: 1 when nothing is rounded.
+    unit: u64,
+}
+
+impl TableReader {
+    /// Opens a table: reads footer, header and top-level index, and checks that id and size are the expected ones.
+    /// `InvalidArgument` when it was written in another order than `cmp`.
+    pub fn open(
+        env: &Env,
+        file: Arc<dyn File>,
+        path: &Path,
+        file_id: u128,
+        size: u64,
+        cmp: Cmp,
+    ) -> Result<Arc<TableReader>> {
+        let least = (HEADER_LEN + FOOTER_LEN) as u64;
+        if size < least || size > i64::MAX as u64 {
+            return Err(Error::corruption(
+                path,
+                0,
+                format!("table of {size} bytes, expected at least {least}"),
+            ));
+        }
+        let header = read_exact(&*file, path, 0, HEADER_LEN)?;
+        let header = Header::decode(path, &header)?;
+        if header.file_id != file_id {
+            return Err(Error::corruption(
+                path,
+                16,
+                format!(
+                    "file id is {:032x}, expected {file_id:032x}",
+                    header.file_id
+                ),
+            ));
+        }
+        let tail_at = size - size.min(TAIL_READ as u64);
+        let tail = read_exact(&*file, path, tail_at, (size - tail_at) as usize)?;
+        let footer = Footer::decode(path, file_id, size, &tail[tail.len() - FOOTER_LEN..])?;
+        let part = |kind: BlockKind, handle: &BlockHandle| {
+            let disk = if handle.offset >= tail_at {
+                let from = (handle.offset - tail_at) as usize;
+                // A copy: a slice would keep the whole tail in memory for the life of the table.
+                Bytes::copy_from_slice(&tail[from..from + handle.disk_len()])
+            } else {
+                read_exact(&*file, path, handle.offset, handle.disk_len())?
+            };
+            open_block(path, file_id, kind, handle, disk)
+        };
+        let properties = part(BlockKind::Properties, &footer.properties)?;
+        let properties = Properties::decode(path, footer.properties.offset, &properties)?;
+        if properties.comparator != cmp.name() {
+            return Err(Error::invalid(format!(
+                "table was written with comparator {:?} and cannot be read with {:?}",
+                properties.comparator,
+                cmp.name()
+            ))
+            .in_file(path));
+        }
+        let top = part(BlockKind::TopIndex, &footer.top)?;
+        let top = IndexBlock::new(top).map_err(|d| d.at(path, footer.top.offset))?;
+        let info = env.fs().info();
+        Ok(Arc::new(TableReader {
+            env: env.clone(),
+            file,
+            path: path.to_path_buf(),
+            file_id,
+            size,
+            bytewise: cmp.equality_is_bytewise(),
+            cmp,
+            footer,
+            top,
+            properties,
+            unit: if info.direct {
+                info.write_unit as u64
+            } else {
+                1
+            },
+        }))
+    }
+
+    /// The newest version of `user_key` with a sequence number of at most `seq`. Filter, index partition and data block
+    /// come from the cache, at the cost of at most one device read each when they are not there.
+    pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
+        let hash = self.bytewise.then(|| filter::key_hash(user_key));
+        if let Some(hash) = hash
+            && !self.filter_may_contain(hash, fill_cache)?
+        {
+            return Ok(None);
+        }
+        // The target on the stack, unless the key is long.
+        let trailer = seek_trailer(seq).to_le_bytes();
+        let mut inline = [0u8; INLINE_KEY + TRAILER_LEN];
+        let long;
+        let target = if user_key.len() <= INLINE_KEY {
+            inline[..user_key.len()].copy_from_slice(user_key);
+            inline[user_key.len()..user_key.len() + TRAILER_LEN].copy_from_slice(&trailer);
+            &inline[..user_key.len() + TRAILER_LEN]
+        } else {
+            long = [user_key, &trailer].concat();
+            &long[..]
+        };
+        let Some(handle) = self.find_block(target, fill_cache)? else {
+            return Ok(None);
+        };
+        let payload = self.block(BlockKind::Data, &handle, fill_cache)?;
+        let hit = block::get(&payload, &self.cmp, user_key, seq, hash)
+            .map_err(|d| d.at(&self.path, handle.offset))?;
+        Ok(hit.map(|h| Found {
+            seq: h.seq,
+            kind: h.kind,
+            value: payload.slice(h.value),
+        }))
+    }
+
+    /// False when the filter says that no version of the key is here.
+    pub(super) fn filter_may_contain(&self, hash: u64, fill_cache: bool) -> Result<bool> {
+        let lines = self.footer.filter_lines;
+        if lines == 0 {
+            return Ok(true);
+        }
+        let (page, at) = filter::locate(hash, lines);
+        let handle = self.filter_page(page);
+        let payload = self.block(BlockKind::Filter, &handle, fill_cache)?;
+        let line = payload
+            .get(at..at + filter::LINE_BYTES)
+            .ok_or_else(|| Error::corruption(&self.path, handle.offset, "filter page too short"))?;
+        Ok(filter::may_contain(
+            line.try_into().expect("a line's length"),
+            hash,
+            self.footer.probes,
+        ))
+    }
+
+    pub(super) fn filter_page(&self, page: u64) -> BlockHandle {
+        BlockHandle {
+            offset: self.footer.filter_offset + page * filter::PAGE_BYTES as u64,
+            stored: filter::page_payload(self.footer.filter_lines, page) as u32,
+            raw: 0,
+        }
+    }
+
+    /// The data block that holds the first entry at or after `target`, if any does.
+    fn find_block(&self, target: &[u8], fill_cache: bool) -> Result<Option<BlockHandle>> {
+        let at_top = |d: super::format::Damage| d.at(&self.path, self.footer.top.offset);
+        let i = self.top.seek(&self.cmp, target).map_err(at_top)?;
+        if i == self.top.len() {
+            return Ok(None);
+        }
+        let handle = self.partition_handle(i)?;
+        let partition = self.partition(&handle, fill_cache)?;
+        let at_partition = |d: super::format::Damage| d.at(&self.path, handle.offset);
+        let j = partition.seek(&self.cmp, target).map_err(at_partition)?;
+        if j == partition.len() {
+            // The top level says that the partition's last separator is not before the target.
+            return Err(Error::corruption(
+                &self.path,
+                handle.offset,
+                "index partition ends before the separator that the top-level index has for it",
+            ));
+        }
+        Ok(Some(self.data_handle(&partition, handle.offset, j)?))
+    }
+
+    /// The handle of index partition `i`.
+    pub(super) fn partition_handle(&self, i: usize) -> Result<BlockHandle> {
+        let (_, handle) = self
+            .top
+            .entry(i)
+            .map_err(|d| d.at(&self.path, self.footer.top.offset))?;
+        if !handle.is_inside(self.footer.index_offset, self.footer.top.offset) || handle.raw != 0 {
+            return Err(Error::corruption(
+                &self.path,
+                self.footer.top.offset,
+                format!("index partition {i} is said to lie at {handle:?}"),
+            ));
+        }
+        Ok(handle)
+    }
+
+    pub(super) fn partition(&self, handle: &BlockHandle, fill_cache: bool) -> Result<IndexBlock> {
+        IndexBlock::new(self.block(BlockKind::Index, handle, fill_cache)?)
+            .map_err(|d| d.at(&self.path, handle.offset))
+    }
+
+    /// The handle of data block `j` of a partition that lies at `offset`.
+    pub(super) fn data_handle(
+        &self,
+        partition: &IndexBlock,
+        offset: u64,
+        j: usize,
+    ) -> Result<BlockHandle> {
+        let (_, handle) = partition.entry(j).map_err(|d| d.at(&self.path, offset))?;
+        if !handle.is_inside(HEADER_LEN as u64, self.footer.data_end) {
+            return Err(Error::corruption(
+                &self.path,
+                offset,
+                format!("data block {j} of the partition is said to lie at {handle:?}"),
+            ));
+        }
+        Ok(handle)
+    }
+
+    pub(super) fn cache_key(&self, handle: &BlockHandle) -> CacheKey {
+        CacheKey {
+            file: self.file_id,
+            offset: handle.offset,
+        }
+    }
+
+    /// A block's payload from the cache or the file.
+    pub(super) fn block(
+        &self,
+        kind: BlockKind,
+        handle: &BlockHandle,
+        fill_cache: bool,
+    ) -> Result<Bytes> {
+        let key = self.cache_key(handle);
+        if let Some(payload) = self.env.cache().get(key) {
+            return Ok(payload);
+        }
+        let payload = self.read_block(kind, handle)?;
+        if fill_cache {
+            // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
+            let charge = if handle.raw != 0 {
+                payload.len() as u64
+            } else {
+                handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
+            };
+            let priority = if kind == BlockKind::Data {
+                CachePriority::Normal
+            } else {
+                CachePriority::High
+            };
+            self.env
+                .cache()
+                .insert(key, payload.clone(), charge as usize, priority);
+        }
+        Ok(payload)
+    }
+
+    /// A block's payload from the file.
+    pub(super) fn read_block(&self, kind: BlockKind, handle: &BlockHandle) -> Result<Bytes> {
+        let disk = read_exact(&*self.file, &self.path, handle.offset, handle.disk_len())?;
+        open_block(&self.path, self.file_id, kind, handle, disk)
+    }
+
+    /// A cursor.
+    pub fn iter(self: &Arc<Self>, pattern: ReadPattern) -> TableIter {
+        TableIter::new(self.clone(), pattern)
+    }
+
+    /// Reads every byte and checks checksums, padding, order, counts, filter membership of every key, and the digest.
+    pub fn verify(&self, meta: &TableMeta) -> Result<TableVerified> {
+        super::verify::verify(self, meta)
+    }
+
+    /// Salvages: the metadata recomputed from whatever is readable. For `repair`, which has no manifest entry.
+    ///
+    /// Header, footer, top-level index and properties must be whole; see [`super::salvage`] for tables that have lost them.
+    /// Index partitions and data blocks that are damaged are left out of the counts; size and digest are the file's.
+    pub fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> Result<TableMeta> {
+        super::verify::inspect(env, file, path, cmp)
+    }
+
+    /// About how many bytes of the file lie before the internal key.
+    pub fn approximate_offset(&self, internal_key: &[u8]) -> Result<u64> {
+        Ok(self
+            .find_block(internal_key, true)?
+            .map_or(self.footer.data_end, |h| h.offset))
+    }
+
+    /// Memory that this open table holds outside the cache.
+    pub fn memory(&self) -> usize {
+        size_of::<TableReader>()
+            + self.top.bytes_len()
+            + self.path.as_os_str().len()
+            + self.properties.comparator.len()
+            + self.properties.meta.smallest.len()
+            + self.properties.meta.largest.len()
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Reads exactly `len` bytes; fewer are damage.
+pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
+    // Asked before anything is allocated for the read.
+    if offset.saturating_add(len as u64) > file.allocated().max(file.len()) {
+        return Err(Error::corruption(
+            path,
+            offset,
+            format!(
+                "expected {len} bytes, the file ends at {}",
+                file.allocated().max(file.len())
+            ),
+        ));
+    }
+    let bytes = file.read(offset, len)?;
+    if bytes.len() != len {
+        return Err(Error::corruption(
+            path,
+            offset,
+            format!("expected {len} bytes, found {}", bytes.len()),
+        ));
+    }
+    Ok(bytes)
+}

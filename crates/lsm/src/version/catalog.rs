@@ -1,0 +1,213 @@
+//! The catalog: the state that the manifest's edits add up to, in plain data.
+
+use super::LEVELS;
+use super::edit::{AddTable, Edit};
+use super::manifest::FEATURES;
+use crate::key::SeqNo;
+use crate::table::TableMeta;
+use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+
+/// A log that may hold records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveLog {
+    /// Its id.
+    pub file_id: u128,
+    /// Where its records end, once that is settled; all of it is synced.
+    pub end: Option<u64>,
+}
+
+/// A family as the manifest knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogFamily {
+    /// Name.
+    pub name: String,
+    /// Name of its comparator.
+    pub comparator: String,
+    /// Its tables: number to level and metadata.
+    pub tables: BTreeMap<u64, (u32, TableMeta)>,
+}
+
+/// Everything the manifest says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Catalog {
+    /// The store's id.
+    pub store_id: u128,
+    /// Families by id.
+    pub families: BTreeMap<u32, CatalogFamily>,
+    /// The next family id.
+    pub next_family: u32,
+    /// Live logs by number.
+    pub logs: BTreeMap<u64, LiveLog>,
+    /// The next file number.
+    pub next_file: u64,
+    /// The highest sequence number in tables.
+    pub last_seq: SeqNo,
+    /// The highest wall time met, ms since 1970.
+    pub wall_ms: u64,
+}
+
+fn bad(what: String) -> Error {
+    Error::new(ErrorKind::Corruption, what)
+}
+
+impl Catalog {
+    /// Applies an edit after checking that it fits; on an error nothing has changed that matters, because the caller
+    /// gives the catalog up.
+    pub fn apply(&mut self, edit: &Edit) -> Result<()> {
+        if let Some(f) = edit.features {
+            let unknown = f[2] & !FEATURES[2] | f[1] & !FEATURES[1];
+            if unknown != 0 {
+                return Err(Error::unsupported(format!(
+                    "the store uses features {unknown:#x} that this version does not know; open it with the version that wrote it"
+                )));
+            }
+        }
+        if let Some(id) = edit.store_id {
+            self.store_id = id;
+        }
+        if let Some(n) = edit.next_file {
+            if n < self.next_file {
+                return Err(bad(format!(
+                    "next file number goes back from {} to {n}",
+                    self.next_file
+                )));
+            }
+            self.next_file = n;
+        }
+        if let Some(n) = edit.last_seq {
+            self.last_seq = self.last_seq.max(n);
+        }
+        if let Some(n) = edit.wall_ms {
+            self.wall_ms = self.wall_ms.max(n);
+        }
+        if let Some(n) = edit.next_family {
+            if n < self.next_family {
+                return Err(bad(format!(
+                    "next family id goes back from {} to {n}",
+                    self.next_family
+                )));
+            }
+            self.next_family = n;
+        }
+        for (id, name, comparator) in &edit.add_families {
+            let family = CatalogFamily {
+                name: name.clone(),
+                comparator: comparator.clone(),
+                tables: BTreeMap::new(),
+            };
+            if *id >= self.next_family || self.families.insert(*id, family).is_some() {
+                return Err(bad(format!(
+                    "family {id} ({name:?}) is added twice or out of order"
+                )));
+            }
+        }
+        for id in &edit.drop_families {
+            if self.families.remove(id).is_none() {
+                return Err(bad(format!("family {id} is dropped and does not exist")));
+            }
+        }
+        for (family, level, number) in &edit.remove_tables {
+            match self
+                .families
+                .get_mut(family)
+                .and_then(|f| f.tables.remove(number))
+            {
+                Some((l, _)) if l == *level => {}
+                _ => {
+                    return Err(bad(format!(
+                        "table {number} leaves level {level} of family {family} and is not there"
+                    )));
+                }
+            }
+        }
+        for t in &edit.add_tables {
+            let Some(f) = self.families.get_mut(&t.family) else {
+                return Err(bad(format!(
+                    "table {} enters family {}, which does not exist",
+                    t.number, t.family
+                )));
+            };
+            if t.level as usize >= LEVELS
+                || f.tables
+                    .insert(t.number, (t.level, t.meta.clone()))
+                    .is_some()
+            {
+                return Err(bad(format!(
+                    "table {} enters family {} twice",
+                    t.number, t.family
+                )));
+            }
+            self.last_seq = self.last_seq.max(t.meta.max_seq);
+        }
+        for (number, file_id) in &edit.add_logs {
+            if self
+                .logs
+                .insert(
+                    *number,
+                    LiveLog {
+                        file_id: *file_id,
+                        end: None,
+                    },
+                )
+                .is_some()
+            {
+                return Err(bad(format!("log {number} is added twice")));
+            }
+        }
+        for (number, end) in &edit.end_logs {
+            match self.logs.get_mut(number) {
+                Some(log) if log.end.is_none_or(|e| e == *end) => log.end = Some(*end),
+                _ => {
+                    return Err(bad(format!(
+                        "log {number} ends at {end} and is not live, or ended elsewhere"
+                    )));
+                }
+            }
+        }
+        for number in &edit.remove_logs {
+            if self.logs.remove(number).is_none() {
+                return Err(bad(format!("log {number} is removed and is not live")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole state as the first edit of a fresh manifest.
+    pub fn to_edit(&self) -> Edit {
+        Edit {
+            store_id: Some(self.store_id),
+            features: Some(FEATURES),
+            next_file: Some(self.next_file),
+            last_seq: Some(self.last_seq),
+            add_families: self
+                .families
+                .iter()
+                .map(|(id, f)| (*id, f.name.clone(), f.comparator.clone()))
+                .collect(),
+            drop_families: Vec::new(),
+            add_tables: self
+                .families
+                .iter()
+                .flat_map(|(family, f)| {
+                    f.tables.iter().map(|(number, (level, meta))| AddTable {
+                        family: *family,
+                        level: *level,
+                        number: *number,
+                        meta: meta.clone(),
+                    })
+                })
+                .collect(),
+            remove_tables: Vec::new(),
+            add_logs: self.logs.iter().map(|(n, l)| (*n, l.file_id)).collect(),
+            remove_logs: Vec::new(),
+            end_logs: self
+                .logs
+                .iter()
+                .filter_map(|(n, l)| l.end.map(|e| (*n, e)))
+                .collect(),
+            next_family: Some(self.next_family),
+            wall_ms: Some(self.wall_ms),
+        }
+    }
+}

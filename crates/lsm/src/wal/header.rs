@@ -1,0 +1,149 @@
+//! The header of a file of records: 128 bytes, written twice into the first write unit.
+//!
+//! The unit reaches the device whole or not at all, so the header is never torn by a power cut; the second copy
+//! is there for decay. Byte by byte in `docs/format/log.md`.
+
+use super::{FileHeader, FileKind, PreviousLog};
+use basalt_fs::{Error, Result};
+use std::path::Path;
+
+/// First bytes of every file of records.
+pub(super) const MAGIC: [u8; 8] = *b"BSLTREC1";
+/// Bytes of one copy.
+pub(super) const HEADER_LEN: usize = 128;
+/// Where the copies begin.
+pub(super) const COPIES: [usize; 2] = [0, 256];
+/// The smallest and largest write unit.
+pub(super) const UNITS: std::ops::RangeInclusive<u32> = 512..=4096;
+
+const _: () = assert!(COPIES[1] + HEADER_LEN <= *UNITS.start() as usize);
+
+const FLAG_PREVIOUS: u8 = 1;
+
+/// Feature bits that this build understands.
+const KNOWN_INCOMPATIBLE: u32 = 0;
+
+/// What the first unit of a file holds.
+#[derive(Debug)]
+pub(super) enum Slot {
+    /// A header.
+    Header(FileHeader),
+    /// Nothing that was ever a header.
+    Absent,
+    /// A header's magic over bytes whose checksum is wrong, in every copy.
+    Damaged(String),
+}
+
+/// The header slot: one write unit.
+pub(super) fn encode(h: &FileHeader) -> Vec<u8> {
+    assert!(
+        h.write_unit.is_power_of_two() && UNITS.contains(&h.write_unit),
+        "write unit of {} bytes",
+        h.write_unit
+    );
+    let mut b = [0u8; HEADER_LEN];
+    b[..8].copy_from_slice(&MAGIC);
+    b[12] = h.kind as u8;
+    b[13] = if h.previous.is_some() {
+        FLAG_PREVIOUS
+    } else {
+        0
+    };
+    b[16..20].copy_from_slice(&h.write_unit.to_le_bytes());
+    b[20..24].copy_from_slice(&h.compatible.to_le_bytes());
+    b[24..28].copy_from_slice(&h.incompatible.to_le_bytes());
+    b[32..48].copy_from_slice(&h.file_id.to_le_bytes());
+    b[48..64].copy_from_slice(&h.store_id.to_le_bytes());
+    b[64..72].copy_from_slice(&h.number.to_le_bytes());
+    if let Some(p) = &h.previous {
+        b[72..80].copy_from_slice(&p.number.to_le_bytes());
+        b[80..96].copy_from_slice(&p.file_id.to_le_bytes());
+        b[96..104].copy_from_slice(&p.end.to_le_bytes());
+    }
+    let crc = crc32c::crc32c(&b[12..]);
+    b[8..12].copy_from_slice(&crc.to_le_bytes());
+    let mut slot = vec![0; h.write_unit as usize];
+    for at in COPIES {
+        slot[at..at + HEADER_LEN].copy_from_slice(&b);
+    }
+    slot
+}
+
+/// Reads a header slot. `Err` for a sound header that this build must not read.
+pub(super) fn decode(slot: &[u8], path: &Path) -> Result<Slot> {
+    let mut damage = None;
+    for at in COPIES {
+        let Some(b) = slot.get(at..at + HEADER_LEN) else {
+            break;
+        };
+        if b[..8] != MAGIC {
+            continue;
+        }
+        let expected = u32_at(b, 8);
+        let found = crc32c::crc32c(&b[12..]);
+        if expected == found {
+            return parse(b, at, path).map(Slot::Header);
+        }
+        damage.get_or_insert_with(|| {
+            format!("file header with checksum {found:08x}, expected {expected:08x}")
+        });
+    }
+    Ok(damage.map_or(Slot::Absent, Slot::Damaged))
+}
+
+fn parse(b: &[u8], at: usize, path: &Path) -> Result<FileHeader> {
+    let at = at as u64;
+    let unknown = u32_at(b, 24) & !KNOWN_INCOMPATIBLE;
+    if unknown != 0 {
+        return Err(Error::unsupported(format!(
+            "the file uses incompatible features {unknown:#x} of a later version; open the store with that version"
+        ))
+        .at(path, at));
+    }
+    let kind = match b[12] {
+        1 => FileKind::Log,
+        2 => FileKind::Manifest,
+        n => {
+            return Err(Error::unsupported(format!(
+                "file of records of kind {n}, which a later version writes"
+            ))
+            .at(path, at));
+        }
+    };
+    let write_unit = u32_at(b, 16);
+    if !write_unit.is_power_of_two() || !UNITS.contains(&write_unit) {
+        return Err(Error::corruption(
+            path,
+            at,
+            format!("write unit of {write_unit} bytes, expected a power of two from 512 to 4096"),
+        ));
+    }
+    Ok(FileHeader {
+        kind,
+        file_id: u128_at(b, 32),
+        store_id: u128_at(b, 48),
+        number: u64_at(b, 64),
+        write_unit,
+        compatible: u32_at(b, 20),
+        incompatible: u32_at(b, 24),
+        previous: (b[13] & FLAG_PREVIOUS != 0).then(|| PreviousLog {
+            number: u64_at(b, 72),
+            file_id: u128_at(b, 80),
+            end: u64_at(b, 96),
+        }),
+    })
+}
+
+/// The little-endian number at a place that the caller knows to exist.
+pub(super) fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))
+}
+
+/// As [`u32_at`].
+pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
+}
+
+fn u128_at(b: &[u8], at: usize) -> u128 {
+    u128::from_le_bytes(b[at..at + 16].try_into().expect("16 bytes"))
+}

@@ -1,0 +1,104 @@
+//! The 40 bytes in front of each payload, and what binds them to one life of one file.
+
+use super::header::{u32_at, u64_at};
+use super::{RECORD_HEADER, RecordKind};
+
+/// Identity of one life of a file's space, as record headers carry it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Life {
+    /// CRC-32C of the file id: every header checksum goes on from it.
+    seed: u32,
+    /// Two bytes of the id, in the open: what a search looks for first.
+    tag: u16,
+}
+
+/// A record header, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) crc: u32,
+    pub(super) payload_crc: u32,
+    pub(super) len: u32,
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) synced: u64,
+    pub(super) first_seq: u64,
+    pub(super) chain: u32,
+    pub(super) count: u32,
+}
+
+impl Life {
+    pub(super) fn new(file_id: u128) -> Life {
+        Life {
+            seed: crc32c::crc32c(&file_id.to_le_bytes()),
+            tag: (file_id as u16).max(1),
+        }
+    }
+
+    fn checksum(&self, offset: u64, header: &[u8]) -> u32 {
+        let crc = crc32c::crc32c_append(self.seed, &offset.to_le_bytes());
+        crc32c::crc32c_append(crc, &header[4..RECORD_HEADER])
+    }
+
+    /// Writes a header for `offset` into the first bytes of `out`, and returns its checksum.
+    pub(super) fn seal(&self, out: &mut [u8], offset: u64, head: &Head) -> u32 {
+        debug_assert!(head.synced <= offset);
+        out[4..8].copy_from_slice(&head.payload_crc.to_le_bytes());
+        out[8..12].copy_from_slice(&head.len.to_le_bytes());
+        out[12] = head.kind;
+        out[13] = head.flags;
+        out[14..16].copy_from_slice(&self.tag.to_le_bytes());
+        out[16..24].copy_from_slice(&head.synced.to_le_bytes());
+        out[24..32].copy_from_slice(&head.first_seq.to_le_bytes());
+        out[32..36].copy_from_slice(&head.chain.to_le_bytes());
+        out[36..40].copy_from_slice(&head.count.to_le_bytes());
+        let crc = self.checksum(offset, out);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+        crc
+    }
+
+    /// The header in the first bytes of `b` (at least [`RECORD_HEADER`] of them), if it belongs to this life and this offset.
+    pub(super) fn open(&self, b: &[u8], offset: u64) -> Option<Head> {
+        if b[14..16] != self.tag.to_le_bytes() {
+            return None;
+        }
+        let head = Head {
+            crc: u32_at(b, 0),
+            payload_crc: u32_at(b, 4),
+            len: u32_at(b, 8),
+            kind: b[12],
+            flags: b[13],
+            synced: u64_at(b, 16),
+            first_seq: u64_at(b, 24),
+            chain: u32_at(b, 32),
+            count: u32_at(b, 36),
+        };
+        // No writer knows of synced bytes past its own position: cheaper than the checksum, and a check of its own.
+        (head.synced <= offset && head.crc == self.checksum(offset, b)).then_some(head)
+    }
+
+    /// Calls `found` with the index of each place in `b`, at a multiple of 8, that may hold a header of this life, until it
+    /// returns true. `b` begins at a multiple of 8 of the file. Places without room for a header in `b` are left out.
+    pub(super) fn search(&self, b: &[u8], mut found: impl FnMut(usize) -> bool) -> bool {
+        let Some(last) = b.len().checked_sub(RECORD_HEADER) else {
+            return false;
+        };
+        // Bytes 8..16 of a header: length, kind, flags (0), tag. The top three bytes are known.
+        let want = u64::from(self.tag) << 8;
+        for (i, word) in b[8..last + 16].chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+            if word >> 40 == want && found(i * 8) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The kind with this number.
+pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
+    match n {
+        1 => Some(RecordKind::Batch),
+        2 => Some(RecordKind::Edit),
+        _ => None,
+    }
+}

@@ -1,0 +1,369 @@
+//! Appending records: one device write for a group where sizes allow it, and no copy of large ones.
+//!
+//! A group becomes a list of pieces: runs of small records (and the odd ends of large ones) gathered in a staging buffer, and
+//! large records in the memory they were made in. All pieces go to the file in one vectored append, cut only when the staging
+//! buffer is full. In a synced group every piece begins and ends at a multiple of the write unit, in memory and in the file,
+//! so that it can go to the device directly; an unsynced group is packed to multiples of 8.
+//!
+//! Any error poisons the writer: what reached the file is unknown, and the next record's place with it.
+
+use super::record::{Head, Life};
+use super::{FileHeader, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Records from this size on are written from their own memory.
+const LARGE_RECORD: usize = 64 << 10;
+/// The staging buffer's largest size.
+const STAGING_MAX: usize = 1 << 20;
+/// A staging buffer above this size is given back ...
+const STAGING_KEEP: usize = 64 << 10;
+/// ... after so many groups in a row that did not need it.
+const STAGING_PATIENCE: u32 = 32;
+/// Pieces of one append: below what a vectored write may have.
+const PIECES_MAX: usize = 512;
+/// Bytes of one append from which on it is cut, below what a write call moves at once.
+const APPEND_MAX: u64 = 1 << 30;
+
+/// Appends records to a file. One thread at a time; a failed call poisons it for good.
+pub struct RecordWriter {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    life: Life,
+    unit: u64,
+    /// The file's append position.
+    pos: u64,
+    /// End of the last record, padding to [`RECORD_ALIGN`] included.
+    end: u64,
+    synced: u64,
+    /// Header checksum of the last record.
+    chain: u32,
+    /// The last sync may have covered part of the unit at `pos`: the next append must not touch it.
+    sealed: bool,
+    /// Something was appended since the last sync.
+    dirty: bool,
+    staging: AlignedBuf,
+    quiet: u32,
+    poisoned: Option<Error>,
+}
+
+/// A part of an append.
+enum Piece {
+    /// Bytes of the staging buffer.
+    Staged(Range<usize>),
+    /// The first bytes of a record's own buffer.
+    Own { record: usize, len: usize },
+}
+
+/// What is to be appended at `RecordWriter::pos`.
+#[derive(Default)]
+struct Plan {
+    pieces: Vec<Piece>,
+    /// Where the staged bytes that no piece covers yet begin.
+    open: usize,
+    /// Bytes planned.
+    bytes: u64,
+}
+
+impl Plan {
+    fn close(&mut self, staged: usize) {
+        if staged > self.open {
+            self.pieces.push(Piece::Staged(self.open..staged));
+            self.open = staged;
+        }
+    }
+}
+
+impl RecordWriter {
+    /// Begins a file of records, whose append position must be 0: writes the header (not yet synced: the first synced append
+    /// covers it). `header.write_unit` must be the filesystem's.
+    pub fn create(file: Arc<dyn File>, path: &Path, header: &FileHeader) -> Result<RecordWriter> {
+        let slot = header::encode(header);
+        let at = file.append(&[IoSlice::new(&slot)], Intent::Lazy)?;
+        if at != 0 {
+            return Err(Error::invalid(format!(
+                "a file of records begins at position {at}, expected an empty file"
+            ))
+            .in_file(path));
+        }
+        let unit = slot.len() as u64;
+        Ok(RecordWriter {
+            file,
+            path: path.to_path_buf(),
+            life: Life::new(header.file_id),
+            unit,
+            pos: unit,
+            end: unit,
+            synced: 0,
+            chain: 0,
+            sealed: false,
+            dirty: true,
+            staging: AlignedBuf::zeroed_direct(0),
+            quiet: 0,
+            poisoned: None,
+        })
+    }
+
+    /// Appends a group of records with one device write where sizes allow it. With `sync`, the group starts and ends at
+    /// multiples of the write unit and is durable when this returns; then `synced()` is the new end.
+    ///
+    /// The payload checksums are taken as given. The buffers keep their payloads unchanged.
+    ///
+    /// Errors: `InvalidArgument` for a payload of 4 GiB or more, before anything is written; `Poisoned` after an earlier
+    /// failure; else the filesystem's, and the writer is poisoned: what of the group survives is unknown.
+    pub fn append(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
+        self.check()?;
+        for r in records.iter() {
+            assert!(
+                r.buf.len() >= RECORD_HEADER,
+                "a record's buffer begins with {RECORD_HEADER} bytes for its header"
+            );
+            let len = r.buf.len() - RECORD_HEADER;
+            if u32::try_from(len).is_err() {
+                return Err(Error::invalid(format!(
+                    "record of {len} bytes, at most {} are allowed",
+                    u32::MAX
+                ))
+                .in_file(&self.path));
+            }
+            debug_assert_eq!(
+                crc32c::crc32c(&r.buf[RECORD_HEADER..]),
+                r.payload_crc,
+                "payload checksum"
+            );
+        }
+        let done = self.append_group(records, sync);
+        self.tidy_staging();
+        self.poison_on_error(done)
+    }
+
+    /// Syncs what was appended. Errors poison the writer.
+    pub fn sync(&mut self) -> Result<()> {
+        self.check()?;
+        if !self.dirty {
+            return Ok(());
+        }
+        let done = self.file.sync_data();
+        self.poison_on_error(done)?;
+        self.note_synced();
+        Ok(())
+    }
+
+    /// To be called after a sync of the file that the caller did himself, together with other files, and that covers
+    /// everything appended so far.
+    pub fn note_synced(&mut self) {
+        self.synced = self.end;
+        self.sealed = true;
+        self.dirty = false;
+    }
+
+    /// To be called when such a sync failed: the writer takes nothing more.
+    pub fn poison(&mut self, error: &Error) {
+        self.poisoned.get_or_insert_with(|| error.clone());
+    }
+
+    /// End of the last record (of the header, when there is none): what the next log's header and the manifest may
+    /// say of this file once it is synced.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Position up to which the file is known to be synced: the end of the last record that a sync covered.
+    pub fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    /// Bytes of the file in use, padding included.
+    pub fn position(&self) -> u64 {
+        self.pos
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        self.staging.capacity()
+    }
+
+    /// Gives the staging buffer back, for a store that is idle.
+    pub fn release_memory(&mut self) {
+        self.staging = AlignedBuf::zeroed_direct(0);
+        self.quiet = 0;
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(e) => Err(Error::new(
+                ErrorKind::Poisoned,
+                format!("an earlier append or sync of this file failed ({e})"),
+            )
+            .in_file(&self.path)),
+        }
+    }
+
+    fn poison_on_error<T>(&mut self, done: Result<T>) -> Result<T> {
+        if let Err(e) = &done {
+            self.poison(e);
+        }
+        done
+    }
+
+    fn append_group(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
+        if sync || self.sealed {
+            self.align()?;
+        }
+        self.sealed = false;
+        self.reserve_staging(records, sync);
+        let to = if sync {
+            self.unit as usize
+        } else {
+            RECORD_ALIGN
+        };
+        let mut plan = Plan::default();
+        for i in 0..records.len() {
+            let len = records[i].buf.len();
+            let large = len >= LARGE_RECORD;
+            if large && sync {
+                self.pad(&mut plan, to);
+            }
+            let staged = if large { to } else { len };
+            if self.staging.len() + staged + self.unit as usize > STAGING_MAX
+                || plan.pieces.len() + 2 > PIECES_MAX
+                || plan.bytes + len as u64 > APPEND_MAX
+            {
+                self.pad(&mut plan, to);
+                self.write(&mut plan, records, sync)?;
+            }
+            let offset = self.pos + plan.bytes;
+            let record = &mut records[i];
+            self.chain = self.life.seal(
+                record.buf,
+                offset,
+                &Head {
+                    crc: 0,
+                    payload_crc: record.payload_crc,
+                    len: (len - RECORD_HEADER) as u32,
+                    kind: record.kind as u8,
+                    flags: 0,
+                    synced: self.synced,
+                    first_seq: record.first_seq,
+                    chain: self.chain,
+                    count: record.count,
+                },
+            );
+            // A large record's whole units go from its own memory; what is left over travels with the small ones.
+            let own = if large { len / to * to } else { 0 };
+            if own > 0 {
+                plan.close(self.staging.len());
+                plan.pieces.push(Piece::Own {
+                    record: i,
+                    len: own,
+                });
+            }
+            self.staging.extend_from_slice(&record.buf[own..]);
+            plan.bytes += len as u64;
+            self.pad(&mut plan, if large { to } else { RECORD_ALIGN });
+            self.end = offset + len.next_multiple_of(RECORD_ALIGN) as u64;
+        }
+        self.pad(&mut plan, to);
+        self.write(&mut plan, records, sync)?;
+        if sync {
+            self.file.sync_data()?;
+            self.note_synced();
+        }
+        Ok(())
+    }
+
+    /// Moves the append position to the next multiple of the write unit.
+    fn align(&mut self) -> Result<()> {
+        if !self.pos.is_multiple_of(self.unit) {
+            let want = self.pos.next_multiple_of(self.unit);
+            let pos = self.file.align_to_unit()?;
+            self.expect_position(want, pos)?;
+            self.pos = want;
+        }
+        Ok(())
+    }
+
+    /// Fills the plan with zeros up to a multiple of `to`. The plan begins at such a multiple.
+    fn pad(&mut self, plan: &mut Plan, to: usize) {
+        let more = (plan.bytes.next_multiple_of(to as u64) - plan.bytes) as usize;
+        self.staging.resize(self.staging.len() + more, 0);
+        plan.bytes += more as u64;
+    }
+
+    fn write(&mut self, plan: &mut Plan, records: &[Outgoing<'_>], sync: bool) -> Result<()> {
+        plan.close(self.staging.len());
+        if plan.bytes > 0 {
+            let bufs: Vec<IoSlice<'_>> = plan
+                .pieces
+                .iter()
+                .map(|p| match p {
+                    Piece::Staged(range) => IoSlice::new(&self.staging[range.clone()]),
+                    Piece::Own { record, len } => IoSlice::new(&records[*record].buf[..*len]),
+                })
+                .collect();
+            debug_assert_eq!(bufs.iter().map(|b| b.len() as u64).sum::<u64>(), plan.bytes);
+            debug_assert!(!sync || bufs.iter().all(|b| b.len() as u64 % self.unit == 0));
+            let intent = if sync { Intent::Sync } else { Intent::Lazy };
+            let at = self.file.append(&bufs, intent)?;
+            self.dirty = true;
+            self.expect_position(self.pos, at)?;
+            self.pos += plan.bytes;
+        }
+        self.staging.clear();
+        *plan = Plan::default();
+        Ok(())
+    }
+
+    /// Record checksums hold their place: a filesystem that puts them elsewhere, or a second appender, must be noticed at once.
+    fn expect_position(&self, want: u64, found: u64) -> Result<()> {
+        if want == found {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Io,
+            format!("the append position is {found}, expected {want}: somebody else appended to this file"),
+        )
+        .at(&self.path, want))
+    }
+
+    /// Gets the memory that the group's small records need at once, instead of growing into it.
+    fn reserve_staging(&mut self, records: &[Outgoing<'_>], sync: bool) {
+        self.staging.clear();
+        let unit = self.unit as usize;
+        let need: usize = records
+            .iter()
+            .map(|r| match r.buf.len() {
+                n if n < LARGE_RECORD => n.next_multiple_of(RECORD_ALIGN),
+                _ if sync => 2 * unit,
+                _ => 2 * RECORD_ALIGN,
+            })
+            .sum();
+        let need = (need + unit).next_multiple_of(4096).min(STAGING_MAX);
+        if need > self.staging.capacity() {
+            self.staging = AlignedBuf::zeroed_direct(0);
+            self.staging
+                .reserve_exact(need.next_power_of_two().min(STAGING_MAX));
+        }
+        self.quiet = if need > STAGING_KEEP {
+            0
+        } else {
+            self.quiet + 1
+        };
+    }
+
+    fn tidy_staging(&mut self) {
+        self.staging.clear();
+        if self.staging.capacity() > STAGING_KEEP && self.quiet >= STAGING_PATIENCE {
+            self.release_memory();
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Keys of any type: existence, expiry, and walking over them.
+
+use super::string::put_until;
+use super::{Context, Done, Failure, Outcome, SlowKind, SlowRead, integer, word};
+use crate::cursor::Place;
+use crate::glob;
+use crate::layout;
+use crate::number::parse_u64;
+use crate::resp::reply::Reply;
+use crate::resp::request::Request;
+use crate::store::DATABASE;
+
+/// Keys that one SCAN looks at, at most: other clients wait for it.
+const MAX_SCAN: i64 = 10_000;
+
+pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
+    let mut found = Vec::new();
+    for i in 1..r.len() {
+        if c.keys().get(r.arg(i))?.is_some() {
+            found.push(r.arg(i));
+        }
+    }
+    // A key named twice is deleted once.
+    found.sort_unstable();
+    found.dedup();
+    for key in &found {
+        c.keys().delete(key);
+    }
+    c.reply.integer(found.len() as i64);
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> Done {
+    let mut n = 0;
+    for i in 1..r.len() {
+        let there = c.keys().get(r.arg(i))?.is_some();
+        if there {
+            c.exec.counters.hits += 1;
+        } else {
+            c.exec.counters.misses += 1;
+        }
+        n += i64::from(there);
+    }
+    c.reply.integer(n);
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> Done {
+    let name = c.keys().get(r.arg(1))?.map_or("none", |v| v.data_type.name());
+    c.reply.simple(name);
+    Ok(Outcome::Replied)
+}
+
+fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool) -> Done {
+    let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
+    for i in 3..r.len() {
+        match word(r, i).as_str() {
+            "NX" => nx = true,
+            "XX" => xx = true,
+            "GT" => gt = true,
+            "LT" => lt = true,
+            _ => {
+                return Err(Failure::new(format!(
+                    "ERR Unsupported option {}",
+                    String::from_utf8_lossy(r.arg(i))
+                )));
+            }
+        }
+    }
+    if nx && (xx || gt || lt) {
+        return Err(Failure::new(
+            "ERR NX and XX, GT or LT options at the same time are not compatible",
+        ));
+    }
+    if gt && lt {
+        return Err(Failure::new(
+            "ERR GT and LT options at the same time are not compatible",
+        ));
+    }
+    let base = if relative { c.now_ms() as i64 } else { 0 };
+    let at = integer(r, 2)?
+        .checked_mul(unit_ms)
+        .and_then(|ms| ms.checked_add(base))
+        .ok_or_else(|| {
+            Failure::new(format!("ERR invalid expire time in '{}' command", c.spec.name))
+        })?;
+    let Some(value) = c.keys().get(r.arg(1))? else {
+        c.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let current = value.expire_at_ms.map(|at| at as i64);
+    let refused = (nx && current.is_some())
+        || (xx && current.is_none())
+        || (gt && current.is_none_or(|c| at <= c))
+        || (lt && current.is_some_and(|c| at >= c));
+    if !refused {
+        put_until(c, r.arg(1), value.data, Some(at.max(0) as u64));
+    }
+    c.reply.integer(i64::from(!refused));
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn expire(c: &mut Context<'_>, r: &Request) -> Done {
+    expire_generic(c, r, 1000, true)
+}
+pub(crate) fn pexpire(c: &mut Context<'_>, r: &Request) -> Done {
+    expire_generic(c, r, 1, true)
+}
+pub(crate) fn expireat(c: &mut Context<'_>, r: &Request) -> Done {
+    expire_generic(c, r, 1000, false)
+}
+pub(crate) fn pexpireat(c: &mut Context<'_>, r: &Request) -> Done {
+    expire_generic(c, r, 1, false)
+}
+
+fn ttl_generic(c: &mut Context<'_>, r: &Request, seconds: bool, absolute: bool) -> Done {
+    let answer = match c.keys().get(r.arg(1))? {
+        None => -2,
+        Some(v) => match v.expire_at_ms {
+            None => -1,
+            Some(at) => {
+                let base = if absolute { 0 } else { c.now_ms() };
+                let ms = at.saturating_sub(base) as i64;
+                if seconds { ms.saturating_add(500) / 1000 } else { ms }
+            }
+        },
+    };
+    c.reply.integer(answer);
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn ttl(c: &mut Context<'_>, r: &Request) -> Done {
+    ttl_generic(c, r, true, false)
+}
+pub(crate) fn pttl(c: &mut Context<'_>, r: &Request) -> Done {
+    ttl_generic(c, r, false, false)
+}
+pub(crate) fn expiretime(c: &mut Context<'_>, r: &Request) -> Done {
+    ttl_generic(c, r, true, true)
+}
+pub(crate) fn pexpiretime(c: &mut Context<'_>, r: &Request) -> Done {
+    ttl_generic(c, r, false, true)
+}
+
+pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> Done {
+    let value = c.keys().get(r.arg(1))?;
+    let had = value.as_ref().is_some_and(|v| v.expire_at_ms.is_some());
+    if had {
+        let data = value.expect("has an expiry").data;
+        c.keys().put(r.arg(1), data, None);
+    }
+    c.reply.integer(i64::from(had));
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
+    let cursor = parse_u64(r.arg(1)).ok_or_else(|| Failure::new("ERR invalid cursor"))?;
+    let mut count = 10;
+    let mut pattern: Option<&[u8]> = None;
+    let mut wanted: Option<String> = None;
+    let mut i = 2;
+    while i < r.len() {
+        if i + 1 == r.len() {
+            return Err(Failure::syntax());
+        }
+        match word(r, i).as_str() {
+            "COUNT" => {
+                count = integer(r, i + 1)?;
+                if count < 1 {
+                    return Err(Failure::syntax());
+                }
+            }
+            "MATCH" => pattern = Some(r.arg(i + 1)),
+            "TYPE" => wanted = Some(word(r, i + 1).to_ascii_lowercase()),
+            _ => return Err(Failure::syntax()),
+        }
+        i += 2;
+    }
+    let pattern = pattern.filter(|p| *p != b"*");
+    let prefix = pattern.map(glob::literal_prefix).unwrap_or_default();
+    let (mut from, to) = c.keys().bounds(&prefix);
+    let (start, _) = c.keys().bounds(b"");
+    let resume = match c.exec.cursors.place(cursor) {
+        Place::Start => None,
+        Place::Behind(key) => Some([&start[..], &key, &[0]].concat()),
+        Place::From(key) => {
+            c.exec.counters.cursors_forgotten += 1;
+            Some([&start[..], &key].concat())
+        }
+    };
+    if let Some(resume) = resume {
+        from = from.max(resume);
+    }
+    let budget = count.min(MAX_SCAN);
+    let mut seen = 0;
+    let mut last = Vec::new();
+    let mut more = false;
+    let mut found = Reply::new(c.reply.protocol());
+    let mut n = 0;
+    let byte_limit = c.exec.options.reply_soft_bytes;
+    c.exec.keys.scan(&from, &to, &mut |key, data_type| {
+        if seen == budget || found.len() >= byte_limit {
+            more = true;
+            return false;
+        }
+        seen += 1;
+        last.clear();
+        last.extend_from_slice(key);
+        if pattern.is_none_or(|p| glob::matches(p, key, false))
+            && wanted.as_ref().is_none_or(|w| w == data_type.name())
+        {
+            found.bulk(key);
+            n += 1;
+        }
+        true
+    })?;
+    let next = if more { c.exec.cursors.behind(&last) } else { 0 };
+    c.reply.array(2);
+    c.reply.bulk_u64(next);
+    c.reply.array(n);
+    found.drain_into(c.reply);
+    Ok(Outcome::Replied)
+}
+
+fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
+    let capture = c.keys().capture(prefix);
+    Ok(Outcome::Slow(SlowRead {
+        capture,
+        what,
+        reply: Reply::new(c.reply.protocol()),
+        reply_limit: c.exec.options.reply_hard_bytes,
+    }))
+}
+
+pub(crate) fn keys(c: &mut Context<'_>, r: &Request) -> Done {
+    let pattern = r.arg(1).to_vec();
+    slow(
+        c,
+        &glob::literal_prefix(&pattern),
+        SlowKind::Keys { pattern },
+    )
+}
+
+pub(crate) fn dbsize(c: &mut Context<'_>, _: &Request) -> Done {
+    if let Some(keys) = c.exec.exact_count() {
+        // Of what is on its way too, so the reply waits for it.
+        c.keys().touch_all();
+        c.reply.integer(keys as i64);
+        return Ok(Outcome::Replied);
+    }
+    slow(c, b"", SlowKind::Count)
+}
+
+pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
+    let (from, to) = c.keys().bounds(b"");
+    let mut first = None;
+    c.exec.keys.scan(&from, &to, &mut |key, _| {
+        first = Some(key.to_vec());
+        false
+    })?;
+    let Some(first) = first else {
+        c.reply.null();
+        return Ok(Outcome::Replied);
+    };
+    // A random place between the first key and the last, and the key that follows it: quick however many there are,
+    // and fair only where keys are spread evenly.
+    let mut key = None;
+    if let Some(last) = c.exec.keys.last_stored(&from, &to)? {
+        let (_, _, last) = layout::decode_key(&last).expect("inside the database");
+        let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        let low = first.get(common..).unwrap_or_default();
+        let high = last.get(common..).unwrap_or_default();
+        let number = |b: &[u8]| {
+            let mut n = [0; 8];
+            let len = b.len().min(8);
+            n[..len].copy_from_slice(&b[..len]);
+            u64::from_be_bytes(n)
+        };
+        let (low, high) = (number(low), number(high));
+        let span = high.saturating_sub(low).saturating_add(1);
+        let at = low.saturating_add(c.exec.env.random().below(span));
+        let middle = [&from[..], &first[..common], &at.to_be_bytes()].concat();
+        c.exec.keys.scan(&middle.max(from), &to, &mut |k, _| {
+            key = Some(k.to_vec());
+            false
+        })?;
+    }
+    c.reply.bulk(&key.unwrap_or(first));
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> Done {
+    if r.len() > 2 || (r.len() == 2 && !matches!(word(r, 1).as_str(), "SYNC" | "ASYNC")) {
+        return Err(Failure::syntax());
+    }
+    c.keys().flush()?;
+    c.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> Done {
+    match c.keys().get(r.arg(2))? {
+        None => c.reply.null(),
+        Some(v) => c.reply.bulk(match v.data.len() {
+            1..=20 if crate::number::parse_i64(&v.data).is_some() => b"int",
+            0..=44 => b"embstr",
+            _ => b"raw",
+        }),
+    }
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn object_freq(c: &mut Context<'_>, r: &Request) -> Done {
+    if c.keys().get(r.arg(2))?.is_some() {
+        return Err(Failure::new(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    c.reply.null();
+    Ok(Outcome::Replied)
+}
+
+fn object_number(c: &mut Context<'_>, r: &Request, n: i64) -> Done {
+    match c.keys().get(r.arg(2))? {
+        Some(_) => c.reply.integer(n),
+        None => c.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn object_idletime(c: &mut Context<'_>, r: &Request) -> Done {
+    object_number(c, r, 0)
+}
+
+pub(crate) fn object_refcount(c: &mut Context<'_>, r: &Request) -> Done {
+    object_number(c, r, 1)
+}
+
+pub(crate) fn memory_usage(c: &mut Context<'_>, r: &Request) -> Done {
+    if r.len() != 3 {
+        if r.len() != 5 || word(r, 3) != "SAMPLES" {
+            return Err(Failure::syntax());
+        }
+        if integer(r, 4)? < 0 {
+            return Err(Failure::syntax());
+        }
+    }
+    match c.keys().get(r.arg(2))? {
+        // What the entry takes in a memtable, before compression and compaction.
+        Some(v) => c.reply.integer(
+            (layout::encode_key(DATABASE, 0, r.arg(2)).len() + v.data.len() + 1 + 48) as i64,
+        ),
+        None => c.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}

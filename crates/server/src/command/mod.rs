@@ -1,0 +1,289 @@
+//! Commands: what a request means. Everything runs on one thread, one request after the other; what it writes goes
+//! into the keyspace's open epoch, and its reply is held by the connection until the epochs it depends on have ended.
+//!
+//! A handler reads and checks everything before its first write, so that an error never leaves half a command behind.
+
+pub(crate) mod client;
+pub(crate) mod config;
+pub(crate) mod info;
+pub(crate) mod introspect;
+pub(crate) mod key;
+pub(crate) mod string;
+pub(crate) mod system;
+pub mod table;
+
+use crate::cursor::Cursors;
+use crate::keyspace::{Capture, Epochs, Keyspace};
+use crate::layout;
+use crate::options::{ServerOptions, SyncPolicy};
+use crate::resp::Protocol;
+use crate::resp::reply::Reply;
+use crate::resp::request::Request;
+use basalt::{Env, Error, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+use table::Spec;
+
+/// Why a command was not done: the error reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A text that begins with its code.
+    Text(String),
+    /// Another type than the command is for.
+    WrongType,
+    /// The store failed.
+    Store(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        Failure::Store(e)
+    }
+}
+
+impl Failure {
+    pub fn new(text: impl Into<String>) -> Failure {
+        Failure::Text(text.into())
+    }
+    pub fn syntax() -> Failure {
+        Failure::new("ERR syntax error")
+    }
+    pub fn not_an_integer() -> Failure {
+        Failure::new("ERR value is not an integer or out of range")
+    }
+    pub fn reply(&self, reply: &mut Reply) {
+        match self {
+            Failure::Text(t) => reply.error(t),
+            Failure::WrongType => {
+                reply.error("WRONGTYPE Operation against a key holding the wrong kind of value");
+            }
+            Failure::Store(e) => reply.error(store_error(e)),
+        }
+    }
+}
+
+/// A store's error in a client's words. The codes are those that client libraries know: READONLY and MISCONF for a
+/// store that takes no writes now, ERR for the rest.
+pub(crate) fn store_error(e: &Error) -> String {
+    let code = match e.kind() {
+        ErrorKind::ReadOnly => "READONLY",
+        ErrorKind::NoSpace | ErrorKind::Poisoned | ErrorKind::Io => "MISCONF",
+        ErrorKind::Busy => "BUSY",
+        _ => "ERR",
+    };
+    format!("{code} {e}")
+}
+
+pub(crate) type Done = Result<Outcome, Failure>;
+
+/// How a command ended.
+pub(crate) enum Outcome {
+    /// The reply is complete.
+    Replied,
+    /// The reply is complete, and the connection ends behind it.
+    Close,
+    /// The reply comes from another thread; the client's next requests wait for it.
+    Slow(SlowRead),
+    /// The server stops; no reply.
+    Shutdown,
+}
+
+/// A read of the whole keyspace.
+pub(crate) struct SlowRead {
+    pub capture: Capture,
+    pub what: SlowKind,
+    pub reply: Reply,
+    pub reply_limit: usize,
+}
+
+/// What a [`SlowRead`] is for.
+pub(crate) enum SlowKind {
+    Count,
+    Keys { pattern: Vec<u8> },
+}
+
+/// The number of keys, as counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Count {
+    pub keys: u64,
+    pub expires: u64,
+    /// The first expiry after the count: it is exact until then, if nothing changes.
+    pub next_expiry_ms: Option<u64>,
+    pub changes: u64,
+    pub counted_at_ms: u64,
+}
+
+/// What a connection has set, and what CLIENT LIST shows of it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub id: u64,
+    pub address: SocketAddr,
+    pub local: SocketAddr,
+    pub name: String,
+    pub library: String,
+    pub library_version: String,
+    pub protocol: Protocol,
+    pub reply_off: bool,
+    pub reply_skip: bool,
+    pub reply_skip_next: bool,
+    pub no_evict: bool,
+    pub created: Duration,
+    pub last: Duration,
+    pub last_command: &'static str,
+    pub input_bytes: usize,
+    pub reply_bytes: usize,
+}
+
+/// Counters since the start or CONFIG RESETSTAT.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Counters {
+    pub connections: u64,
+    pub rejected: u64,
+    pub evicted_clients: u64,
+    pub commands: u64,
+    pub errors: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub input_bytes: u64,
+    pub output_bytes: u64,
+    pub epochs: u64,
+    pub epoch_failures: u64,
+    pub cursors_forgotten: u64,
+}
+
+/// What a command asks of the event loop.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Kill(u64),
+}
+
+/// The state that commands work on.
+pub(crate) struct Executor {
+    pub env: Env,
+    pub options: ServerOptions,
+    pub keys: Keyspace,
+    pub sync: SyncPolicy,
+    pub sessions: Vec<Option<Session>>,
+    pub cursors: Cursors,
+    pub counters: Counters,
+    pub count: Option<Count>,
+    pub actions: Vec<Action>,
+    pub started: Duration,
+    pub listening: SocketAddr,
+    pub client_bytes: u64,
+    pub client_bytes_peak: u64,
+    /// Commands and time at the last INFO, for rates.
+    pub sampled: (u64, Duration),
+}
+
+/// One command's surroundings.
+pub(crate) struct Context<'a> {
+    pub exec: &'a mut Executor,
+    pub slot: usize,
+    pub reply: &'a mut Reply,
+    pub spec: &'static Spec,
+}
+
+impl Context<'_> {
+    pub fn session(&mut self) -> &mut Session {
+        self.exec.sessions[self.slot]
+            .as_mut()
+            .expect("the running command's session")
+    }
+    pub fn keys(&mut self) -> &mut Keyspace {
+        &mut self.exec.keys
+    }
+    pub fn now_ms(&self) -> u64 {
+        self.exec.keys.now_ms()
+    }
+}
+
+/// What the event loop does with a finished command.
+pub(crate) struct Executed {
+    pub outcome: Outcome,
+    pub depends_on: Epochs,
+    /// False when the client asked for no reply.
+    pub replies: bool,
+}
+
+impl Executor {
+    /// Runs one request of the session in `slot`. `reply` must be empty; it receives exactly one reply, unless the outcome
+    /// is slow.
+    pub fn execute(&mut self, slot: usize, request: &Request, reply: &mut Reply) -> Executed {
+        debug_assert!(reply.is_empty());
+        self.counters.commands += 1;
+        self.keys.begin(self.env.clock().wall_ms());
+        let now = self.env.clock().now();
+        let session = self.sessions[slot].as_mut().expect("a session");
+        session.last = now;
+        reply.set_protocol(session.protocol);
+        let outcome = match table::resolve(request) {
+            Ok(spec) => {
+                session.last_command = spec.full_name;
+                let mut context = Context {
+                    exec: self,
+                    slot,
+                    reply,
+                    spec,
+                };
+                check_keys(spec, request).and_then(|()| (spec.run)(&mut context, request))
+            }
+            Err(text) => Err(Failure::Text(text)),
+        };
+        let outcome = outcome.unwrap_or_else(|failure| {
+            assert!(
+                !self.keys.wrote(),
+                "a command failed after its first write: {failure:?}"
+            );
+            self.counters.errors += 1;
+            reply.clear();
+            failure.reply(reply);
+            Outcome::Replied
+        });
+        let session = self.sessions[slot].as_mut().expect("a session");
+        let silent = session.reply_off || session.reply_skip;
+        session.reply_skip = std::mem::take(&mut session.reply_skip_next);
+        if silent {
+            reply.clear();
+        }
+        Executed {
+            outcome,
+            depends_on: self.keys.finish(),
+            replies: !silent,
+        }
+    }
+}
+
+/// Refuses keys that the engine cannot hold, before the command does anything.
+fn check_keys(spec: &Spec, request: &Request) -> Result<(), Failure> {
+    if !spec.writes() {
+        return Ok(());
+    }
+    for i in spec.keys(request.len()) {
+        let len = request.arg(i).len();
+        if len > layout::MAX_KEY_LEN {
+            return Err(Failure::new(format!(
+                "ERR key is too long: {len} bytes, at most {} are allowed",
+                layout::MAX_KEY_LEN
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// An integer argument.
+pub(crate) fn integer(request: &Request, index: usize) -> Result<i64, Failure> {
+    crate::number::parse_i64(request.arg(index)).ok_or_else(Failure::not_an_integer)
+}
+
+/// An argument as an upper-case word, for options.
+pub(crate) fn word(request: &Request, index: usize) -> String {
+    String::from_utf8_lossy(request.arg(index)).to_ascii_uppercase()
+}
+
+pub(crate) fn wrong_arguments(name: &str) -> String {
+    format!("ERR wrong number of arguments for '{name}' command")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,595 @@
+//! The keyspace as commands see it: the store, and over it the writes that are not visible in the store yet.
+//!
+//! # Epochs
+//! Commands run one after the other on one thread. What they write is collected in the *open* epoch, which becomes one
+//! batch of the store; up to [`EpochLimits::in_flight`] epochs are on their way at a time. Until an epoch has
+//! completed, its writes are found in the *overlay*, which every read asks first.
+//!
+//! 1. A command's reply depends on the epochs whose writes it read, and on the open epoch when it wrote.
+//!    It is sent when all of them have completed: nobody sees what could still be lost.
+//! 2. When a command that writes has read writes of an epoch in flight, the open epoch depends on that epoch
+//!    and is submitted only after it has completed. So a failed commit never leaves a later one in the store that was
+//!    computed from it; what depends on it fails with the same error, and was never submitted.
+//! 3. A flush makes everything after it depend on its epoch: the generation that keys are written under is part of
+//!    what was read. Its epoch is always synced.
+//! 4. When an epoch completes or fails, its writes leave the overlay. Completed ones are visible in the store by then.
+//!
+//! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
+
+use crate::layout::{self, DataType};
+use crate::store::{DATABASE, Done, Store, Value, View, Write};
+use basalt::{Bytes, Error, Result};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A set of epochs by slot.
+pub(crate) type Epochs = u16;
+
+const SLOTS: usize = 16;
+
+/// How much may be collected and be on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EpochLimits {
+    /// Epochs submitted and not completed, at most 14.
+    pub in_flight: usize,
+    /// Bytes of keys and values from which the open epoch takes no further command.
+    pub bytes: usize,
+    /// Writes from which the open epoch takes no further command.
+    pub writes: usize,
+}
+
+impl Default for EpochLimits {
+    fn default() -> EpochLimits {
+        EpochLimits {
+            in_flight: 8,
+            bytes: 32 << 20,
+            writes: 65_536,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Version {
+    slot: u8,
+    value: Option<Value>,
+}
+
+#[derive(Debug, Default)]
+struct Epoch {
+    keys: Vec<Bytes>,
+    bytes: usize,
+    depends_on: Epochs,
+    /// The generation before this epoch's first flush.
+    flushed_from: Option<u32>,
+    /// The generation after its last.
+    flushed_to: u32,
+}
+
+impl Epoch {
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.flushed_from.is_none()
+    }
+}
+
+/// What the end of an epoch brings.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The epoch's slot.
+    pub slot: usize,
+    /// How its commit ended, for everything that depends on it.
+    pub result: Result<()>,
+}
+
+/// See the module.
+pub(crate) struct Keyspace {
+    store: Arc<dyn Store>,
+    limits: EpochLimits,
+    overlay: BTreeMap<Bytes, SmallVec<[Version; 1]>>,
+    epochs: [Option<Epoch>; SLOTS],
+    open: usize,
+    in_flight: usize,
+    generation: u32,
+    flush: Option<usize>,
+    /// Counts every change, so that a figure computed from the whole keyspace knows when it is out of date.
+    changes: u64,
+    /// Of the running command.
+    touched: Epochs,
+    wrote: bool,
+    now_ms: u64,
+    scratch: Vec<u8>,
+}
+
+/// Everything captured that a scan of the whole keyspace needs, to run on another thread.
+pub(crate) struct Capture {
+    pub view: Box<dyn View>,
+    pub overlay: Vec<(Bytes, Option<OverlayEntry>)>,
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+    pub now_ms: u64,
+    pub changes: u64,
+}
+
+/// What a scan needs of a value in the overlay.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OverlayEntry {
+    pub data_type: DataType,
+    pub expire_at_ms: Option<u64>,
+}
+
+impl Keyspace {
+    pub fn new(store: Arc<dyn Store>, limits: EpochLimits) -> Result<Keyspace> {
+        assert!(
+            limits.in_flight >= 1 && limits.in_flight <= SLOTS - 2,
+            "epochs in flight and the open one need a slot each"
+        );
+        let generation = store.generation()?;
+        let mut epochs = [const { None }; SLOTS];
+        epochs[0] = Some(Epoch::default());
+        Ok(Keyspace {
+            store,
+            limits,
+            overlay: BTreeMap::new(),
+            epochs,
+            open: 0,
+            in_flight: 0,
+            generation,
+            flush: None,
+            changes: 0,
+            touched: 0,
+            wrote: false,
+            now_ms: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Begins a command at a wall time.
+    pub fn begin(&mut self, now_ms: u64) {
+        assert!(
+            self.touched == 0 && !self.wrote,
+            "the command before was not finished"
+        );
+        self.now_ms = now_ms;
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Ends a command: the epochs that its reply depends on.
+    pub fn finish(&mut self) -> Epochs {
+        let mut depends_on = std::mem::take(&mut self.touched);
+        if std::mem::take(&mut self.wrote) {
+            let open = 1 << self.open;
+            self.open_epoch().depends_on |= depends_on & !open;
+            depends_on |= open;
+        }
+        depends_on
+    }
+
+    /// True when the running command has written.
+    pub fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    /// The open epoch takes no further command until it could be submitted.
+    pub fn is_full(&self) -> bool {
+        let open = self.epochs[self.open].as_ref().expect("always there");
+        open.bytes >= self.limits.bytes || open.keys.len() >= self.limits.writes
+    }
+
+    /// Nothing is collected and nothing is on its way.
+    pub fn is_settled(&self) -> bool {
+        self.in_flight == 0
+            && self.epochs[self.open]
+                .as_ref()
+                .expect("always there")
+                .is_empty()
+    }
+
+    /// Epochs on their way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Counts every change since the server started.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn open_epoch(&mut self) -> &mut Epoch {
+        self.epochs[self.open].as_mut().expect("always there")
+    }
+
+    fn touch_flush(&mut self) {
+        if let Some(slot) = self.flush {
+            self.touched |= 1 << slot;
+        }
+    }
+
+    fn alive(value: &Value, now_ms: u64) -> bool {
+        value.expire_at_ms.is_none_or(|at| at > now_ms)
+    }
+
+    /// The live value of a key. Reads the store when the overlay does not know the key.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        self.touch_flush();
+        if key.len() > layout::MAX_KEY_LEN {
+            return Ok(None);
+        }
+        self.scratch.clear();
+        self.scratch
+            .extend_from_slice(&layout::key_prefix(DATABASE, self.generation));
+        self.scratch.extend_from_slice(key);
+        let value = match self.overlay.get(&self.scratch[..]) {
+            Some(versions) => {
+                let newest = versions.last().expect("never empty");
+                self.touched |= 1 << newest.slot;
+                newest.value.clone()
+            }
+            None => self.store.get(&self.scratch)?,
+        };
+        let now = self.now_ms;
+        Ok(value.filter(|v| Keyspace::alive(v, now)))
+    }
+
+    /// The live strings of many keys, read in one batch; absent for other types.
+    pub fn get_strings<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Vec<Result<Option<Bytes>>> {
+        self.touch_flush();
+        let mut out = Vec::new();
+        let mut ask = Vec::new();
+        let mut places = Vec::new();
+        for (place, key) in keys.enumerate() {
+            out.push(Ok(None));
+            if key.len() > layout::MAX_KEY_LEN {
+                continue;
+            }
+            let key = layout::encode_key(DATABASE, self.generation, key);
+            match self.overlay.get(&key) {
+                Some(versions) => {
+                    let newest = versions.last().expect("never empty");
+                    self.touched |= 1 << newest.slot;
+                    if let Some(v) = &newest.value
+                        && v.data_type == DataType::String
+                        && Keyspace::alive(v, self.now_ms)
+                    {
+                        out[place] = Ok(Some(v.data.clone()));
+                    }
+                }
+                None => {
+                    ask.push(key);
+                    places.push(place);
+                }
+            }
+        }
+        if !ask.is_empty() {
+            for (place, value) in places.into_iter().zip(self.store.get_strings(&ask)) {
+                out[place] = value;
+            }
+        }
+        out
+    }
+
+    /// Sets a key to a string. The key must have been checked to be at most [`layout::MAX_KEY_LEN`] bytes.
+    pub fn put(&mut self, key: &[u8], data: Bytes, expire_at_ms: Option<u64>) {
+        assert!(key.len() <= layout::MAX_KEY_LEN, "the key was not checked");
+        self.write(
+            key,
+            Some(Value {
+                data_type: DataType::String,
+                data,
+                expire_at_ms,
+            }),
+        );
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.write(key, None);
+    }
+
+    fn write(&mut self, key: &[u8], value: Option<Value>) {
+        self.touch_flush();
+        self.wrote = true;
+        self.changes += 1;
+        let slot = self.open as u8;
+        let key = layout::encode_key(DATABASE, self.generation, key);
+        let value_bytes = |v: &Option<Value>| v.as_ref().map_or(0, |v| v.data.len());
+        let mut grown = value_bytes(&value);
+        let mut shrunk = 0;
+        let versions = self.overlay.entry(key.clone()).or_default();
+        match versions.last_mut() {
+            Some(newest) if newest.slot == slot => {
+                shrunk = value_bytes(&newest.value);
+                newest.value = value;
+            }
+            _ => {
+                versions.push(Version { slot, value });
+                // Key, places in map and list.
+                grown += key.len() + 128;
+                self.open_epoch().keys.push(key);
+            }
+        }
+        let open = self.open_epoch();
+        open.bytes = open.bytes + grown - shrunk;
+    }
+
+    /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time however many there are.
+    pub fn flush(&mut self) -> Result<()> {
+        self.touch_flush();
+        let before = self.generation;
+        let next = before.checked_add(1).ok_or_else(|| {
+            Error::unsupported("this database was flushed 4294967295 times and cannot be again")
+        })?;
+        self.wrote = true;
+        self.changes += 1;
+        self.generation = next;
+        self.flush = Some(self.open);
+        let open = self.open_epoch();
+        open.flushed_from.get_or_insert(before);
+        open.flushed_to = next;
+        Ok(())
+    }
+
+    /// Submits the open epoch if it holds writes, depends on nothing and another may be in flight.
+    pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> Done) -> bool {
+        let slot = self.open;
+        let open = self.epochs[slot].as_ref().expect("always there");
+        if open.is_empty() || open.depends_on != 0 || self.in_flight == self.limits.in_flight {
+            return false;
+        }
+        let flushed = open.flushed_from.is_some();
+        let mut writes = Vec::with_capacity(open.keys.len() + 1);
+        for key in &open.keys {
+            // What was written under a generation that this epoch itself ended needs no place in the store.
+            let (_, generation, _) = layout::decode_key(key).expect("a Redis key");
+            if flushed && generation < open.flushed_to {
+                continue;
+            }
+            let versions = self.overlay.get(key).expect("an epoch's keys are in the overlay");
+            let version = versions
+                .iter()
+                .find(|v| usize::from(v.slot) == slot)
+                .expect("with its version");
+            writes.push(match &version.value {
+                Some(value) => Write::Put {
+                    key: key.clone(),
+                    value: value.clone(),
+                },
+                None => Write::Delete { key: key.clone() },
+            });
+        }
+        if flushed {
+            writes.push(Write::Generation {
+                generation: open.flushed_to,
+            });
+        }
+        let next = self
+            .epochs
+            .iter()
+            .position(Option::is_none)
+            .expect("fewer epochs in flight than slots");
+        self.epochs[next] = Some(Epoch::default());
+        self.open = next;
+        self.in_flight += 1;
+        let store = self.store.clone();
+        store.submit(&writes, sync || flushed, done(slot));
+        true
+    }
+
+    /// Takes note that a submitted epoch has ended. Returns it and, when it failed, the open epoch if that depended on it:
+    /// the caller resolves everything that waits for them before the next command runs.
+    /// Also says whether a flush has become durable, so that its space should be reclaimed.
+    pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
+        assert!(slot != self.open, "the open epoch was not submitted");
+        self.in_flight -= 1;
+        let mut ended = SmallVec::new();
+        let mut flushed = false;
+        let bit = 1 << slot;
+        let epoch = self.take_epoch(slot);
+        match &result {
+            Ok(()) => {
+                if epoch.flushed_from.is_some() {
+                    self.store.retire_below(epoch.flushed_to);
+                    flushed = true;
+                }
+                self.open_epoch().depends_on &= !bit;
+            }
+            Err(e) => {
+                self.changes += 1;
+                if self.open_epoch().depends_on & bit != 0 {
+                    let open = self.open;
+                    let failed = self.take_epoch(open);
+                    if let Some(before) = failed.flushed_from {
+                        self.generation = before;
+                    }
+                    self.epochs[open] = Some(Epoch::default());
+                    ended.push(Ended {
+                        slot: open,
+                        result: Err(e.clone()),
+                    });
+                }
+                if let Some(before) = epoch.flushed_from {
+                    self.generation = before;
+                }
+            }
+        }
+        ended.insert(0, Ended { slot, result });
+        (ended, flushed)
+    }
+
+    /// Takes an epoch and its writes out.
+    fn take_epoch(&mut self, slot: usize) -> Epoch {
+        let epoch = self.epochs[slot].take().expect("the epoch is known");
+        for key in &epoch.keys {
+            let versions = self
+                .overlay
+                .get_mut(key)
+                .expect("an epoch's keys are in the overlay");
+            versions.retain(|v| usize::from(v.slot) != slot);
+            if versions.is_empty() {
+                self.overlay.remove(key);
+            }
+        }
+        if self.flush == Some(slot) {
+            self.flush = None;
+        }
+        epoch
+    }
+
+    /// Bounds of the engine keys whose Redis keys begin with `prefix`.
+    pub fn bounds(&self, prefix: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let from = [
+            &layout::key_prefix(DATABASE, self.generation)[..],
+            &prefix[..prefix.len().min(layout::MAX_KEY_LEN)],
+        ]
+        .concat();
+        let to = layout::prefix_end(&from);
+        (from, to)
+    }
+
+    /// Makes the running command depend on everything that is not in the store yet.
+    pub fn touch_all(&mut self) {
+        self.touch_flush();
+        for (slot, epoch) in self.epochs.iter().enumerate() {
+            if epoch.as_ref().is_some_and(|e| !e.is_empty()) {
+                self.touched |= 1 << slot;
+            }
+        }
+    }
+
+    /// Visits live keys (without their prefix) in `[from, to)` in order, with type; false ends it.
+    pub fn scan(
+        &mut self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], DataType) -> bool,
+    ) -> Result<()> {
+        self.touch_all();
+        if from >= to {
+            return Ok(());
+        }
+        let view = self.store.view();
+        let overlay = self
+            .overlay
+            .range::<[u8], _>((
+                std::ops::Bound::Included(from),
+                std::ops::Bound::Excluded(to),
+            ))
+            .map(|(k, v)| (&k[..], newest(v)));
+        merge(&*view, overlay, from, to, self.now_ms, &mut |k, t, _| {
+            visit(k, t)
+        })
+    }
+
+    /// The last key of the store in `[from, to)`, whether or not the overlay deletes it.
+    pub fn last_stored(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.store.view().last(from, to)
+    }
+
+    /// Pins everything with a prefix, for a scan on another thread.
+    pub fn capture(&mut self, prefix: &[u8]) -> Capture {
+        self.touch_all();
+        let (from, to) = self.bounds(prefix);
+        Capture {
+            view: self.store.view(),
+            overlay: self
+                .overlay
+                .range(Bytes::copy_from_slice(&from)..Bytes::copy_from_slice(&to))
+                .map(|(k, v)| (k.clone(), newest(v)))
+                .collect(),
+            from,
+            to,
+            now_ms: self.now_ms,
+            changes: self.changes,
+        }
+    }
+}
+
+fn newest(versions: &[Version]) -> Option<OverlayEntry> {
+    let newest = versions.last().expect("never empty");
+    newest.value.as_ref().map(|v| OverlayEntry {
+        data_type: v.data_type,
+        expire_at_ms: v.expire_at_ms,
+    })
+}
+
+impl Capture {
+    /// Visits live keys with type and expiry; false ends it.
+    pub fn scan(
+        &self,
+        visit: &mut dyn FnMut(&[u8], DataType, Option<u64>) -> bool,
+    ) -> Result<()> {
+        let overlay = self.overlay.iter().map(|(k, v)| (&k[..], *v));
+        merge(&*self.view, overlay, &self.from, &self.to, self.now_ms, visit)
+    }
+}
+
+/// Merges a view with what lies over it; both are in order.
+fn merge<'a>(
+    view: &dyn View,
+    overlay: impl Iterator<Item = (&'a [u8], Option<OverlayEntry>)>,
+    from: &[u8],
+    to: &[u8],
+    now_ms: u64,
+    visit: &mut dyn FnMut(&[u8], DataType, Option<u64>) -> bool,
+) -> Result<()> {
+    let mut overlay = overlay.peekable();
+    let mut going = true;
+    let mut failed = None;
+    let mut show = |key: &[u8], entry: OverlayEntry| {
+        if entry.expire_at_ms.is_some_and(|at| at <= now_ms) {
+            return true;
+        }
+        let (_, _, key) = layout::decode_key(key).expect("scans stay inside a database");
+        visit(key, entry.data_type, entry.expire_at_ms)
+    };
+    view.scan(from, to, &mut |key, value, expire_at_ms| {
+        while let Some((k, entry)) = overlay.next_if(|(k, _)| *k < key) {
+            if let Some(entry) = entry {
+                going = show(k, entry);
+                if !going {
+                    return false;
+                }
+            }
+        }
+        let entry = match overlay.next_if(|(k, _)| *k == key) {
+            Some((_, entry)) => entry,
+            None => match layout::value_type(value) {
+                Ok(data_type) => Some(OverlayEntry {
+                    data_type,
+                    expire_at_ms,
+                }),
+                Err(e) => {
+                    failed = Some(e);
+                    going = false;
+                    return false;
+                }
+            },
+        };
+        going = entry.is_none_or(|entry| show(key, entry));
+        going
+    })?;
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    for (k, entry) in overlay {
+        if !going {
+            break;
+        }
+        if let Some(entry) = entry {
+            going = show(k, entry);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

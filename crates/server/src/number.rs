@@ -1,0 +1,146 @@
+//! Numbers as Redis reads and prints them: strictly. `007`, `+1`, ` 1` and `-0` are not integers, so that a value and
+//! its text stand for each other one to one.
+
+/// A signed 64-bit integer in canonical decimal.
+pub fn parse_i64(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    let magnitude = parse_digits(digits)?;
+    match (negative, magnitude) {
+        (true, 0) => None,
+        (true, m) if m == 1 << 63 => Some(i64::MIN),
+        (true, m) => i64::try_from(m).ok().map(|n| -n),
+        (false, m) => i64::try_from(m).ok(),
+    }
+}
+
+/// An unsigned 64-bit integer in canonical decimal.
+pub fn parse_u64(text: &[u8]) -> Option<u64> {
+    parse_digits(text)
+}
+
+fn parse_digits(digits: &[u8]) -> Option<u64> {
+    match digits {
+        [b'0'] => Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 20 => {
+            let mut n = 0u64;
+            for d in digits {
+                if !d.is_ascii_digit() {
+                    return None;
+                }
+                n = n.checked_mul(10)?.checked_add(u64::from(d - b'0'))?;
+            }
+            Some(n)
+        }
+        _ => None,
+    }
+}
+
+/// A finite or infinite float as `strtod` reads one, without surrounding space; never NaN.
+pub fn parse_f64(text: &[u8]) -> Option<f64> {
+    if text.is_empty() || text.len() > 256 {
+        return None;
+    }
+    let text = std::str::from_utf8(text).ok()?;
+    let n: f64 = text.parse().ok()?;
+    (!n.is_nan()).then_some(n)
+}
+
+/// A float as INCRBYFLOAT prints it: no exponent, no trailing zeros, at most 17 digits after the point.
+pub fn format_f64(n: f64) -> String {
+    if n == 0.0 {
+        return "0".into();
+    }
+    // The shortest text that reads back as the same number; Display never uses an exponent.
+    let text = format!("{n}");
+    match text.split_once('.') {
+        Some((_, fraction)) if fraction.len() > 17 => {
+            let text = format!("{n:.17}");
+            let text = text.trim_end_matches('0').trim_end_matches('.');
+            if text == "-0" {
+                "0".into()
+            } else {
+                text.into()
+            }
+        }
+        _ => text,
+    }
+}
+
+/// Appends a decimal integer.
+pub fn push_i64(out: &mut Vec<u8>, n: i64) {
+    if n < 0 {
+        out.push(b'-');
+    }
+    push_u64(out, n.unsigned_abs());
+}
+
+/// Appends a decimal integer.
+pub fn push_u64(out: &mut Vec<u8>, mut n: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_read_strictly() {
+        for (text, n) in [
+            ("0", Some(0)),
+            ("-1", Some(-1)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("-9223372036854775809", None),
+            ("007", None),
+            ("-0", None),
+            ("+1", None),
+            (" 1", None),
+            ("1 ", None),
+            ("", None),
+            ("-", None),
+            ("1e3", None),
+            ("99999999999999999999999", None),
+        ] {
+            assert_eq!(parse_i64(text.as_bytes()), n, "{text:?}");
+            if let Some(n) = n {
+                let mut out = vec![];
+                push_i64(&mut out, n);
+                assert_eq!(out, text.as_bytes());
+            }
+        }
+        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_u64(b"18446744073709551616"), None);
+    }
+
+    #[test]
+    fn floats_are_printed_as_redis_prints_them() {
+        for (n, text) in [
+            (3.0, "3"),
+            (10.6, "10.6"),
+            (5000.0, "5000"),
+            (-0.0, "0"),
+            (0.1, "0.1"),
+            (1e20, "100000000000000000000"),
+            (-2.5e-3, "-0.0025"),
+        ] {
+            assert_eq!(format_f64(n), text);
+        }
+        assert_eq!(parse_f64(b" 1"), None);
+        assert_eq!(parse_f64(b"nan"), None);
+        assert_eq!(parse_f64(b"5.0e3"), Some(5000.0));
+    }
+}

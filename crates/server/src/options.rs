@@ -1,0 +1,127 @@
+//! Settings of a server.
+
+use crate::resp::request::Limits;
+use basalt::{Error, Result};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// When a write is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SyncPolicy {
+    /// When it survives a power cut. Pipelined and concurrent writes share syncs.
+    #[default]
+    Always,
+    /// When it survives the death of the process; a power cut may take what was written in the last second or so.
+    EverySecond,
+    /// When it survives the death of the process; a power cut may take what the engine has not yet written out.
+    Never,
+}
+
+impl SyncPolicy {
+    /// As `--sync` and `appendfsync` spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SyncPolicy::Always => "always",
+            SyncPolicy::EverySecond => "everysec",
+            SyncPolicy::Never => "never",
+        }
+    }
+    /// By name; `no` is Redis's word for `never`.
+    pub fn parse(name: &str) -> Option<SyncPolicy> {
+        match name.to_ascii_lowercase().as_str() {
+            "always" => Some(SyncPolicy::Always),
+            "everysec" => Some(SyncPolicy::EverySecond),
+            "never" | "no" => Some(SyncPolicy::Never),
+            _ => None,
+        }
+    }
+}
+
+/// Settings of a server, each with a default that suits one machine.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The store's directory. Default `basalt-data`.
+    pub dir: PathBuf,
+    /// Where to listen. Default 127.0.0.1:6379. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Allow an address that other machines reach, although there is no password. Default false.
+    pub unprotected: bool,
+    /// When a write is acknowledged. Default `always`.
+    pub sync: SyncPolicy,
+    /// Clients at a time. Default 10,000. Lowered when the process may not open so many files.
+    pub max_clients: usize,
+    /// Longest argument in bytes, and longest string a command may make. Default 512 MiB, at most 1 GiB less a header.
+    pub max_bulk_bytes: u64,
+    /// Longest request in bytes, all arguments together. Default 1 GiB.
+    pub max_request_bytes: u64,
+    /// Bytes of replies a client may leave unread before its next requests wait. Default 1 MiB.
+    pub reply_soft_bytes: usize,
+    /// Bytes of replies, of a single request too, at which a client is disconnected. Default 1 GiB.
+    pub reply_hard_bytes: usize,
+    /// Bytes of requests and replies of all clients together, at which the client that holds most is disconnected.
+    /// Default 2 GiB.
+    pub client_memory_bytes: u64,
+    /// How long a stopping server waits for clients to take their last replies. Default 5 s.
+    pub drain: Duration,
+    /// Settings of the engine.
+    pub engine: basalt::Options,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            dir: PathBuf::from("basalt-data"),
+            listen: SocketAddr::from(([127, 0, 0, 1], 6379)),
+            unprotected: false,
+            sync: SyncPolicy::Always,
+            max_clients: 10_000,
+            max_bulk_bytes: 512 << 20,
+            max_request_bytes: 1 << 30,
+            reply_soft_bytes: 1 << 20,
+            reply_hard_bytes: 1 << 30,
+            client_memory_bytes: 2 << 30,
+            drain: Duration::from_secs(5),
+            engine: basalt::Options::default(),
+        }
+    }
+}
+
+impl ServerOptions {
+    /// Checks that values are inside their documented ranges.
+    pub fn validate(&self) -> Result<()> {
+        if !self.listen.ip().is_loopback() && !self.unprotected {
+            return Err(Error::invalid(format!(
+                "refusing to listen on {}: there is no password yet, so everyone who reaches this address could read and erase the data; use --listen 127.0.0.1:{} or allow it with --unprotected",
+                self.listen,
+                self.listen.port()
+            )));
+        }
+        let largest = basalt::lsm::MAX_VALUE_LEN as u64 - 16;
+        if !(1 << 10..=largest).contains(&self.max_bulk_bytes) {
+            return Err(Error::invalid(format!(
+                "the longest argument is set to {} bytes, allowed are 1024 to {largest}",
+                self.max_bulk_bytes
+            )));
+        }
+        if self.max_request_bytes < self.max_bulk_bytes || self.max_request_bytes > 1 << 30 {
+            return Err(Error::invalid(format!(
+                "the longest request is set to {} bytes, allowed are the longest argument ({}) to {}",
+                self.max_request_bytes,
+                self.max_bulk_bytes,
+                1 << 30
+            )));
+        }
+        if self.max_clients == 0 {
+            return Err(Error::invalid("at least one client must be allowed"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            bulk_bytes: self.max_bulk_bytes,
+            request_bytes: self.max_request_bytes + 64,
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! What the server needs of a store, as a narrow trait, and the engine behind it.
+//!
+//! The seam exists so that the command layer and the event loop can be tested against a store in memory whose commits
+//! a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
+
+use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
+use basalt::{
+    Bytes, CompactionFilter, Db, Env, Family, FilterContext, FilterDecision, Options, ReadOptions,
+    Result, Snapshot, WriteBatch, WriteOptions,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The one database served so far.
+pub(crate) const DATABASE: u16 = 0;
+
+/// A Redis value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub data_type: DataType,
+    /// A string's bytes.
+    pub data: Bytes,
+    /// When it ends, ms since 1970.
+    pub expire_at_ms: Option<u64>,
+}
+
+/// One write of an epoch.
+#[derive(Debug, Clone)]
+pub(crate) enum Write {
+    Put { key: Bytes, value: Value },
+    Delete { key: Bytes },
+    Generation { generation: u32 },
+}
+
+/// Called once with a commit's result, on any thread; must not block.
+pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Sees engine key, encoded value and expiry of an entry; false ends the scan.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8], Option<u64>) -> bool + 'a;
+
+/// The store as of one moment.
+pub(crate) trait View: Send {
+    /// Visits the live entries of `redis.keys` in `[from, to)` in order.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()>;
+    /// The last live key in `[from, to)`.
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>>;
+}
+
+/// See the module.
+pub(crate) trait Store: Send + Sync {
+    /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry of the others.
+    fn get(&self, key: &[u8]) -> Result<Option<Value>>;
+    /// Many values' data in one batch of reads; other types than strings count as absent.
+    fn get_strings(&self, keys: &[Bytes]) -> Vec<Result<Option<Bytes>>>;
+    /// Pins the present moment.
+    fn view(&self) -> Box<dyn View>;
+    /// Queues writes to be committed together. Submissions take effect in order.
+    fn submit(&self, writes: &[Write], sync: bool, done: Done);
+    /// Makes every acknowledged write survive a power cut. Blocks.
+    fn sync(&self) -> Result<()>;
+    /// The current generation of the database, as of open.
+    fn generation(&self) -> Result<u32>;
+    /// From here on compactions may drop what is older than this generation, which is durable.
+    fn retire_below(&self, generation: u32);
+    /// Compacts away what is older than the current generation. Blocks, possibly for long.
+    fn reclaim(&self) -> Result<()>;
+    /// Shape and counters.
+    fn stats(&self) -> basalt::lsm::Stats;
+    /// Ends it. Later calls fail with `Closed`.
+    fn close(&self) -> Result<()>;
+}
+
+/// Drops what flushed generations left behind. It only ever knows generations whose record is durable, so a flush
+/// that a crash takes back has lost nothing.
+struct RetiredGenerations(Arc<AtomicU32>);
+
+impl CompactionFilter for RetiredGenerations {
+    fn name(&self) -> &str {
+        "redis.generations"
+    }
+    fn filter(&self, _: &FilterContext<'_>, key: &[u8], _: &[u8]) -> FilterDecision {
+        match layout::decode_key(key) {
+            Some((DATABASE, generation, _)) if generation < self.0.load(Ordering::Acquire) => {
+                FilterDecision::Remove
+            }
+            _ => FilterDecision::Keep,
+        }
+    }
+}
+
+/// The engine.
+pub(crate) struct DbStore {
+    db: Db,
+    keys: Family,
+    retired: Arc<AtomicU32>,
+}
+
+impl DbStore {
+    /// Opens the store in `dir`, making families and catalog when they are missing.
+    pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
+        let retired = Arc::new(AtomicU32::new(0));
+        let db = Db::open(env, dir, with_families(options, &retired))?;
+        let keys = ensure_family(&db, KEYS_FAMILY)?;
+        ensure_family(&db, ELEMENTS_FAMILY)?;
+        let layout_key = layout::layout_key();
+        match db.get(&keys, &layout_key, &ReadOptions::default())? {
+            Some(record) => layout::check_layout(&record)?,
+            None => {
+                db.put(
+                    &keys,
+                    &layout_key,
+                    &layout::encode_layout(),
+                    &WriteOptions::SYNC,
+                )?;
+            }
+        }
+        let store = DbStore { db, keys, retired };
+        store.retire_below(Store::generation(&store)?);
+        Ok(store)
+    }
+
+    fn decode(value: Bytes, expire_at_ms: Option<u64>) -> Result<Value> {
+        Ok(Value {
+            data_type: layout::value_type(&value)?,
+            data: value.slice(1..),
+            expire_at_ms,
+        })
+    }
+}
+
+/// Adds what the server's families need to the options a store is opened with. Whoever else opens a server's store for
+/// writing should do the same, or flushed data stays until the server's own compactions meet it.
+fn with_families(mut options: Options, retired: &Arc<AtomicU32>) -> Options {
+    for name in [KEYS_FAMILY, ELEMENTS_FAMILY] {
+        let mut family = options.family(name).clone();
+        family.compaction_filter = Some(Arc::new(RetiredGenerations(retired.clone())));
+        options.families.insert(name.to_string(), family);
+    }
+    options
+}
+
+fn ensure_family(db: &Db, name: &str) -> Result<Family> {
+    match db.family(name) {
+        Some(f) => Ok(f),
+        None => db.create_family(name, Default::default()),
+    }
+}
+
+impl Store for DbStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        match self
+            .db
+            .get_with_expiry(&self.keys, key, &ReadOptions::default())?
+        {
+            Some(v) => DbStore::decode(v.value, v.expire_at_ms).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn get_strings(&self, keys: &[Bytes]) -> Vec<Result<Option<Bytes>>> {
+        let list: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&self.keys, &k[..])).collect();
+        self.db
+            .multi_get(&list, &ReadOptions::default())
+            .into_iter()
+            .map(|r| match r? {
+                Some(v) if layout::value_type(&v)? == DataType::String => Ok(Some(v.slice(1..))),
+                _ => Ok(None),
+            })
+            .collect()
+    }
+
+    fn view(&self) -> Box<dyn View> {
+        Box::new(DbView {
+            db: self.db.clone(),
+            keys: self.keys.clone(),
+            snapshot: self.db.snapshot(),
+        })
+    }
+
+    fn submit(&self, writes: &[Write], sync: bool, done: Done) {
+        let mut batch = WriteBatch::new();
+        for w in writes {
+            let added = match w {
+                Write::Put { key, value } => batch.put_headed(
+                    &self.keys,
+                    key,
+                    &STRING_HEADER,
+                    &value.data,
+                    value.expire_at_ms,
+                ),
+                Write::Delete { key } => batch.delete(&self.keys, key),
+                Write::Generation { generation } => batch.put(
+                    &self.keys,
+                    &layout::generation_key(DATABASE),
+                    &generation.to_le_bytes(),
+                ),
+            };
+            if let Err(e) = added {
+                return done(Err(e));
+            }
+        }
+        self.db
+            .submit(batch, &WriteOptions { sync })
+            .on_complete(move |r| done(r.map(|_| ())));
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.db.sync()
+    }
+
+    fn generation(&self) -> Result<u32> {
+        let key = layout::generation_key(DATABASE);
+        match self.db.get(&self.keys, &key, &ReadOptions::default())? {
+            Some(record) => layout::decode_generation(&record),
+            None => Ok(0),
+        }
+    }
+
+    fn retire_below(&self, generation: u32) {
+        self.retired.fetch_max(generation, Ordering::AcqRel);
+    }
+
+    fn reclaim(&self) -> Result<()> {
+        let current = self.retired.load(Ordering::Acquire);
+        let from = layout::key_prefix(DATABASE, 0);
+        let to = layout::key_prefix(DATABASE, current);
+        let mut left = false;
+        self.view().scan(&from, &to, &mut |_, _, _| {
+            left = true;
+            false
+        })?;
+        if left {
+            self.db.compact_range(&self.keys, Some(&from), Some(&to))?;
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> basalt::lsm::Stats {
+        self.db.stats()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.db.clone().close()
+    }
+}
+
+struct DbView {
+    db: Db,
+    keys: Family,
+    snapshot: Snapshot,
+}
+
+impl DbView {
+    fn options(&self, from: &[u8], to: &[u8]) -> ReadOptions {
+        ReadOptions {
+            snapshot: Some(self.snapshot.clone()),
+            lower_bound: Some(from.to_vec()),
+            upper_bound: Some(to.to_vec()),
+            fill_cache: false,
+        }
+    }
+}
+
+impl View for DbView {
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let mut it = self.db.iter(&self.keys, &self.options(from, to))?;
+        it.seek_to_first()?;
+        while it.valid() && visit(it.key(), it.value(), it.expire_at_ms()) {
+            it.next()?;
+        }
+        Ok(())
+    }
+
+    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+        if from >= to {
+            return Ok(None);
+        }
+        let mut it = self.db.iter(&self.keys, &self.options(from, to))?;
+        it.seek_to_last()?;
+        Ok(it.valid().then(|| it.key().to_vec()))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod memory {
+    //! A store in memory whose commits wait until a test releases or fails them.
+
+    use super::*;
+    use basalt::{Error, ErrorKind};
+    use parking_lot::Mutex;
+    use std::collections::{BTreeMap, VecDeque};
+
+    type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
+
+    #[derive(Default)]
+    pub struct State {
+        pub entries: Entries,
+        pub generation: u32,
+        pub held: VecDeque<(Vec<Write>, bool, Done)>,
+        pub hold: bool,
+        pub submissions: Vec<(usize, bool)>,
+        pub fail_reads: bool,
+        pub retired: u32,
+        pub closed: bool,
+    }
+
+    /// Commits at once unless told to hold.
+    #[derive(Clone, Default)]
+    pub struct MemoryStore(pub Arc<Mutex<State>>);
+
+    impl State {
+        fn apply(&mut self, writes: &[Write]) {
+            for w in writes {
+                match w {
+                    Write::Put { key, value } => {
+                        let v = [&STRING_HEADER[..], &value.data].concat();
+                        self.entries.insert(key.to_vec(), (v, value.expire_at_ms));
+                    }
+                    Write::Delete { key } => {
+                        self.entries.remove(&key[..]);
+                    }
+                    Write::Generation { generation } => self.generation = *generation,
+                }
+            }
+        }
+    }
+
+    impl MemoryStore {
+        pub fn hold(&self, hold: bool) {
+            self.0.lock().hold = hold;
+        }
+        pub fn held(&self) -> usize {
+            self.0.lock().held.len()
+        }
+        /// Ends the `index`-th held commit.
+        pub fn release(&self, index: usize, result: Result<()>) {
+            let mut s = self.0.lock();
+            let (writes, _, done) = s.held.remove(index).expect("a held commit");
+            if result.is_ok() {
+                s.apply(&writes);
+            }
+            drop(s);
+            done(result);
+        }
+    }
+
+    impl Store for MemoryStore {
+        fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+            let s = self.0.lock();
+            if s.fail_reads {
+                return Err(Error::new(ErrorKind::Io, "the disk is gone"));
+            }
+            Ok(match s.entries.get(key) {
+                Some((v, expire)) => Some(DbStore::decode(v.clone().into(), *expire)?),
+                None => None,
+            })
+        }
+        fn get_strings(&self, keys: &[Bytes]) -> Vec<Result<Option<Bytes>>> {
+            keys.iter()
+                .map(|k| Ok(self.get(k)?.map(|v| v.data)))
+                .collect()
+        }
+        fn view(&self) -> Box<dyn View> {
+            Box::new(MemoryView(self.0.lock().entries.clone()))
+        }
+        fn submit(&self, writes: &[Write], sync: bool, done: Done) {
+            let mut s = self.0.lock();
+            s.submissions.push((writes.len(), sync));
+            if s.hold {
+                s.held.push_back((writes.to_vec(), sync, done));
+                return;
+            }
+            s.apply(writes);
+            drop(s);
+            done(Ok(()));
+        }
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+        fn generation(&self) -> Result<u32> {
+            Ok(self.0.lock().generation)
+        }
+        fn retire_below(&self, generation: u32) {
+            self.0.lock().retired = generation;
+        }
+        fn reclaim(&self) -> Result<()> {
+            let mut s = self.0.lock();
+            let to = layout::key_prefix(DATABASE, s.retired).to_vec();
+            s.entries.retain(|k, _| *k >= to);
+            Ok(())
+        }
+        fn stats(&self) -> basalt::lsm::Stats {
+            Default::default()
+        }
+        fn close(&self) -> Result<()> {
+            self.0.lock().closed = true;
+            Ok(())
+        }
+    }
+
+    struct MemoryView(Entries);
+
+    impl View for MemoryView {
+        fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+            for (k, (v, expire)) in self.0.range(from.to_vec()..to.to_vec()) {
+                if !visit(k, v, *expire) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+            let mut range = self.0.range(from.to_vec()..to.to_vec());
+            Ok(range.next_back().map(|(k, _)| k.clone()))
+        }
+    }
+}
