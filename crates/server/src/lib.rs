@@ -3,5 +3,6 @@
 #![deny(missing_docs)]
 
 pub mod glob;
+pub mod layout;
 pub mod number;
 pub mod resp;
