@@ -52,10 +52,12 @@ impl Failure {
     pub fn store(dir: &Path, e: basalt::Error) -> Failure {
         let dir = dir.display();
         Failure::new(match e.kind() {
-            ErrorKind::Busy => format!(
-                "the store in {dir} is in use ({}); ask the running server with `redis-cli INFO`, or stop it and try again",
-                holder(&e)
-            ),
+            ErrorKind::Busy => match holder(&e.to_string()) {
+                Some(holder) => format!(
+                    "the store in {dir} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
+                ),
+                None => format!("{e}; try again in a moment"),
+            },
             ErrorKind::NotFound => format!(
                 "there is no store in {dir} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
             ),
@@ -74,9 +76,34 @@ impl Failure {
     }
 }
 
-/// Who holds the lock, without the words that the sentence says already.
-fn holder(e: &basalt::Error) -> String {
-    let text = e.to_string();
-    let text = text.strip_prefix("busy: ").unwrap_or(&text);
-    text.to_string()
+/// Who holds the store's lock, out of the filesystem's words for it: `process 12 (basalt serve)`.
+fn holder(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("in use by ")?;
+    // A command line can hold anything; the advice that follows the holder is the last thing said.
+    Some(
+        rest.split_once("); ")
+            .map_or(rest, |(h, _)| &rest[..h.len() + 1]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_store_names_its_holder_once() {
+        let e = basalt::Error::new(
+            ErrorKind::Busy,
+            "the store is in use by process 12 (basalt serve); stop it, or use another directory",
+        );
+        let Failure::Told(text, code) = Failure::store(Path::new("d"), e) else {
+            panic!("it is told");
+        };
+        assert_eq!(
+            text,
+            "the store in d is in use by process 12 (basalt serve); ask a running server with `redis-cli INFO`, or stop it and try again"
+        );
+        assert_eq!(code, NOT_DONE);
+        assert_eq!(holder("busy: budget used up"), None);
+    }
 }

@@ -209,7 +209,7 @@ impl Report {
             (
                 "amplification",
                 &[
-                    ("space, logs included", number(self.space_amp())),
+                    ("space, at most", number(self.space_amp())),
                     (
                         "write, since open",
                         number(ratio(self.device_bytes_written(), e.user_bytes_written)),
@@ -223,7 +223,7 @@ impl Report {
                     (
                         "tables",
                         format!(
-                            "{} in {} files",
+                            "{} in {} tables",
                             human_bytes(self.table_bytes()),
                             e.table_files
                         ),

@@ -74,7 +74,7 @@ fn a_client_and_the_tools_see_the_same_entries() {
     );
     assert_eq!(server.ask(&[b"SET", b"", b"empty key"], 5), b"+OK\r\n");
     s.run("get", ["from-tool"])
-        .fails(2, &["in use", "pid", "redis-cli INFO", "stop it"]);
+        .fails(2, &["in use by process", "redis-cli INFO", "stop it"]);
     s.run("check", [""; 0]).fails(2, &["in use"]);
     server.signal(rustix::process::Signal::TERM);
     let ran = ended(server.child);
