@@ -1,8 +1,4 @@
 //! `basalt serve` and the tools over one store: what a Redis client sets the tools read, and the other way round.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "tests start processes and connect by hand"
-)]
 
 mod harness;
 use basalt::env::Clock;
