@@ -15,11 +15,13 @@ mod open;
 mod read;
 mod repair;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use check::VerifyReport;
 pub use commit::Ticket;
 pub use read::Snapshot;
-pub use repair::RepairReport;
+pub use repair::{KeyRange, Loss, RepairReport};
 pub use stats::{FamilyStats, LevelStats, Stats};
 
 use crate::batch::WriteBatch;
@@ -67,6 +69,14 @@ impl Family {
     }
     pub(crate) fn store(&self) -> u64 {
         self.store
+    }
+    #[cfg(test)]
+    pub(crate) fn of_no_store(id: u32) -> Family {
+        Family {
+            id,
+            store: 0,
+            name: "".into(),
+        }
     }
 }
 
