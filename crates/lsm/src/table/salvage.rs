@@ -167,6 +167,9 @@ pub fn salvage(
     }
     let end = footer.as_ref().map_or(size, |f| f.data_end);
     walk.data(HEADER_LEN as u64, end, &handles)?;
+    if let Some(known) = known.size.filter(|n| *n > size) {
+        walk.lose(size..known, "the file ends here");
+    }
     Ok(walk.out)
 }
 
@@ -373,7 +376,11 @@ impl Walk<'_> {
             self.cursor.next().map_err(at)?;
         }
         let Some(first) = first else {
-            return Err(Error::corruption(path, offset, "data block without entries"));
+            return Err(Error::corruption(
+                path,
+                offset,
+                "data block without entries",
+            ));
         };
         for part in self.out.lost.iter_mut().rev() {
             if part.to.is_some() {
@@ -434,7 +441,9 @@ fn raw_len(method: u8, stored: &[u8]) -> Option<usize> {
                 let mut out = vec![0; room];
                 match lz4_flex::block::decompress_into(stored, &mut out) {
                     Ok(n) => return Some(n),
-                    Err(_) if room < MAX_COMPRESSED_RAW => room = (room * 4).min(MAX_COMPRESSED_RAW),
+                    Err(_) if room < MAX_COMPRESSED_RAW => {
+                        room = (room * 4).min(MAX_COMPRESSED_RAW)
+                    }
                     Err(_) => return None,
                 }
             }

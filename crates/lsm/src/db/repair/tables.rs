@@ -2,8 +2,8 @@
 //! certain.
 
 use super::{KeyRange, Loss, Run};
-use crate::compaction::visibility::Stripes;
 use crate::compaction::table_options;
+use crate::compaction::visibility::Stripes;
 use crate::db::check;
 use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
@@ -106,12 +106,7 @@ impl Run<'_> {
         });
         let walked = match walked {
             Ok(w) => w,
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::Corruption | ErrorKind::InvalidArgument
-                ) =>
-            {
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
                 // Only before the first entry: nothing of it was copied.
                 assert!(builder.is_none(), "salvage gave up halfway: {e}");
                 let len = file.len();
@@ -140,6 +135,12 @@ impl Run<'_> {
                 walked.entries
             ));
             return Ok(());
+        }
+        if walked.lost.is_empty() && missing.is_some() {
+            // Blocks are missing from an index that verifies: their place is not known.
+            let mut loss = all_lost("entries are missing, and every block found verifies".into());
+            loss.entries = missing;
+            self.lose(loss);
         }
         let one = walked.lost.len() == 1;
         for part in walked.lost {
@@ -229,12 +230,7 @@ impl Run<'_> {
                 f.tables.insert(number, (0, meta));
                 Ok(())
             }
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::Corruption | ErrorKind::InvalidArgument
-                ) =>
-            {
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
                 self.salvage_table(0, 0, number, None)
             }
             Err(e) => Err(e),
