@@ -221,12 +221,13 @@ impl Engine {
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
         self.drop_what_left(&mut edit, &files);
-        edit.next_file = Some(self.next_file.load(SeqCst));
-        edit.last_seq = Some(self.visible.load(SeqCst));
-        edit.wall_ms = Some(self.env.clock().wall_ms());
-        let written = self
-            .fresh_manifest_if_due(&mut slot)
-            .and_then(|()| slot.manifest.append(&edit));
+        let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {
+            // After the fresh manifest, which takes a number itself.
+            edit.next_file = Some(self.next_file.load(SeqCst));
+            edit.last_seq = Some(self.visible.load(SeqCst));
+            edit.wall_ms = Some(self.env.clock().wall_ms());
+            slot.manifest.append(&edit)
+        });
         if let Err(e) = written {
             slot.in_doubt.extend(files);
             let e = e.context("recording a change of the tree");

@@ -15,6 +15,8 @@ mod open;
 mod read;
 mod repair;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use check::VerifyReport;
 pub use commit::Ticket;

@@ -1,6 +1,6 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
-//! Rooms: `format` (header, footer, trailers, properties: the persisted numbers), `block` (data blocks), `index`, `filter`,
+//! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
 //! `builder` (writes a file), `reader` (opens one, point lookups), `iter` (cursors and their read-ahead), `verify` (whole-table
 //! walks), `salvage` (what a damaged one still holds). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
@@ -13,6 +13,7 @@ mod filter;
 mod format;
 mod index;
 mod iter;
+mod properties;
 mod reader;
 pub mod salvage;
 #[cfg(test)]
