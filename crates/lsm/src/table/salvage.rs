@@ -7,9 +7,10 @@
 use super::block::BlockCursor;
 use super::format::{
     BLOCK_TRAILER_LEN, BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header,
-    MAX_COMPRESSED_RAW, Properties, block_checksum, context_hash, open_block, u64_at,
+    MAX_COMPRESSED_RAW, block_checksum, context_hash, open_block, u64_at,
 };
 use super::index::IndexBlock;
+use super::properties::Properties;
 use super::reader::read_exact;
 use crate::key::{Cmp, user_key};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
