@@ -6,7 +6,7 @@ use crate::options::FamilyOptions;
 use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableFile;
 use basalt_env::{Env, IoPriority};
-use basalt_fs::Result;
+use basalt_fs::{ErrorKind, Result};
 use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -109,8 +109,12 @@ impl Sink for Outputs<'_> {
             self.grandparents.restart();
             let number = (self.job.new_file_number)();
             let path = self.job.store.path(number);
-            let file = self.job.env.fs().create(&path)?;
-            self.created.paths.push(path.clone());
+            let file = self.job.env.fs().create(&path);
+            // A create that failed may have made the name all the same. A name that was there before is not ours.
+            if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
+                self.created.paths.push(path.clone());
+            }
+            let file = file?;
             let builder = TableBuilder::new(
                 &self.job.env,
                 file,

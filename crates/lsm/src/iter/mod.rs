@@ -3,7 +3,7 @@
 mod level;
 mod merge;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod user;
 
 pub use level::LevelIter;

@@ -134,8 +134,9 @@ pub(crate) fn random_key(r: &Random, spread: u64) -> Vec<u8> {
     k
 }
 
-/// All versions: user key -> seq -> (kind, payload).
-pub(crate) type History = Vec<(Vec<u8>, SeqNo, Kind, Vec<u8>)>;
+/// One version: user key, sequence number, kind, payload.
+pub(crate) type Version = (Vec<u8>, SeqNo, Kind, Vec<u8>);
+pub(crate) type History = Vec<Version>;
 
 pub(crate) fn random_history(r: &Random, n: u64, spread: u64) -> History {
     let hot = random_key(r, spread);
@@ -160,7 +161,7 @@ pub(crate) fn random_history(r: &Random, n: u64, spread: u64) -> History {
         .collect()
 }
 
-pub(crate) fn encode(e: &(Vec<u8>, SeqNo, Kind, Vec<u8>)) -> (Vec<u8>, Bytes) {
+pub(crate) fn encode(e: &Version) -> (Vec<u8>, Bytes) {
     (
         internal_key(&e.0, pack_trailer(e.1, e.2)),
         Bytes::copy_from_slice(&e.3),
@@ -170,11 +171,11 @@ pub(crate) fn encode(e: &(Vec<u8>, SeqNo, Kind, Vec<u8>)) -> (Vec<u8>, Bytes) {
 /// What a reader must see: live keys in `cmp` order with value and expiry.
 pub(crate) fn visible(
     cmp: &Cmp,
-    history: &[(Vec<u8>, SeqNo, Kind, Vec<u8>)],
+    history: &[Version],
     seq: SeqNo,
     now_ms: u64,
 ) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
-    let mut newest: BTreeMap<&[u8], &(Vec<u8>, SeqNo, Kind, Vec<u8>)> = BTreeMap::new();
+    let mut newest: BTreeMap<&[u8], &Version> = BTreeMap::new();
     for e in history.iter().filter(|e| e.1 <= seq) {
         let slot = newest.entry(&e.0).or_insert(e);
         if slot.1 < e.1 {
@@ -210,7 +211,7 @@ fn deal(r: &Random, cmp: &Cmp, history: &History) -> Vec<Box<dyn InternalIter>> 
 
 #[test]
 fn merged_cursor_walks_like_one_sorted_list() {
-    seeds("merged_cursor_walks_like_one_sorted_list", 1500, |seed| {
+    seeds("merged_cursor_walks_like_one_sorted_list", 5000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let history = random_history(&r, r.below(60), 4);
@@ -341,77 +342,81 @@ fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
 
 #[test]
 fn user_cursor_walks_like_a_map_of_live_keys() {
-    seeds("user_cursor_walks_like_a_map_of_live_keys", 3000, |seed| {
-        let r = Random::from_seed(seed);
-        let cmp = random_cmp(&r);
-        let spread = 1 + r.below(4);
-        let history = random_history(&r, r.below(120), spread);
-        let seq = if r.one_in(2) {
-            MAX_SEQ
-        } else {
-            r.below(history.len() as u64 + 1)
-        };
-        let now_ms = r.below(100);
-        let bound = |r: &Random| r.one_in(2).then(|| random_key(r, spread + 1));
-        let (lower, upper) = (bound(&r), bound(&r));
-        let model: Vec<_> = visible(&cmp, &history, seq, now_ms)
-            .into_iter()
-            .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
-            .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
-            .collect();
-        let view = View {
-            seq,
-            lower,
-            upper,
-            now_ms,
-        };
-        let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
-        let mut u = UserIter::new(m, cmp.clone(), view, Vec::new());
-        assert!(!u.valid());
-        let mut at: Option<usize> = None;
-        for _ in 0..60 {
-            let target = random_key(&r, spread + 1);
-            match (r.below(12), at) {
-                (0, _) => {
-                    u.seek_to_first().unwrap();
-                    at = Some(0);
+    seeds(
+        "user_cursor_walks_like_a_map_of_live_keys",
+        10_000,
+        |seed| {
+            let r = Random::from_seed(seed);
+            let cmp = random_cmp(&r);
+            let spread = 1 + r.below(4);
+            let history = random_history(&r, r.below(120), spread);
+            let seq = if r.one_in(2) {
+                MAX_SEQ
+            } else {
+                r.below(history.len() as u64 + 1)
+            };
+            let now_ms = r.below(100);
+            let bound = |r: &Random| r.one_in(2).then(|| random_key(r, spread + 1));
+            let (lower, upper) = (bound(&r), bound(&r));
+            let model: Vec<_> = visible(&cmp, &history, seq, now_ms)
+                .into_iter()
+                .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
+                .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
+                .collect();
+            let view = View {
+                seq,
+                lower,
+                upper,
+                now_ms,
+            };
+            let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
+            let mut u = UserIter::new(m, cmp.clone(), view, Vec::new());
+            assert!(!u.valid());
+            let mut at: Option<usize> = None;
+            for _ in 0..60 {
+                let target = random_key(&r, spread + 1);
+                match (r.below(12), at) {
+                    (0, _) => {
+                        u.seek_to_first().unwrap();
+                        at = Some(0);
+                    }
+                    (1, _) => {
+                        u.seek_to_last().unwrap();
+                        at = model.len().checked_sub(1);
+                    }
+                    (2, _) => {
+                        u.seek(&target).unwrap();
+                        at = Some(model.partition_point(|e| cmp.user(&e.0, &target).is_lt()));
+                    }
+                    (3, _) => {
+                        u.seek_for_prev(&target).unwrap();
+                        at = model
+                            .partition_point(|e| cmp.user(&e.0, &target).is_le())
+                            .checked_sub(1);
+                    }
+                    (4..=7, Some(i)) => {
+                        u.next().unwrap();
+                        at = Some(i + 1);
+                    }
+                    (_, Some(i)) => {
+                        u.prev().unwrap();
+                        at = i.checked_sub(1);
+                    }
+                    (_, None) => {}
                 }
-                (1, _) => {
-                    u.seek_to_last().unwrap();
-                    at = model.len().checked_sub(1);
+                at = at.filter(|&i| i < model.len());
+                assert_eq!(u.valid(), at.is_some());
+                if let Some(i) = at {
+                    let pinned = u.pinned_value();
+                    assert_eq!(
+                        (u.key(), u.value(), u.expire_at_ms()),
+                        (&model[i].0[..], &model[i].1[..], model[i].2)
+                    );
+                    assert_eq!(pinned.as_ptr(), u.value().as_ptr());
                 }
-                (2, _) => {
-                    u.seek(&target).unwrap();
-                    at = Some(model.partition_point(|e| cmp.user(&e.0, &target).is_lt()));
-                }
-                (3, _) => {
-                    u.seek_for_prev(&target).unwrap();
-                    at = model
-                        .partition_point(|e| cmp.user(&e.0, &target).is_le())
-                        .checked_sub(1);
-                }
-                (4..=7, Some(i)) => {
-                    u.next().unwrap();
-                    at = Some(i + 1);
-                }
-                (_, Some(i)) => {
-                    u.prev().unwrap();
-                    at = i.checked_sub(1);
-                }
-                (_, None) => {}
             }
-            at = at.filter(|&i| i < model.len());
-            assert_eq!(u.valid(), at.is_some());
-            if let Some(i) = at {
-                let pinned = u.pinned_value();
-                assert_eq!(
-                    (u.key(), u.value(), u.expire_at_ms()),
-                    (&model[i].0[..], &model[i].1[..], model[i].2)
-                );
-                assert_eq!(pinned.as_ptr(), u.value().as_ptr());
-            }
-        }
-    });
+        },
+    );
 }
 
 #[test]

@@ -200,6 +200,10 @@ impl UserIter {
     }
 
     /// To the next key. Requires `valid`.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a cursor in the field's words; it lends keys, which Iterator cannot"
+    )]
     pub fn next(&mut self) -> Result<()> {
         match self.state {
             State::Invalid => panic!("next on an iterator that is not positioned"),

@@ -1,0 +1,365 @@
+//! Merging real tables on a simulated disk: results, sub-ranges, failing calls, damage.
+
+use super::*;
+use crate::FamilyOptions;
+use crate::compaction::{
+    Job, Outcome, PickContext, Plan, combine, pick, run, subranges, table_options,
+};
+use crate::iter::tests::{encode, random_cmp, random_history, seeds, visible};
+use crate::iter::{InternalIter, LevelIter};
+use crate::table::{ReadPattern, TableBuilder};
+use crate::version::FamilyVersion;
+use basalt_env::{IoPriority, Random};
+use basalt_fs::fault::{Fault, FaultKind};
+use basalt_fs::{ErrorKind, FaultFs, FileSystem, OpKind, When};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+struct Room {
+    sim: Arc<SimFs>,
+    faults: Arc<FaultFs>,
+    env: Env,
+    store: Arc<TableStore>,
+    options: FamilyOptions,
+    next: AtomicU64,
+}
+
+impl Room {
+    fn new(cmp: Cmp, table_bytes: u64) -> Room {
+        let sim = SimFs::new(SimOptions::default());
+        sim.create_dir(Path::new("store")).unwrap();
+        let faults = FaultFs::new(sim.clone(), 1);
+        let env = Env::builder(faults.clone()).stepped().seed(1).build();
+        Room {
+            store: TableStore::new(&env, Path::new("store"), 1),
+            sim,
+            faults,
+            env,
+            options: FamilyOptions {
+                comparator: cmp,
+                block_bytes: 128,
+                table_bytes,
+                base_level_bytes: 1024,
+                l0_compaction_trigger: 1,
+                ..FamilyOptions::default()
+            },
+            next: AtomicU64::new(1),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn write(&self, mut entries: Entries) -> Arc<TableFile> {
+        let cmp = &self.options.comparator;
+        entries.sort_by(|a, b| cmp.internal(&a.0, &b.0));
+        let number = self.number();
+        let path = self.store.path(number);
+        let mut b = TableBuilder::new(
+            &self.env,
+            self.env.fs().create(&path).unwrap(),
+            &path,
+            self.env.random().next_u128(),
+            table_options(&self.options, false),
+            IoPriority::High,
+        );
+        for (k, v) in &entries {
+            b.add(k, v).unwrap();
+        }
+        self.store.table(number, b.finish().unwrap(), cmp.clone())
+    }
+
+    fn read(&self, tables: &[Arc<TableFile>]) -> Entries {
+        let mut out = Entries::new();
+        for t in tables {
+            let mut i = t.reader().unwrap().iter(ReadPattern::Uncached);
+            i.seek_to_first().unwrap();
+            while i.valid() {
+                out.push((i.key().to_vec(), i.pinned_value()));
+                i.next().unwrap();
+            }
+        }
+        out
+    }
+
+    fn plan(&self, version: &FamilyVersion) -> Plan {
+        let plan = pick(&PickContext {
+            family: 0,
+            version,
+            options: &self.options,
+            now_ms: 50,
+            oldest_snapshot: 0,
+        });
+        plan.expect("level 0 is due")
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        snapshots: &[SeqNo],
+        range: Option<crate::compaction::KeyRange>,
+    ) -> Result<Outcome> {
+        let cancelled = AtomicBool::new(false);
+        run(&Job {
+            env: self.env.clone(),
+            store: self.store.clone(),
+            plan,
+            options: &self.options,
+            family: "default",
+            snapshots,
+            now_ms: 50,
+            new_file_number: &|| self.number(),
+            cancelled: &cancelled,
+            range,
+        })
+    }
+
+    fn tables(&self, outcome: &Outcome) -> Vec<Arc<TableFile>> {
+        let cmp = &self.options.comparator;
+        outcome
+            .outputs
+            .iter()
+            .map(|(n, m)| self.store.table(*n, m.clone(), cmp.clone()))
+            .collect()
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = self.sim.list(Path::new("store")).unwrap();
+        entries.into_iter().map(|e| e.name).collect()
+    }
+}
+
+/// A tree of a random history: the older half in level 6, the rest in overlapping tables of level 0.
+fn random_tree(room: &Room, r: &Random, history: &History) -> FamilyVersion {
+    let cmp = room.options.comparator.clone();
+    let mut v = FamilyVersion::empty(cmp.clone());
+    let half = history.len() / 2;
+    let mut old: Vec<_> = history[..half].iter().map(encode).collect();
+    old.sort_by(|a, b| cmp.internal(&a.0, &b.0));
+    let mut part = Entries::new();
+    for (i, e) in old.iter().enumerate() {
+        part.push(e.clone());
+        let ends = old
+            .get(i + 1)
+            .is_none_or(|n| cmp.user(user_key(&n.0), user_key(&e.0)).is_ne());
+        if ends && (i + 1 == old.len() || r.one_in(4)) {
+            v.insert(6, room.write(std::mem::take(&mut part)));
+        }
+    }
+    let mut rest = &history[half..];
+    while !rest.is_empty() {
+        let n = (1 + r.below(40) as usize).min(rest.len());
+        v.insert(0, room.write(rest[..n].iter().map(encode).collect()));
+        rest = &rest[n..];
+    }
+    v.check().unwrap();
+    v
+}
+
+#[test]
+fn merged_files_read_the_same_whole_and_in_ranges() {
+    let mut split = 0;
+    seeds("merged_files_read_the_same", 60, |seed| {
+        let r = Random::from_seed(seed);
+        let cmp = random_cmp(&r);
+        let room = Room::new(cmp.clone(), 1024);
+        let history = random_history(&r, 100 + r.below(400), 2 + r.below(4));
+        let v = random_tree(&room, &r, &history);
+        let mut snapshots: Vec<SeqNo> = (0..r.below(4))
+            .map(|_| r.below(history.len() as u64))
+            .collect();
+        snapshots.sort_unstable();
+        snapshots.dedup();
+        let plan = room.plan(&v);
+        if plan.trivial_move {
+            return;
+        }
+        let inputs = decode(&room.read(&plan.input_tables().cloned().collect::<Vec<_>>()));
+
+        let whole = room.run(&plan, &snapshots, None).unwrap();
+        assert_eq!(whole.entries_in, inputs.len() as u64);
+        assert_eq!(whole.bytes_read, plan.input_bytes());
+        let tables = room.tables(&whole);
+        let entries = room.read(&tables);
+        for seq in snapshots.iter().copied().chain([MAX_SEQ]) {
+            assert_eq!(
+                visible(&cmp, &decode(&entries), seq, 50),
+                visible(&cmp, &inputs, seq, 50),
+                "snapshot {seq}"
+            );
+        }
+        // The outputs fit a level, and a cursor over it sees what they hold.
+        let mut level = FamilyVersion::empty(cmp.clone());
+        for t in &tables {
+            t.reader().unwrap().verify(&t.meta).unwrap();
+            level.insert(6, t.clone());
+        }
+        level.check().unwrap();
+        let mut cursor = LevelIter::new(tables, cmp.clone(), ReadPattern::Cached);
+        cursor.seek_to_first().unwrap();
+        for e in &entries {
+            assert_eq!((cursor.key(), cursor.value()), (&e.0[..], &e.1[..]));
+            cursor.next().unwrap();
+        }
+        assert!(!cursor.valid());
+        cursor.seek_to_last().unwrap();
+        for e in entries.iter().rev() {
+            assert_eq!(cursor.key(), &e.0[..]);
+            cursor.prev().unwrap();
+        }
+        for _ in 0..20 {
+            let e = &entries[r.below(entries.len() as u64) as usize];
+            let target = internal_key(user_key(&e.0), pack_trailer(r.below(500), Kind::Put));
+            cursor.seek(&target).unwrap();
+            let at = entries.partition_point(|x| cmp.internal(&x.0, &target).is_lt());
+            assert_eq!(cursor.valid(), at < entries.len());
+            if cursor.valid() {
+                assert_eq!(cursor.key(), &entries[at].0[..]);
+            }
+            cursor.seek_for_prev(&target).unwrap();
+            let at = entries.partition_point(|x| cmp.internal(&x.0, &target).is_le());
+            assert_eq!(cursor.valid(), at > 0);
+            if cursor.valid() {
+                assert_eq!(cursor.key(), &entries[at - 1].0[..]);
+            }
+        }
+
+        // Sub-ranges together make the same entries.
+        let ranges = subranges(&cmp, &plan, 512, 4);
+        split += usize::from(ranges.len() > 1);
+        let parts = ranges
+            .into_iter()
+            .map(|range| room.run(&plan, &snapshots, Some(range)).unwrap())
+            .collect();
+        let union = combine(&plan, parts).unwrap();
+        assert_eq!(room.read(&room.tables(&union)), entries);
+        assert_eq!(
+            (union.entries_in, union.entries_out, union.expired),
+            (whole.entries_in, whole.entries_out, whole.expired)
+        );
+    });
+    println!("split={split}");
+    assert!(split > 0 || std::env::var("BASALT_SEED").is_ok());
+}
+
+#[test]
+fn a_failing_call_ends_the_merge_and_leaves_no_file() {
+    let r = Random::from_seed(3);
+    let history = random_history(&r, 400, 5);
+    let (mut runs, mut k) = (0, 0);
+    loop {
+        k += 1;
+        let mut struck = 0;
+        for (op, kind) in [
+            (OpKind::Open, FaultKind::Eio),
+            (OpKind::Read, FaultKind::Eio),
+            (OpKind::Read, FaultKind::BitFlip),
+            (OpKind::Create, FaultKind::Eio),
+            (OpKind::Append, FaultKind::Enospc),
+            (OpKind::Append, FaultKind::ShortWrite),
+            (OpKind::SyncAll, FaultKind::FailedSync),
+        ] {
+            // A fresh room each time: nothing open, nothing cached.
+            let room = Room::new(Cmp::Bytewise, 1024);
+            let v = random_tree(&room, &Random::from_seed(4), &history);
+            let plan = room.plan(&v);
+            let before = room.files();
+            let rule = room.faults.inject(Fault {
+                op: Some(op),
+                path: String::new(),
+                when: When::Nth(k),
+                kind,
+            });
+            let result = room.run(&plan, &[100, 300], None);
+            if room.faults.seen(rule) < k {
+                assert!(result.is_ok());
+                continue;
+            }
+            struck += 1;
+            match result {
+                Err(e) => {
+                    assert_eq!(room.files(), before, "{op:?} {k}: {e}");
+                    assert!(e.path().is_some(), "{op:?} {k}: {e} names no file");
+                }
+                // A bit may fall where nothing is: then the result is right all the same.
+                Ok(outcome) => {
+                    assert_eq!(kind, FaultKind::BitFlip, "{op:?} {k}");
+                    room.faults.clear();
+                    let inputs: Vec<_> = plan.input_tables().cloned().collect();
+                    assert_eq!(
+                        visible(
+                            &Cmp::Bytewise,
+                            &decode(&room.read(&room.tables(&outcome))),
+                            MAX_SEQ,
+                            50
+                        ),
+                        visible(&Cmp::Bytewise, &decode(&room.read(&inputs)), MAX_SEQ, 50)
+                    );
+                }
+            }
+        }
+        if struck == 0 {
+            break;
+        }
+        runs += struck;
+    }
+    println!("failing_calls={runs}");
+    assert!(runs > 50, "only {runs} calls failed");
+}
+
+#[test]
+fn cancellation_leaves_no_file() {
+    let r = Random::from_seed(3);
+    let room = Room::new(Cmp::Bytewise, 1024);
+    let v = random_tree(&room, &r, &random_history(&r, 400, 5));
+    let plan = room.plan(&v);
+    let before = room.files();
+    // Cancelled when the third table is begun: two are finished by then.
+    let cancelled = AtomicBool::new(false);
+    let made = AtomicU64::new(0);
+    let result = run(&Job {
+        env: room.env.clone(),
+        store: room.store.clone(),
+        plan: &plan,
+        options: &room.options,
+        family: "default",
+        snapshots: &[],
+        now_ms: 50,
+        new_file_number: &|| {
+            cancelled.store(made.fetch_add(1, Ordering::SeqCst) == 2, Ordering::SeqCst);
+            room.number()
+        },
+        cancelled: &cancelled,
+        range: None,
+    });
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(made.load(Ordering::SeqCst), 3);
+    assert_eq!(room.files(), before);
+}
+
+#[test]
+fn a_table_with_fewer_entries_than_recorded_is_damage() {
+    let room = Room::new(Cmp::Bytewise, 1 << 20);
+    let e = |k: &str, seq| {
+        let key = internal_key(k.as_bytes(), pack_trailer(seq, Kind::Put));
+        (key, Bytes::from_static(b"v"))
+    };
+    let good = room.write(vec![e("a", 1), e("c", 2)]);
+    let short = room.write(vec![e("b", 3), e("c", 4)]);
+    let mut meta = short.meta.clone();
+    meta.entries += 1;
+    let short = room.store.table(short.number, meta, Cmp::Bytewise);
+    let mut v = FamilyVersion::empty(Cmp::Bytewise);
+    v.insert(0, good);
+    v.insert(0, short.clone());
+    let plan = room.plan(&v);
+    let before = room.files();
+    let error = room.run(&plan, &[], None).unwrap_err();
+    assert!(error.is_corruption());
+    assert_eq!(error.path(), Some(&*short.path()));
+    // In sub-ranges it shows when they are put together.
+    let parts = [(None, Some(b"c".to_vec())), (Some(b"c".to_vec()), None)]
+        .map(|range| room.run(&plan, &[], Some(range)).unwrap());
+    assert!(combine(&plan, parts.to_vec()).unwrap_err().is_corruption());
+    assert!(room.files().len() > before.len());
+}

@@ -1,0 +1,315 @@
+//! The picker's choices, as data: a tree in a few words, and what is picked.
+
+use super::*;
+use crate::FamilyOptions;
+use crate::compaction::{
+    Claim, PickContext, Plan, compaction_debt, level_targets, pick, scores, subranges,
+};
+use crate::options::Compression;
+use crate::version::FamilyVersion;
+use std::sync::atomic::Ordering;
+
+/// A tree from lines such as `L1: 7=a-c*100 8=d-f*50!`: number, range of keys, bytes; `!` is being compacted, `~` all
+/// tombstones, `@` expired long ago.
+fn tree(text: &str) -> FamilyVersion {
+    let store = store();
+    let mut v = FamilyVersion::empty(Cmp::Bytewise);
+    for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
+        let (level, tables) = line.split_once(':').expect("level");
+        let level: usize = level.trim_start_matches('L').parse().expect("level");
+        for word in tables.split_whitespace() {
+            let (number, rest) = word.split_once('=').expect("number");
+            let (range, rest) = rest.split_once('*').expect("size");
+            let (from, to) = range.split_once('-').expect("range");
+            let digits = rest.trim_end_matches(['!', '~', '@']);
+            let mut m = meta(from, to, digits.parse().expect("size"));
+            let number: u64 = number.parse().expect("number");
+            m.max_seq = number * 10;
+            m.min_seq = number * 10 - 5;
+            if rest.contains('~') {
+                m.deletes = m.entries;
+            }
+            if rest.contains('@') {
+                m.soonest_expiry_ms = 1;
+            }
+            let t = store.table(number, m, Cmp::Bytewise);
+            t.compacting.store(rest.contains('!'), Ordering::SeqCst);
+            v.insert(level, t);
+        }
+    }
+    v.check().unwrap();
+    v
+}
+
+fn options() -> FamilyOptions {
+    FamilyOptions {
+        table_bytes: 100,
+        base_level_bytes: 1000,
+        ..FamilyOptions::default()
+    }
+}
+
+fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickContext<'a> {
+    PickContext {
+        family: 4,
+        version,
+        options,
+        now_ms: 10_000_000,
+        oldest_snapshot: MAX_SEQ,
+    }
+}
+
+fn describe(plan: Option<Plan>) -> String {
+    let Some(p) = plan else {
+        return "nothing".to_string();
+    };
+    let mut out = format!("{}:", p.reason.name());
+    for (level, tables) in &p.inputs {
+        let numbers: Vec<_> = tables.iter().map(|t| t.number.to_string()).collect();
+        out += &format!(" L{level}[{}]", numbers.join(" "));
+    }
+    out += &format!(" -> L{}", p.output_level);
+    if p.trivial_move {
+        out += " move";
+    }
+    if p.bottommost {
+        out += " bottom";
+    }
+    out
+}
+
+#[test]
+fn choices() {
+    for (name, text, want) in [
+        ("an empty tree", "", "nothing"),
+        (
+            "level 0 below its trigger",
+            "L0: 3=a-z*100 2=a-z*100 1=a-z*100",
+            "nothing",
+        ),
+        (
+            "a first merge goes to the last level",
+            "L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=a-z*100",
+            "level 0 tables: L0[4 3 2 1] -> L6 bottom",
+        ),
+        (
+            "level 0 by bytes",
+            "L0: 2=a-z*600 1=a-z*600",
+            "level 0 bytes: L0[2 1] -> L6 bottom",
+        ),
+        (
+            "overlap is followed through other tables",
+            "L0: 4=c-e*100 3=x-z*100 2=b-c*100 1=a-b*100
+             L6: 9=d-d*100 8=f-g*100",
+            "level 0 tables: L0[4 2 1] L6[9] -> L6 bottom",
+        ),
+        (
+            "a table that overlaps nothing only moves",
+            "L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=0-1*100",
+            "level 0 tables: L0[1] -> L6 move bottom",
+        ),
+        (
+            "but not when it is tombstones: those end at the bottom",
+            "L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=0-1*100~",
+            "level 0 tables: L0[1] -> L6 bottom",
+        ),
+        (
+            "nor when values in it have expired",
+            "L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=0-1*100@",
+            "level 0 tables: L0[1] -> L6 bottom",
+        ),
+        (
+            "one compaction of level 0 at a time",
+            "L0: 8=p-q*100 7=p-q*100 6=p-q*100 5=p-q*100 4=a-b*100!",
+            "nothing",
+        ),
+        (
+            "nothing when a table below is taken",
+            "L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=a-z*100
+             L6: 9=m-n*100!",
+            "nothing",
+        ),
+        (
+            "too much in level 0: the oldest part goes first",
+            "L0: 4=a-z*1000 3=a-z*1000 2=a-z*1000 1=a-z*1000",
+            "level 0 tables: L0[2 1] -> L6 bottom",
+        ),
+        (
+            "the least overlap for its size goes first",
+            "L5: 11=a-c*600 12=d-f*600 13=g-i*600
+             L6: 21=a-b*3000 22=d-e*3000 23=g-g*500 24=m-z*3000",
+            "level bytes: L5[13] L6[23] -> L6 bottom",
+        ),
+        (
+            "an old table's overlap counts less",
+            "L5: 11=a-c*600 912=d-f*600 913=g-i*600
+             L6: 21=a-b*3000 22=d-e*3000 23=g-g*500 24=m-z*3000",
+            "level bytes: L5[11] L6[21] -> L6 bottom",
+        ),
+        (
+            "taken tables are passed over",
+            "L5: 11=a-c*1200 12=d-f*1200 13=g-i*600!
+             L6: 21=a-b*3000 22=d-e*3100 23=g-g*500! 24=m-z*3000",
+            "level bytes: L5[11] L6[21] -> L6 bottom",
+        ),
+        (
+            "neighbours come along where that costs nothing below",
+            "L5: 11=a-b*600 12=c-d*600
+             L6: 21=a-d*500 24=m-z*9000",
+            "level bytes: L5[11 12] L6[21] -> L6 bottom",
+        ),
+        (
+            "a move with little below",
+            "L4: 1=a-b*600 2=x-z*600
+             L5: 11=n-p*900
+             L6: 21=a-b*500 24=m-z*60000",
+            "level bytes: L4[1] -> L5 move",
+        ),
+        (
+            "no move over too many grandparents",
+            "L4: 1=a-b*1200
+             L5: 11=n-p*900
+             L6: 21=a-a*600 22=b-b*600 24=m-z*60000",
+            "level bytes: L4[1] -> L5",
+        ),
+        (
+            "expired values at the bottom are rewritten in place",
+            "L6: 1=a-b*100@ 2=c-d*100",
+            "expired values: L6[1] -> L6 bottom",
+        ),
+        (
+            "expired values above something go down",
+            "L5: 3=a-b*100@
+             L6: 1=a-b*100 2=c-d*100",
+            "expired values: L5[3] L6[1] -> L6 bottom",
+        ),
+        (
+            "expired values in level 0 too",
+            "L0: 3=a-b*100@
+             L6: 1=a-b*100 2=c-d*100",
+            "expired values: L0[3] L6[1] -> L6 bottom",
+        ),
+        (
+            "tombstones go to what they hide",
+            "L5: 3=a-b*100~ 4=c-d*100
+             L6: 1=a-b*100 2=c-d*100",
+            "tombstones: L5[3] L6[1] -> L6 bottom",
+        ),
+        (
+            "tombstones at the bottom hide nothing",
+            "L6: 1=a-b*100~ 2=c-d*100",
+            "tombstones: L6[1] -> L6 bottom",
+        ),
+    ] {
+        let (v, o) = (tree(text), options());
+        let plan = pick(&context(&v, &o));
+        if let Some(p) = &plan {
+            assert_eq!(p.family, 4);
+        }
+        assert_eq!(describe(plan), want, "{name}");
+    }
+}
+
+#[test]
+fn tombstones_that_a_snapshot_needs_are_left_alone() {
+    let (v, o) = (tree("L6: 1=a-b*100~"), options());
+    let mut ctx = context(&v, &o);
+    ctx.oldest_snapshot = 9;
+    assert!(pick(&ctx).is_none());
+    ctx.oldest_snapshot = 10;
+    assert!(pick(&ctx).is_some());
+}
+
+#[test]
+fn bottom_compression_is_not_skipped_by_a_move() {
+    let v = tree("L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=0-1*100");
+    let mut o = options();
+    o.bottom_compression = Some(Compression::Zstd);
+    assert_eq!(
+        describe(pick(&context(&v, &o))),
+        "level 0 tables: L0[1] -> L6 bottom"
+    );
+}
+
+#[test]
+fn targets_follow_the_bottom() {
+    for (text, base, want) in [
+        ("", 6, [0, 0, 0, 0, 0, 0, 1000]),
+        ("L6: 1=a-b*900", 6, [0, 0, 0, 0, 0, 0, 1000]),
+        ("L6: 1=a-b*9000", 5, [0, 0, 0, 0, 0, 1000, 9000]),
+        ("L6: 1=a-b*90000", 4, [0, 0, 0, 0, 1000, 9000, 90000]),
+        // The base never lies below data, however little there is.
+        (
+            "L3: 2=a-b*10
+             L6: 1=a-b*900",
+            3,
+            [0, 0, 0, 1000, 1000, 1000, 1000],
+        ),
+    ] {
+        let (v, o) = (tree(text), options());
+        let t = level_targets(&v, &o);
+        assert_eq!((t.base_level, t.bytes), (base, want), "{text}");
+    }
+}
+
+#[test]
+fn scores_and_debt() {
+    let o = options();
+    let v = tree(
+        "L0: 3=a-z*100 2=a-z*100
+         L5: 5=a-b*1500
+         L6: 1=a-b*9000",
+    );
+    assert_eq!(scores(&v, &o)[0], (5, 1.5));
+    assert_eq!(scores(&v, &o)[1], (0, 0.5));
+    // 500 bytes too many in level 5, and with them their share of level 6.
+    assert_eq!(compaction_debt(&v, &o), 500 + 500 * 9000 / 1500);
+    let v = tree("L6: 1=a-b*9000");
+    assert_eq!(compaction_debt(&v, &o), 0);
+}
+
+#[test]
+fn a_claim_is_all_or_nothing_and_ends_when_dropped() {
+    let (v, o) = (
+        tree("L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=a-z*100"),
+        options(),
+    );
+    let plan = pick(&context(&v, &o)).unwrap();
+    let taken = v.levels[0][2].clone();
+    taken.compacting.store(true, Ordering::SeqCst);
+    assert!(Claim::take(&plan).is_none());
+    assert!(!v.levels[0][0].compacting.load(Ordering::SeqCst));
+    taken.compacting.store(false, Ordering::SeqCst);
+    let claim = Claim::take(&plan).unwrap();
+    assert!(
+        v.levels[0]
+            .iter()
+            .all(|t| t.compacting.load(Ordering::SeqCst))
+    );
+    assert!(pick(&context(&v, &o)).is_none());
+    drop(claim);
+    assert!(pick(&context(&v, &o)).is_some());
+}
+
+#[test]
+fn subranges_cover_every_key_once() {
+    let mut o = options();
+    o.base_level_bytes = 100;
+    // No table can be opened here: weights fall back to whole and half tables.
+    let v = tree(
+        "L0: 4=a-z*800 3=a-m*800
+         L6: 11=a-c*300 12=d-f*300 13=g-i*300 14=j-p*300 15=q-z*300",
+    );
+    let plan = pick(&context(&v, &o)).unwrap();
+    assert_eq!(subranges(&Cmp::Bytewise, &plan, 10_000, 8).len(), 1);
+    for max in 1..8 {
+        let ranges = subranges(&Cmp::Bytewise, &plan, 100, max);
+        assert!(ranges.len() <= max && (max < 3 || ranges.len() >= 2));
+        assert_eq!(ranges[0].0, None);
+        assert_eq!(ranges.last().unwrap().1, None);
+        for pair in ranges.windows(2) {
+            assert_eq!(pair[0].1, pair[1].0);
+            assert!(pair[0].0 < pair[0].1);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What a merge keeps, against a model of what every reader must see.
+
+use super::*;
+use crate::compaction::run::{Deeper, Outcome, Rules, merge};
+use crate::iter::tests::{VecIter, encode, random_cmp, random_history, seeds, visible};
+use crate::iter::{InternalIter, MergingIter};
+use crate::options::{CompactionFilter, FilterContext, FilterDecision};
+use basalt_env::Random;
+use basalt_fs::ErrorKind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+
+fn run_merge(
+    rules: &Rules<'_>,
+    parts: Vec<Entries>,
+    deeper: &[Vec<Arc<TableFile>>],
+) -> Result<(Outcome, Entries)> {
+    let children = parts
+        .into_iter()
+        .map(|p| Box::new(VecIter::new(rules.cmp.clone(), p)) as Box<dyn InternalIter>)
+        .collect();
+    let input = MergingIter::new(rules.cmp.clone(), children);
+    let mut sink = VecSink::new(rules.cmp, &[], 100);
+    let out = merge(
+        rules,
+        input,
+        Deeper::new(rules.cmp, deeper),
+        &mut sink,
+        &|_| None,
+    )?;
+    // Tables never share a user key.
+    for pair in sink.tables.windows(2) {
+        let (a, b) = (&pair[0].last().unwrap().0, &pair[1][0].0);
+        assert!(rules.cmp.user(user_key(a), user_key(b)).is_lt());
+    }
+    Ok((out, sink.tables.concat()))
+}
+
+/// Decides by the value's last digit.
+struct ByDigit;
+impl CompactionFilter for ByDigit {
+    fn name(&self) -> &str {
+        "by digit"
+    }
+    fn filter(&self, context: &FilterContext<'_>, _key: &[u8], value: &[u8]) -> FilterDecision {
+        assert_eq!(
+            (context.family, context.level, context.now_ms),
+            ("family", 3, 50)
+        );
+        match value.last() {
+            Some(b'0'..=b'2') => FilterDecision::Remove,
+            Some(b'3'..=b'5') => FilterDecision::Change(b"changed".to_vec()),
+            _ => FilterDecision::Keep,
+        }
+    }
+}
+
+#[test]
+fn every_snapshot_reads_the_same_before_and_after() {
+    seeds("every_snapshot_reads_the_same", 10_000, |seed| {
+        let r = Random::from_seed(seed);
+        let cmp = random_cmp(&r);
+        let history = random_history(&r, r.below(150), 1 + r.below(4));
+        let mut snapshots: Vec<SeqNo> = (0..r.below(5))
+            .map(|_| r.below(history.len() as u64 + 1))
+            .collect();
+        snapshots.sort_unstable();
+        snapshots.dedup();
+        let now_ms = 50;
+        let filtered = r.one_in(3);
+
+        // Each key's versions: the oldest lie deeper, the newest above, the rest are merged. Keys of a class share the cuts,
+        // so that deeper tables cover some ranges of keys and not others.
+        let n = history.len() as u64;
+        let cuts: Vec<(u64, u64)> = (0..4)
+            .map(|_| {
+                let deep = if r.one_in(2) { 0 } else { r.below(n + 1) };
+                let above = if r.one_in(2) { n } else { r.below(n + 1) };
+                (deep, above.max(deep))
+            })
+            .collect();
+        let class = |k: &[u8]| k.first().map_or(0, |b| usize::from(*b) % 4);
+        let (mut deep, mut merged, mut above) = (Vec::new(), Vec::new(), Vec::new());
+        for e in &history {
+            let (d, a) = cuts[class(&e.0)];
+            if e.1 <= d {
+                deep.push(e.clone());
+            } else if e.1 <= a {
+                merged.push(e.clone());
+            } else {
+                above.push(e.clone());
+            }
+        }
+        let store = store();
+        let mut by_class: BTreeMap<usize, Entries> = BTreeMap::new();
+        for e in &deep {
+            by_class.entry(class(&e.0)).or_default().push(encode(e));
+        }
+        let deeper: Vec<Vec<Arc<TableFile>>> = by_class
+            .into_values()
+            .map(|mut entries| {
+                entries.sort_by(|a, b| cmp.internal(&a.0, &b.0));
+                vec![store.table(1, meta_of(&entries), cmp.clone())]
+            })
+            .collect();
+
+        let filter = ByDigit;
+        let cancelled = AtomicBool::new(false);
+        let rules = Rules {
+            cmp: &cmp,
+            snapshots: &snapshots,
+            now_ms,
+            filter: filtered.then_some(&filter as &dyn CompactionFilter),
+            family: "family",
+            level: 3,
+            cancelled: &cancelled,
+        };
+        let mut parts = vec![Vec::new(); 3];
+        for e in &merged {
+            parts[r.below(3) as usize].push(encode(e));
+        }
+        let (out, entries) = run_merge(&rules, parts, &deeper).unwrap();
+        let result = decode(&entries);
+        assert_eq!(out.entries_in, merged.len() as u64);
+        assert_eq!(out.entries_out, result.len() as u64);
+
+        // The model's history with the filter's decisions: of the newest merged version, when no snapshot sees it.
+        let mut expected: History = deep.iter().chain(&merged).chain(&above).cloned().collect();
+        if filtered {
+            let mut newest: BTreeMap<&[u8], SeqNo> = BTreeMap::new();
+            for e in &merged {
+                let s = newest.entry(&e.0).or_default();
+                *s = (*s).max(e.1);
+            }
+            let mut count = 0;
+            for e in &mut expected {
+                let seen = newest.get(&e.0[..]) == Some(&e.1);
+                if !seen || snapshots.last().is_some_and(|&s| e.1 <= s) || e.2 == Kind::Delete {
+                    continue;
+                }
+                let prefix = if e.2 == Kind::PutTtl { 8 } else { 0 };
+                if prefix == 8 && expiry_of(&e.3).unwrap() <= now_ms {
+                    continue;
+                }
+                match e.3.last().unwrap() {
+                    b'0'..=b'2' => {
+                        e.2 = Kind::Delete;
+                        e.3.clear();
+                        count += 1;
+                    }
+                    b'3'..=b'5' => {
+                        e.3.truncate(prefix);
+                        e.3.extend_from_slice(b"changed");
+                        count += 1;
+                    }
+                    _ => {}
+                }
+            }
+            assert_eq!(out.filtered, count);
+        }
+        let mut after: History = result.clone();
+        after.extend(deep.iter().chain(&above).cloned());
+        for seq in snapshots.iter().copied().chain([MAX_SEQ]) {
+            for now in [now_ms, now_ms + 20, u64::MAX] {
+                assert_eq!(
+                    visible(&cmp, &after, seq, now),
+                    visible(&cmp, &expected, seq, now),
+                    "snapshot {seq}, time {now}"
+                );
+            }
+        }
+
+        // Nothing is kept that no reader needs.
+        let mut stripes = BTreeSet::new();
+        let mut oldest: BTreeMap<&[u8], Kind> = BTreeMap::new();
+        for e in &result {
+            let stripe = snapshots.partition_point(|&s| s < e.1);
+            assert!(stripes.insert((&e.0, stripe)), "two of a stripe are kept");
+            if e.2 == Kind::PutTtl {
+                assert!(expiry_of(&e.3).unwrap() > now_ms);
+            }
+            oldest.insert(&e.0, e.2);
+        }
+        for (key, kind) in oldest {
+            let below = deeper.iter().flatten().any(|t| {
+                cmp.user(t.smallest_user(), key).is_le() && cmp.user(t.largest_user(), key).is_ge()
+            });
+            assert!(below || kind != Kind::Delete, "a tombstone hides nothing");
+        }
+    });
+}
+
+fn plain<'a>(cancelled: &'a AtomicBool) -> Rules<'a> {
+    Rules {
+        cmp: &Cmp::Bytewise,
+        snapshots: &[],
+        now_ms: 0,
+        filter: None,
+        family: "family",
+        level: 3,
+        cancelled,
+    }
+}
+
+fn entry(key: &str, trailer: u64, value: &[u8]) -> (Vec<u8>, Bytes) {
+    (
+        internal_key(key.as_bytes(), trailer),
+        Bytes::copy_from_slice(value),
+    )
+}
+
+#[test]
+fn bad_entries_and_cancellation_end_the_merge() {
+    let no = AtomicBool::new(false);
+    let put = |key, seq| entry(key, pack_trailer(seq, Kind::Put), b"v");
+    for (parts, want) in [
+        (
+            vec![vec![entry("k", 5 << 8 | 9, b"")]],
+            ErrorKind::Unsupported,
+        ),
+        (
+            vec![vec![entry("k", 5 << 8 | 99, b"")]],
+            ErrorKind::Corruption,
+        ),
+        (
+            vec![vec![entry("k", 5 << 8 | 2, b"short")]],
+            ErrorKind::Corruption,
+        ),
+        // One entry twice.
+        (
+            vec![vec![put("k", 5)], vec![put("k", 5)]],
+            ErrorKind::Corruption,
+        ),
+    ] {
+        assert_eq!(run_merge(&plain(&no), parts, &[]).unwrap_err().kind(), want);
+    }
+    let yes = AtomicBool::new(true);
+    let e = run_merge(&plain(&yes), vec![vec![put("k", 5)]], &[]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn sequence_numbers_are_kept() {
+    let no = AtomicBool::new(false);
+    let puts = vec![
+        entry("a", pack_trailer(7, Kind::Put), b"x"),
+        entry("b", pack_trailer(9, Kind::Put), b"y"),
+    ];
+    let (_, entries) = run_merge(&plain(&no), vec![puts.clone()], &[]).unwrap();
+    assert_eq!(entries, puts);
+}
