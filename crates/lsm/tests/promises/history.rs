@@ -2,6 +2,7 @@
 //! what is always mixed evenly hides what only shows when something is rare), and options are drawn beside it.
 
 use crate::chance::Chance;
+use crate::runner::COARSE;
 use basalt_lsm::{Compression, FamilyOptions, Options};
 
 /// Names of the families that histories use; the first is always there.
@@ -106,7 +107,7 @@ fn value_len(c: &mut Chance) -> u32 {
 
 fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64) -> Item {
     let ms = if shape.coarse_time {
-        10_000 * c.within(1, 30) + 5_000
+        COARSE * c.within(1, 30)
     } else {
         c.within(1, 4000)
     };
@@ -221,7 +222,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
                 },
                 16 => Op::Settle,
                 17 => Op::Step(c.within(1, 6) as u8),
-                18 if shape.coarse_time => Op::Advance(10_000 * c.within(1, 6)),
+                18 if shape.coarse_time => Op::Advance(COARSE * c.within(1, 6)),
                 18 => Op::Advance(c.within(1, 2000)),
                 19 => Op::StepWallBack(c.within(1, 100_000)),
                 20 => Op::Reopen {
