@@ -165,7 +165,8 @@ pub trait File: Send + Sync {
     /// Makes all appended bytes survive a power cut. May leave the length a hint.
     fn sync_data(&self) -> Result<()>;
 
-    /// As [`File::sync_data`], and makes the length exact.
+    /// As [`File::sync_data`], and makes the length exact. Through the handle that appends to a log, the
+    /// space ahead of the appends goes back.
     fn sync_all(&self) -> Result<()>;
 
     /// Reads up to `len` bytes at `offset`. Shorter only where the allocated space ends.
@@ -201,6 +202,7 @@ pub struct LogOptions<'a> {
     /// Bytes of written space to have before the call returns; 0 asks for none.
     pub capacity: u64,
     /// An old log of the same filesystem whose space is taken over; it loses its name. Its space counts as written.
+    /// `InvalidArgument` when it has a second name. Handles of its earlier life may not write any more.
     pub reuse: Option<&'a Path>,
 }
 
@@ -236,7 +238,8 @@ pub trait FileSystem: Send + Sync {
     /// The entries of a directory, sorted by name.
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>>;
 
-    /// Makes a directory and what is missing above it. No error when it exists.
+    /// Makes a directory and what is missing above it. No error when it exists. A directory's name survives
+    /// a power cut once [`FileSystem::sync_metadata`] on its parent returned, as any other name.
     fn create_dir(&self, dir: &Path) -> Result<()>;
 
     /// Renames a file over whatever has the target name.

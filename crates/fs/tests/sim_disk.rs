@@ -272,3 +272,63 @@ fn writing_through_an_earlier_life_is_the_callers_bug() {
     fs.create_log(p("b"), reuse).unwrap();
     append(&old, b"def");
 }
+
+/// A store's worth of disk is crashed tens of thousands of times in a campaign: prints what one costs.
+#[test]
+fn a_crashed_clone_is_cheap() {
+    let fs = sim(512, 1);
+    play(&fs);
+    let snapshot = fs.snapshot();
+    const CLONES: u64 = 5_000;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the clock is a crate above; nothing is asserted"
+    )]
+    let began = std::time::Instant::now();
+    let mut names = 0;
+    for seed in 0..CLONES {
+        let policy = CrashPolicy::ALL[seed as usize % CrashPolicy::ALL.len()];
+        names += snapshot
+            .crash(policy, seed)
+            .list(p("db"))
+            .map_or(0, |l| l.len());
+    }
+    let each = began.elapsed() / CLONES as u32;
+    println!(
+        "a crashed clone of {} KiB: {each:?}, {names} names",
+        64 + 98 + 30
+    );
+    assert!(names > 0);
+}
+
+#[test]
+fn a_file_renamed_between_directories_is_never_nowhere() {
+    for seed in 0..100 {
+        for synced in 0..4 {
+            let fs = sim(512, seed);
+            fs.create_dir(p("a")).unwrap();
+            fs.create_dir(p("b")).unwrap();
+            let f = fs.create(p("a/x")).unwrap();
+            append(&f, b"x");
+            f.sync_all().unwrap();
+            fs.sync_metadata(p("")).unwrap();
+            fs.sync_metadata(p("a")).unwrap();
+            fs.rename(p("a/x"), p("b/x")).unwrap();
+            for (bit, dir) in [(1, "a"), (2, "b")] {
+                if synced & bit != 0 {
+                    fs.sync_metadata(p(dir)).unwrap();
+                }
+            }
+            for &policy in CrashPolicy::ALL {
+                let cut = fs.crash(policy, seed);
+                let (a, b) = (cut.exists(p("a/x")).unwrap(), cut.exists(p("b/x")).unwrap());
+                let what = format!("{policy:?} seed {seed} synced {synced}");
+                match synced {
+                    0 => assert!(a != b, "{what}"),
+                    2 => assert!(b, "{what}"),
+                    _ => assert!(!a && b, "{what}"),
+                }
+            }
+        }
+    }
+}

@@ -121,7 +121,11 @@ mod tests {
         let mut c = Cursors::default();
         let cursor = c.behind(b"user:1");
         assert!(cursor > 0 && cursor < 1 << 53);
-        assert_eq!(c.behind(b"user:1"), cursor, "the same place, the same number");
+        assert_eq!(
+            c.behind(b"user:1"),
+            cursor,
+            "the same place, the same number"
+        );
         assert_eq!(Cursors::default().behind(b"user:1"), cursor);
         assert_eq!(c.place(0), Place::Start);
         assert_eq!(c.place(cursor), Place::Behind(b"user:1".to_vec()));

@@ -191,6 +191,11 @@ impl Keyspace {
                 .is_empty()
     }
 
+    /// Bytes of keys and values that are not in the store yet.
+    pub fn pending_bytes(&self) -> usize {
+        self.epochs.iter().flatten().map(|e| e.bytes).sum()
+    }
+
     /// Epochs on their way.
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -353,7 +358,10 @@ impl Keyspace {
             if flushed && generation < open.flushed_to {
                 continue;
             }
-            let versions = self.overlay.get(key).expect("an epoch's keys are in the overlay");
+            let versions = self
+                .overlay
+                .get(key)
+                .expect("an epoch's keys are in the overlay");
             let version = versions
                 .iter()
                 .find(|v| usize::from(v.slot) == slot)
@@ -523,12 +531,16 @@ fn newest(versions: &[Version]) -> Option<OverlayEntry> {
 
 impl Capture {
     /// Visits live keys with type and expiry; false ends it.
-    pub fn scan(
-        &self,
-        visit: &mut dyn FnMut(&[u8], DataType, Option<u64>) -> bool,
-    ) -> Result<()> {
+    pub fn scan(&self, visit: &mut dyn FnMut(&[u8], DataType, Option<u64>) -> bool) -> Result<()> {
         let overlay = self.overlay.iter().map(|(k, v)| (&k[..], *v));
-        merge(&*self.view, overlay, &self.from, &self.to, self.now_ms, visit)
+        merge(
+            &*self.view,
+            overlay,
+            &self.from,
+            &self.to,
+            self.now_ms,
+            visit,
+        )
     }
 }
 

@@ -188,7 +188,9 @@ pub fn value_type(value: &[u8]) -> Result<DataType> {
             b >> 4
         ))),
         Some(&b) => DataType::from_u8(b).ok_or_else(|| {
-            Error::unsupported(format!("Redis value of type {b}, which a newer version wrote"))
+            Error::unsupported(format!(
+                "Redis value of type {b}, which a newer version wrote"
+            ))
         }),
     }
 }
@@ -327,7 +329,13 @@ mod tests {
             ),
             (
                 "zset score element",
-                hex(&[&element_prefix(0, 2, 7)[..], &[1], &encode_score(1.5), b"bob"].concat()),
+                hex(&[
+                    &element_prefix(0, 2, 7)[..],
+                    &[1],
+                    &encode_score(1.5),
+                    b"bob",
+                ]
+                .concat()),
             ),
         ];
         let document = include_str!("../../../docs/format/redis-keys.md");
@@ -356,7 +364,10 @@ mod tests {
         }
         assert_eq!(DataType::from_u8(6), None);
         let encoded = header.encode();
-        assert_eq!(CollectionHeader::decode(&encoded).unwrap(), (header, &[][..]));
+        assert_eq!(
+            CollectionHeader::decode(&encoded).unwrap(),
+            (header, &[][..])
+        );
         for cut in 0..encoded.len() {
             assert!(CollectionHeader::decode(&encoded[..cut]).is_err());
         }
@@ -386,7 +397,9 @@ mod tests {
         assert_eq!(prefix_end(&[1, 0xff, 0xff]), [2]);
         assert!(check_layout(&encode_layout()).is_ok());
         assert_eq!(
-            check_layout(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap_err().kind(),
+            check_layout(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+                .unwrap_err()
+                .kind(),
             ErrorKind::Unsupported
         );
         assert!(check_layout(b"x").unwrap_err().is_corruption());

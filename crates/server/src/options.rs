@@ -39,7 +39,7 @@ impl SyncPolicy {
 }
 
 /// Settings of a server, each with a default that suits one machine.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ServerOptions {
     /// The store's directory. Default `basalt-data`.
     pub dir: PathBuf,

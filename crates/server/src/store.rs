@@ -66,7 +66,7 @@ pub(crate) trait Store: Send + Sync {
     /// Compacts away what is older than the current generation. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
     /// Shape and counters.
-    fn stats(&self) -> basalt::lsm::Stats;
+    fn stats(&self) -> basalt::lsm::db::Stats;
     /// Ends it. Later calls fail with `Closed`.
     fn close(&self) -> Result<()>;
 }
@@ -236,7 +236,7 @@ impl Store for DbStore {
         Ok(())
     }
 
-    fn stats(&self) -> basalt::lsm::Stats {
+    fn stats(&self) -> basalt::lsm::db::Stats {
         self.db.stats()
     }
 
@@ -393,7 +393,7 @@ pub(crate) mod memory {
             s.entries.retain(|k, _| *k >= to);
             Ok(())
         }
-        fn stats(&self) -> basalt::lsm::Stats {
+        fn stats(&self) -> basalt::lsm::db::Stats {
             Default::default()
         }
         fn close(&self) -> Result<()> {

@@ -57,6 +57,12 @@ pub fn random_trace(seed: u64, n: usize) -> Trace {
     // Each history does without some of the calls, so that the others meet more often.
     let without: Vec<u64> = (0..c.below(6)).map(|_| c.below(21)).collect();
     let mut steps = Vec::with_capacity(n);
+    if c.percent(80) {
+        // Most histories begin with something to work on.
+        steps.extend([Step::CreateDir(1), Step::CreateDir(2), Step::Create(0)]);
+        steps.extend([Step::CreateLog(3, 8_192, None), Step::Append(0, 1, 700)]);
+        steps.truncate(n);
+    }
     while steps.len() < n {
         let kind = c.below(30);
         if without.contains(&kind) {
@@ -233,6 +239,16 @@ impl Player<'_> {
                         }
                         assert!(file.allocated() >= capacity, "{place}");
                         self.begin(name(i), file, true)
+                    }
+                    // Two names may both be wrong: which one is told is open.
+                    Err(_) if let Some(old) = old => {
+                        // The old log was offered; its space may have been prepared before the call failed.
+                        if let Some(known) =
+                            self.names.get(old).and_then(|id| self.files.get_mut(id))
+                        {
+                            known.exact = false;
+                        }
+                        "refused".to_string()
                     }
                     Err(e) => e.kind().name().to_string(),
                 }

@@ -308,7 +308,6 @@ impl FileSystem for SimFs {
                 return Err(taken(path));
             }
             let ino = state.disk.new_node(Node::File(Box::default()));
-            state.disk.file_mut(ino).len_vague = false;
             state.disk.change_names(vec![effect(dir, &name, Some(ino))]);
             state.note(OpKind::Create, &text(path));
             Ok(self.handle(state, ino, path, true))
@@ -317,42 +316,39 @@ impl FileSystem for SimFs {
 
     fn create_log(&self, path: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
         self.call(|state| {
-            let (dir, name) = state.disk.parent(path)?;
-            if state.disk.named(dir, &name).is_some() {
-                return Err(taken(path));
-            }
             let old = match options.reuse {
                 None => None,
                 Some(old) => {
                     let (dir, name) = state.disk.parent(old)?;
-                    Some((state.disk.lookup_file(old)?, dir, name))
+                    Some((state.disk.lookup_file(old)?, effect(dir, &name, None)))
                 }
             };
-            // Space with a second name (a checkpoint's) is not ours to write over: such a log only loses its name.
-            let reused = match &old {
-                Some((ino, ..)) if state.disk.link_count(*ino) == 1 => Some(*ino),
-                _ => None,
+            let (dir, name) = state.disk.parent(path)?;
+            if state.disk.named(dir, &name).is_some() {
+                return Err(taken(path));
+            }
+            let (ino, mut effects) = match old {
+                Some((ino, gone)) => (ino, vec![gone]),
+                None => {
+                    let node = FileNode {
+                        is_log: true,
+                        len_vague: true,
+                        ..FileNode::default()
+                    };
+                    (state.disk.new_node(Node::File(Box::new(node))), vec![])
+                }
             };
-            let ino = reused.unwrap_or_else(|| {
-                state.disk.new_node(Node::File(Box::new(FileNode {
-                    is_log: true,
-                    len_vague: true,
-                    ..FileNode::default()
-                })))
-            });
+            if state.disk.link_count(ino) > 1 {
+                return Err(Error::invalid(
+                    "a log with a second name cannot be reused: the other name would lose its content",
+                )
+                .in_file(path));
+            }
             file::check_log_space(state, ino, options.capacity, path)
                 .inspect_err(|_| state.sweep())?;
-            let mut effects = vec![effect(dir, &name, Some(ino))];
-            if let Some((_, old_dir, old_name)) = &old {
-                let gone = effect(*old_dir, old_name, None);
-                if reused.is_some() {
-                    effects.insert(0, gone);
-                } else {
-                    state.disk.change_names(vec![gone]);
-                }
-            }
+            effects.push(effect(dir, &name, Some(ino)));
             state.disk.change_names(effects);
-            if reused.is_some() {
+            if options.reuse.is_some() {
                 file::begin_life(state, ino);
             }
             state.sweep();

@@ -307,22 +307,25 @@ pub(super) fn merge(
         let (key, seq, mut kind) = parse_internal_key(input.key()).map_err(|e| named(e, &input))?;
         let trailer = pack_trailer(seq, kind);
         out.entries_in += 1;
-        let order = match last_trailer {
-            None => Ordering::Greater,
-            Some(last) => rules.cmp.user(key, &user).then(last.cmp(&trailer)),
+        let same_key = match last_trailer {
+            None => false,
+            Some(last) => match rules.cmp.user(key, &user) {
+                Ordering::Greater => false,
+                Ordering::Equal if trailer < last => true,
+                _ => {
+                    let e = Error::new(
+                        ErrorKind::Corruption,
+                        format!(
+                            "expected internal keys in ascending order, found sequence number {seq} of a {}-byte key \
+                             after an equal or larger one",
+                            key.len()
+                        ),
+                    );
+                    return Err(named(e, &input));
+                }
+            },
         };
-        if order != Ordering::Greater {
-            let e = Error::new(
-                ErrorKind::Corruption,
-                format!(
-                    "expected internal keys in ascending order, found sequence number {seq} of a {}-byte key after \
-                     an equal or larger one",
-                    key.len()
-                ),
-            );
-            return Err(named(e, &input));
-        }
-        if last_trailer.is_none() || rules.cmp.user(key, &user) != Ordering::Equal {
+        if !same_key {
             user.clear();
             user.extend_from_slice(key);
             last_stripe = None;

@@ -319,14 +319,15 @@ impl Engine {
     pub fn settle(self: &Arc<Self>) -> Result<()> {
         loop {
             self.check_open()?;
+            self.check_jobs()?;
             self.schedule();
             let busy = || {
                 let s = self.state.lock();
                 s.flush_scheduled || s.compactions > 0
             };
-            self.env
-                .jobs()
-                .wait_until(None, &mut || !busy() || self.closing.load(SeqCst));
+            self.env.jobs().wait_until(None, &mut || {
+                !busy() || self.closing.load(SeqCst) || self.check_jobs().is_err()
+            });
             let state = self.state.lock();
             if let Some(e) = state
                 .halt

@@ -194,6 +194,17 @@ impl Engine {
         Ok(())
     }
 
+    /// A background job that panicked has found our own state broken: no further write is taken.
+    pub fn check_jobs(&self) -> Result<()> {
+        match self.env.jobs().panicked(self.owner) {
+            None => Ok(()),
+            Some(what) => Err(Error::new(
+                ErrorKind::Poisoned,
+                format!("a background job stopped on a broken invariant: {what}"),
+            )),
+        }
+    }
+
     /// Live snapshots, ascending. Taken after a compaction's inputs are chosen: a snapshot that comes later sees
     /// nothing older than the newest version in those inputs.
     pub fn live_snapshots(&self) -> Vec<SeqNo> {
@@ -210,15 +221,20 @@ impl Engine {
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
         self.drop_what_left(&mut edit, &files);
-        edit.next_file = Some(self.next_file.load(SeqCst));
-        edit.last_seq = Some(self.visible.load(SeqCst));
-        edit.wall_ms = Some(self.env.clock().wall_ms());
-        let written = self
-            .fresh_manifest_if_due(&mut slot)
-            .and_then(|()| slot.manifest.append(&edit));
+        let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {
+            // After the fresh manifest, which takes a number itself.
+            edit.next_file = Some(self.next_file.load(SeqCst));
+            edit.last_seq = Some(self.visible.load(SeqCst));
+            edit.wall_ms = Some(self.env.clock().wall_ms());
+            slot.manifest.append(&edit)
+        });
         if let Err(e) = written {
             slot.in_doubt.extend(files);
-            return Err(e.context("recording a change of the tree"));
+            let e = e.context("recording a change of the tree");
+            // The edit may be on the device or not. A write acknowledged now could depend on which: one into a log that the edit
+            // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
+            self.state.lock().halt.get_or_insert_with(|| e.clone());
+            return Err(e);
         }
         let mut state = self.state.lock();
         state
@@ -253,9 +269,11 @@ impl Engine {
         edit.add_tables.retain(|t| !dead.contains(&t.number));
         drop(state);
         for number in dead {
+            // A table that was only to move is not new: it goes when its last reader lets go.
             let path = self.tables.path(number);
-            debug_assert!(files.contains(&path));
-            let _ = self.env.fs().remove(&path);
+            if files.contains(&path) {
+                let _ = self.env.fs().remove(&path);
+            }
         }
     }
 

@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
 const FIRST_LOG_BYTES: u64 = 256 << 10;
+/// A log ends at so many times the write buffer's size, whatever the memtables hold: small synced writes are padded to the
+/// write unit and fill a log faster than a memtable.
+const LOG_PER_BUFFER: u64 = 2;
 /// Old logs kept for reuse.
 const RECYCLED_LOGS: usize = 2;
 
@@ -57,6 +60,10 @@ impl LogSpace {
 }
 
 impl Engine {
+    fn log_limit(&self) -> u64 {
+        self.options.write_buffer_bytes * LOG_PER_BUFFER
+    }
+
     fn prepare_log(&self) -> Result<ActiveLog> {
         let number = self.new_file_number();
         let path = log_path(&self.dir, number);
@@ -65,7 +72,7 @@ impl Engine {
             let mut space = self.logs.0.lock();
             (space.recycled.pop(), space.last_end)
         };
-        let target = self.options.write_buffer_bytes;
+        let target = self.log_limit();
         let capacity = last_end.clamp(FIRST_LOG_BYTES.min(target), target);
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
         let capacity = if reuse.is_some() { 0 } else { capacity };
@@ -109,6 +116,10 @@ impl Engine {
 
     fn ensure_log<'w>(self: &Arc<Self>, writer: &'w mut Writer) -> Result<&'w mut ActiveLog> {
         if writer.log.is_none() {
+            // Logs are used in the order of their numbers, which recovery relies on: a spare on its way is waited for.
+            self.env
+                .jobs()
+                .wait_until(None, &mut || !self.logs.0.lock().preparing);
             let spare = self.logs.0.lock().spare.take();
             let log = match spare {
                 Some(log) => log,
@@ -157,7 +168,7 @@ impl Engine {
         log.writer.sync().map_err(|e| self.halt(e))
     }
 
-    /// Notes that writes cannot go on, and words the error for the writers it concerns.
+    /// Notes that writes cannot go on before the store is mended, and words the error for the writers it concerns.
     fn halt(&self, cause: Error) -> Error {
         let error = cause
             .context("the write-ahead log failed; nothing of this write is acknowledged")
@@ -191,6 +202,9 @@ impl Engine {
         }
         self.flush_all()?;
         writer.log = None;
+        if self.manifest.lock().manifest.in_doubt() {
+            self.install(Edit::default(), Vec::new(), |_, _| ())?;
+        }
         self.state.lock().halt = None;
         Ok(())
     }
@@ -217,11 +231,18 @@ impl Engine {
     /// Room for a group before it takes sequence numbers: mends a halted store, slows down, rotates a full memtable.
     pub fn make_room(self: &Arc<Self>, writer: &mut Writer, bytes: usize) -> Result<()> {
         self.check_open()?;
+        self.check_jobs()?;
         self.resume_if_halted(writer)?;
         self.slow_down(bytes)?;
         let memory = self.active_generation().memory();
         let limit = self.options.write_buffer_bytes;
-        let full = memory >= limit || (memory >= limit / 8 && self.env.ledger().over_budget() > 0);
+        let log_full = writer
+            .log
+            .as_ref()
+            .is_some_and(|l| l.writer.end() >= self.log_limit());
+        let full = memory >= limit
+            || log_full
+            || (memory >= limit / 8 && self.env.ledger().over_budget() > 0);
         if !full {
             return Ok(());
         }
@@ -240,11 +261,13 @@ impl Engine {
             self.view().sealed.len() < max
                 || self.state.lock().flush_error.is_some()
                 || self.closing.load(SeqCst)
+                || self.check_jobs().is_err()
         });
         self.counters
             .stall_memtables_us
             .add((self.env.clock().now() - started).as_micros() as u64);
         self.check_open()?;
+        self.check_jobs()?;
         if self.view().sealed.len() < max {
             return Ok(());
         }
@@ -295,11 +318,13 @@ impl Engine {
             pressure(&self.view()) < 1.0
                 || self.state.lock().compaction_error.is_some()
                 || self.closing.load(SeqCst)
+                || self.check_jobs().is_err()
         });
         self.counters
             .stall_l0_us
             .add((clock.now() - started).as_micros() as u64);
         self.check_open()?;
+        self.check_jobs()?;
         let error = self.state.lock().compaction_error.clone();
         match error {
             _ if pressure(&self.view()) < 1.0 => Ok(()),
@@ -318,7 +343,7 @@ impl Engine {
     pub fn keep_log_ahead(self: &Arc<Self>, writer: &Writer) {
         let Some(log) = &writer.log else { return };
         let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
-        let target = self.options.write_buffer_bytes;
+        let target = self.log_limit();
         if allocated < target
             && end + allocated / 4 >= allocated
             && !log.extending.swap(true, SeqCst)
@@ -333,7 +358,9 @@ impl Engine {
                     flag.store(false, SeqCst);
                 });
         }
-        if end < target / 2 {
+        if end < target / 2
+            && self.active_generation().memory() < self.options.write_buffer_bytes / 2
+        {
             return;
         }
         let mut space = self.logs.0.lock();

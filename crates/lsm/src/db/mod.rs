@@ -15,11 +15,13 @@ mod open;
 mod read;
 mod repair;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use check::VerifyReport;
 pub use commit::Ticket;
 pub use read::Snapshot;
-pub use repair::RepairReport;
+pub use repair::{KeyRange, Loss, RepairReport};
 pub use stats::{FamilyStats, LevelStats, Stats};
 
 use crate::batch::WriteBatch;

@@ -234,7 +234,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             )
             .in_file(dir));
         }
-        fs.create_dir(dir)?;
+        create_durably(env, dir)?;
     }
     let lock = fs.lock(&dir.join(LOCK))?;
     let names: Vec<String> = fs
@@ -295,6 +295,20 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         last_seq,
         lock,
     ))
+}
+
+/// Makes the store's directory and what is missing above it, names durable.
+fn create_durably(env: &Env, dir: &Path) -> Result<()> {
+    let fs = env.fs();
+    let mut parents = Vec::new();
+    for parent in dir.ancestors().skip(1) {
+        parents.push(parent);
+        if parent.as_os_str().is_empty() || fs.exists(parent)? {
+            break;
+        }
+    }
+    fs.create_dir(dir)?;
+    parents.into_iter().try_for_each(|p| fs.sync_metadata(p))
 }
 
 fn new_catalog(env: &Env, options: &Options) -> Result<Catalog> {

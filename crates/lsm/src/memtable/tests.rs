@@ -255,7 +255,7 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
             s.spawn(move || {
                 for i in 0..each {
                     let n = i * writers + w;
-                    let len = if n % 17 == 0 {
+                    let len = if n.is_multiple_of(17) {
                         600
                     } else {
                         8 + n as usize % 90

@@ -173,7 +173,6 @@ impl RecordReader {
     /// an end before it, or before the `synced` position of any later good header, is `Corruption`, from then on.
     ///
     /// Other errors: `Unsupported` for a record of a later version; the filesystem's, after which the call may be repeated.
-    #[expect(clippy::should_implement_trait, reason = "takes an argument and fails")]
     pub fn next(&mut self, proven_synced: u64) -> Result<Option<Record>> {
         if let Some(e) = &self.damage {
             return Err(e.clone());
@@ -216,7 +215,6 @@ impl RecordReader {
     }
 
     /// The next record; or what is there instead, and whether that is of this life.
-    #[expect(clippy::type_complexity, reason = "private, used once")]
     fn step(&mut self) -> Result<std::result::Result<Record, (String, bool)>> {
         let mut instead = ("none".to_string(), false);
         let aligned = self.end.next_multiple_of(self.unit);

@@ -5,9 +5,11 @@ use super::header::{self, COPIES, HEADER_LEN};
 use super::record::{Head, Life};
 use super::*;
 use basalt_env::Random;
-use basalt_fs::fault::{Fault, FaultFs, Rule};
+use basalt_fs::fault::{Fault, FaultKind};
 use basalt_fs::sim::{CrashPolicy, SimOptions, SimSnapshot};
-use basalt_fs::{Error, ErrorKind, File, FileSystem, LogOptions, OpKind, Result, SimFs, When};
+use basalt_fs::{
+    Error, ErrorKind, FaultFs, File, FileSystem, LogOptions, OpKind, Result, SimFs, When,
+};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -200,7 +202,7 @@ fn what_was_written_comes_back() {
             all.extend(group);
             if sync {
                 assert!(
-                    w.synced() == w.end() && w.position() % unit as u64 == 0,
+                    w.synced() == w.end() && w.position().is_multiple_of(unit as u64),
                     "{say}"
                 );
             } else if r.one_in(4) {
@@ -392,36 +394,34 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
 fn damage_in_the_synced_part_is_always_reported() {
     for unit in [512, 4096] {
         let (fs, path) = (disk(unit, 1), Path::new("1.log"));
-        let (synced, all, _) = small_log(&fs, path, unit);
+        let (synced, all, acked) = small_log(&fs, path, unit);
         let good = fs.read_all(path).unwrap();
+        let mut extents = Vec::new();
+        extents.push(0..512u64);
+        let mut reader = RecordReader::open(fs.open(path).unwrap(), path, FileKind::Log, Some(5))
+            .unwrap()
+            .unwrap();
+        while let Some(r) = reader.next(0).unwrap() {
+            extents.push(r.offset..r.offset + (RECORD_HEADER + r.payload.len()) as u64);
+        }
+        extents.truncate(1 + acked);
         let r = Random::from_seed(9);
-        for sector in 0..synced.div_ceil(512) {
-            let at = sector * 512;
-            for what in 0..3 {
-                let bytes = match what {
-                    0 => vec![0; 512],
-                    1 => bytes_of(&r, 512),
-                    _ => good[(at as usize + 512) % good.len()..][..512].to_vec(),
-                };
-                // Padding may hold anything.
-                let in_padding = good[at as usize..at as usize + 512].iter().all(|&b| b == 0);
-                fs.overwrite(path, at, &bytes).unwrap();
-                for proven in [synced, 0] {
-                    match read_all(&*fs, path, &expect(5, proven)) {
-                        Err(e) => assert!(e.is_corruption(), "{e}"),
-                        Ok((got, _)) => {
-                            assert!(all.starts_with(&got));
-                            assert!(
-                                got.len() == all.len() && in_padding || proven == 0 || in_padding,
-                                "unit {unit} sector {sector} damage {what}: {} of {} records, no error",
-                                got.len(),
-                                all.len()
-                            );
-                        }
-                    }
+        for at in (0..synced).step_by(512) {
+            let old = &good[at as usize..at as usize + 512];
+            let stale = &good[(at as usize + 512) % good.len()..][..512];
+            // What lies between records may hold anything.
+            let in_use = extents.iter().any(|e| e.start < at + 512 && at < e.end);
+            for bytes in [&[0; 512], &bytes_of(&r, 512)[..], stale] {
+                fs.overwrite(path, at, bytes).unwrap();
+                match read_all(&*fs, path, &expect(5, synced)) {
+                    Err(e) => assert!(in_use && e.is_corruption(), "unit {unit} at {at}: {e}"),
+                    Ok((got, _)) => assert!(!in_use && got == all, "unit {unit} at {at}: no error"),
                 }
-                fs.overwrite(path, at, &good[at as usize..at as usize + 512])
-                    .unwrap();
+                match read_all(&*fs, path, &expect(5, 0)) {
+                    Err(e) => assert!(in_use && e.is_corruption(), "unit {unit} at {at}: {e}"),
+                    Ok((got, _)) => assert!(all.starts_with(&got), "unit {unit} at {at}"),
+                }
+                fs.overwrite(path, at, old).unwrap();
             }
         }
     }
@@ -433,7 +433,7 @@ fn a_seeded_mutator_never_makes_wrong_records() {
     let (_, all, _) = small_log(&fs, path, 512);
     let good = fs.read_all(path).unwrap();
     let (mut whole, mut cut, mut reported) = (0u64, 0u64, 0u64);
-    for seed in 0..20_000 * scale() {
+    for seed in 0..200_000 * scale() {
         let r = Random::from_seed(seed);
         let mut b = good.clone();
         for _ in 0..1 + r.below(3) {
@@ -482,13 +482,11 @@ fn mutate(r: &Random, b: &mut Vec<u8>) {
             }
         }
         _ => {
-            let s = r.below(b.len() as u64 / 512 + 1) as usize * 512;
-            let d = r.below(b.len() as u64 / 512 + 1) as usize * 512;
-            let n = 512.min(b.len() - s.max(d).min(b.len()));
-            b.copy_within(
-                s.min(b.len() - n)..s.min(b.len() - n) + n,
-                d.min(b.len() - n),
-            );
+            // A stale or misdirected sector.
+            let n = 512.min(b.len());
+            let sector = || (r.below(b.len() as u64 / 512 + 1) as usize * 512).min(b.len() - n);
+            let (from, to) = (sector(), sector());
+            b.copy_within(from..from + n, to);
         }
     }
 }
@@ -542,5 +540,207 @@ impl File for Image {
     }
     fn as_any(&self) -> &dyn std::any::Any {
         self
+    }
+}
+
+#[test]
+fn any_error_poisons_the_writer() {
+    for (op, kind) in [
+        (OpKind::Append, FaultKind::Eio),
+        (OpKind::Append, FaultKind::Enospc),
+        (OpKind::Append, FaultKind::ShortWrite),
+        (OpKind::SyncData, FaultKind::FailedSync),
+    ] {
+        let inner = disk(512, 1);
+        let fs = FaultFs::new(inner.clone(), 1);
+        let path = Path::new("1.log");
+        let options = LogOptions {
+            capacity: 16 << 10,
+            reuse: None,
+        };
+        let file = fs.create_log(path, options).unwrap();
+        let mut w = RecordWriter::create(file, path, &file_header(512, 5, 1)).unwrap();
+        append(&mut w, 1, &[vec![1; 100]], true).unwrap();
+        let synced = w.synced();
+        let rule = fs.inject(Fault {
+            op: Some(op),
+            path: String::new(),
+            when: When::Nth(1),
+            kind,
+        });
+        let e = append(&mut w, 2, &[vec![2; 5000]], true).unwrap_err();
+        assert_eq!(fs.seen(rule), 1);
+        assert_ne!(
+            e.kind(),
+            ErrorKind::Poisoned,
+            "the first error is the filesystem's own: {e}"
+        );
+        for _ in 0..2 {
+            let e = append(&mut w, 2, &[vec![2; 10]], false).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
+            assert_eq!(w.sync().unwrap_err().kind(), ErrorKind::Poisoned);
+        }
+        assert_eq!(w.synced(), synced);
+        let (got, _) = read_all(&*inner, path, &expect(5, synced)).unwrap();
+        assert_eq!(got[0], vec![1; 100]);
+        assert!(got.len() == 1 || got[1..] == [vec![2; 5000]]);
+    }
+}
+
+/// A file image with one header and hand-made records.
+fn image(heads: &[(Head, &[u8])]) -> Vec<u8> {
+    let life = Life::new(5);
+    let mut b = header::encode(&file_header(512, 5, 1));
+    for (head, payload) in heads {
+        let at = b.len();
+        b.resize(at + RECORD_HEADER, 0);
+        life.seal(&mut b[at..], at as u64, head);
+        b.extend_from_slice(payload);
+        b.resize(b.len().next_multiple_of(8), 0);
+    }
+    b
+}
+
+fn open_image(b: Vec<u8>) -> RecordReader {
+    let file: Arc<dyn File> = Arc::new(Image(b.into()));
+    RecordReader::open(file, Path::new("image"), FileKind::Log, Some(5))
+        .unwrap()
+        .expect("a header")
+}
+
+const HEAD: Head = Head {
+    crc: 0,
+    payload_crc: 0,
+    len: 0,
+    kind: 1,
+    flags: 0,
+    synced: 0,
+    first_seq: 1,
+    chain: 0,
+    count: 1,
+};
+
+#[test]
+fn a_length_past_the_space_allocates_nothing_and_is_a_torn_tail() {
+    let len = u32::MAX;
+    let mut reader = open_image(image(&[(Head { len, ..HEAD }, b"short")]));
+    assert!(reader.next(0).unwrap().is_none());
+    assert_eq!(
+        reader.tail(),
+        Tail {
+            end: 512,
+            torn: true
+        }
+    );
+    assert!(reader.next(513).unwrap_err().is_corruption());
+    assert!(
+        reader.next(0).unwrap_err().is_corruption(),
+        "damage stays damage"
+    );
+}
+
+#[test]
+fn records_of_a_later_version_are_refused_by_name() {
+    for head in [Head { kind: 9, ..HEAD }, Head { flags: 4, ..HEAD }] {
+        let e = open_image(image(&[(head, b"")])).next(0).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+        assert_eq!(e.offset(), Some(512));
+    }
+}
+
+#[test]
+fn an_empty_space_an_earlier_life_and_a_damaged_header_are_told_apart() {
+    let (fs, path) = (disk(512, 1), Path::new("1.log"));
+    let open = |e: &Expect| RecordReader::open_expecting(fs.open(path).unwrap(), path, e);
+    recycled_log(&fs, path, 512, 16 << 10);
+    // The earlier life had id 77 and number 1.
+    assert!(open(&expect(5, 0)).unwrap().is_none(), "not this life");
+    let by_number = |number| Expect {
+        number: Some(number),
+        file_id: None,
+        ..expect(0, 0)
+    };
+    assert!(open(&by_number(2)).unwrap().is_none());
+    assert!(
+        open(&expect(5, 512)).is_err_and(|e| e.is_corruption()),
+        "known to be synced"
+    );
+    let other_store = Expect {
+        store_id: Some(1),
+        ..by_number(1)
+    };
+    assert!(open(&other_store).unwrap().is_none());
+
+    small_log_over(&fs, path);
+    let good = fs.read_all(path).unwrap();
+    assert!(open(&expect(5, 0)).unwrap().is_some());
+    // One copy decays: the other serves. Both: damage.
+    fs.flip_bit(path, 40, 1).unwrap();
+    assert_eq!(open(&by_number(1)).unwrap().unwrap().header().file_id, 5);
+    fs.flip_bit(path, COPIES[1] as u64 + 20, 1).unwrap();
+    assert!(open(&by_number(1)).is_err_and(|e| e.is_corruption()));
+    // The whole unit lost or stale: the records of this life prove it.
+    for unit in [vec![0; 512], header::encode(&file_header(512, 77, 1))] {
+        fs.overwrite(path, 0, &unit).unwrap();
+        let e = open(&expect(5, 0)).err().expect("damage");
+        assert!(
+            e.to_string().contains("proves that the file was synced"),
+            "{e}"
+        );
+    }
+    fs.overwrite(path, 0, &good[..512]).unwrap();
+    let manifest = Expect {
+        kind: FileKind::Manifest,
+        ..expect(5, 0)
+    };
+    assert!(
+        open(&manifest).is_err_and(|e| e.is_corruption()),
+        "of another kind"
+    );
+}
+
+fn small_log_over(fs: &SimFs, path: &Path) {
+    fs.remove(path).unwrap();
+    small_log(fs, path, 512);
+}
+
+#[test]
+fn headers_round_trip_and_unknown_features_are_refused() {
+    let r = Random::from_seed(4);
+    let path = Path::new("1.log");
+    for i in 0..200 {
+        let h = FileHeader {
+            kind: [FileKind::Log, FileKind::Manifest][i % 2],
+            file_id: r.next_u128(),
+            store_id: r.next_u128(),
+            number: r.next_u64(),
+            write_unit: 512 << r.below(4),
+            compatible: r.next_u64() as u32,
+            incompatible: 0,
+            previous: r.one_in(2).then(|| PreviousLog {
+                number: r.next_u64(),
+                file_id: r.next_u128(),
+                end: r.next_u64(),
+            }),
+        };
+        let slot = header::encode(&h);
+        assert_eq!(slot.len(), h.write_unit as usize);
+        match header::decode(&slot, path).unwrap() {
+            header::Slot::Header(got) => assert_eq!(got, h),
+            other => panic!("{other:?}"),
+        }
+        for cut in [0, 1, 127, 300] {
+            let _ = header::decode(&slot[..cut], path);
+        }
+        assert!(matches!(
+            header::decode(&slot[..HEADER_LEN - 1], path).unwrap(),
+            header::Slot::Absent
+        ));
+        let future = FileHeader {
+            incompatible: 1 << (i % 32),
+            ..h
+        };
+        let e = header::decode(&header::encode(&future), path).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported);
     }
 }

@@ -311,7 +311,12 @@ impl RecordWriter {
                 })
                 .collect();
             debug_assert_eq!(bufs.iter().map(|b| b.len() as u64).sum::<u64>(), plan.bytes);
-            debug_assert!(!sync || bufs.iter().all(|b| b.len() as u64 % self.unit == 0));
+            debug_assert!(
+                !sync
+                    || bufs
+                        .iter()
+                        .all(|b| (b.len() as u64).is_multiple_of(self.unit))
+            );
             let intent = if sync { Intent::Sync } else { Intent::Lazy };
             let at = self.file.append(&bufs, intent)?;
             self.dirty = true;

@@ -46,7 +46,10 @@ pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> Done {
-    let name = c.keys().get(r.arg(1))?.map_or("none", |v| v.data_type.name());
+    let name = c
+        .keys()
+        .get(r.arg(1))?
+        .map_or("none", |v| v.data_type.name());
     c.reply.simple(name);
     Ok(Outcome::Replied)
 }
@@ -82,7 +85,10 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
         .checked_mul(unit_ms)
         .and_then(|ms| ms.checked_add(base))
         .ok_or_else(|| {
-            Failure::new(format!("ERR invalid expire time in '{}' command", c.spec.name))
+            Failure::new(format!(
+                "ERR invalid expire time in '{}' command",
+                c.spec.name
+            ))
         })?;
     let Some(value) = c.keys().get(r.arg(1))? else {
         c.reply.integer(0);
@@ -121,7 +127,11 @@ fn ttl_generic(c: &mut Context<'_>, r: &Request, seconds: bool, absolute: bool) 
             Some(at) => {
                 let base = if absolute { 0 } else { c.now_ms() };
                 let ms = at.saturating_sub(base) as i64;
-                if seconds { ms.saturating_add(500) / 1000 } else { ms }
+                if seconds {
+                    ms.saturating_add(500) / 1000
+                } else {
+                    ms
+                }
             }
         },
     };
@@ -214,7 +224,11 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
         }
         true
     })?;
-    let next = if more { c.exec.cursors.behind(&last) } else { 0 };
+    let next = if more {
+        c.exec.cursors.behind(&last)
+    } else {
+        0
+    };
     c.reply.array(2);
     c.reply.bulk_u64(next);
     c.reply.array(n);

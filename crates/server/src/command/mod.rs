@@ -207,6 +207,14 @@ pub(crate) struct Executed {
 }
 
 impl Executor {
+    /// The number of keys, if it was counted since anything changed.
+    pub fn exact_count(&self) -> Option<u64> {
+        let count = self.count?;
+        let now = self.keys.now_ms();
+        (count.changes == self.keys.changes() && count.next_expiry_ms.is_none_or(|at| at > now))
+            .then_some(count.keys)
+    }
+
     /// Runs one request of the session in `slot`. `reply` must be empty; it receives exactly one reply, unless the outcome
     /// is slow.
     pub fn execute(&mut self, slot: usize, request: &Request, reply: &mut Reply) -> Executed {

@@ -63,8 +63,12 @@ fn expire_at(c: &Context<'_>, r: &Request, expiry: Expiry) -> Result<Option<u64>
     let Expiry::At(index, unit_ms, relative) = expiry else {
         return Ok(None);
     };
-    let invalid =
-        || Failure::new(format!("ERR invalid expire time in '{}' command", c.spec.name));
+    let invalid = || {
+        Failure::new(format!(
+            "ERR invalid expire time in '{}' command",
+            c.spec.name
+        ))
+    };
     let n = integer(r, index)?;
     if n <= 0 {
         return Err(invalid());
@@ -348,9 +352,7 @@ pub(crate) fn incrbyfloat(c: &mut Context<'_>, r: &Request) -> Done {
     let by = parse_f64(r.arg(2)).ok_or_else(not_a_float)?;
     let sum = value + by;
     if !sum.is_finite() {
-        return Err(Failure::new(
-            "ERR increment would produce NaN or Infinity",
-        ));
+        return Err(Failure::new("ERR increment would produce NaN or Infinity"));
     }
     let text = match (decimal(old_text), decimal(r.arg(2))) {
         (Some(a), Some(b)) => format_decimal(a + b),

@@ -159,7 +159,7 @@ fn random_tree(room: &Room, r: &Random, history: &History) -> FamilyVersion {
 #[test]
 fn merged_files_read_the_same_whole_and_in_ranges() {
     let mut split = 0;
-    seeds("merged_files_read_the_same", 60, |seed| {
+    seeds("merged_files_read_the_same", 300, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let room = Room::new(cmp.clone(), 1024);
@@ -244,67 +244,75 @@ fn merged_files_read_the_same_whole_and_in_ranges() {
 
 #[test]
 fn a_failing_call_ends_the_merge_and_leaves_no_file() {
-    let r = Random::from_seed(3);
-    let history = random_history(&r, 400, 5);
-    let (mut runs, mut k) = (0, 0);
-    loop {
-        k += 1;
-        let mut struck = 0;
-        for (op, kind) in [
-            (OpKind::Open, FaultKind::Eio),
-            (OpKind::Read, FaultKind::Eio),
-            (OpKind::Read, FaultKind::BitFlip),
-            (OpKind::Create, FaultKind::Eio),
-            (OpKind::Append, FaultKind::Enospc),
-            (OpKind::Append, FaultKind::ShortWrite),
-            (OpKind::SyncAll, FaultKind::FailedSync),
-        ] {
-            // A fresh room each time: nothing open, nothing cached.
-            let room = Room::new(Cmp::Bytewise, 1024);
-            let v = random_tree(&room, &Random::from_seed(4), &history);
-            let plan = room.plan(&v);
-            let before = room.files();
-            let rule = room.faults.inject(Fault {
-                op: Some(op),
-                path: String::new(),
-                when: When::Nth(k),
-                kind,
-            });
-            let result = room.run(&plan, &[100, 300], None);
-            if room.faults.seen(rule) < k {
-                assert!(result.is_ok());
-                continue;
+    let mut runs = 0;
+    seeds("a_failing_call_ends_the_merge", 8, |seed| {
+        let mut k = 1;
+        loop {
+            let struck = fail_each_call(seed, k);
+            if struck == 0 {
+                break;
             }
-            struck += 1;
-            match result {
-                Err(e) => {
-                    assert_eq!(room.files(), before, "{op:?} {k}: {e}");
-                    assert!(e.path().is_some(), "{op:?} {k}: {e} names no file");
-                }
-                // A bit may fall where nothing is: then the result is right all the same.
-                Ok(outcome) => {
-                    assert_eq!(kind, FaultKind::BitFlip, "{op:?} {k}");
-                    room.faults.clear();
-                    let inputs: Vec<_> = plan.input_tables().cloned().collect();
-                    assert_eq!(
-                        visible(
-                            &Cmp::Bytewise,
-                            &decode(&room.read(&room.tables(&outcome))),
-                            MAX_SEQ,
-                            50
-                        ),
-                        visible(&Cmp::Bytewise, &decode(&room.read(&inputs)), MAX_SEQ, 50)
-                    );
-                }
-            }
+            runs += struck;
+            k += 1;
         }
-        if struck == 0 {
-            break;
-        }
-        runs += struck;
-    }
+    });
     println!("failing_calls={runs}");
     assert!(runs > 50, "only {runs} calls failed");
+}
+
+/// Merges with the `k`-th call of each kind failing; how many kinds had so many calls.
+fn fail_each_call(seed: u64, k: u64) -> u64 {
+    let history = random_history(&Random::from_seed(seed), 400, 5);
+    let mut struck = 0;
+    for (op, kind) in [
+        (OpKind::Open, FaultKind::Eio),
+        (OpKind::Read, FaultKind::Eio),
+        (OpKind::Read, FaultKind::BitFlip),
+        (OpKind::Create, FaultKind::Eio),
+        (OpKind::Append, FaultKind::Enospc),
+        (OpKind::Append, FaultKind::ShortWrite),
+        (OpKind::SyncAll, FaultKind::FailedSync),
+    ] {
+        // A fresh room each time: nothing open, nothing cached.
+        let room = Room::new(Cmp::Bytewise, 1024);
+        let v = random_tree(&room, &Random::from_seed(seed + 1), &history);
+        let plan = room.plan(&v);
+        if plan.trivial_move {
+            return 0;
+        }
+        let before = room.files();
+        let rule = room.faults.inject(Fault {
+            op: Some(op),
+            path: String::new(),
+            when: When::Nth(k),
+            kind,
+        });
+        let result = room.run(&plan, &[100, 300], None);
+        if room.faults.seen(rule) < k {
+            assert!(result.is_ok());
+            continue;
+        }
+        struck += 1;
+        match result {
+            Err(e) => {
+                assert_eq!(room.files(), before, "{op:?} {k}: {e}");
+                assert!(e.path().is_some(), "{op:?} {k}: {e} names no file");
+            }
+            // A bit may fall where nothing is: then the result is right all the same.
+            Ok(outcome) => {
+                assert_eq!(kind, FaultKind::BitFlip, "{op:?} {k}");
+                room.faults.clear();
+                let inputs: Vec<_> = plan.input_tables().cloned().collect();
+                let merged = decode(&room.read(&room.tables(&outcome)));
+                let unmerged = decode(&room.read(&inputs));
+                assert_eq!(
+                    visible(&Cmp::Bytewise, &merged, MAX_SEQ, 50),
+                    visible(&Cmp::Bytewise, &unmerged, MAX_SEQ, 50)
+                );
+            }
+        }
+    }
+    struck
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync policy changes later.
+
+use super::{Context, Done, Failure, Outcome, word};
+use crate::glob;
+use crate::options::SyncPolicy;
+use crate::resp::request::Request;
+
+/// Settings by Redis's names; some answer what Redis would with persistence on, because that is what holds here.
+fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
+    let o = &c.exec.options;
+    vec![
+        (
+            "appendfsync",
+            match c.exec.sync {
+                SyncPolicy::Never => "no".into(),
+                other => other.name().into(),
+            },
+        ),
+        ("appendonly", "yes".into()),
+        ("bind", c.exec.listening.ip().to_string()),
+        ("client-query-buffer-limit", o.max_request_bytes.to_string()),
+        ("databases", "1".into()),
+        ("dir", o.dir.display().to_string()),
+        ("maxclients", o.max_clients.to_string()),
+        ("maxmemory", "0".into()),
+        ("maxmemory-clients", o.client_memory_bytes.to_string()),
+        ("maxmemory-policy", "noeviction".into()),
+        ("port", c.exec.listening.port().to_string()),
+        ("proto-max-bulk-len", o.max_bulk_bytes.to_string()),
+        (
+            "protected-mode",
+            if o.unprotected { "no" } else { "yes" }.into(),
+        ),
+        ("save", String::new()),
+        ("tcp-keepalive", "0".into()),
+        ("timeout", "0".into()),
+    ]
+}
+
+pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
+    let found: Vec<_> = settings(c)
+        .into_iter()
+        .filter(|(name, _)| {
+            r.args()
+                .skip(2)
+                .any(|p| glob::matches(p, name.as_bytes(), true))
+        })
+        .collect();
+    c.reply.map(found.len());
+    for (name, value) in found {
+        c.reply.bulk(name.as_bytes());
+        c.reply.bulk(value.as_bytes());
+    }
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
+    if !r.len().is_multiple_of(2) {
+        return Err(Failure::new(super::wrong_arguments("config|set")));
+    }
+    let mut sync = None;
+    for i in (2..r.len()).step_by(2) {
+        let name = word(r, i).to_ascii_lowercase();
+        if name == "appendfsync" {
+            let value = String::from_utf8_lossy(r.arg(i + 1));
+            sync = Some(SyncPolicy::parse(&value).ok_or_else(|| {
+                Failure::new("ERR CONFIG SET failed (possibly related to argument 'appendfsync') - argument(s) must be one of the following: always, everysec, no")
+            })?);
+        } else if settings(c).iter().any(|(known, _)| *known == name) {
+            return Err(Failure::new(format!(
+                "ERR CONFIG SET failed (possibly related to argument '{name}') - this setting is given when the server starts; only appendfsync can be changed while it runs"
+            )));
+        } else {
+            return Err(Failure::new(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
+                String::from_utf8_lossy(r.arg(i))
+            )));
+        }
+    }
+    if let Some(sync) = sync {
+        c.exec.sync = sync;
+    }
+    c.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn resetstat(c: &mut Context<'_>, _: &Request) -> Done {
+    c.exec.counters = Default::default();
+    c.exec.sampled = (0, c.exec.env.clock().now());
+    c.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn rewrite(_: &mut Context<'_>, _: &Request) -> Done {
+    Err(Failure::new(
+        "ERR The server is running without a config file",
+    ))
+}
+
+pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> Done {
+    super::introspect::help(c, r)
+}

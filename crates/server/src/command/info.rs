@@ -1,0 +1,259 @@
+//! INFO: what operators and their tools read, in Redis's sections, and one of the engine's own.
+
+use super::client::REDIS_VERSION;
+use super::{Context, Count, Done, Executor, Outcome};
+use crate::resp::request::Request;
+use std::fmt::Write as _;
+
+type Section = (&'static str, fn(&mut Executor, &mut String));
+
+const SECTIONS: &[Section] = &[
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("CPU", cpu),
+    ("Errorstats", errors),
+    ("Cluster", cluster),
+    ("Keyspace", keyspace),
+    ("Basalt", engine),
+];
+
+pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> Done {
+    let wanted: Vec<String> = (1..r.len()).map(|i| super::word(r, i)).collect();
+    let all = wanted.is_empty()
+        || wanted
+            .iter()
+            .any(|w| matches!(w.as_str(), "ALL" | "EVERYTHING" | "DEFAULT"));
+    let mut text = String::new();
+    for (name, write) in SECTIONS {
+        if all || wanted.contains(&name.to_ascii_uppercase()) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            let _ = write!(text, "# {name}\r\n");
+            write(c.exec, &mut text);
+        }
+    }
+    c.reply.verbatim(&text);
+    Ok(Outcome::Replied)
+}
+
+macro_rules! line {
+    ($out:expr, $($part:tt)*) => {{
+        let _ = write!($out, $($part)*);
+        $out.push_str("\r\n");
+    }};
+}
+
+fn server(e: &mut Executor, out: &mut String) {
+    let uptime = e.env.clock().now().saturating_sub(e.started).as_secs();
+    line!(out, "redis_version:{REDIS_VERSION}");
+    line!(out, "redis_mode:standalone");
+    line!(out, "basalt_version:{}", env!("CARGO_PKG_VERSION"));
+    line!(
+        out,
+        "os:{} {}",
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    );
+    line!(out, "arch_bits:{}", usize::BITS);
+    line!(out, "multiplexing_api:epoll");
+    line!(out, "process_id:{}", std::process::id());
+    line!(out, "tcp_port:{}", e.listening.port());
+    line!(out, "server_time_usec:{}", e.env.clock().wall_ms() * 1000);
+    line!(out, "uptime_in_seconds:{uptime}");
+    line!(out, "uptime_in_days:{}", uptime / 86_400);
+    line!(out, "config_file:");
+}
+
+fn clients(e: &mut Executor, out: &mut String) {
+    let largest =
+        |f: fn(&super::Session) -> usize| e.sessions.iter().flatten().map(f).max().unwrap_or(0);
+    line!(
+        out,
+        "connected_clients:{}",
+        e.sessions.iter().flatten().count()
+    );
+    line!(out, "maxclients:{}", e.options.max_clients);
+    line!(
+        out,
+        "client_recent_max_input_buffer:{}",
+        largest(|s| s.input_bytes)
+    );
+    line!(
+        out,
+        "client_recent_max_output_buffer:{}",
+        largest(|s| s.reply_bytes)
+    );
+    line!(out, "blocked_clients:0");
+}
+
+fn memory(e: &mut Executor, out: &mut String) {
+    let used = e.env.ledger().usage();
+    line!(out, "used_memory:{}", used.total());
+    line!(
+        out,
+        "used_memory_human:{:.2}M",
+        used.total() as f64 / f64::from(1 << 20)
+    );
+    if let Some(rss) = proc_number("/proc/self/statm", 1) {
+        line!(out, "used_memory_rss:{}", rss * 4096);
+    }
+    line!(out, "maxmemory:0");
+    line!(out, "maxmemory_policy:noeviction");
+    line!(out, "mem_clients_normal:{}", e.client_bytes);
+    line!(out, "mem_clients_peak:{}", e.client_bytes_peak);
+    line!(out, "mem_memtables:{}", used.memtable);
+    line!(out, "mem_block_cache:{}", used.cache);
+    line!(out, "mem_pinned:{}", used.pinned);
+    line!(out, "mem_buffers:{}", used.buffer);
+    line!(out, "mem_budget:{}", used.budget);
+}
+
+fn persistence(e: &mut Executor, out: &mut String) {
+    let stats = e.keys.store().stats();
+    line!(out, "loading:0");
+    line!(out, "rdb_bgsave_in_progress:0");
+    line!(out, "rdb_last_bgsave_status:ok");
+    line!(out, "aof_enabled:1");
+    line!(out, "aof_rewrite_in_progress:0");
+    line!(
+        out,
+        "aof_last_write_status:{}",
+        if stats.read_only.is_some() {
+            "err"
+        } else {
+            "ok"
+        }
+    );
+    line!(out, "sync_policy:{}", e.sync.name());
+    line!(out, "log_bytes:{}", stats.log_bytes);
+    line!(out, "log_syncs:{}", stats.log_syncs);
+}
+
+fn stats(e: &mut Executor, out: &mut String) {
+    let now = e.env.clock().now();
+    let (commands, since) = e.sampled;
+    let seconds = now.saturating_sub(since).as_secs_f64().max(0.001);
+    let rate = e.counters.commands.saturating_sub(commands) as f64 / seconds;
+    e.sampled = (e.counters.commands, now);
+    let c = &e.counters;
+    line!(out, "total_connections_received:{}", c.connections);
+    line!(out, "total_commands_processed:{}", c.commands);
+    line!(out, "instantaneous_ops_per_sec:{rate:.0}");
+    line!(out, "total_net_input_bytes:{}", c.input_bytes);
+    line!(out, "total_net_output_bytes:{}", c.output_bytes);
+    line!(out, "rejected_connections:{}", c.rejected);
+    line!(out, "evicted_clients:{}", c.evicted_clients);
+    line!(out, "keyspace_hits:{}", c.hits);
+    line!(out, "keyspace_misses:{}", c.misses);
+    line!(out, "total_error_replies:{}", c.errors);
+    line!(out, "epochs:{}", c.epochs);
+    line!(out, "epochs_in_flight:{}", e.keys.in_flight());
+    line!(out, "epochs_failed:{}", c.epoch_failures);
+    line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
+}
+
+fn replication(_: &mut Executor, out: &mut String) {
+    line!(out, "role:master");
+    line!(out, "connected_slaves:0");
+}
+
+fn cpu(_: &mut Executor, out: &mut String) {
+    // Fields 14 and 15 of the line, counted behind the command's name in parentheses.
+    let Some(text) = proc_text("/proc/self/stat") else {
+        return;
+    };
+    let Some((_, fields)) = text.rsplit_once(") ") else {
+        return;
+    };
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let seconds = |n: usize| {
+        let field = fields.split(' ').nth(n).and_then(|f| f.parse::<f64>().ok());
+        field.unwrap_or(0.0) / ticks
+    };
+    line!(out, "used_cpu_sys:{:.6}", seconds(12));
+    line!(out, "used_cpu_user:{:.6}", seconds(11));
+}
+
+fn errors(_: &mut Executor, _: &mut String) {}
+
+fn cluster(_: &mut Executor, out: &mut String) {
+    line!(out, "cluster_enabled:0");
+}
+
+fn keyspace(e: &mut Executor, out: &mut String) {
+    // Counting takes a walk over all keys, which DBSIZE does; here is what it last found, and when.
+    if let Some(Count { keys, expires, .. }) = e.count
+        && keys > 0
+    {
+        line!(out, "db0:keys={keys},expires={expires},avg_ttl=0");
+    }
+}
+
+fn engine(e: &mut Executor, out: &mut String) {
+    let s = e.keys.store().stats();
+    if let Some(count) = e.count {
+        let age = e.env.clock().wall_ms().saturating_sub(count.counted_at_ms);
+        line!(out, "keys_counted_ms_ago:{age}");
+    }
+    line!(
+        out,
+        "read_only:{}",
+        s.read_only
+            .as_deref()
+            .unwrap_or("")
+            .replace(['\r', '\n'], " ")
+    );
+    line!(out, "user_bytes_written:{}", s.user_bytes_written);
+    line!(out, "wal_bytes_written:{}", s.wal_bytes_written);
+    line!(out, "flush_bytes_written:{}", s.flush_bytes_written);
+    line!(out, "compaction_bytes_read:{}", s.compaction_bytes_read);
+    line!(
+        out,
+        "compaction_bytes_written:{}",
+        s.compaction_bytes_written
+    );
+    line!(out, "compaction_debt:{}", s.compaction_debt);
+    line!(out, "commit_groups:{}", s.commit_groups);
+    line!(out, "commits:{}", s.commits);
+    line!(out, "log_syncs:{}", s.log_syncs);
+    line!(out, "memtable_bytes:{}", s.memtable_bytes);
+    line!(out, "sealed_memtables:{}", s.sealed_memtables);
+    line!(out, "snapshots:{}", s.snapshots);
+    line!(out, "table_files:{}", s.table_files);
+    for (cause, us) in &s.stall_us {
+        line!(out, "stall_us_{cause}:{us}");
+    }
+    for family in &s.families {
+        for (level, l) in family.levels.iter().enumerate() {
+            if l.tables > 0 {
+                line!(
+                    out,
+                    "{}_level{level}:tables={},bytes={},entries={},deletes={}",
+                    family.name.replace('.', "_"),
+                    l.tables,
+                    l.bytes,
+                    l.entries,
+                    l.deletes
+                );
+            }
+        }
+    }
+}
+
+/// A short file of /proc; `None` where there is none. Not data: it does not go through the filesystem of the store.
+fn proc_text(path: &str) -> Option<String> {
+    use rustix::fs::{Mode, OFlags};
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buf = [0u8; 1024];
+    let n = rustix::io::read(&file, &mut buf).ok()?;
+    Some(String::from_utf8_lossy(&buf[..n]).into_owned())
+}
+
+fn proc_number(path: &str, field: usize) -> Option<u64> {
+    proc_text(path)?.split_whitespace().nth(field)?.parse().ok()
+}

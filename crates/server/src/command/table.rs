@@ -1,0 +1,602 @@
+//! The commands as data: names, arity, flags, where keys stand, and what documentation says. Arity checks, COMMAND and
+//! `docs/server.md` come from here.
+
+use super::{Context, Done, client, config, info, introspect, key, string, system};
+use crate::resp::request::Request;
+
+type Run = fn(&mut Context<'_>, &Request) -> Done;
+
+/// One command, or one subcommand of a container.
+pub struct Spec {
+    /// Name in lower case.
+    pub name: &'static str,
+    /// As error messages name it: `config|get` for a subcommand.
+    pub full_name: &'static str,
+    /// Number of arguments with the name; negative for at least so many.
+    pub arity: i32,
+    /// Redis's flags.
+    pub flags: &'static [&'static str],
+    /// First key's place, last key's (negative from the end), and the step between keys; zeros without keys.
+    pub keys: (i32, i32, i32),
+    /// Redis's group.
+    pub group: &'static str,
+    /// The version of Redis that it behaves like or first had it.
+    pub since: &'static str,
+    /// What it costs here.
+    pub complexity: &'static str,
+    /// What it does.
+    pub summary: &'static str,
+    /// Subcommands; the container's own function runs without any.
+    pub subcommands: &'static [Spec],
+    pub(crate) run: Run,
+}
+
+impl Spec {
+    /// True for commands that change keys.
+    pub fn writes(&self) -> bool {
+        self.flags.contains(&"write")
+    }
+
+    /// The places of keys in a request of `len` arguments.
+    pub fn keys(&self, len: usize) -> impl Iterator<Item = usize> + use<> {
+        let (first, last, step) = self.keys;
+        let last = if last < 0 { len as i32 + last } else { last };
+        let end = if first == 0 { 0 } else { last + 1 };
+        (first..end.min(len as i32))
+            .step_by(step.max(1) as usize)
+            .map(|i| i as usize)
+    }
+
+    fn fits(&self, len: usize) -> bool {
+        let len = len as i32;
+        if self.arity < 0 {
+            len >= -self.arity
+        } else {
+            len == self.arity
+        }
+    }
+
+    /// The access categories, which follow from flags and group.
+    pub fn categories(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.flags.contains(&"write") {
+            out.push("@write".to_string());
+        }
+        if self.flags.contains(&"readonly") && self.keys.0 != 0 {
+            out.push("@read".to_string());
+        }
+        match self.group {
+            "generic" => out.push("@keyspace".into()),
+            "string" => out.push("@string".into()),
+            "connection" => out.push("@connection".into()),
+            _ => {}
+        }
+        if self.flags.contains(&"admin") {
+            out.extend(["@admin".to_string(), "@dangerous".to_string()]);
+        }
+        out.push(
+            if self.flags.contains(&"fast") {
+                "@fast"
+            } else {
+                "@slow"
+            }
+            .into(),
+        );
+        out
+    }
+}
+
+/// Finds the command of a request and checks its arity; otherwise the error's text.
+pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
+    let Some(spec) = find(COMMANDS, request.arg(0)) else {
+        return Err(unknown(request));
+    };
+    let spec = if spec.subcommands.is_empty() || request.len() == 1 {
+        spec
+    } else {
+        let sub = request.arg(1);
+        find(spec.subcommands, sub).ok_or_else(|| {
+            format!(
+                "ERR unknown subcommand '{}'. Try {} HELP.",
+                String::from_utf8_lossy(&sub[..sub.len().min(128)]),
+                spec.name.to_ascii_uppercase()
+            )
+        })?
+    };
+    if !spec.fits(request.len()) {
+        return Err(super::wrong_arguments(spec.full_name));
+    }
+    Ok(spec)
+}
+
+/// A command by name, in any case.
+pub(crate) fn find(commands: &'static [Spec], name: &[u8]) -> Option<&'static Spec> {
+    let mut lower = [0u8; 24];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    let place = commands
+        .binary_search_by(|s| s.name.as_bytes().cmp(lower))
+        .ok()?;
+    Some(&commands[place])
+}
+
+/// Redis's text for a command that it does not know, with the first arguments.
+fn unknown(request: &Request) -> String {
+    let cut = |arg: &[u8], n: usize| {
+        let end = arg.iter().position(|b| *b == 0).unwrap_or(arg.len());
+        String::from_utf8_lossy(&arg[..end.min(n)]).into_owned()
+    };
+    let mut args = String::new();
+    for arg in request.args().skip(1) {
+        if args.len() >= 128 {
+            break;
+        }
+        args.push_str(&format!("'{}' ", cut(arg, 128 - args.len())));
+    }
+    format!(
+        "ERR unknown command '{}', with args beginning with: {args}",
+        cut(request.arg(0), 128)
+    )
+}
+
+macro_rules! spec {
+    ($name:literal, $full:literal, $arity:literal, [$($flag:literal)*], $keys:expr, $group:literal, $since:literal,
+     $complexity:literal, $summary:literal, $run:expr, $sub:expr) => {
+        Spec {
+            name: $name,
+            full_name: $full,
+            arity: $arity,
+            flags: &[$($flag),*],
+            keys: $keys,
+            group: $group,
+            since: $since,
+            complexity: $complexity,
+            summary: $summary,
+            subcommands: $sub,
+            run: $run,
+        }
+    };
+}
+
+/// A string command over one key.
+macro_rules! string {
+    ($name:literal, $arity:literal, [$($flag:literal)*], $since:literal, $summary:literal, $run:expr) => {
+        spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "string", $since, "O(1)", $summary, $run, &[])
+    };
+}
+
+macro_rules! generic {
+    ($name:literal, $arity:literal, [$($flag:literal)*], $since:literal, $summary:literal, $run:expr) => {
+        spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "generic", $since, "O(1)", $summary, $run, &[])
+    };
+}
+
+macro_rules! connection {
+    ($name:literal, $full:literal, $arity:literal, $since:literal, $summary:literal, $run:expr) => {
+        spec!($name, $full, $arity, ["noscript" "loading" "stale" "fast"], (0, 0, 0), "connection", $since, "O(1)", $summary, $run, &[])
+    };
+}
+
+macro_rules! server {
+    ($name:literal, $full:literal, $arity:literal, $since:literal, $complexity:literal, $summary:literal, $run:expr) => {
+        spec!($name, $full, $arity, ["loading" "stale"], (0, 0, 0), "server", $since, $complexity, $summary, $run, &[])
+    };
+}
+
+const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
+
+/// Every command, sorted by name.
+pub static COMMANDS: &[Spec] = &[
+    string!("append", 3, ["write" "denyoom" "fast"], "2.0.0", "Appends to the value of a key.", string::append),
+    connection!(
+        "auth",
+        "auth",
+        -2,
+        "1.0.0",
+        "Answers that there is no password.",
+        client::auth
+    ),
+    spec!("client", "client", -2, ["noscript" "loading" "stale"], NO_KEYS, "connection", "2.4.0", "Depends on subcommand.",
+    "A container for connection commands.", introspect::needs_subcommand, &[
+        connection!("getname", "client|getname", 2, "2.6.9", "Returns the connection's name.", client::getname),
+        connection!("help", "client|help", 2, "5.0.0", "Returns help about CLIENT.", client::help),
+        connection!("id", "client|id", 2, "5.0.0", "Returns the connection's number.", client::id),
+        connection!("info", "client|info", 2, "6.2.0", "Describes the connection.", client::info),
+        connection!("kill", "client|kill", -3, "2.4.0", "Closes connections.", client::kill),
+        connection!("list", "client|list", -2, "2.4.0", "Describes all connections.", client::list),
+        connection!("no-evict", "client|no-evict", 3, "7.0.0", "Sets whether the connection may be closed to save memory.", client::no_evict),
+        connection!("no-touch", "client|no-touch", 3, "7.2.0", "Accepted; reads leave no trace here anyway.", client::no_touch),
+        connection!("reply", "client|reply", 3, "3.2.0", "Turns replies on or off, or skips one.", client::reply),
+        connection!("setinfo", "client|setinfo", 4, "7.2.0", "Sets the client library's name or version.", client::setinfo),
+        connection!("setname", "client|setname", 3, "2.6.9", "Names the connection.", client::setname),
+    ]),
+    spec!("command", "command", -1, ["loading" "stale"], NO_KEYS, "server", "2.8.13", "O(N), the number of commands",
+    "Describes commands.", introspect::command, &[
+        server!("count", "command|count", 2, "2.8.13", "O(1)", "Returns the number of commands.", introspect::count),
+        server!("docs", "command|docs", -2, "7.0.0", "O(N)", "Returns documentation of commands.", introspect::docs),
+        server!("getkeys", "command|getkeys", -3, "2.8.13", "O(N)", "Returns the keys of a request.", introspect::getkeys),
+        server!("help", "command|help", 2, "5.0.0", "O(1)", "Returns help about COMMAND.", introspect::help),
+        server!("info", "command|info", -2, "2.8.13", "O(N)", "Returns facts about commands.", introspect::info),
+        server!("list", "command|list", -2, "7.0.0", "O(N)", "Returns the names of commands.", introspect::list),
+    ]),
+    spec!("config", "config", -2, ["admin" "noscript" "loading" "stale"], NO_KEYS, "server", "2.0.0", "Depends on subcommand.",
+    "A container for configuration commands.", introspect::needs_subcommand, &[
+        server!("get", "config|get", -3, "2.0.0", "O(N)", "Returns settings that match patterns.", config::get),
+        server!("help", "config|help", 2, "5.0.0", "O(1)", "Returns help about CONFIG.", config::help),
+        server!("resetstat", "config|resetstat", 2, "2.0.0", "O(1)", "Resets the counters of INFO.", config::resetstat),
+        server!("rewrite", "config|rewrite", 2, "2.8.0", "O(1)", "Answers that there is no configuration file.", config::rewrite),
+        server!("set", "config|set", -4, "2.0.0", "O(1)", "Sets `appendfsync`; other settings are given at start.", config::set),
+    ]),
+    spec!(
+        "dbsize",
+        "dbsize",
+        1,
+        ["readonly"],
+        NO_KEYS,
+        "server",
+        "1.0.0",
+        "O(N) beside other clients; O(1) while nothing changed since the last",
+        "Returns the exact number of keys.",
+        key::dbsize,
+        &[]
+    ),
+    string!("decr", 2, ["write" "denyoom" "fast"], "1.0.0", "Decrements the integer at a key.", string::decr),
+    string!("decrby", 3, ["write" "denyoom" "fast"], "1.0.0", "Decrements the integer at a key by a number.", string::decrby),
+    spec!(
+        "del",
+        "del",
+        -2,
+        ["write"],
+        (1, -1, 1),
+        "generic",
+        "1.0.0",
+        "O(N), the number of keys",
+        "Deletes keys.",
+        key::del,
+        &[]
+    ),
+    connection!(
+        "echo",
+        "echo",
+        2,
+        "1.0.0",
+        "Returns its argument.",
+        client::echo
+    ),
+    spec!("exists", "exists", -2, ["readonly" "fast"], (1, -1, 1), "generic", "1.0.0", "O(N), the number of keys",
+        "Counts how many of the keys exist.", key::exists, &[]),
+    generic!("expire", -3, ["write" "fast"], "1.0.0", "Sets when a key ends, in seconds from now.", key::expire),
+    generic!("expireat", -3, ["write" "fast"], "1.2.0", "Sets when a key ends, in seconds since 1970.", key::expireat),
+    generic!("expiretime", 2, ["readonly" "fast"], "7.0.0", "Returns when a key ends, in seconds since 1970.", key::expiretime),
+    spec!(
+        "flushall",
+        "flushall",
+        -1,
+        ["write"],
+        NO_KEYS,
+        "server",
+        "1.0.0",
+        "O(1); space comes back in the background",
+        "Removes every key, durably.",
+        key::flush,
+        &[]
+    ),
+    spec!(
+        "flushdb",
+        "flushdb",
+        -1,
+        ["write"],
+        NO_KEYS,
+        "server",
+        "1.0.0",
+        "O(1); space comes back in the background",
+        "Removes every key of the database, durably.",
+        key::flush,
+        &[]
+    ),
+    string!("get", 2, ["readonly" "fast"], "1.0.0", "Returns the value of a key.", string::get),
+    string!("getdel", 2, ["write" "fast"], "6.2.0", "Returns the value of a key and deletes it.", string::getdel),
+    string!("getex", -2, ["write" "fast"], "6.2.0", "Returns the value of a key and sets when it ends.", string::getex),
+    string!(
+        "getrange",
+        4,
+        ["readonly"],
+        "2.4.0",
+        "Returns a part of a value.",
+        string::getrange
+    ),
+    string!("getset", 3, ["write" "denyoom" "fast"], "1.0.0", "Sets a key and returns its value before.", string::getset),
+    connection!(
+        "hello",
+        "hello",
+        -1,
+        "6.0.0",
+        "Chooses the protocol's version.",
+        client::hello
+    ),
+    string!("incr", 2, ["write" "denyoom" "fast"], "1.0.0", "Increments the integer at a key.", string::incr),
+    string!("incrby", 3, ["write" "denyoom" "fast"], "1.0.0", "Increments the integer at a key by a number.", string::incrby),
+    string!("incrbyfloat", 3, ["write" "denyoom" "fast"], "2.6.0", "Increments the number at a key by a number.", string::incrbyfloat),
+    server!(
+        "info",
+        "info",
+        -1,
+        "1.0.0",
+        "O(1)",
+        "Returns facts and counters.",
+        info::info
+    ),
+    spec!(
+        "keys",
+        "keys",
+        2,
+        ["readonly"],
+        NO_KEYS,
+        "generic",
+        "1.0.0",
+        "O(N) beside other clients; N is the keys with the pattern's literal prefix",
+        "Returns all keys that match a pattern.",
+        key::keys,
+        &[]
+    ),
+    server!(
+        "lastsave",
+        "lastsave",
+        1,
+        "1.0.0",
+        "O(1)",
+        "Returns the time of the last durable write, now.",
+        system::lastsave
+    ),
+    spec!(
+        "memory",
+        "memory",
+        -2,
+        ["readonly"],
+        NO_KEYS,
+        "server",
+        "4.0.0",
+        "Depends on subcommand.",
+        "A container for memory commands.",
+        introspect::needs_subcommand,
+        &[spec!(
+            "usage",
+            "memory|usage",
+            -3,
+            ["readonly"],
+            (2, 2, 1),
+            "server",
+            "4.0.0",
+            "O(1)",
+            "Returns about how many bytes a key takes.",
+            key::memory_usage,
+            &[]
+        ),]
+    ),
+    spec!("mget", "mget", -2, ["readonly" "fast"], (1, -1, 1), "string", "1.0.0", "O(N), the number of keys",
+        "Returns the values of keys, read in one batch.", string::mget, &[]),
+    spec!("mset", "mset", -3, ["write" "denyoom"], (1, -1, 2), "string", "1.0.1", "O(N), the number of keys",
+        "Sets keys, all or none.", string::mset, &[]),
+    spec!("msetnx", "msetnx", -3, ["write" "denyoom"], (1, -1, 2), "string", "1.0.1", "O(N), the number of keys",
+        "Sets keys, all or none, if none exists.", string::msetnx, &[]),
+    spec!(
+        "object",
+        "object",
+        -2,
+        ["readonly"],
+        NO_KEYS,
+        "generic",
+        "2.2.3",
+        "Depends on subcommand.",
+        "A container for object commands.",
+        introspect::needs_subcommand,
+        &[
+            spec!(
+                "encoding",
+                "object|encoding",
+                3,
+                ["readonly"],
+                (2, 2, 1),
+                "generic",
+                "2.2.3",
+                "O(1)",
+                "Returns the encoding that Redis would have.",
+                key::object_encoding,
+                &[]
+            ),
+            spec!(
+                "freq",
+                "object|freq",
+                3,
+                ["readonly"],
+                (2, 2, 1),
+                "generic",
+                "4.0.0",
+                "O(1)",
+                "Answers that frequencies are not tracked.",
+                key::object_freq,
+                &[]
+            ),
+            spec!(
+                "idletime",
+                "object|idletime",
+                3,
+                ["readonly"],
+                (2, 2, 1),
+                "generic",
+                "2.2.3",
+                "O(1)",
+                "Returns 0: idle times are not tracked.",
+                key::object_idletime,
+                &[]
+            ),
+            spec!(
+                "refcount",
+                "object|refcount",
+                3,
+                ["readonly"],
+                (2, 2, 1),
+                "generic",
+                "2.2.3",
+                "O(1)",
+                "Returns 1.",
+                key::object_refcount,
+                &[]
+            ),
+        ]
+    ),
+    generic!("persist", 2, ["write" "fast"], "2.2.0", "Lets a key live for ever.", key::persist),
+    generic!("pexpire", -3, ["write" "fast"], "2.6.0", "Sets when a key ends, in milliseconds from now.", key::pexpire),
+    generic!("pexpireat", -3, ["write" "fast"], "2.6.0", "Sets when a key ends, in milliseconds since 1970.", key::pexpireat),
+    generic!("pexpiretime", 2, ["readonly" "fast"], "7.0.0", "Returns when a key ends, in milliseconds since 1970.", key::pexpiretime),
+    connection!(
+        "ping",
+        "ping",
+        -1,
+        "1.0.0",
+        "Returns PONG or its argument.",
+        client::ping
+    ),
+    string!("psetex", 4, ["write" "denyoom"], "2.6.0", "Sets a key that ends after so many milliseconds.", string::psetex),
+    generic!("pttl", 2, ["readonly" "fast"], "2.6.0", "Returns how long a key lives, in milliseconds.", key::pttl),
+    connection!(
+        "quit",
+        "quit",
+        -1,
+        "1.0.0",
+        "Closes the connection.",
+        client::quit
+    ),
+    spec!(
+        "randomkey",
+        "randomkey",
+        1,
+        ["readonly"],
+        NO_KEYS,
+        "generic",
+        "1.0.0",
+        "O(log N)",
+        "Returns some key; fair only where keys are spread evenly.",
+        key::randomkey,
+        &[]
+    ),
+    connection!(
+        "reset",
+        "reset",
+        1,
+        "6.2.0",
+        "Sets the connection back to its beginning.",
+        client::reset
+    ),
+    spec!(
+        "scan",
+        "scan",
+        -2,
+        ["readonly"],
+        NO_KEYS,
+        "generic",
+        "2.8.0",
+        "O(COUNT) for each call, at most 10,000 keys",
+        "Walks over the keys.",
+        key::scan,
+        &[]
+    ),
+    connection!(
+        "select",
+        "select",
+        2,
+        "1.0.0",
+        "Selects database 0, the only one.",
+        client::select
+    ),
+    string!("set", -3, ["write" "denyoom"], "1.0.0", "Sets a key.", string::set),
+    string!("setex", 4, ["write" "denyoom"], "2.0.0", "Sets a key that ends after so many seconds.", string::setex),
+    string!("setnx", 3, ["write" "denyoom" "fast"], "1.0.0", "Sets a key that does not exist.", string::setnx),
+    string!("setrange", 4, ["write" "denyoom"], "2.2.0", "Overwrites a part of a value.", string::setrange),
+    spec!("shutdown", "shutdown", -1, ["admin" "noscript" "loading" "stale"], NO_KEYS, "server", "1.0.0", "O(1)",
+        "Stops the server as SIGTERM does.", system::shutdown, &[]),
+    string!("strlen", 2, ["readonly" "fast"], "2.2.0", "Returns the length of a value.", string::strlen),
+    string!(
+        "substr",
+        4,
+        ["readonly"],
+        "1.0.0",
+        "The old name of GETRANGE.",
+        string::getrange
+    ),
+    spec!("time", "time", 1, ["loading" "stale" "fast"], NO_KEYS, "server", "2.6.0", "O(1)", "Returns the server's time.", system::time, &[]),
+    spec!("touch", "touch", -2, ["readonly" "fast"], (1, -1, 1), "generic", "3.2.1", "O(N), the number of keys",
+        "Counts how many of the keys exist.", key::exists, &[]),
+    generic!("ttl", 2, ["readonly" "fast"], "1.0.0", "Returns how long a key lives, in seconds.", key::ttl),
+    generic!("type", 2, ["readonly" "fast"], "1.0.0", "Returns the type of a key's value.", key::type_of),
+    spec!("unlink", "unlink", -2, ["write" "fast"], (1, -1, 1), "generic", "4.0.0", "O(N), the number of keys", "Deletes keys.", key::del, &[]),
+    spec!(
+        "wait",
+        "wait",
+        3,
+        ["noscript"],
+        NO_KEYS,
+        "generic",
+        "3.0.0",
+        "O(1)",
+        "Returns 0: there are no replicas.",
+        system::wait,
+        &[]
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of `docs/server.md`.
+    fn document() -> String {
+        let mut out = String::from("| command | does | cost |\n|---|---|---|\n");
+        let mut row = |name: &str, s: &Spec| {
+            out.push_str(&format!("| {name} | {} | {} |\n", s.summary, s.complexity));
+        };
+        for spec in COMMANDS {
+            if spec.subcommands.is_empty() {
+                row(&spec.name.to_uppercase(), spec);
+            }
+            for sub in spec.subcommands {
+                row(&sub.full_name.replace('|', " ").to_uppercase(), sub);
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn the_document_lists_exactly_these_commands() {
+        let page = include_str!("../../../../docs/server.md");
+        let table = document();
+        assert!(
+            page.contains(&table),
+            "docs/server.md should contain this table:\n{table}"
+        );
+    }
+
+    #[test]
+    fn the_table_is_sorted_and_consistent() {
+        let check = |list: &[Spec]| {
+            assert!(list.is_sorted_by(|a, b| a.name < b.name));
+            for s in list {
+                assert!(s.full_name.ends_with(s.name) && s.name.len() <= 24);
+                assert!(s.arity != 0);
+                assert_eq!(s.name, s.name.to_lowercase());
+            }
+        };
+        check(COMMANDS);
+        for s in COMMANDS {
+            check(s.subcommands);
+        }
+        let keys = |name: &str, len| -> Vec<usize> {
+            find(COMMANDS, name.as_bytes()).unwrap().keys(len).collect()
+        };
+        assert_eq!(keys("MSET", 5), [1, 3]);
+        assert_eq!(keys("mget", 4), [1, 2, 3]);
+        assert_eq!(keys("get", 2), [1]);
+        assert!(keys("ping", 2).is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+//! The server's other threads: one that reads the whole keyspace for DBSIZE and KEYS, one that syncs every second,
+//! one that reclaims flushed space. Each starts when it is first needed, and ends with the server.
+//!
+//! They are service threads and not jobs of the environment, because they wait for jobs: a job that waits for a
+//! compaction would hold the very thread that compaction needs.
+
+use super::Shared;
+use crate::command::{Count, SlowKind, SlowRead, store_error};
+use crate::glob;
+use crate::resp::reply::Reply;
+use crate::store::Store;
+use basalt::env::Clock;
+use basalt::{Result, env};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Which client asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asker {
+    pub slot: usize,
+    pub id: u64,
+}
+
+/// A finished slow read.
+pub(crate) struct SlowResult {
+    pub asker: Asker,
+    pub reply: Reply,
+    pub count: Option<Count>,
+}
+
+/// Reads the whole keyspace, one request after the other.
+pub(crate) struct SlowReader {
+    queue: Option<mpsc::Sender<(Asker, SlowRead)>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SlowReader {
+    pub fn new() -> SlowReader {
+        SlowReader {
+            queue: None,
+            stop: Arc::default(),
+            thread: None,
+        }
+    }
+
+    /// Queues a read; its result comes through `shared`.
+    pub fn ask(&mut self, asker: Asker, read: SlowRead, shared: &Arc<Shared>, clock: &Clock) {
+        if self.queue.is_none() {
+            let (sender, receiver) = mpsc::channel::<(Asker, SlowRead)>();
+            let (shared, stop, clock) = (shared.clone(), self.stop.clone(), clock.clone());
+            self.thread = start("basalt-scan", move || {
+                for (asker, read) in receiver {
+                    shared.post(super::Event::Slow(run(asker, read, &stop, &clock)));
+                }
+            });
+            self.queue = Some(sender);
+        }
+        let queue = self.queue.as_ref().expect("just made");
+        if let Err(mpsc::SendError((asker, read))) = queue.send((asker, read)) {
+            // The thread could not be started: a slow answer is better than none.
+            let result = run(asker, read, &self.stop, clock);
+            shared.post(super::Event::Slow(result));
+        }
+    }
+}
+
+impl Drop for SlowReader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.queue = None;
+        join(&mut self.thread);
+    }
+}
+
+fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowResult {
+    let SlowRead {
+        capture,
+        what,
+        mut reply,
+        reply_limit,
+    } = read;
+    let mut count = None;
+    let result = match what {
+        SlowKind::Count => {
+            let mut c = Count {
+                changes: capture.changes,
+                counted_at_ms: clock.wall_ms(),
+                ..Count::default()
+            };
+            let result = capture.scan(&mut |_, _, expire_at_ms| {
+                c.keys += 1;
+                if let Some(at) = expire_at_ms {
+                    c.expires += 1;
+                    c.next_expiry_ms = Some(c.next_expiry_ms.map_or(at, |n| n.min(at)));
+                }
+                !stop.load(Ordering::Relaxed)
+            });
+            if result.is_ok() {
+                reply.integer(c.keys as i64);
+                count = Some(c);
+            }
+            result
+        }
+        SlowKind::Keys { pattern } => {
+            let mut found = Reply::new(reply.protocol());
+            let mut n = 0;
+            let result = capture.scan(&mut |key, _, _| {
+                if glob::matches(&pattern, key, false) {
+                    found.bulk(key);
+                    n += 1;
+                }
+                found.len() <= reply_limit && !stop.load(Ordering::Relaxed)
+            });
+            if result.is_ok() {
+                if found.len() > reply_limit {
+                    reply.error(format!("ERR the reply would exceed {reply_limit} bytes"));
+                } else {
+                    reply.array(n);
+                    found.drain_into(&mut reply);
+                }
+            }
+            result
+        }
+    };
+    if let Err(e) = result {
+        reply.error(store_error(&e));
+    }
+    SlowResult {
+        asker,
+        reply,
+        count,
+    }
+}
+
+/// Syncs once a second when something was written.
+pub(crate) struct Syncer {
+    state: Arc<SyncState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct SyncState {
+    dirty: AtomicBool,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+impl Syncer {
+    pub fn new() -> Syncer {
+        Syncer {
+            state: Arc::default(),
+            thread: None,
+        }
+    }
+
+    /// Something was acknowledged that a power cut could take: it is synced within about a second.
+    pub fn written(&mut self, store: &Arc<dyn Store>) {
+        self.state.dirty.store(true, Ordering::Release);
+        if self.thread.is_none() {
+            let (state, store) = (self.state.clone(), store.clone());
+            self.thread = start("basalt-sync", move || {
+                loop {
+                    let mut stop = state.stop.lock();
+                    if !*stop {
+                        state.stopped.wait_for(&mut stop, Duration::from_secs(1));
+                    }
+                    let last = *stop;
+                    drop(stop);
+                    // A failure poisons the store: every later write says so to its client.
+                    if state.dirty.swap(false, Ordering::AcqRel)
+                        && let Err(e) = store.sync()
+                    {
+                        report(&format!("the sync of every second failed: {e}"));
+                    }
+                    if last {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        *self.state.stop.lock() = true;
+        self.state.stopped.notify_all();
+        join(&mut self.thread);
+    }
+}
+
+/// Gives the space of flushed generations back.
+pub(crate) struct Reclaimer {
+    running: Arc<AtomicBool>,
+    again: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reclaimer {
+    pub fn new() -> Reclaimer {
+        Reclaimer {
+            running: Arc::default(),
+            again: Arc::default(),
+            thread: None,
+        }
+    }
+
+    /// Begins, or goes round once more when it is at it.
+    pub fn start(&mut self, store: &Arc<dyn Store>) {
+        self.again.store(true, Ordering::Release);
+        if self.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        join(&mut self.thread);
+        let (running, again, store) = (self.running.clone(), self.again.clone(), store.clone());
+        self.thread = start("basalt-reclaim", move || {
+            let mut result: Result<()> = Ok(());
+            while result.is_ok() && again.swap(false, Ordering::AcqRel) {
+                result = store.reclaim();
+            }
+            running.store(false, Ordering::Release);
+            // Not lost: ordinary compactions drop the same data later.
+            if let Err(e) = result
+                && e.kind() != basalt::ErrorKind::Closed
+            {
+                report(&format!("reclaiming the space of flushed data failed: {e}"));
+            }
+        });
+        if self.thread.is_none() {
+            self.running.store(false, Ordering::Release);
+        }
+    }
+
+    /// Waits for it; the store must be closed.
+    pub fn join(&mut self) {
+        join(&mut self.thread);
+    }
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    match env::thread::spawn(name, run) {
+        Ok(thread) => Some(thread),
+        Err(e) => {
+            report(&format!("cannot start the thread {name}: {e}"));
+            None
+        }
+    }
+}
+
+fn join(thread: &mut Option<JoinHandle<()>>) {
+    if let Some(thread) = thread.take()
+        && thread.join().is_err()
+    {
+        report("a background thread panicked");
+    }
+}
+
+/// Tells the operator.
+pub(crate) fn report(text: &str) {
+    eprintln!("basalt: {text}");
+}

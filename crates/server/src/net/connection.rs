@@ -1,0 +1,280 @@
+//! One client's connection: bytes in, replies out, and replies that wait.
+//!
+//! Replies leave in the order of their requests. A reply that depends on epochs that have not ended stays in a
+//! [`Segment`], and so does everything behind it. Segments with the same dependencies are one.
+
+use crate::command::store_error;
+use crate::keyspace::Epochs;
+use crate::resp::reply::Reply;
+use crate::resp::request::{Limits, RequestParser};
+use basalt::Error;
+use bytes::{Buf, Bytes, BytesMut};
+use mio::net::TcpStream;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, Read, Write};
+
+/// Most bytes taken from a socket at a time through the shared buffer.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+/// An argument of which more than this is missing is read straight to its place.
+const DIRECT_FROM: usize = 64 << 10;
+/// Most bytes read straight to their place at a time.
+const DIRECT_BYTES: usize = 4 << 20;
+/// What a waiting segment costs besides its bytes, roughly.
+const SEGMENT_COST: usize = 128;
+
+/// Replies that wait for the same epochs.
+struct Segment {
+    depends_on: Epochs,
+    /// Also for a result from another thread.
+    slow: bool,
+    replies: u32,
+    reply: Reply,
+}
+
+pub(crate) struct Connection {
+    pub id: u64,
+    pub stream: TcpStream,
+    pub parser: RequestParser,
+    pub input: BytesMut,
+    segments: VecDeque<Segment>,
+    segment_bytes: usize,
+    ready: Reply,
+    out: VecDeque<Bytes>,
+    out_bytes: usize,
+    /// Epochs that some segment waits for; the loop keeps the way back.
+    pub waits_for: Epochs,
+    /// A result from another thread is awaited; no request runs before it.
+    pub slow: bool,
+    pub readable: bool,
+    pub writable: bool,
+    /// The client sends nothing more.
+    pub ended: bool,
+    /// No further request is taken; the connection ends when the replies are out.
+    pub closing: bool,
+    /// The buffered bytes hold no whole request.
+    pub starved: bool,
+    /// In the list of connections with something to do.
+    pub queued: bool,
+    /// Bytes as last told to the ledger.
+    pub accounted: usize,
+}
+
+/// What came of reading or writing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Bytes(usize),
+    Blocked,
+    Ended,
+    Broken,
+}
+
+impl Connection {
+    pub fn new(id: u64, stream: TcpStream, limits: Limits) -> Connection {
+        Connection {
+            id,
+            stream,
+            parser: RequestParser::new(limits),
+            input: BytesMut::new(),
+            segments: VecDeque::new(),
+            segment_bytes: 0,
+            ready: Reply::default(),
+            out: VecDeque::new(),
+            out_bytes: 0,
+            waits_for: 0,
+            slow: false,
+            readable: true,
+            writable: true,
+            ended: false,
+            closing: false,
+            starved: true,
+            queued: false,
+            accounted: 0,
+        }
+    }
+
+    /// Bytes of replies not yet taken by the socket.
+    pub fn reply_bytes(&self) -> usize {
+        self.segment_bytes + self.segments.len() * SEGMENT_COST + self.ready.len() + self.out_bytes
+    }
+
+    /// Bytes of memory held for this client.
+    pub fn memory(&self) -> usize {
+        self.input.capacity() + self.reply_bytes()
+    }
+
+    /// Every reply is out.
+    pub fn is_flushed(&self) -> bool {
+        self.segments.is_empty() && self.ready.is_empty() && self.out.is_empty()
+    }
+
+    /// Bytes could be written now.
+    pub fn can_write(&self) -> bool {
+        self.writable && (!self.ready.is_empty() || !self.out.is_empty())
+    }
+
+    /// Reads what the socket has, up to a limit. `shared` is a buffer of [`READ_BYTES`].
+    pub fn read(&mut self, shared: &mut [u8]) -> Progress {
+        let missing = self.parser.wanted(self.input.len());
+        let result = if missing > DIRECT_FROM {
+            // Into place, at most doubling what has arrived: a large length that was only announced costs nothing.
+            let at = self.input.len();
+            let n = missing.min(at.max(DIRECT_FROM)).min(DIRECT_BYTES);
+            self.input.resize(at + n, 0);
+            let result = self.stream.read(&mut self.input[at..]);
+            let got = result.as_ref().map_or(0, |n| *n);
+            self.input.truncate(at + got);
+            result
+        } else {
+            let result = self.stream.read(shared);
+            if let Ok(n) = result {
+                self.input.extend_from_slice(&shared[..n]);
+            }
+            result
+        };
+        match result {
+            Ok(0) => {
+                self.readable = false;
+                self.ended = true;
+                Progress::Ended
+            }
+            Ok(n) => Progress::Bytes(n),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                self.readable = false;
+                Progress::Blocked
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => Progress::Bytes(0),
+            Err(_) => Progress::Broken,
+        }
+    }
+
+    /// Gives an idle connection's input buffer back.
+    pub fn rest(&mut self) {
+        if self.input.is_empty() && self.input.capacity() > 0 {
+            self.input = BytesMut::new();
+        }
+    }
+
+    /// Queues the replies of `replies` commands that depend on the given epochs. `reply` is emptied.
+    pub fn push(&mut self, reply: &mut Reply, depends_on: Epochs, replies: u32) {
+        if depends_on == 0 && self.segments.is_empty() {
+            reply.drain_into(&mut self.ready);
+            return;
+        }
+        self.segment_bytes += reply.len();
+        match self.segments.back_mut() {
+            Some(last) if last.depends_on == depends_on && !last.slow => {
+                reply.drain_into(&mut last.reply);
+                last.replies += replies;
+            }
+            _ => {
+                let mut own = Reply::new(reply.protocol());
+                reply.drain_into(&mut own);
+                self.segments.push_back(Segment {
+                    depends_on,
+                    slow: false,
+                    replies,
+                    reply: own,
+                });
+            }
+        }
+    }
+
+    /// Keeps a place for a reply that another thread makes.
+    pub fn push_slow(&mut self, depends_on: Epochs, replies: u32) {
+        self.slow = true;
+        self.segments.push_back(Segment {
+            depends_on,
+            slow: true,
+            replies,
+            reply: Reply::default(),
+        });
+    }
+
+    /// The awaited reply is there.
+    pub fn slow_done(&mut self, mut reply: Reply) {
+        self.slow = false;
+        if let Some(segment) = self.segments.iter_mut().find(|s| s.slow) {
+            segment.slow = false;
+            if segment.replies > 0 {
+                self.segment_bytes += reply.len();
+                reply.drain_into(&mut segment.reply);
+            }
+        }
+        self.release();
+    }
+
+    /// An epoch has ended; replies that depended on a failed one become its error.
+    pub fn epoch_ended(&mut self, slot: usize, result: &Result<(), Error>) {
+        let bit = 1 << slot;
+        self.waits_for &= !bit;
+        for segment in self.segments.iter_mut().filter(|s| s.depends_on & bit != 0) {
+            segment.depends_on &= !bit;
+            if let Err(e) = result {
+                self.segment_bytes -= segment.reply.len();
+                segment.reply.clear();
+                // A slow read that saw the failed writes is answered now; its result finds no place.
+                segment.slow = false;
+                let text = store_error(e);
+                for _ in 0..segment.replies {
+                    segment.reply.error(&text);
+                }
+                self.segment_bytes += segment.reply.len();
+                segment.depends_on = 0;
+            }
+        }
+        self.release();
+    }
+
+    fn release(&mut self) {
+        while let Some(first) = self.segments.front_mut() {
+            if first.depends_on != 0 || first.slow {
+                break;
+            }
+            self.segment_bytes -= first.reply.len();
+            first.reply.drain_into(&mut self.ready);
+            self.segments.pop_front();
+        }
+    }
+
+    /// Writes what the socket takes.
+    pub fn write(&mut self) -> Progress {
+        let mut written = 0;
+        loop {
+            if !self.ready.is_empty() {
+                self.out_bytes += self.ready.len();
+                self.out.extend(self.ready.take_chunks());
+            }
+            if self.out.is_empty() {
+                return Progress::Bytes(written);
+            }
+            let mut slices = [IoSlice::new(&[]); 64];
+            let mut n = 0;
+            for (slice, chunk) in slices.iter_mut().zip(&self.out) {
+                *slice = IoSlice::new(chunk);
+                n += 1;
+            }
+            match self.stream.write_vectored(&slices[..n]) {
+                Ok(0) => return Progress::Broken,
+                Ok(mut n) => {
+                    written += n;
+                    self.out_bytes -= n;
+                    while n > 0 {
+                        let first = self.out.front_mut().expect("it was written");
+                        if n < first.len() {
+                            first.advance(n);
+                            break;
+                        }
+                        n -= first.len();
+                        self.out.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.writable = false;
+                    return Progress::Bytes(written);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Progress::Broken,
+            }
+        }
+    }
+}
