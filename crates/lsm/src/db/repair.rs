@@ -100,7 +100,11 @@ pub(super) fn repair(
     };
     // Numbers of files set aside are not given out again.
     let highest = used
-        .chain(in_lost.iter().map(|e| e.name.split('~').next().unwrap_or("")))
+        .chain(
+            in_lost
+                .iter()
+                .map(|e| e.name.split('~').next().unwrap_or("")),
+        )
         .filter_map(|n| StoreFile::parse(n)?.number())
         .max()
         .unwrap_or(0);

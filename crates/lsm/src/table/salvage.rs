@@ -7,9 +7,10 @@
 use super::block::BlockCursor;
 use super::format::{
     BLOCK_TRAILER_LEN, BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header,
-    MAX_COMPRESSED_RAW, Properties, block_checksum, context_hash, open_block, u64_at,
+    MAX_COMPRESSED_RAW, block_checksum, context_hash, open_block, u64_at,
 };
 use super::index::IndexBlock;
+use super::properties::Properties;
 use super::reader::read_exact;
 use crate::key::{Cmp, user_key};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
@@ -373,7 +374,11 @@ impl Walk<'_> {
             self.cursor.next().map_err(at)?;
         }
         let Some(first) = first else {
-            return Err(Error::corruption(path, offset, "data block without entries"));
+            return Err(Error::corruption(
+                path,
+                offset,
+                "data block without entries",
+            ));
         };
         for part in self.out.lost.iter_mut().rev() {
             if part.to.is_some() {
@@ -434,7 +439,9 @@ fn raw_len(method: u8, stored: &[u8]) -> Option<usize> {
                 let mut out = vec![0; room];
                 match lz4_flex::block::decompress_into(stored, &mut out) {
                     Ok(n) => return Some(n),
-                    Err(_) if room < MAX_COMPRESSED_RAW => room = (room * 4).min(MAX_COMPRESSED_RAW),
+                    Err(_) if room < MAX_COMPRESSED_RAW => {
+                        room = (room * 4).min(MAX_COMPRESSED_RAW)
+                    }
                     Err(_) => return None,
                 }
             }

@@ -153,7 +153,11 @@ pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
     let at = found.offset + RECORD_HEADER as u64;
     let payload = file.read(at, found.payload_len as usize)?;
     if payload.len() != found.payload_len as usize {
-        return Err(Error::corruption(path, at, "record shorter than a moment ago"));
+        return Err(Error::corruption(
+            path,
+            at,
+            "record shorter than a moment ago",
+        ));
     }
     Ok(Record {
         offset: found.offset,

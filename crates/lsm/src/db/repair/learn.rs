@@ -248,7 +248,8 @@ impl Learned {
             }
             match edit {
                 Some(e) => {
-                    self.absorb(&e, options).map_err(|e| e.at(&path, f.offset))?;
+                    self.absorb(&e, options)
+                        .map_err(|e| e.at(&path, f.offset))?;
                     self.any_edit = true;
                 }
                 None => {
@@ -374,9 +375,7 @@ pub(super) fn log_header(
     let path = crate::db::log::log_path(dir, number);
     let file = env.fs().open(&path)?;
     match RecordReader::open(file, &path, FileKind::Log, None) {
-        Ok(r) => Ok(r
-            .map(|r| r.header().clone())
-            .filter(|h| h.number == number)),
+        Ok(r) => Ok(r.map(|r| r.header().clone()).filter(|h| h.number == number)),
         Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
         Err(e) => Err(e),
     }

@@ -145,13 +145,7 @@ impl Run<'_> {
             }
             if !chained {
                 damaged = true;
-                self.lose_log(
-                    replay,
-                    &name,
-                    at..f.offset,
-                    None,
-                    "no record verifies here",
-                );
+                self.lose_log(replay, &name, at..f.offset, None, "no record verifies here");
                 chained = true;
             }
             let checked = if f.whole {
@@ -231,7 +225,10 @@ impl Run<'_> {
     fn close_losses(&mut self, replay: &mut Replay, first: u64) {
         let missing = first > replay.last_seq + 1;
         let unsettled = replay.unsettled.take();
-        if missing && replay.open.is_empty() && let Some((name, at)) = unsettled {
+        if missing
+            && replay.open.is_empty()
+            && let Some((name, at)) = unsettled
+        {
             replay.open.push(self.report.losses.len());
             self.lose(Loss {
                 seqs: Some((replay.last_seq + 1, None)),
@@ -247,9 +244,8 @@ impl Run<'_> {
             let loss = &mut self.report.losses[i];
             if missing {
                 loss.seqs = Some((replay.last_seq + 1, Some(first - 1)));
-                loss.reason.push_str(
-                    "; the batches behind the hole are kept",
-                );
+                loss.reason
+                    .push_str("; the batches behind the hole are kept");
             } else {
                 // The numbers go on without a gap: bytes are damaged, and no operation was in them.
                 loss.seqs = None;

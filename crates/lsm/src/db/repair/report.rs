@@ -62,7 +62,11 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, bytes {} to {}", self.file, self.bytes.start, self.bytes.end)?;
+        write!(
+            f,
+            "{}, bytes {} to {}",
+            self.file, self.bytes.start, self.bytes.end
+        )?;
         if let Some(k) = &self.keys {
             write!(f, ", {k}")?;
         }

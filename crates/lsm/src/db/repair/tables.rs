@@ -2,8 +2,8 @@
 //! certain.
 
 use super::{KeyRange, Loss, Run};
-use crate::compaction::visibility::Stripes;
 use crate::compaction::table_options;
+use crate::compaction::visibility::Stripes;
 use crate::db::check;
 use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
@@ -106,12 +106,7 @@ impl Run<'_> {
         });
         let walked = match walked {
             Ok(w) => w,
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::Corruption | ErrorKind::InvalidArgument
-                ) =>
-            {
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
                 // Only before the first entry: nothing of it was copied.
                 assert!(builder.is_none(), "salvage gave up halfway: {e}");
                 let len = file.len();
@@ -229,12 +224,7 @@ impl Run<'_> {
                 f.tables.insert(number, (0, meta));
                 Ok(())
             }
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::Corruption | ErrorKind::InvalidArgument
-                ) =>
-            {
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
                 self.salvage_table(0, 0, number, None)
             }
             Err(e) => Err(e),
