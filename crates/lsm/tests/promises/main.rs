@@ -6,6 +6,7 @@
 //! repeats it.
 
 mod chance;
+mod crash;
 mod histories;
 mod history;
 mod model;

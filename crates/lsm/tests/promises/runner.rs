@@ -109,18 +109,42 @@ pub fn read_all(db: &Db) -> Result<BTreeMap<String, Table>> {
 impl Runner {
     /// Opens an empty store. `options_seed` is the seed of its options.
     pub fn new(disk: Arc<dyn FileSystem>, seed: u64, options_seed: u64, tolerant: bool) -> Runner {
+        let mut runner = Runner::unopened(disk, seed, options_seed, Arc::default());
+        runner.tolerant = tolerant;
+        runner.open();
+        runner
+    }
+
+    /// As [`Runner::new`], telling `progress` how far it is from the first call on.
+    pub fn watched(
+        disk: Arc<dyn FileSystem>,
+        seed: u64,
+        options_seed: u64,
+        progress: Arc<Progress>,
+    ) -> Runner {
+        let mut runner = Runner::unopened(disk, seed, options_seed, progress);
+        runner.open();
+        runner
+    }
+
+    fn unopened(
+        disk: Arc<dyn FileSystem>,
+        seed: u64,
+        options_seed: u64,
+        progress: Arc<Progress>,
+    ) -> Runner {
         let (env, hands) = environment(&disk, seed, START_MS);
-        let mut runner = Runner {
+        let runner = Runner {
             disk,
             hands,
             env,
             db: None,
             model: Model::new(),
             maybe: Vec::new(),
-            progress: Arc::default(),
+            progress,
             answers: 0,
             errors: 0,
-            tolerant,
+            tolerant: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
             snapshots: Vec::new(),
@@ -130,7 +154,6 @@ impl Runner {
             seed,
         };
         runner.tell_progress();
-        runner.open();
         runner
     }
 
