@@ -168,6 +168,9 @@ pub fn salvage(
     }
     let end = footer.as_ref().map_or(size, |f| f.data_end);
     walk.data(HEADER_LEN as u64, end, &handles)?;
+    if let Some(known) = known.size.filter(|n| *n > size) {
+        walk.lose(size..known, "the file ends here");
+    }
     Ok(walk.out)
 }
 

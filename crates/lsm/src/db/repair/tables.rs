@@ -136,6 +136,12 @@ impl Run<'_> {
             ));
             return Ok(());
         }
+        if walked.lost.is_empty() && missing.is_some() {
+            // Blocks are missing from an index that verifies: their place is not known.
+            let mut loss = all_lost("entries are missing, and every block found verifies".into());
+            loss.entries = missing;
+            self.lose(loss);
+        }
         let one = walked.lost.len() == 1;
         for part in walked.lost {
             self.lose(Loss {
