@@ -303,7 +303,10 @@ impl Learned {
                 self.losses.push(Loss::of_file(
                     &name,
                     end..f.offset,
-                    &format!("edits {next} to {} are lost", f.first_seq - 1),
+                    &match f.first_seq - next {
+                        1 => format!("edit {next} is lost"),
+                        _ => format!("edits {next} to {} are lost", f.first_seq - 1),
+                    },
                 ));
             }
             match edit {
