@@ -1,6 +1,7 @@
 //! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
 
 use super::*;
+use crate::db::Family;
 use crate::wal::RECORD_HEADER;
 use basalt_env::Random;
 
@@ -28,13 +29,19 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
         let kind = [Kind::Put, Kind::Delete, Kind::PutTtl][r.below(3) as usize];
         let expiry = r.next_u64().to_le_bytes();
         match kind {
-            Kind::Put => batch.push(family, kind, &key, &[], &value).unwrap(),
+            Kind::Put => batch
+                .push(&Family::of_no_store(family), kind, &key, &[], &value)
+                .unwrap(),
             Kind::Delete => {
-                batch.push(family, kind, &key, &[], &[]).unwrap();
+                batch
+                    .push(&Family::of_no_store(family), kind, &key, &[], &[])
+                    .unwrap();
                 value.clear();
             }
             _ => {
-                batch.push(family, kind, &key, &expiry, &value).unwrap();
+                batch
+                    .push(&Family::of_no_store(family), kind, &key, &expiry, &value)
+                    .unwrap();
                 value = [&expiry[..], &value].concat();
             }
         }
@@ -79,7 +86,9 @@ fn batches_round_trip() {
             batch.clear();
             assert!(batch.is_empty() && Ops::new(&batch.buf).next().is_none());
             for (family, kind, key, value) in &model {
-                batch.push(*family, *kind, key, &[], value).unwrap();
+                batch
+                    .push(&Family::of_no_store(*family), *kind, key, &[], value)
+                    .unwrap();
             }
             assert_eq!(batch.buf[..], before[..], "{say}");
         }
@@ -91,7 +100,13 @@ fn one_operation_takes_exactly_the_memory_it_needs() {
     for len in [0, 100, 100_000, 1 << 20] {
         let mut batch = WriteBatch::new();
         batch
-            .push(3, Kind::Put, b"key", &[], &vec![1; len])
+            .push(
+                &Family::of_no_store(3),
+                Kind::Put,
+                b"key",
+                &[],
+                &vec![1; len],
+            )
             .unwrap();
         assert_eq!(batch.buf.capacity(), batch.bytes());
         let payload = payload(Bytes::from_owner(batch.buf));
@@ -103,22 +118,30 @@ fn one_operation_takes_exactly_the_memory_it_needs() {
 #[test]
 fn limits_are_refused_and_leave_the_batch_as_it_was() {
     let mut batch = WriteBatch::new();
-    batch.push(0, Kind::Put, b"a", &[], b"1").unwrap();
+    batch
+        .push(&Family::of_no_store(0), Kind::Put, b"a", &[], b"1")
+        .unwrap();
     let before = batch.buf.to_vec();
     let long = vec![0; MAX_KEY_LEN + 1];
     let huge = vec![0; MAX_VALUE_LEN + 1];
-    let e = batch.push(0, Kind::Put, &long, &[], b"").unwrap_err();
+    let e = batch
+        .push(&Family::of_no_store(0), Kind::Put, &long, &[], b"")
+        .unwrap_err();
     assert!(
         e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("65536"),
         "{e}"
     );
-    let e = batch.push(0, Kind::Put, b"b", &[], &huge).unwrap_err();
+    let e = batch
+        .push(&Family::of_no_store(0), Kind::Put, b"b", &[], &huge)
+        .unwrap_err();
     assert!(
         e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("1073741824"),
         "{e}"
     );
     assert_eq!((batch.len(), &batch.buf[..]), (1, &before[..]));
-    batch.push(0, Kind::Put, &long[1..], &[], b"").unwrap();
+    batch
+        .push(&Family::of_no_store(0), Kind::Put, &long[1..], &[], b"")
+        .unwrap();
     assert_eq!(batch.len(), 2);
 }
 
@@ -159,7 +182,7 @@ fn any_bytes_decode_or_are_refused() {
                 };
                 batch
                     .push(
-                        r.below(300) as u32,
+                        &Family::of_no_store(r.below(300) as u32),
                         kind,
                         &key[..r.below(9) as usize],
                         &[],

@@ -70,6 +70,14 @@ impl Family {
     pub(crate) fn store(&self) -> u64 {
         self.store
     }
+    #[cfg(test)]
+    pub(crate) fn of_no_store(id: u32) -> Family {
+        Family {
+            id,
+            store: 0,
+            name: "".into(),
+        }
+    }
 }
 
 /// A value and when it ends.
