@@ -84,7 +84,12 @@ impl Run<'_> {
         let file = match self.env.fs().open(&path) {
             Ok(f) => f,
             Err(e) if e.is_not_found() => {
-                let loss = all_lost("the manifest names this table, and it is missing".into());
+                let why = if self.learned.sure {
+                    "the manifest names this table, and it is missing"
+                } else {
+                    "it is missing; if an edit that is lost had removed it, nothing of it is lost"
+                };
+                let loss = all_lost(why.into());
                 self.lose(loss);
                 return Ok(());
             }
