@@ -580,6 +580,60 @@ fn a_crash_during_repair_is_repaired() {
 }
 
 #[test]
+fn a_call_that_fails_during_repair_costs_nothing() {
+    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+    use basalt_fs::{OpKind, When};
+    let mut failed = 0;
+    for (seed, op) in [
+        (71, None),
+        (72, Some(OpKind::Append)),
+        (73, Some(OpKind::Read)),
+        (74, Some(OpKind::SyncMetadata)),
+    ] {
+        let store = Store::build(seed, 2, false);
+        let (table, len) = store.files(".tbl")[0].clone();
+        let damaged = store.disk.kill();
+        damaged.flip_bit(&path(&table), len / 3, 2).unwrap();
+        let reference = Db::repair(
+            &env(&damaged.kill(), 1),
+            DIR,
+            &options(seed),
+            &mut |_, _| {},
+        );
+        let reference = reference.unwrap();
+        for n in 1.. {
+            let fs = damaged.kill();
+            let faulty = FaultFs::new(fs.clone(), seed);
+            let env_of_fault = Env::for_tests(faulty.clone(), seed);
+            let kind = FaultKind::Eio;
+            let rule = faulty.inject(Fault {
+                op,
+                path: String::new(),
+                when: When::Nth(n),
+                kind,
+            });
+            let result = Db::repair(&env_of_fault, DIR, &options(seed), &mut |_, _| {});
+            if faulty.seen(rule) < n {
+                break;
+            }
+            let what = format!("call {n} of {op:?} failed, {:?}", result.as_ref().err());
+            drop(env_of_fault);
+            failed += 1;
+            let fs = fs.kill();
+            let mut report = Db::repair(&env(&fs, 2), DIR, &options(seed), &mut |_, _| {})
+                .unwrap_or_else(|e| panic!("seed {seed}, {what}: {e}"));
+            if report.sound {
+                report.losses.clone_from(&reference.losses);
+                report.notes.clone_from(&reference.notes);
+            }
+            store.check(&fs, &report, &what);
+        }
+    }
+    println!("failed_calls={failed}");
+    assert!(failed > 50);
+}
+
+#[test]
 fn files_in_lost_are_never_overwritten() {
     let store = Store::build(61, 1, true);
     let (name, len) = store.files(".tbl").pop().unwrap();
