@@ -67,6 +67,8 @@ pub struct Runner {
     pub answers: u64,
     /// Errors met.
     pub errors: u64,
+    /// The last of them, for messages.
+    pub last_error: String,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
     families: BTreeMap<String, Family>,
@@ -150,6 +152,7 @@ impl Runner {
             progress,
             answers: 0,
             errors: 0,
+            last_error: String::new(),
             tolerant: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
@@ -187,6 +190,7 @@ impl Runner {
                     e.kind()
                 );
                 self.errors += 1;
+                self.last_error = format!("{what}: {e}");
                 None
             }
         }
@@ -270,6 +274,16 @@ impl Runner {
             "families after opening with {settled} commits"
         );
         true
+    }
+
+    /// Opens after a power cut that could take all but the first `durable` commits.
+    pub fn open_expecting(&mut self, durable: usize) {
+        let opened = Db::open(&self.env, DIR, options(self.options));
+        self.db = self.allow("open", opened);
+        self.adopt(durable);
+        let db = self.db.take().expect("open");
+        db.abandon();
+        self.open();
     }
 
     /// Finds which of the allowed states the store shows (a prefix of at least `durable` commits, or all of them and a
