@@ -100,6 +100,15 @@ pub struct Serve {
     /// When a write is acknowledged
     #[arg(long, value_enum, default_value = "always")]
     pub sync: Sync,
+    /// Allow an address that other machines reach, although there is no password yet
+    #[arg(long)]
+    pub unprotected: bool,
+    /// The whole memory budget: memtables, cache, clients
+    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = basalt_bench::args::parse_size)]
+    pub memory: u64,
+    /// The block cache's part of it
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = basalt_bench::args::parse_size)]
+    pub cache: u64,
 }
 
 #[derive(Args)]

@@ -25,9 +25,9 @@ fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
 pub fn check(args: args::Check) -> Outcome {
     let dir = &args.store.dir;
     must_exist(dir)?;
-    let env = environment(dir)?;
+    let (env, path) = environment(dir)?;
     let bar = progress::bytes("checking", Some(0));
-    let report = Db::verify_store(&env, "", &Options::default(), &mut moves(&bar));
+    let report = Db::verify_store(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
     let report = report.map_err(|e| Failure::store(dir, e))?;
     let sound = report.damage.is_empty();
@@ -111,9 +111,9 @@ pub fn repair(args: args::Repair) -> Outcome {
             return Err(Failure::Told("nothing was changed".into(), NOT_DONE));
         }
     }
-    let env = environment(dir)?;
+    let (env, path) = environment(dir)?;
     let bar = progress::bytes("repairing", Some(0));
-    let report = Db::repair(&env, "", &Options::default(), &mut moves(&bar));
+    let report = Db::repair(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
     let report = report.map_err(|e| Failure::store(dir, e))?;
     let whole = report.lost.is_empty();

@@ -56,7 +56,7 @@ impl Failure {
                 Some(holder) => format!(
                     "the store in {dir} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
                 ),
-                None => format!("{e}; try again in a moment"),
+                None => words(&e),
             },
             ErrorKind::NotFound => format!(
                 "there is no store in {dir} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
@@ -70,15 +70,24 @@ impl Failure {
             ErrorKind::Unsupported => {
                 format!("{e}; the store in {dir} needs a newer version of basalt")
             }
-            ErrorKind::InvalidArgument => format!("{e}"),
+            ErrorKind::InvalidArgument => words(&e),
             _ => format!("{e} (store in {dir})"),
         })
     }
 }
 
+/// An error without its kind: for those whose words say all there is to do.
+fn words(e: &basalt::Error) -> String {
+    let text = e.to_string();
+    match text.split_once(": ") {
+        Some((kind, rest)) if kind == e.kind().name() => rest.to_string(),
+        _ => text,
+    }
+}
+
 /// Who holds the store's lock, out of the filesystem's words for it: `process 12 (basalt serve)`.
 fn holder(text: &str) -> Option<&str> {
-    let (_, rest) = text.split_once("in use by ")?;
+    let rest = &text[text.find("process ")?..];
     // A command line can hold anything; the advice that follows the holder is the last thing said.
     Some(
         rest.split_once("); ")

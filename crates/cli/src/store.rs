@@ -6,8 +6,9 @@
 use crate::args::Which;
 use crate::escape::unescape;
 use crate::failure::Failure;
-use crate::keyspace::{KEY_OVERHEAD, Keyspace, VALUE_OVERHEAD};
+use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
 use crate::record::Record;
+use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -100,10 +101,12 @@ pub enum Value {
     Other(&'static str),
 }
 
-/// The environment of a command over the files in `dir`.
-pub fn environment(dir: &Path) -> Result<Env, Failure> {
-    let fs = HostFs::new(HostOptions::new(dir)).map_err(|e| Failure::store(dir, e))?;
-    Ok(Env::builder(fs).build())
+/// The beginnings of an environment over the files in `dir`, and the store's path in it: absolute, so that messages name it
+/// whole. The filesystem is rooted there, because sector sizes are found out for its root.
+pub fn environment(dir: &Path) -> Result<(EnvBuilder, PathBuf), Failure> {
+    let path = std::path::absolute(dir).map_err(|e| Failure::os("find", dir, e))?;
+    let fs = HostFs::new(HostOptions::new(&path)).map_err(|e| Failure::store(dir, e))?;
+    Ok((Env::builder(fs), path))
 }
 
 /// Fails when there is no directory: a command that only looks makes none.
@@ -132,12 +135,12 @@ pub fn open_db(dir: &Path, access: Access) -> Result<Db, Failure> {
     if access != Access::Write {
         must_exist(dir)?;
     }
-    let env = environment(dir)?;
+    let (env, path) = environment(dir)?;
     let options = Options {
         create_if_missing: access == Access::Write,
         ..Options::default()
     };
-    Db::open(&env, "", options).map_err(|e| Failure::store(dir, e))
+    Db::open(&env.build(), path, options).map_err(|e| Failure::store(dir, e))
 }
 
 impl Store {
@@ -213,14 +216,11 @@ impl Store {
             .family()
             .expect("a store opened to write has its family");
         let key = self.stored_key(&record.key);
-        let value: Cow<'_, [u8]> = match &self.space {
-            Space::Redis(_) => Keyspace::stored_string(&record.value).into(),
-            Space::Raw(_) | Space::Empty => (&record.value).into(),
+        let header: &[u8] = match &self.space {
+            Space::Redis(_) => &STRING_HEADER,
+            Space::Raw(_) | Space::Empty => &[],
         };
-        match record.expire_at_ms {
-            None => batch.put(family, &key, &value),
-            Some(at) => batch.put_ttl(family, &key, &value, at),
-        }
+        batch.put_headed(family, &key, header, &record.value, record.expire_at_ms)
     }
 
     /// Adds "remove `key`" to a batch.

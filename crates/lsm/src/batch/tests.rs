@@ -182,7 +182,7 @@ fn any_bytes_decode_or_are_refused() {
                 };
                 batch
                     .push(
-                        r.below(300) as u32,
+                        &Family::of_no_store(r.below(300) as u32),
                         kind,
                         &key[..r.below(9) as usize],
                         &[],

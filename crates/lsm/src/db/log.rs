@@ -414,6 +414,11 @@ impl Engine {
         let _ = self.env.fs().remove(&path);
     }
 
+    /// Logs kept for their space, beside those that the manifest names.
+    pub fn recycled_logs(&self) -> Vec<PathBuf> {
+        self.logs.0.lock().recycled.clone()
+    }
+
     /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.
     pub fn give_up_spare_logs(&self) -> Option<u64> {
         let mut space = self.logs.0.lock();

@@ -41,19 +41,34 @@ fn golden_log() -> Vec<u8> {
     };
     let mut w = RecordWriter::create(file, path, &header).unwrap();
     let mut one = WriteBatch::new();
-    one.push(0, Kind::Put, b"apple", &[], b"red").unwrap();
     one.push(
-        300,
+        &crate::db::Family::of_no_store(0),
+        Kind::Put,
+        b"apple",
+        &[],
+        b"red",
+    )
+    .unwrap();
+    one.push(
+        &crate::db::Family::of_no_store(300),
         Kind::PutTtl,
         b"pear",
         &1_800_000_000_000u64.to_le_bytes(),
         b"green",
     )
     .unwrap();
-    one.push(0, Kind::Delete, b"plum", &[], &[]).unwrap();
+    one.push(
+        &crate::db::Family::of_no_store(0),
+        Kind::Delete,
+        b"plum",
+        &[],
+        &[],
+    )
+    .unwrap();
     let put = |key: &[u8]| {
         let mut b = WriteBatch::new();
-        b.push(1, Kind::Put, key, &[], b"").unwrap();
+        b.push(&crate::db::Family::of_no_store(1), Kind::Put, key, &[], b"")
+            .unwrap();
         b
     };
     let mut seq = 41;

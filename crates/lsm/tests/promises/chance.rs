@@ -103,7 +103,9 @@ pub fn on_two_threads<T: Send + 'static>(
                         return;
                     }
                     let result = job(i);
-                    done.lock().expect("no job panics in here").push((i, result));
+                    done.lock()
+                        .expect("no job panics in here")
+                        .push((i, result));
                 }
             })
             .expect("a thread")
@@ -114,7 +116,10 @@ pub fn on_two_threads<T: Send + 'static>(
         .map(|t| t.join())
         .filter(Result::is_err)
         .count();
-    assert_eq!(failed, 0, "a job of the campaign failed; its own message is above");
+    assert_eq!(
+        failed, 0,
+        "a job of the campaign failed; its own message is above"
+    );
     let mut results = std::mem::take(&mut *done.lock().expect("all threads ended"));
     results.sort_by_key(|(i, _)| *i);
     results.into_iter().map(|(_, r)| r).collect()

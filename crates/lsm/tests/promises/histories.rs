@@ -85,8 +85,13 @@ fn the_same_history_answers_the_same_under_any_options() {
         }
         let mut first = None;
         for options_seed in 0..20 {
-            let _repeat = Repeat(format!("# history {} with options {options_seed}:", 1000 + seed));
-            options(options_seed).validate().expect("drawn inside the limits");
+            let _repeat = Repeat(format!(
+                "# history {} with options {options_seed}:",
+                1000 + seed
+            ));
+            options(options_seed)
+                .validate()
+                .expect("drawn inside the limits");
             let answers = run(&ops, 1000 + seed, 5000 + options_seed);
             assert_eq!(
                 *first.get_or_insert(answers),
@@ -96,7 +101,10 @@ fn the_same_history_answers_the_same_under_any_options() {
         }
         20 * ops.len()
     });
-    println!("metamorphic_operations={}", executions.iter().sum::<usize>());
+    println!(
+        "metamorphic_operations={}",
+        executions.iter().sum::<usize>()
+    );
 }
 
 #[test]

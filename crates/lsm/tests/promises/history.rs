@@ -46,27 +46,60 @@ pub enum End {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    Write { items: Vec<Item>, sync: bool },
-    Submit { items: Vec<Item>, sync: bool },
+    Write {
+        items: Vec<Item>,
+        sync: bool,
+    },
+    Submit {
+        items: Vec<Item>,
+        sync: bool,
+    },
     WaitForTickets,
     Sync,
-    Get { family: usize, key: u16, snapshot: Option<u8> },
-    MultiGet { keys: Vec<(usize, u16)>, snapshot: Option<u8> },
-    Scan { family: usize, snapshot: Option<u8>, reverse: bool, from: Option<u16>, to: Option<u16> },
+    Get {
+        family: usize,
+        key: u16,
+        snapshot: Option<u8>,
+    },
+    MultiGet {
+        keys: Vec<(usize, u16)>,
+        snapshot: Option<u8>,
+    },
+    Scan {
+        family: usize,
+        snapshot: Option<u8>,
+        reverse: bool,
+        from: Option<u16>,
+        to: Option<u16>,
+    },
     TakeSnapshot,
     DropSnapshot(u8),
-    OpenIter { family: usize, snapshot: Option<u8>, from: Option<u16>, to: Option<u16>, first: Move },
+    OpenIter {
+        family: usize,
+        snapshot: Option<u8>,
+        from: Option<u16>,
+        to: Option<u16>,
+        first: Move,
+    },
     MoveIter(u8, Move),
     CloseIter(u8),
     CreateFamily(usize),
     DropFamily(usize),
     Flush,
-    CompactRange { family: usize, from: Option<u16>, to: Option<u16> },
+    CompactRange {
+        family: usize,
+        from: Option<u16>,
+        to: Option<u16>,
+    },
     Settle,
     Step(u8),
     Advance(u64),
     StepWallBack(u64),
-    Reopen { end: End, options: u64, fresh_env: bool },
+    Reopen {
+        end: End,
+        options: u64,
+        fresh_env: bool,
+    },
     CheckAll,
 }
 

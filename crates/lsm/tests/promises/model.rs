@@ -227,7 +227,10 @@ impl Model {
                 mark.lasting = mark.lasting.wrapping_add(hash_family(name));
             }
             Change::DropFamily(name) => {
-                let old = self.state.remove(name).expect("the model drops what is there");
+                let old = self
+                    .state
+                    .remove(name)
+                    .expect("the model drops what is there");
                 mark.lasting = mark.lasting.wrapping_sub(hash_family(name));
                 for (k, e) in old.table.iter() {
                     mark.forget(name, k, Some(e));
@@ -251,7 +254,9 @@ impl Model {
     /// The state after so many commits.
     pub fn state_at(&self, commits: usize) -> State {
         let mut m = Model::new();
-        self.commits[..commits].iter().for_each(|c| m.commit(c.clone()));
+        self.commits[..commits]
+            .iter()
+            .for_each(|c| m.commit(c.clone()));
         m.state
     }
 }

@@ -4,12 +4,16 @@
 //! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
 
 use crate::history::{End, FAMILIES, Item, Move, Op, What, key_bytes, options, value_bytes};
-use crate::model::{Change, Commit, Entry, FamilyState, Key, Model, State, Table, difference, digest, visible};
-use basalt_env::{Env, EnvBuilder};
+use crate::model::{
+    Change, Commit, Entry, FamilyState, Key, Model, State, Table, difference, digest, visible,
+};
 use basalt_env::{Clock, ManualClock};
+use basalt_env::{Env, EnvBuilder};
 use basalt_fs::{FileSystem, SimFs};
 use basalt_lsm::db::Iter;
-use basalt_lsm::{Db, ErrorKind, Family, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions};
+use basalt_lsm::{
+    Db, ErrorKind, Family, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -99,7 +103,9 @@ pub fn read_all(db: &Db) -> Result<BTreeMap<String, Table>> {
                 value: iter.value().to_vec(),
                 expire: iter.expire_at_ms(),
             };
-            let ascending = table.last_key_value().is_none_or(|(k, _)| **k < *iter.key());
+            let ascending = table
+                .last_key_value()
+                .is_none_or(|(k, _)| **k < *iter.key());
             assert!(ascending, "an iterator goes up");
             table.insert(iter.key().to_vec(), entry);
             iter.next()?;
@@ -199,12 +205,16 @@ impl Runner {
     fn tell_progress(&self) {
         let handed_in = self.model.len() + self.sent.len();
         self.progress.handed_in.fetch_max(handed_in as u64, SeqCst);
-        self.progress.wall_ms.store(self.env.clock().wall_ms(), SeqCst);
+        self.progress
+            .wall_ms
+            .store(self.env.clock().wall_ms(), SeqCst);
     }
 
     /// Everything committed so far is durable.
     fn all_durable(&self) {
-        self.progress.durable.fetch_max(self.model.len() as u64, SeqCst);
+        self.progress
+            .durable
+            .fetch_max(self.model.len() as u64, SeqCst);
     }
 
     fn committed(&mut self, commit: Commit) {
@@ -222,7 +232,10 @@ impl Runner {
             self.book(sent.commit, sent.sync, result.map(|_| ()), "submit");
         }
         for s in &self.sent {
-            assert!(s.ticket.try_result().is_none(), "tickets of one thread commit in order");
+            assert!(
+                s.ticket.try_result().is_none(),
+                "tickets of one thread commit in order"
+            );
         }
         self.tell_progress();
     }
@@ -563,17 +576,23 @@ impl Runner {
             let key = key_bytes(key);
             let (options, table) = self.view(snapshot, FAMILIES[family]);
             read = options;
-            let value = table.get(&key).filter(|e| e.live(now)).map(|e| e.value.clone());
+            let value = table
+                .get(&key)
+                .filter(|e| e.live(now))
+                .map(|e| e.value.clone());
             wanted.push(value);
             handles.push((handle, key));
         }
-        let asked: Vec<(&Family, &[u8])> =
-            handles.iter().map(|(f, k)| (f, k.as_slice())).collect();
+        let asked: Vec<(&Family, &[u8])> = handles.iter().map(|(f, k)| (f, k.as_slice())).collect();
         let got = self.db.as_ref().expect("open").multi_get(&asked, &read);
         assert_eq!(got.len(), asked.len());
         for (got, want) in got.into_iter().zip(wanted) {
             if let Some(got) = self.allow("multi_get", got) {
-                assert_eq!(got.map(|v| v.to_vec()), want, "multi_get snapshot {snapshot:?}");
+                assert_eq!(
+                    got.map(|v| v.to_vec()),
+                    want,
+                    "multi_get snapshot {snapshot:?}"
+                );
             }
         }
     }
@@ -680,7 +699,14 @@ impl Runner {
         true
     }
 
-    fn scan(&mut self, family: usize, snapshot: Option<u8>, reverse: bool, from: Option<u16>, to: Option<u16>) {
+    fn scan(
+        &mut self,
+        family: usize,
+        snapshot: Option<u8>,
+        reverse: bool,
+        from: Option<u16>,
+        to: Option<u16>,
+    ) {
         let Some(mut c) = self.cursor(family, snapshot, from, to) else {
             return;
         };
@@ -747,7 +773,12 @@ impl Runner {
             return;
         }
         self.poll();
-        if let Op::Reopen { end, options, fresh_env } = op {
+        if let Op::Reopen {
+            end,
+            options,
+            fresh_env,
+        } = op
+        {
             self.reopen(*end, *options, *fresh_env);
             return;
         }
@@ -763,23 +794,40 @@ impl Runner {
                     self.all_durable();
                 }
             }
-            Op::Get { family, key, snapshot } => self.get(*family, *key, *snapshot),
+            Op::Get {
+                family,
+                key,
+                snapshot,
+            } => self.get(*family, *key, *snapshot),
             Op::MultiGet { keys, snapshot } => self.multi_get(keys, *snapshot),
-            Op::Scan { family, snapshot, reverse, from, to } => {
+            Op::Scan {
+                family,
+                snapshot,
+                reverse,
+                from,
+                to,
+            } => {
                 self.scan(*family, *snapshot, *reverse, *from, *to);
             }
             Op::TakeSnapshot => {
                 if self.snapshots.len() >= 8 {
                     self.snapshots.remove(0);
                 }
-                self.snapshots.push((db.snapshot(), self.model.state().clone()));
+                self.snapshots
+                    .push((db.snapshot(), self.model.state().clone()));
             }
             Op::DropSnapshot(i) => {
                 if (*i as usize) < self.snapshots.len() {
                     self.snapshots.remove(*i as usize);
                 }
             }
-            Op::OpenIter { family, snapshot, from, to, first } => {
+            Op::OpenIter {
+                family,
+                snapshot,
+                from,
+                to,
+                first,
+            } => {
                 if let Some(mut c) = self.cursor(*family, *snapshot, *from, *to)
                     && self.go(&mut c, first)
                 {
@@ -875,8 +923,16 @@ fn fits(model: &Model, commit: &Commit) -> bool {
 pub fn verify_closed(env: &Env) {
     let report = Db::verify_store(env, DIR, &options(0), &mut |_, _| ())
         .expect("a closed store can be walked");
-    assert!(report.damage.is_empty(), "damage after a clean close: {:?}", report.damage);
-    assert!(report.orphans.is_empty(), "orphans after a clean close: {:?}", report.orphans);
+    assert!(
+        report.damage.is_empty(),
+        "damage after a clean close: {:?}",
+        report.damage
+    );
+    assert!(
+        report.orphans.is_empty(),
+        "orphans after a clean close: {:?}",
+        report.orphans
+    );
     assert!(
         report.torn_tails.is_empty(),
         "torn tails after a clean close: {:?}",
