@@ -159,7 +159,7 @@ fn recover(
         disk.record_snapshots(1);
     }
     let fs: Arc<dyn FileSystem> = disk.clone();
-    let (env, _) = environment(&fs, chance, wall_ms);
+    let (env, _) = environment(&fs, crate::chance::mix(chance), wall_ms);
     let db = Db::open(&env, DIR, options(chance % 7)).unwrap_or_else(|e| panic!("open after a crash: {e}"));
     let shown = read_all(&db).unwrap_or_else(|e| panic!("reading after a crash: {e}"));
     disk.record_snapshots(0);
@@ -174,7 +174,7 @@ fn check(recorded: &Recorded, state: &State) -> usize {
     let mut disk = moment.disk.crash(policy, state.chance);
     let mut first: Option<u64> = None;
     for (at, policy, chance) in &state.deeper {
-        let (db, shown, wall, inside) = recover(&disk, moment.wall_ms, state.chance, true);
+        let (db, shown, wall, inside) = recover(&disk, moment.wall_ms, state.chance ^ (at << 33) ^ chance, true);
         let first = *first.get_or_insert(shown);
         if wall == moment.wall_ms {
             assert_eq!(first, shown, "recovery after a crash in a recovery shows another state");
@@ -280,7 +280,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
         check(&recorded, &state);
         return;
     }
-    let (histories, policies) = (60 * scale(), 4);
+    let (histories, policies) = (30 * scale(), 4);
     let tallies = on_two_threads(histories, move |seed| {
         let _repeat = Repeat(format!("# while recording history {seed} of the crash campaign:"));
         campaign(seed, policies)
@@ -300,7 +300,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
         "crash_states={} depth2={} depth3={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states, all.depth2, all.depth3, all.cut, all.more, all.calls, all.files, all.policies
     );
-    assert!(all.states >= 60_000 * scale(), "only {} crash states", all.states);
+    assert!(all.states >= 40_000 * scale(), "only {} crash states", all.states);
     assert!(all.depth2 >= all.states / 15, "only {} of depth 2", all.depth2);
     assert!(all.depth3 >= 100 * scale(), "only {} of depth 3", all.depth3);
     // The engine makes all of these; a call that is not crashed at is a promise not tested.

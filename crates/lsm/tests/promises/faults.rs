@@ -66,11 +66,9 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     // The fault is gone. A third of the runs lose power now, the others go on.
     if k % 3 == 0 && k != u64::MAX {
         let durable = r.progress.durable.load(SeqCst) as usize;
-        let wall = r.env.clock().wall_ms();
         r.vanish();
         r.disk = disk.crash(CrashPolicy::ALL[(k / 3 % 10) as usize], k);
-        let (env, hands) = environment(&r.disk, seed + 1, wall);
-        (r.env, r.hands) = (env, hands);
+        r.renew_env();
         r.set_tolerant(false);
         r.open_expecting(durable);
     }
