@@ -8,6 +8,7 @@ use super::engine::{Engine, Writer};
 use super::generation::Generation;
 use crate::batch::{Ops, WriteBatch};
 use crate::key::SeqNo;
+use crate::memtable::MemTable;
 use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_env::JobPriority;
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
@@ -238,12 +239,22 @@ impl Countdown {
 
 /// Applies a batch to a generation's memtables. Operations of families dropped meanwhile are passed over.
 pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo) {
+    let mut pinned_values = 0;
+    let mut pinned_by = None;
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
         let op = op.expect("a batch this process built, or recovery checked, is well formed");
         if let Some(mem) = generation.mems.get(&op.family) {
             let value = payload.slice(op.value_at..op.value_at + op.value.len());
             mem.insert(op.key, seq, op.kind, &value);
+            if MemTable::pins(op.value.len()) {
+                pinned_values += op.value.len();
+                pinned_by = Some(mem);
+            }
         }
+    }
+    // One large value keeps the whole batch in memory: what is not a large value counts too.
+    if let Some(mem) = pinned_by {
+        mem.add_pinned(payload.len() - pinned_values);
     }
 }
 
