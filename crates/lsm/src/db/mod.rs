@@ -17,6 +17,8 @@ mod repair;
 mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_review;
 
 pub use check::VerifyReport;
 pub use commit::Ticket;
@@ -442,7 +444,7 @@ impl Engine {
                 Vec::new(),
                 |_, _| (),
             )?;
-            logs.iter().for_each(|&n| self.retire_log(n, false));
+            logs.iter().for_each(|&n| self.retire_log(n, None));
         }
         self.manifest.lock().manifest.point_current(&self.env)
     }
