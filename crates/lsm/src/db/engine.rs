@@ -8,6 +8,7 @@ use super::commit::CommitQueue;
 use super::generation::{FamilyEntry, Generation, View};
 use super::log::{ActiveLog, LogSpace};
 use super::stats::Counters;
+use crate::compaction::Reach;
 use crate::key::SeqNo;
 use crate::options::Options;
 use crate::version::catalog::Catalog;
@@ -71,7 +72,8 @@ pub(crate) struct State {
     pub catalog: Catalog,
     pub next_generation: u64,
     pub flush_scheduled: bool,
-    pub compactions: usize,
+    /// Compactions that run or are queued, by where they write.
+    pub compactions: Vec<Reach>,
     pub flush_error: Option<Error>,
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
@@ -125,7 +127,7 @@ impl Engine {
                 catalog,
                 next_generation: 2,
                 flush_scheduled: false,
-                compactions: 0,
+                compactions: Vec::new(),
                 flush_error: None,
                 compaction_error: None,
                 compaction_retry_at: Duration::ZERO,
