@@ -408,13 +408,16 @@ impl Engine {
                 return Ok(());
             }
             self.env.jobs().notify();
-            let _ = self.resume_if_halted(&mut writer);
+            if self.check_jobs().is_ok() {
+                let _ = self.resume_if_halted(&mut writer);
+            }
         }
         self.env.jobs().drain(self.owner);
         let flushed = {
             let mut writer = self.writer.lock();
-            let mut result = Ok(());
-            if !self.active_generation().is_empty() {
+            // What is in the logs stays there after a broken invariant: the next open reads it afresh.
+            let mut result = self.check_jobs();
+            if result.is_ok() && !self.active_generation().is_empty() {
                 result = self.rotate(&mut writer);
             }
             let end = result
@@ -453,6 +456,8 @@ impl Engine {
         self.closing.store(true, SeqCst);
         self.env.jobs().cancel(self.owner);
         self.env.jobs().drain(self.owner);
+        // The leader's job may have been among them: whoever waits hears that the store is closed.
+        self.lead_all();
         self.env
             .metrics()
             .remove_labelled(("store", &self.counters.label));
