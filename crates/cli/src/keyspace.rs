@@ -3,6 +3,7 @@
 //! The tool works on strings of database 0 in its current generation.
 
 use basalt::{Db, Family, FamilyOptions, ReadOptions, Result, WriteBatch};
+pub use basalt_server::layout::STRING_HEADER;
 use basalt_server::layout::{self, DataType};
 
 /// The family and the generation that database 0 lives in.
@@ -58,15 +59,10 @@ impl Keyspace {
         stored.strip_prefix(&self.prefix[..])
     }
 
-    /// The stored value of a string.
-    pub fn stored_string(value: &[u8]) -> Vec<u8> {
-        [&layout::STRING_HEADER[..], value].concat()
-    }
-
     /// Where a string begins in a stored value; the type's name when it is none.
     pub fn string_at(stored: &[u8]) -> Result<std::result::Result<usize, &'static str>> {
         Ok(match layout::value_type(stored)? {
-            DataType::String => Ok(layout::STRING_HEADER.len()),
+            DataType::String => Ok(STRING_HEADER.len()),
             other => Err(other.name()),
         })
     }
@@ -78,4 +74,4 @@ const DATABASE: u16 = 0;
 /// Bytes that the encoding adds to a key and to a value: the engine's limits are so much lower for the user's.
 pub const KEY_OVERHEAD: usize = layout::KEY_PREFIX_LEN;
 /// See [`KEY_OVERHEAD`].
-pub const VALUE_OVERHEAD: usize = layout::STRING_HEADER.len();
+pub const VALUE_OVERHEAD: usize = STRING_HEADER.len();

@@ -6,7 +6,7 @@
 use crate::args::Which;
 use crate::escape::unescape;
 use crate::failure::Failure;
-use crate::keyspace::{KEY_OVERHEAD, Keyspace, VALUE_OVERHEAD};
+use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
 use crate::record::Record;
 use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
@@ -216,14 +216,11 @@ impl Store {
             .family()
             .expect("a store opened to write has its family");
         let key = self.stored_key(&record.key);
-        let value: Cow<'_, [u8]> = match &self.space {
-            Space::Redis(_) => Keyspace::stored_string(&record.value).into(),
-            Space::Raw(_) | Space::Empty => (&record.value).into(),
+        let header: &[u8] = match &self.space {
+            Space::Redis(_) => &STRING_HEADER,
+            Space::Raw(_) | Space::Empty => &[],
         };
-        match record.expire_at_ms {
-            None => batch.put(family, &key, &value),
-            Some(at) => batch.put_ttl(family, &key, &value, at),
-        }
+        batch.put_headed(family, &key, header, &record.value, record.expire_at_ms)
     }
 
     /// Adds "remove `key`" to a batch.

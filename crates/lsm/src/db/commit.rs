@@ -264,21 +264,22 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Applies a batch to a generation's memtables. Operations of families dropped meanwhile are passed over.
 pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo) {
-    let (mut pinned, mut pinned_by) = (0, None);
+    let mut pinned_values = 0;
+    let mut pinned_by = None;
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
         let op = op.expect("a batch this process built, or recovery checked, is well formed");
         if let Some(mem) = generation.mems.get(&op.family) {
             let value = payload.slice(op.value_at..op.value_at + op.value.len());
             mem.insert(op.key, seq, op.kind, &value);
-            if MemTable::pins(value.len()) {
-                pinned += value.len();
+            if MemTable::pins(op.value.len()) {
+                pinned_values += op.value.len();
                 pinned_by = Some(mem);
             }
         }
     }
-    // One large value keeps the whole batch's memory.
+    // One large value keeps the whole batch in memory: what is not a large value counts too.
     if let Some(mem) = pinned_by {
-        mem.add_pinned(payload.len() - pinned);
+        mem.add_pinned(payload.len() - pinned_values);
     }
 }
 

@@ -276,7 +276,7 @@ impl Engine {
         self.schedule();
         let room = self.env.jobs().wait_until(None, &mut || {
             self.view().sealed.len() < max
-                || self.state.lock().flush_error.is_some()
+                || self.flush_is_stuck()
                 || self.closing.load(SeqCst)
                 || self.check_jobs().is_err()
         });
@@ -299,6 +299,19 @@ impl Engine {
                 ))
             }
         }
+    }
+
+    /// A flush has failed and none is on its way: an attempt that has been scheduled since may still make room, and the
+    /// error of the one before it says nothing about it.
+    fn flush_is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        state.flush_error.is_some() && !state.flush_scheduled
+    }
+
+    /// As [`Self::flush_is_stuck`], for compactions.
+    fn compaction_is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        state.compaction_error.is_some() && state.compactions == 0
     }
 
     /// Slows writers as level 0 fills: not at all up to `l0_slowdown` tables, then at a rate that falls towards
@@ -333,7 +346,7 @@ impl Engine {
         self.schedule();
         let relieved = self.env.jobs().wait_until(None, &mut || {
             pressure(&self.view()) < 1.0
-                || self.state.lock().compaction_error.is_some()
+                || self.compaction_is_stuck()
                 || self.closing.load(SeqCst)
                 || self.check_jobs().is_err()
         });
@@ -421,6 +434,11 @@ impl Engine {
         }
         drop(space);
         let _ = self.env.fs().remove(&path);
+    }
+
+    /// Logs kept for their space, beside those that the manifest names.
+    pub fn recycled_logs(&self) -> Vec<PathBuf> {
+        self.logs.0.lock().recycled.clone()
     }
 
     /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.

@@ -163,13 +163,16 @@ impl Db {
         let engine = self.engine();
         engine.check_open()?;
         // Serialises makers: names and ids are looked up and taken in one step.
-        let _writer = engine.writer.lock();
+        let mut writer = engine.writer.lock();
         if self.family(name).is_some() {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("family {name:?} exists"),
             ));
         }
+        // The manifest would otherwise remember the family and a power cut forget writes made before it: what
+        // survives is a prefix of everything that was done.
+        engine.sync_log(&mut writer)?;
         let id = engine.state.lock().catalog.next_family;
         let entry = FamilyEntry {
             id,
@@ -200,13 +203,15 @@ impl Db {
             return Err(Error::invalid("the family \"default\" cannot be dropped"));
         }
         // No group is between its log record and its memtables while we hold this.
-        let _writer = engine.writer.lock();
+        let mut writer = engine.writer.lock();
         if family.store != engine.owner || !engine.view().families.contains_key(&family.id) {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("family {:?} was dropped", family.name),
             ));
         }
+        // As in `create_family`: what was written before the drop may not be lost when the drop is not.
+        engine.sync_log(&mut writer)?;
         let id = family.id;
         let edit = Edit {
             drop_families: vec![id],

@@ -139,6 +139,14 @@ impl Run<'_> {
         if !self.learned.sure {
             self.merge_families()?;
         }
+        for (id, f) in &self.learned.catalog.families {
+            if f.name == learn::recovered_name(*id) {
+                self.report.notes.push(format!(
+                    "the name of family {id} is lost; what it holds is in the family {:?}",
+                    f.name
+                ));
+            }
+        }
         self.check_levels()?;
         let aside = self.link_aside()?;
         self.env.fs().sync_metadata(self.dir)?;

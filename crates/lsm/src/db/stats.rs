@@ -171,12 +171,9 @@ impl Engine {
         };
         let log_bytes = live_logs
             .iter()
-            .filter_map(|n| {
-                self.env
-                    .fs()
-                    .stat(&super::log::log_path(&self.dir, *n))
-                    .ok()
-            })
+            .map(|n| super::log::log_path(&self.dir, *n))
+            .chain(self.recycled_logs())
+            .filter_map(|path| self.env.fs().stat(&path).ok())
             .map(|s| s.allocated)
             .sum();
         Stats {

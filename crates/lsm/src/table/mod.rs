@@ -11,6 +11,8 @@ mod block;
 mod builder;
 mod filter;
 mod format;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod index;
 mod iter;
 mod properties;

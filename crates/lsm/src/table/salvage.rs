@@ -74,6 +74,9 @@ fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     }
 }
 
+/// Called with each entry, internal key and value.
+pub type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
 struct Walk<'a> {
     file: &'a dyn File,
     path: &'a Path,
@@ -84,7 +87,7 @@ struct Walk<'a> {
     /// The last internal key given back.
     last: Vec<u8>,
     out: Salvaged,
-    each: &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    each: Each<'a>,
 }
 
 /// Reads all that can be read of a table and hands every entry, ascending, to `each`.
@@ -96,7 +99,7 @@ pub fn salvage(
     path: &Path,
     known: &KnownTable,
     cmp: &Cmp,
-    each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    each: Each<'_>,
 ) -> Result<Salvaged> {
     let space = file.len().max(file.allocated());
     let size = known.size.unwrap_or(file.len()).min(space);

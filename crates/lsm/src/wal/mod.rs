@@ -25,6 +25,8 @@
 //! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `writer`, `reader`, `salvage`. The bytes are specified in
 //! `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod golden;
 mod header;

@@ -312,6 +312,9 @@ fn family_options(c: &mut Chance) -> FamilyOptions {
     }
 }
 
+/// The seed of options whose write buffer is larger than the first log.
+pub const LARGE_BUFFER: u64 = u64::MAX;
+
 /// Small options of a seed: everything happens within a few hundred operations. Seed 0 is one fixed choice.
 pub fn options(seed: u64) -> Options {
     let mut c = Chance::of(&[seed, 2]);
@@ -328,6 +331,9 @@ pub fn options(seed: u64) -> Options {
                 .families
                 .insert(name.to_string(), family_options(&mut c));
         }
+    }
+    if seed == LARGE_BUFFER {
+        options.write_buffer_bytes = 600_000;
     }
     options
 }

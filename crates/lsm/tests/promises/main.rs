@@ -7,6 +7,7 @@
 
 mod chance;
 mod crash;
+mod faults;
 mod histories;
 mod history;
 mod model;

@@ -67,6 +67,8 @@ pub struct Runner {
     pub answers: u64,
     /// Errors met.
     pub errors: u64,
+    /// The last of them, for messages.
+    pub last_error: String,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
     families: BTreeMap<String, Family>,
@@ -76,6 +78,7 @@ pub struct Runner {
     options: u64,
     nonce: u64,
     seed: u64,
+    trace: bool,
 }
 
 /// An environment over a disk, with hands for its clock.
@@ -139,7 +142,7 @@ impl Runner {
         options_seed: u64,
         progress: Arc<Progress>,
     ) -> Runner {
-        let (env, hands) = environment(&disk, seed, START_MS);
+        let (env, hands) = environment(&disk, crate::chance::mix(seed ^ 0x5eed), START_MS);
         let runner = Runner {
             disk,
             hands,
@@ -150,6 +153,7 @@ impl Runner {
             progress,
             answers: 0,
             errors: 0,
+            last_error: String::new(),
             tolerant: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
@@ -157,7 +161,8 @@ impl Runner {
             cursors: Vec::new(),
             options: options_seed,
             nonce: seed << 20,
-            seed,
+            seed: crate::chance::mix(seed ^ 0x5eed),
+            trace: std::env::var("BASALT_TRACE").is_ok(),
         };
         runner.tell_progress();
         runner
@@ -187,6 +192,7 @@ impl Runner {
                     e.kind()
                 );
                 self.errors += 1;
+                self.last_error = format!("{what}: {e}");
                 None
             }
         }
@@ -272,6 +278,16 @@ impl Runner {
         true
     }
 
+    /// Opens after a power cut that could take all but the first `durable` commits.
+    pub fn open_expecting(&mut self, durable: usize) {
+        let opened = Db::open(&self.env, DIR, options(self.options));
+        self.db = self.allow("open", opened);
+        self.adopt(durable);
+        let db = self.db.take().expect("open");
+        db.abandon();
+        self.open();
+    }
+
     /// Finds which of the allowed states the store shows (a prefix of at least `durable` commits, or all of them and a
     /// run of those that failed) and makes it the model's.
     pub fn adopt(&mut self, durable: usize) {
@@ -285,6 +301,9 @@ impl Runner {
         let (have, now) = (digest(&shown), self.now());
         for n in (durable..=self.model.len()).rev() {
             if self.model.mark(n).digest(now) == have {
+                if self.trace {
+                    eprintln!("adopted {n} of {} commits, {durable} durable", self.model.len());
+                }
                 self.model.cut(n);
                 self.maybe.clear();
                 return;
@@ -343,13 +362,19 @@ impl Runner {
             self.options = options_seed;
         }
         if fresh_env {
-            let wall = self.now();
-            self.seed += 1;
-            let (env, hands) = environment(&self.disk, self.seed, wall);
-            self.env = env;
-            self.hands = hands;
+            self.renew_env();
         }
         self.open();
+    }
+
+    /// Another environment over the disk, as another process has. Its chance is its own: ids drawn twice from one seed
+    /// would be two files' ids, which no process does.
+    pub fn renew_env(&mut self) {
+        let wall = self.now();
+        self.seed = crate::chance::mix(self.seed);
+        let (env, hands) = environment(&self.disk, self.seed, wall);
+        self.env = env;
+        self.hands = hands;
     }
 
     // ---- operations ----
@@ -703,11 +728,26 @@ impl Runner {
     /// Compares everything that is visible.
     pub fn check_all(&mut self) {
         self.poll();
+        if self.trace {
+            eprintln!("check_all: {} commits, {:?}", self.model.len(), self.db.as_ref().expect("open").stats());
+        }
         let read = read_all(self.db.as_ref().expect("open"));
         let Some(shown) = self.allow("reading all", read) else {
             return;
         };
         let want = visible(self.model.state(), self.now());
+        if shown != want {
+            // A point read beside the scan says whether the entry or the way to it is lost.
+            for (name, table) in &want {
+                for (k, e) in table {
+                    let f = self.families[name].clone();
+                    let got = self.db.as_ref().expect("open").get(&f, k, &ReadOptions::default());
+                    if got.as_ref().ok().map(|v| v.as_deref() == Some(&e.value[..])) != Some(true) {
+                        eprintln!("get {name}/{:?} gives {got:?}", String::from_utf8_lossy(&k[..k.len().min(24)]));
+                    }
+                }
+            }
+        }
         assert!(
             shown == want,
             "after {} commits:\n  {}",
@@ -722,7 +762,10 @@ impl Runner {
 
     /// Runs one operation.
     pub fn run(&mut self, op: &Op) {
-        self.progress.op.fetch_add(1, SeqCst);
+        let n = self.progress.op.fetch_add(1, SeqCst);
+        if self.trace {
+            eprintln!("#{n} {op:?} (errors {}: {})", self.errors, self.last_error);
+        }
         if self.db.is_none() && !self.open() {
             return;
         }

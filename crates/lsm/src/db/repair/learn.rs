@@ -6,6 +6,7 @@ use crate::options::Options;
 use crate::version::catalog::{Catalog, CatalogFamily, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
+use crate::version::table_name;
 use crate::wal::{FileKind, RecordKind, RecordReader, salvage};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -26,6 +27,8 @@ pub(in crate::db) struct Learned {
     pub retired_tables: BTreeSet<u64>,
     pub retired_logs: BTreeSet<u64>,
     pub dropped_families: BTreeSet<u32>,
+    /// Where the last edit read ends.
+    end: u64,
     /// What is lost of the metadata itself.
     pub losses: Vec<Loss>,
     /// Damaged metadata files.
@@ -46,6 +49,10 @@ pub(in crate::db) fn learn(
 ) -> Result<Option<(Learned, Option<Error>)>> {
     match load_catalog(env, dir, names) {
         Ok(None) => Ok(None),
+        Ok(Some((current, catalog, _))) if missing_files(&catalog, names) => {
+            let learned = cut_short(env, dir, names, options, &current, catalog)?;
+            Ok(Some((learned, None)))
+        }
         Ok(Some((_, catalog, _))) => Ok(Some((
             Learned {
                 catalog,
@@ -63,6 +70,59 @@ pub(in crate::db) fn learn(
         }
         Err(e) => Err(e),
     }
+}
+
+fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
+    let there = |name: String| names.contains(&name);
+    let tables = catalog.families.values().flat_map(|f| f.tables.keys());
+    !tables.map(|n| table_name(*n)).all(there)
+        || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
+}
+
+/// Files that the manifest names are gone. Files go only after an edit that lets go of them is durable: when there is also something
+/// that a later edit may have left, a torn tail or tables that no edit names, then such an edit is lost, and what looks like
+/// the manifest's end is not.
+fn cut_short(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+    options: &Options,
+    current: &Current,
+    catalog: Catalog,
+) -> Result<Learned> {
+    let mut l = Learned {
+        lost_edits: Some(0),
+        ..Learned::default()
+    };
+    l.absorb_manifest(env, dir, current.number, Some(*current), options)?;
+    let torn = whole(env, dir, current.number)?.is_none_or(|(_, torn)| torn);
+    let strange = names.iter().any(|n| {
+        matches!(StoreFile::parse(n), Some(StoreFile::Table(n))
+            if !l.retired_tables.contains(&n)
+                && !l.catalog.families.values().any(|f| f.tables.contains_key(&n)))
+    });
+    if !torn && !strange {
+        return Ok(Learned {
+            catalog,
+            sure: true,
+            any_edit: true,
+            lost_edits: Some(0),
+            ..Learned::default()
+        });
+    }
+    if l.lost_edits == Some(0) {
+        l.lost_edits = None;
+        let name = file_name(current.number);
+        let len = env.fs().stat(&manifest_path(dir, current.number))?.len;
+        l.losses.push(Loss::of_file(
+            &name,
+            l.end..len.max(l.end),
+            "files that the edits before this place name are gone: at least one edit behind it is lost",
+        ));
+        l.damaged.push(name);
+    }
+    l.check_store(env, dir, options)?;
+    Ok(l)
 }
 
 fn rebuild(env: &Env, dir: &Path, names: &[String], options: &Options) -> Result<Learned> {
@@ -243,7 +303,10 @@ impl Learned {
                 self.losses.push(Loss::of_file(
                     &name,
                     end..f.offset,
-                    &format!("edits {next} to {} are lost", f.first_seq - 1),
+                    &match f.first_seq - next {
+                        1 => format!("edit {next} is lost"),
+                        _ => format!("edits {next} to {} are lost", f.first_seq - 1),
+                    },
                 ));
             }
             match edit {
@@ -276,6 +339,7 @@ impl Learned {
                 &format!("edits from {next} on are lost: CURRENT vouches for these bytes"),
             ));
         }
+        self.end = end;
         if damaged {
             self.damaged.push(name);
         }

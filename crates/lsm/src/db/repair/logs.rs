@@ -273,10 +273,7 @@ impl Run<'_> {
         if !strangers.is_empty() {
             self.write_out(replay)?;
             for id in strangers {
-                let name = self.learned.family(id, self.options).name.clone();
-                self.report.notes.push(format!(
-                    "operations of family {id}, whose name is lost, are kept in a family {name:?}"
-                ));
+                self.learned.family(id, self.options);
             }
             replay.generation = self.generation()?;
         }

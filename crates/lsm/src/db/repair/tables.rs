@@ -84,7 +84,12 @@ impl Run<'_> {
         let file = match self.env.fs().open(&path) {
             Ok(f) => f,
             Err(e) if e.is_not_found() => {
-                let loss = all_lost("the manifest names this table, and it is missing".into());
+                let why = if self.learned.sure {
+                    "the manifest names this table, and it is missing"
+                } else {
+                    "it is missing; if an edit that is lost had removed it, nothing of it is lost"
+                };
+                let loss = all_lost(why.into());
                 self.lose(loss);
                 return Ok(());
             }
@@ -189,6 +194,12 @@ impl Run<'_> {
             && self.options.families.keys().all(|n| n == "default");
         // An edit that makes a family adds no table: with one edit lost and a table to show for it, no family was made.
         let provable = !self.learned.any_edit || self.learned.lost_edits.is_some_and(|n| n <= 1);
+        if !self.learned.any_edit && alone {
+            self.report.notes.push(
+                "no edit of the manifest is readable: all tables are taken for the family \"default\". If the store had other families, their keys are among its keys now, and of equal keys only the newest shows; merged tables are kept as they were in the folder `lost`"
+                    .into(),
+            );
+        }
         for number in strangers {
             let name = table_name(number);
             if !(alone && provable) {
@@ -334,8 +345,13 @@ impl Run<'_> {
             .report
             .tables_kept
             .saturating_sub(family.tables.len() as u64);
-        let names: Vec<String> = family.tables.keys().map(|n| table_name(*n)).collect();
-        self.replaced.extend(names);
+        for name in family.tables.keys().map(|n| table_name(*n)) {
+            if !self.learned.any_edit && self.names.contains(&name) {
+                self.set_aside(&name, "that it is of this family is supposed, not known");
+            } else {
+                self.replaced.push(name);
+            }
+        }
         self.learned.family(id, self.options).tables.clear();
         for t in made {
             self.new_table(t);

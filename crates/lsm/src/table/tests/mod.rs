@@ -582,65 +582,6 @@ fn reserved_kinds_are_unsupported() {
     assert_eq!(e.kind(), ErrorKind::Unsupported);
 }
 
-#[test]
-#[ignore = "for a profiler: instructions of a cached get and of a next"]
-fn profile_reads() {
-    let (_, env) = sim_env(512 << 20);
-    let n = 200_000u64;
-    let entries: Entries = (0..n)
-        .map(|i| {
-            let key = format!("user{:012}", i * 7);
-            (
-                internal_key(key.as_bytes(), pack_trailer(i, Kind::Put)),
-                vec![i as u8; 100],
-            )
-        })
-        .collect();
-    let path = Path::new("t");
-    let meta = build(&env, path, 1, &options(Cmp::Bytewise), &entries);
-    let t = open(&env, path, &meta, &Cmp::Bytewise);
-    let mut it = t.iter(ReadPattern::Cached);
-    it.seek_to_first().expect("first");
-    while it.valid() {
-        it.next().expect("next");
-    }
-    let r = Random::from_seed(1);
-    let rounds = std::env::var("ROUNDS").map_or(0, |s| s.parse().expect("number"));
-    match std::env::var("WHAT").as_deref() {
-        Ok("get") => {
-            for _ in 0..rounds {
-                let (user, _) = split_internal_key(&entries[r.below(n) as usize].0);
-                assert!(t.get(user, MAX_SEQ, true).expect("get").is_some());
-            }
-        }
-        Ok("miss") => {
-            for _ in 0..rounds {
-                let key = format!("user{:012}", r.below(n) * 7 + 1);
-                t.get(key.as_bytes(), MAX_SEQ, true).expect("get");
-            }
-        }
-        Ok("next") => {
-            let mut sum = 0;
-            it.seek_to_first().expect("first");
-            for _ in 0..rounds {
-                sum += it.key().len() + it.value().len();
-                it.next().expect("next");
-                if !it.valid() {
-                    it.seek_to_first().expect("first");
-                }
-            }
-            assert!(sum > 0);
-        }
-        Ok("seek") => {
-            for _ in 0..rounds {
-                it.seek(&entries[r.below(n) as usize].0).expect("seek");
-                assert!(it.valid());
-            }
-        }
-        _ => {}
-    }
-}
-
 /// A device error ends the table: later calls repeat it, and nothing believes that the file is whole.
 #[test]
 fn a_failed_write_or_sync_fails_the_builder_for_good() {
