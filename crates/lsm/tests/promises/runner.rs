@@ -71,6 +71,8 @@ pub struct Runner {
     pub last_error: String,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
+    /// On a disk that lies damage is among them.
+    damage_allowed: bool,
     families: BTreeMap<String, Family>,
     sent: VecDeque<Sent>,
     snapshots: Vec<(Snapshot, State)>,
@@ -155,6 +157,7 @@ impl Runner {
             errors: 0,
             last_error: String::new(),
             tolerant: false,
+            damage_allowed: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
             snapshots: Vec::new(),
@@ -172,6 +175,10 @@ impl Runner {
         self.tolerant = tolerant;
     }
 
+    pub fn allow_damage(&mut self) {
+        self.damage_allowed = true;
+    }
+
     /// The result, or `None` for an error that this run may meet.
     #[track_caller]
     fn allow<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
@@ -179,8 +186,9 @@ impl Runner {
             Ok(t) => Some(t),
             Err(e) => {
                 assert!(self.tolerant, "{what} failed on a sound disk: {e}");
+                let damage = self.damage_allowed && e.kind() == ErrorKind::Corruption;
                 assert!(
-                    matches!(
+                    damage || matches!(
                         e.kind(),
                         ErrorKind::Io
                             | ErrorKind::NoSpace
@@ -911,7 +919,7 @@ impl Runner {
 }
 
 /// A failed commit can be applied only to a state it was made for.
-fn fits(model: &Model, commit: &Commit) -> bool {
+pub fn fits(model: &Model, commit: &Commit) -> bool {
     commit.iter().all(|c| match c {
         Change::CreateFamily(n) => !model.state().contains_key(n),
         Change::DropFamily(n) => model.state().contains_key(n),
