@@ -174,7 +174,7 @@ fn crash_a_copy(disk: &SimFs, acked: &Acked, c: &mut Chance) {
 fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
     let mut crashes = 0;
     let mut reads = 0;
-    for seed in 0..2 * scale() {
+    for seed in 0..6 * scale() {
         let disk = sim_disk(seed, 512, 1 << 40);
         let env = Env::builder(disk.clone())
             .threads(3)
