@@ -72,7 +72,10 @@ impl FileSystem for WithoutLogs {
         self.0.create(path)
     }
     fn create_log(&self, _: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(ThrownAway { end: AtomicU64::new(0), capacity: options.capacity }))
+        Ok(Arc::new(ThrownAway {
+            end: AtomicU64::new(0),
+            capacity: options.capacity,
+        }))
     }
     fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
         self.0.open(path)
@@ -145,16 +148,27 @@ fn a_put_copies_a_value_once() {
     let family = db.default_family();
     for size in [64 << 10, 1 << 20, 16 << 20] {
         let value = vec![7u8; size];
-        for (n, options) in [WriteOptions::UNSYNCED, WriteOptions::SYNC].iter().enumerate() {
+        for (n, options) in [WriteOptions::UNSYNCED, WriteOptions::SYNC]
+            .iter()
+            .enumerate()
+        {
             // The first write of a store makes its log, and the arena grows now and then: warm up.
             db.put(&family, b"warm", b"up", options).expect("written");
             let before = asked();
-            db.put(&family, format!("key{n}").as_bytes(), &value, options).expect("written");
+            db.put(&family, format!("key{n}").as_bytes(), &value, options)
+                .expect("written");
             let bytes = asked() - before;
             println!("put_value_bytes={size} allocated={bytes}");
-            assert!(bytes as f64 <= size as f64 * 1.1, "{bytes} bytes for a value of {size}");
+            assert!(
+                bytes as f64 <= size as f64 * 1.1,
+                "{bytes} bytes for a value of {size}"
+            );
             let before = asked();
-            let got = db.get(&family, format!("key{n}").as_bytes(), &ReadOptions::default());
+            let got = db.get(
+                &family,
+                format!("key{n}").as_bytes(),
+                &ReadOptions::default(),
+            );
             assert_eq!(got.expect("read").map(|v| v.len()), Some(size));
             assert!(asked() - before < 4096, "a read of the memtable copies");
         }
@@ -167,9 +181,16 @@ fn a_cached_read_copies_nothing() {
     let db = Db::open(&env, "store", Options::default()).expect("open");
     let family = db.default_family();
     let big = vec![9u8; 1 << 20];
-    db.put(&family, b"big", &big, &WriteOptions::UNSYNCED).expect("written");
+    db.put(&family, b"big", &big, &WriteOptions::UNSYNCED)
+        .expect("written");
     for n in 0..100u32 {
-        db.put(&family, &n.to_le_bytes(), &[1; 1000], &WriteOptions::UNSYNCED).expect("written");
+        db.put(
+            &family,
+            &n.to_le_bytes(),
+            &[1; 1000],
+            &WriteOptions::UNSYNCED,
+        )
+        .expect("written");
     }
     db.flush().expect("flushed");
     let read = |key: &[u8]| db.get(&family, key, &ReadOptions::default()).expect("read");
@@ -180,7 +201,11 @@ fn a_cached_read_copies_nothing() {
         let value = read(key).expect("it is there");
         let bytes = asked() - before;
         println!("cached_get_value_bytes={} allocated={bytes}", value.len());
-        assert!(bytes < 600, "a cached read of {} bytes allocates {bytes}", value.len());
+        assert!(
+            bytes < 600,
+            "a cached read of {} bytes allocates {bytes}",
+            value.len()
+        );
     }
     db.abandon();
 }
@@ -203,11 +228,26 @@ fn a_hundred_idle_engines() {
         })
         .map(|p| disk.stat(Path::new(&p)).expect("it is there").allocated)
         .sum();
-    println!("idle_engine_heap_bytes={per_engine} disk_bytes={}", on_disk / 100);
-    assert_eq!(threads_of_this_process(), threads, "an idle engine starts no thread");
+    println!(
+        "idle_engine_heap_bytes={per_engine} disk_bytes={}",
+        on_disk / 100
+    );
+    assert_eq!(
+        threads_of_this_process(),
+        threads,
+        "an idle engine starts no thread"
+    );
     // The simulated disk's own memory is in it.
-    assert!(per_engine < 100 << 10, "{per_engine} bytes of heap an idle engine");
-    assert!(on_disk / 100 <= 16 << 10, "{on_disk} bytes on disk for 100 idle engines");
-    engines.into_iter().for_each(|db| db.close().expect("closed"));
+    assert!(
+        per_engine < 100 << 10,
+        "{per_engine} bytes of heap an idle engine"
+    );
+    assert!(
+        on_disk / 100 <= 16 << 10,
+        "{on_disk} bytes on disk for 100 idle engines"
+    );
+    engines
+        .into_iter()
+        .for_each(|db| db.close().expect("closed"));
     first.close().expect("closed");
 }

@@ -40,16 +40,24 @@ fn names_are_durable_before_anything_is_acknowledged() {
     for &policy in CrashPolicy::ALL {
         let disk = sim_disk(1, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
-        let doomed = db.create_family("doomed", FamilyOptions::default()).expect("made");
-        db.create_family("kept", FamilyOptions::default()).expect("made");
-        db.put(&doomed, b"k", b"v", &WriteOptions::SYNC).expect("written");
+        let doomed = db
+            .create_family("doomed", FamilyOptions::default())
+            .expect("made");
+        db.create_family("kept", FamilyOptions::default())
+            .expect("made");
+        db.put(&doomed, b"k", b"v", &WriteOptions::SYNC)
+            .expect("written");
         db.drop_family(&doomed).expect("dropped");
         put(&db, b"after the drop", b"durable", true);
         let left = disk.crash(policy, 7);
         db.abandon();
         let db = Db::open(&env_over(&left, 2), DIR, small()).expect("open");
         assert_eq!(db.families(), ["default", "kept"], "{policy:?}");
-        assert_eq!(get(&db, b"after the drop").as_deref(), Some(&b"durable"[..]), "{policy:?}");
+        assert_eq!(
+            get(&db, b"after the drop").as_deref(),
+            Some(&b"durable"[..]),
+            "{policy:?}"
+        );
     }
 }
 
@@ -60,7 +68,11 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
     for &policy in CrashPolicy::ALL {
         let disk = sim_disk(2, 512, 1 << 40);
         // Much room for sealed memtables, and no flush runs: logs follow each other.
-        let options = Options { write_buffer_bytes: 4096, max_sealed_memtables: 100, ..small() };
+        let options = Options {
+            write_buffer_bytes: 4096,
+            max_sealed_memtables: 100,
+            ..small()
+        };
         let db = Db::open(&env_over(&disk, 1), DIR, options).expect("open");
         for n in 0..60u32 {
             put(&db, &n.to_le_bytes(), &[n as u8; 300], false);
@@ -72,9 +84,17 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
         let left = disk.crash(policy, 9);
         db.abandon();
         let db = Db::open(&env_over(&left, 2), DIR, small()).expect("open");
-        let there: Vec<bool> = (0..80u32).map(|n| get(&db, &n.to_le_bytes()).is_some()).collect();
-        assert!(there[..60].iter().all(|t| *t), "{policy:?}: something synced is lost");
-        assert!(there.is_sorted_by(|a, b| a >= b), "{policy:?}: a hole in {there:?}");
+        let there: Vec<bool> = (0..80u32)
+            .map(|n| get(&db, &n.to_le_bytes()).is_some())
+            .collect();
+        assert!(
+            there[..60].iter().all(|t| *t),
+            "{policy:?}: something synced is lost"
+        );
+        assert!(
+            there.is_sorted_by(|a, b| a >= b),
+            "{policy:?}: a hole in {there:?}"
+        );
     }
 }
 
@@ -83,7 +103,15 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
 #[test]
 fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
     let disk = sim_disk(3, 512, 1 << 40);
-    let db = Db::open(&env_over(&disk, 1), DIR, Options { write_buffer_bytes: 8192, ..small() }).expect("open");
+    let db = Db::open(
+        &env_over(&disk, 1),
+        DIR,
+        Options {
+            write_buffer_bytes: 8192,
+            ..small()
+        },
+    )
+    .expect("open");
     let reused = {
         let count = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let seen = count.clone();
@@ -111,13 +139,24 @@ fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
             let left = disk.crash(policy, u64::from(round));
             let after = Db::open(&env_over(&left, 5), DIR, small()).expect("open");
             for n in 0..20u8 {
-                assert_eq!(get(&after, &[n]), Some(vec![round; 400]), "{policy:?}, round {round}");
+                assert_eq!(
+                    get(&after, &[n]),
+                    Some(vec![round; 400]),
+                    "{policy:?}, round {round}"
+                );
             }
-            assert_eq!(get(&after, b"last"), Some(vec![round; 400]), "{policy:?}, round {round}");
+            assert_eq!(
+                get(&after, b"last"),
+                Some(vec![round; 400]),
+                "{policy:?}, round {round}"
+            );
             after.abandon();
         }
     }
-    assert!(reused.load(std::sync::atomic::Ordering::SeqCst) > 3, "several logs lived");
+    assert!(
+        reused.load(std::sync::atomic::Ordering::SeqCst) > 3,
+        "several logs lived"
+    );
     db.abandon();
 }
 
@@ -127,12 +166,16 @@ fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
 fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
     let disk = sim_disk(4, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
-    let other = db.create_family("other", FamilyOptions::default()).expect("made");
+    let other = db
+        .create_family("other", FamilyOptions::default())
+        .expect("made");
     for n in 0..40u8 {
         let mut b = WriteBatch::new();
-        b.put(&db.default_family(), &[n % 10], &[n; 200]).expect("fits");
+        b.put(&db.default_family(), &[n % 10], &[n; 200])
+            .expect("fits");
         b.put(&other, &[n % 10], &[n; 200]).expect("fits");
-        db.write(b, &WriteOptions { sync: n % 4 == 0 }).expect("written");
+        db.write(b, &WriteOptions { sync: n % 4 == 0 })
+            .expect("written");
     }
     db.sync().expect("synced");
     let want = read_all(&db).expect("a sound disk");
@@ -141,7 +184,10 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
     let watch = |disk: &Arc<SimFs>, seed| {
         disk.record_snapshots(1);
         let db = Db::open(&env_over(disk, seed), DIR, small()).expect("open");
-        assert!(read_all(&db).expect("a sound disk") == want, "recovery lost something");
+        assert!(
+            read_all(&db).expect("a sound disk") == want,
+            "recovery lost something"
+        );
         db.abandon();
         disk.take_snapshots()
     };
@@ -166,8 +212,11 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
     for &policy in CrashPolicy::ALL {
         let disk = sim_disk(5, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
-        let quiet = db.create_family("quiet", FamilyOptions::default()).expect("made");
-        db.put(&quiet, b"one", b"write", &WriteOptions::SYNC).expect("written");
+        let quiet = db
+            .create_family("quiet", FamilyOptions::default())
+            .expect("made");
+        db.put(&quiet, b"one", b"write", &WriteOptions::SYNC)
+            .expect("written");
         for n in 0..200u32 {
             put(&db, &n.to_le_bytes(), &[1; 200], n % 10 == 0);
             if n % 50 == 0 {
@@ -179,7 +228,9 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
         db.abandon();
         let db = Db::open(&env_over(&left, 2), DIR, small()).expect("open");
         let quiet = db.family("quiet").expect("it was made");
-        let v = db.get(&quiet, b"one", &ReadOptions::default()).expect("a sound disk");
+        let v = db
+            .get(&quiet, b"one", &ReadOptions::default())
+            .expect("a sound disk");
         assert_eq!(v.as_deref(), Some(&b"write"[..]), "{policy:?}");
     }
 }
@@ -204,7 +255,15 @@ fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
         let mut durable = 0u32;
         for n in 1..80u32 {
             hands.advance(Duration::from_millis(60));
-            if db.put(&db.default_family(), b"n", &[&n.to_le_bytes()[..], &[7; 300]].concat(), &WriteOptions::SYNC).is_ok() {
+            if db
+                .put(
+                    &db.default_family(),
+                    b"n",
+                    &[&n.to_le_bytes()[..], &[7; 300]].concat(),
+                    &WriteOptions::SYNC,
+                )
+                .is_ok()
+            {
                 durable = n;
             }
         }
@@ -212,7 +271,9 @@ fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
         db.abandon();
         let db = Db::open(&env_over(&left, 2), DIR, small()).expect("open");
         assert_eq!(get(&db, b"first").as_deref(), Some(&b"1"[..]));
-        let n = get(&db, b"n").map_or(0, |v| u32::from_le_bytes(v[..4].try_into().expect("four bytes")));
+        let n = get(&db, b"n").map_or(0, |v| {
+            u32::from_le_bytes(v[..4].try_into().expect("four bytes"))
+        });
         assert!(n >= durable, "{n} is there, {durable} was acknowledged");
     }
 }
@@ -239,7 +300,12 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
         for n in 0..150u32 {
             hands.advance(Duration::from_millis(70));
             let key = (n % 40).to_le_bytes();
-            if let Ok(seq) = db.put(&family, &key, &[n as u8; 200], &WriteOptions { sync: n % 3 == 0 }) {
+            if let Ok(seq) = db.put(
+                &family,
+                &key,
+                &[n as u8; 200],
+                &WriteOptions { sync: n % 3 == 0 },
+            ) {
                 assert!(seq > last, "{seq} after {last}");
                 last = seq;
                 there.insert(key, n);
@@ -252,11 +318,15 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
         for (k, n) in &there {
             assert_eq!(get(&db, k), Some(vec![*n as u8; 200]));
         }
-        let seq = db.put(&family, b"x", b"y", &WriteOptions::SYNC).expect("written");
+        let seq = db
+            .put(&family, b"x", b"y", &WriteOptions::SYNC)
+            .expect("written");
         assert!(seq > last);
         db.close().expect("closed");
         let db = Db::open(&env, DIR, small()).expect("open");
-        let again = db.put(&db.default_family(), b"x", b"y", &WriteOptions::SYNC).expect("written");
+        let again = db
+            .put(&db.default_family(), b"x", b"y", &WriteOptions::SYNC)
+            .expect("written");
         assert!(again > seq, "{again} after reopening, {seq} before");
         for (k, n) in &there {
             assert_eq!(get(&db, k), Some(vec![*n as u8; 200]));
@@ -281,7 +351,12 @@ fn a_failed_read_is_never_an_absent_key() {
         let fs: Arc<dyn FileSystem> = faulty.clone();
         let (env, hands) = environment(&fs, 2, WALL);
         let db = Db::open(&env, DIR, small()).expect("open");
-        faulty.inject(Fault { op: Some(OpKind::Read), path: ".tbl".into(), when: When::EveryKth(k), kind: FaultKind::Eio });
+        faulty.inject(Fault {
+            op: Some(OpKind::Read),
+            path: ".tbl".into(),
+            when: When::EveryKth(k),
+            kind: FaultKind::Eio,
+        });
         let family = db.default_family();
         for n in 0..120u32 {
             if let Ok(v) = db.get(&family, &n.to_be_bytes(), &ReadOptions::default()) {
@@ -292,18 +367,29 @@ fn a_failed_read_is_never_an_absent_key() {
             let mut seen = 0u32;
             let mut result = iter.seek_to_first();
             while result.is_ok() && iter.valid() {
-                assert_eq!(iter.key(), seen.to_be_bytes(), "an iterator leaves nothing out");
+                assert_eq!(
+                    iter.key(),
+                    seen.to_be_bytes(),
+                    "an iterator leaves nothing out"
+                );
                 seen += 1;
                 result = iter.next();
             }
-            assert!(result.is_err() || seen == 120, "an iterator ends early without an error");
+            assert!(
+                result.is_err() || seen == 120,
+                "an iterator ends early without an error"
+            );
         }
         let _ = db.compact_range(&family, None, None);
         faulty.clear();
         hands.advance(Duration::from_secs(100));
         let _ = db.compact_range(&family, None, None);
         for n in 0..120u32 {
-            assert_eq!(get(&db, &n.to_be_bytes()), Some(vec![n as u8; 100]), "k {k}");
+            assert_eq!(
+                get(&db, &n.to_be_bytes()),
+                Some(vec![n as u8; 100]),
+                "k {k}"
+            );
         }
         db.close().expect("closed");
         verify_closed(&env);
@@ -323,23 +409,31 @@ fn no_old_version_comes_back_whatever_is_compacted() {
         for n in 0..300u64 {
             let k = c.below(30) as usize;
             if c.percent(30) {
-                db.delete(&family, &[k as u8], &WriteOptions::default()).expect("written");
+                db.delete(&family, &[k as u8], &WriteOptions::default())
+                    .expect("written");
                 newest[k] = None;
             } else {
-                put(&db, &[k as u8], &[&n.to_le_bytes()[..], &[0; 120]].concat(), false);
+                put(
+                    &db,
+                    &[k as u8],
+                    &[&n.to_le_bytes()[..], &[0; 120]].concat(),
+                    false,
+                );
                 newest[k] = Some(n);
             }
             match c.below(12) {
                 0 => db.flush().expect("flushed"),
                 1 => {
                     let (a, b) = (c.below(30) as u8, c.below(30) as u8);
-                    db.compact_range(&family, Some(&[a.min(b)]), Some(&[a.max(b)])).expect("compacted");
+                    db.compact_range(&family, Some(&[a.min(b)]), Some(&[a.max(b)]))
+                        .expect("compacted");
                 }
                 2 => drop(db.env().jobs().step()),
                 _ => {}
             }
             for (k, want) in newest.iter().enumerate() {
-                let have = get(&db, &[k as u8]).map(|v| u64::from_le_bytes(v[..8].try_into().expect("eight")));
+                let have = get(&db, &[k as u8])
+                    .map(|v| u64::from_le_bytes(v[..8].try_into().expect("eight")));
                 assert_eq!(have, *want, "key {k} after {n} writes");
             }
         }
@@ -352,17 +446,31 @@ fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
     let disk = sim_disk(11, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
     let family = db.default_family();
-    let nothing = ReadOptions { snapshot: Some(db.snapshot()), ..ReadOptions::default() };
+    let nothing = ReadOptions {
+        snapshot: Some(db.snapshot()),
+        ..ReadOptions::default()
+    };
     put(&db, b"k", b"1", false);
-    let one = ReadOptions { snapshot: Some(db.snapshot()), ..ReadOptions::default() };
+    let one = ReadOptions {
+        snapshot: Some(db.snapshot()),
+        ..ReadOptions::default()
+    };
     db.flush().expect("flushed");
-    db.delete(&family, b"k", &WriteOptions::SYNC).expect("written");
-    let gone = ReadOptions { snapshot: Some(db.snapshot()), ..ReadOptions::default() };
+    db.delete(&family, b"k", &WriteOptions::SYNC)
+        .expect("written");
+    let gone = ReadOptions {
+        snapshot: Some(db.snapshot()),
+        ..ReadOptions::default()
+    };
     put(&db, b"k", b"2", false);
     for _ in 0..2 {
         let seen: Vec<Option<Vec<u8>>> = [&nothing, &one, &gone]
             .iter()
-            .map(|r| db.get(&family, b"k", r).expect("a sound disk").map(|v| v.to_vec()))
+            .map(|r| {
+                db.get(&family, b"k", r)
+                    .expect("a sound disk")
+                    .map(|v| v.to_vec())
+            })
             .collect();
         assert_eq!(seen, [None, Some(b"1".to_vec()), None]);
         assert_eq!(get(&db, b"k"), Some(b"2".to_vec()));
@@ -397,7 +505,10 @@ fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
 /// Class 19 (redb 4.2.0: a header durable, the file's extension not): with every length lost, what was synced is found.
 #[test]
 fn lost_lengths_lose_nothing_synced() {
-    for policy in [CrashPolicy::DataWithoutLength, CrashPolicy::LengthWithoutData] {
+    for policy in [
+        CrashPolicy::DataWithoutLength,
+        CrashPolicy::LengthWithoutData,
+    ] {
         let disk = sim_disk(19, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
         for n in 0..100u32 {
@@ -432,7 +543,8 @@ fn caches_know_files_by_more_than_their_number() {
             break;
         }
         for f in disk.list(Path::new(DIR)).expect("it is there") {
-            disk.remove(&Path::new(DIR).join(f.name)).expect("it is there");
+            disk.remove(&Path::new(DIR).join(f.name))
+                .expect("it is there");
         }
     }
     // One table's data is damaged; its cached blocks go with the environment. A key there is an error, the others are not.
@@ -458,6 +570,9 @@ fn caches_know_files_by_more_than_their_number() {
             }
         }
     }
-    assert!((1..100).contains(&damaged), "{damaged} of 100 keys are damaged");
+    assert!(
+        (1..100).contains(&damaged),
+        "{damaged} of 100 keys are damaged"
+    );
     db.abandon();
 }

@@ -188,14 +188,15 @@ impl Runner {
                 assert!(self.tolerant, "{what} failed on a sound disk: {e}");
                 let damage = self.damage_allowed && e.kind() == ErrorKind::Corruption;
                 assert!(
-                    damage || matches!(
-                        e.kind(),
-                        ErrorKind::Io
-                            | ErrorKind::NoSpace
-                            | ErrorKind::Poisoned
-                            | ErrorKind::ReadOnly
-                            | ErrorKind::Busy
-                    ),
+                    damage
+                        || matches!(
+                            e.kind(),
+                            ErrorKind::Io
+                                | ErrorKind::NoSpace
+                                | ErrorKind::Poisoned
+                                | ErrorKind::ReadOnly
+                                | ErrorKind::Busy
+                        ),
                     "{what}: a failing disk is not {:?}: {e}",
                     e.kind()
                 );
@@ -310,7 +311,10 @@ impl Runner {
         for n in (durable..=self.model.len()).rev() {
             if self.model.mark(n).digest(now) == have {
                 if self.trace {
-                    eprintln!("adopted {n} of {} commits, {durable} durable", self.model.len());
+                    eprintln!(
+                        "adopted {n} of {} commits, {durable} durable",
+                        self.model.len()
+                    );
                 }
                 self.model.cut(n);
                 self.maybe.clear();
@@ -474,7 +478,7 @@ impl Runner {
             .fetch_max(self.model.len() as u64 + u64::from(!known), SeqCst);
         let result = db.create_family(name, options(self.options).family(name).clone());
         if known {
-            let e = result.err().expect("the name is taken");
+            let e = result.expect_err("the name is taken");
             assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
             return;
         }
@@ -617,7 +621,7 @@ impl Runner {
         let (mut options, table) = self.view(snapshot, name);
         options.lower_bound = from.map(key_bytes);
         options.upper_bound = to.map(key_bytes);
-        options.fill_cache = self.nonce % 3 != 0;
+        options.fill_cache = !self.nonce.is_multiple_of(3);
         let now = self.now();
         let inside = |k: &Key| {
             options.lower_bound.as_ref().is_none_or(|l| k >= l)
@@ -737,7 +741,11 @@ impl Runner {
     pub fn check_all(&mut self) {
         self.poll();
         if self.trace {
-            eprintln!("check_all: {} commits, {:?}", self.model.len(), self.db.as_ref().expect("open").stats());
+            eprintln!(
+                "check_all: {} commits, {:?}",
+                self.model.len(),
+                self.db.as_ref().expect("open").stats()
+            );
         }
         let read = read_all(self.db.as_ref().expect("open"));
         let Some(shown) = self.allow("reading all", read) else {
@@ -749,9 +757,21 @@ impl Runner {
             for (name, table) in &want {
                 for (k, e) in table {
                     let f = self.families[name].clone();
-                    let got = self.db.as_ref().expect("open").get(&f, k, &ReadOptions::default());
-                    if got.as_ref().ok().map(|v| v.as_deref() == Some(&e.value[..])) != Some(true) {
-                        eprintln!("get {name}/{:?} gives {got:?}", String::from_utf8_lossy(&k[..k.len().min(24)]));
+                    let got = self
+                        .db
+                        .as_ref()
+                        .expect("open")
+                        .get(&f, k, &ReadOptions::default());
+                    if got
+                        .as_ref()
+                        .ok()
+                        .map(|v| v.as_deref() == Some(&e.value[..]))
+                        != Some(true)
+                    {
+                        eprintln!(
+                            "get {name}/{:?} gives {got:?}",
+                            String::from_utf8_lossy(&k[..k.len().min(24)])
+                        );
                     }
                 }
             }

@@ -27,7 +27,11 @@ fn key(writer: u64, slot: u64) -> Vec<u8> {
 }
 
 fn number(value: &[u8]) -> u64 {
-    u64::from_le_bytes(value[..8].try_into().expect("values begin with their commit"))
+    u64::from_le_bytes(
+        value[..8]
+            .try_into()
+            .expect("values begin with their commit"),
+    )
 }
 
 fn value(commit: u64) -> Vec<u8> {
@@ -40,8 +44,10 @@ fn value(commit: u64) -> Vec<u8> {
 fn write(db: &Db, families: &[Family; 2], writer: u64, n: u64, sync: bool, by_ticket: bool) {
     let mut b = WriteBatch::new();
     for f in families {
-        b.put(f, &key(writer, n % SLOTS), &value(n)).expect("inside the limits");
-        b.put(f, &key(writer, 99), &value(n)).expect("inside the limits");
+        b.put(f, &key(writer, n % SLOTS), &value(n))
+            .expect("inside the limits");
+        b.put(f, &key(writer, 99), &value(n))
+            .expect("inside the limits");
     }
     let options = WriteOptions { sync };
     if by_ticket {
@@ -58,22 +64,37 @@ fn check_writer(db: &Db, families: &[Family; 2], writer: u64, read: &ReadOptions
         v.map_or(0, |v| number(&v))
     };
     let n = newest(&families[0]);
-    assert_eq!(n, newest(&families[1]), "a batch is seen whole in both families");
+    assert_eq!(
+        n,
+        newest(&families[1]),
+        "a batch is seen whole in both families"
+    );
     for slot in 0..SLOTS {
         // The largest commit up to n that set this slot.
         let want = (n + SLOTS - slot) / SLOTS * SLOTS + slot;
-        let want = if want > n { want.checked_sub(SLOTS) } else { Some(want) };
+        let want = if want > n {
+            want.checked_sub(SLOTS)
+        } else {
+            Some(want)
+        };
         let want = want.filter(|w| *w > 0);
         for f in families {
             let v = db.get(f, &key(writer, slot), read).expect("a sound disk");
-            assert_eq!(v.map(|v| number(&v)), want, "writer {writer} slot {slot} as of {n}");
+            assert_eq!(
+                v.map(|v| number(&v)),
+                want,
+                "writer {writer} slot {slot} as of {n}"
+            );
         }
     }
     n
 }
 
 fn families(db: &Db) -> [Family; 2] {
-    [db.default_family(), db.family("other").expect("it was made")]
+    [
+        db.default_family(),
+        db.family("other").expect("it was made"),
+    ]
 }
 
 fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
@@ -86,7 +107,10 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
         let w = c.below(WRITERS);
         match c.below(4) {
             0 => {
-                let read = ReadOptions { snapshot: Some(db.snapshot()), ..ReadOptions::default() };
+                let read = ReadOptions {
+                    snapshot: Some(db.snapshot()),
+                    ..ReadOptions::default()
+                };
                 let n = check_writer(db, &families, w, &read);
                 assert!(n >= seen[w as usize], "a snapshot goes back");
                 seen[w as usize] = n;
@@ -95,7 +119,10 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
             }
             1 => {
                 let k = key(w, 99);
-                let both = db.multi_get(&[(&families[0], &k), (&families[1], &k)], &ReadOptions::default());
+                let both = db.multi_get(
+                    &[(&families[0], &k), (&families[1], &k)],
+                    &ReadOptions::default(),
+                );
                 let n: Vec<u64> = both
                     .into_iter()
                     .map(|v| v.expect("a sound disk").map_or(0, |v| number(&v)))
@@ -106,7 +133,9 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
             }
             2 => {
                 // An iterator stands still, however long it is held, in both directions.
-                let mut iter = db.iter(&families[0], &ReadOptions::default()).expect("a sound disk");
+                let mut iter = db
+                    .iter(&families[0], &ReadOptions::default())
+                    .expect("a sound disk");
                 let mut there = Vec::new();
                 iter.seek_to_first().expect("a sound disk");
                 while iter.valid() {
@@ -120,13 +149,21 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
                 }
                 for w in 0..WRITERS {
                     let newest = there.iter().find(|(k, _)| *k == key(w, 99));
-                    let slots = there.iter().filter(|(k, _)| k.starts_with(format!("writer{w}/").as_bytes()));
+                    let slots = there
+                        .iter()
+                        .filter(|(k, _)| k.starts_with(format!("writer{w}/").as_bytes()));
                     let max = slots.map(|(_, n)| *n).max();
-                    assert_eq!(newest.map(|n| n.1), max, "a batch is seen whole by an iterator");
+                    assert_eq!(
+                        newest.map(|n| n.1),
+                        max,
+                        "a batch is seen whole by an iterator"
+                    );
                 }
             }
             _ => {
-                let v = db.get(&families[1], &key(w, 99), &ReadOptions::default()).expect("a sound disk");
+                let v = db
+                    .get(&families[1], &key(w, 99), &ReadOptions::default())
+                    .expect("a sound disk");
                 let n = v.map_or(0, |v| number(&v));
                 assert!(n >= seen[w as usize], "a key goes back");
                 seen[w as usize] = n;
@@ -183,30 +220,43 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
             .cache_bytes(1 << 20)
             .build();
         let db = Db::open(&env, DIR, options(seed)).expect("a sound disk");
-        db.create_family("other", FamilyOptions { table_bytes: 4096, ..FamilyOptions::default() })
-            .expect("a sound disk");
+        db.create_family(
+            "other",
+            FamilyOptions {
+                table_bytes: 4096,
+                ..FamilyOptions::default()
+            },
+        )
+        .expect("a sound disk");
         let acked = Arc::new(Acked::default());
         let stop = Arc::new(AtomicBool::new(false));
         let commits = 1200;
         let spawn = |name: String, run: Box<dyn FnOnce() -> u64 + Send>| {
             let result = Arc::new(AtomicU64::new(0));
             let out = result.clone();
-            let t = basalt_env::thread::spawn(&name, move || out.store(run(), SeqCst)).expect("a thread");
+            let t = basalt_env::thread::spawn(&name, move || out.store(run(), SeqCst))
+                .expect("a thread");
             (t, result)
         };
         let writers: Vec<_> = (0..WRITERS)
             .map(|w| {
                 let (db, acked) = (db.clone(), acked.clone());
-                spawn(format!("writer-{w}"), Box::new(move || {
-                    write_along(&db, &acked, w, commits, seed);
-                    0
-                }))
+                spawn(
+                    format!("writer-{w}"),
+                    Box::new(move || {
+                        write_along(&db, &acked, w, commits, seed);
+                        0
+                    }),
+                )
             })
             .collect();
         let readers: Vec<_> = (0..2)
             .map(|r| {
                 let (db, stop) = (db.clone(), stop.clone());
-                spawn(format!("reader-{r}"), Box::new(move || read_along(&db, &stop, seed * 2 + r)))
+                spawn(
+                    format!("reader-{r}"),
+                    Box::new(move || read_along(&db, &stop, seed * 2 + r)),
+                )
             })
             .collect();
         let mut c = Chance::of(&[seed, 53]);
@@ -215,17 +265,26 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
             crashes += 1;
             match c.below(4) {
                 0 => db.flush().expect("a sound disk"),
-                1 => db.compact_range(&families(&db)[1], None, None).expect("a sound disk"),
+                1 => db
+                    .compact_range(&families(&db)[1], None, None)
+                    .expect("a sound disk"),
                 2 => {
-                    let f = db.create_family("passing", FamilyOptions::default()).expect("a sound disk");
-                    db.put(&f, b"k", b"v", &WriteOptions::UNSYNCED).expect("a sound disk");
+                    let f = db
+                        .create_family("passing", FamilyOptions::default())
+                        .expect("a sound disk");
+                    db.put(&f, b"k", b"v", &WriteOptions::UNSYNCED)
+                        .expect("a sound disk");
                     db.drop_family(&f).expect("a sound disk");
                 }
                 _ => {}
             }
         }
         stop.store(true, SeqCst);
-        let failed = writers.into_iter().map(|(t, _)| t.join()).filter(Result::is_err).count();
+        let failed = writers
+            .into_iter()
+            .map(|(t, _)| t.join())
+            .filter(Result::is_err)
+            .count();
         assert_eq!(failed, 0, "a writer failed; its message is above");
         for (t, rounds) in readers {
             t.join().expect("a reader failed; its message is above");
