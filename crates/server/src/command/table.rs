@@ -123,9 +123,7 @@ pub(crate) fn find(commands: &'static [Spec], name: &[u8]) -> Option<&'static Sp
 
 /// Redis's text for a command that it does not know, with the first arguments.
 fn unknown(request: &Request) -> String {
-    let cut = |arg: &[u8], n: usize| {
-        super::quoted(&arg[..arg.len().min(n)]).into_owned()
-    };
+    let cut = |arg: &[u8], n: usize| super::quoted(&arg[..arg.len().min(n)]).into_owned();
     let mut args = String::new();
     for arg in request.args().skip(1) {
         if args.len() >= 128 {

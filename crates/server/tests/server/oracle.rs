@@ -68,15 +68,20 @@ fn compare(ours: &mut Client, redis: &mut Client, args: &[&[u8]]) {
     ours.send(&request);
     redis.send(&request);
     let (a, b) = (ours.reply().unwrap(), redis.reply().unwrap());
-    let same = a == b || {
-        // Times to live may differ by the time between the two.
-        let number = |r: &[u8]| -> Option<i64> {
-            std::str::from_utf8(r.strip_prefix(b":")?).ok()?.trim().parse().ok()
+    let same = a == b
+        || {
+            // Times to live may differ by the time between the two.
+            let number = |r: &[u8]| -> Option<i64> {
+                std::str::from_utf8(r.strip_prefix(b":")?)
+                    .ok()?
+                    .trim()
+                    .parse()
+                    .ok()
+            };
+            let time = args[0].to_ascii_lowercase();
+            (time.ends_with(b"ttl") || time.ends_with(b"expiretime"))
+                && matches!((number(&a), number(&b)), (Some(a), Some(b)) if a > 0 && b > 0 && (a - b).abs() < 2_000)
         };
-        let time = args[0].to_ascii_lowercase();
-        (time.ends_with(b"ttl") || time.ends_with(b"expiretime"))
-            && matches!((number(&a), number(&b)), (Some(a), Some(b)) if a > 0 && b > 0 && (a - b).abs() < 2_000)
-    };
     assert!(
         same,
         "{}\n  here:  {}\n  redis: {}",
@@ -349,16 +354,70 @@ fn random_commands_reply_as_redis_does() {
     let pick = |list: &[&'static str]| list[random.below(list.len() as u64) as usize];
     let (mut ours, mut theirs) = (server.client(), Client::connect(redis.address));
     let numbers = [
-        "0", "1", "-1", "7", "100", "-9223372036854775808", "9223372036854775807", "x", "", "1.5",
-        "1000000", "-3", "007",
+        "0",
+        "1",
+        "-1",
+        "7",
+        "100",
+        "-9223372036854775808",
+        "9223372036854775807",
+        "x",
+        "",
+        "1.5",
+        "1000000",
+        "-3",
+        "007",
     ];
-    let values = ["", "a", "12", "-5", "3.25", "hello world", "\r\n", "\u{0}x", "9223372036854775807"];
+    let values = [
+        "",
+        "a",
+        "12",
+        "-5",
+        "3.25",
+        "hello world",
+        "\r\n",
+        "\u{0}x",
+        "9223372036854775807",
+    ];
     let commands = [
-        "get", "set", "setnx", "setex", "psetex", "getset", "getdel", "getex", "mget", "mset",
-        "msetnx", "del", "unlink", "exists", "type", "incr", "decr", "incrby", "decrby", "append",
-        "strlen", "getrange", "setrange", "expire", "pexpire", "expireat", "pexpireat", "ttl",
-        "pttl", "expiretime", "pexpiretime", "persist", "dbsize", "ping", "echo", "nonsense",
-        "object", "touch",
+        "get",
+        "set",
+        "setnx",
+        "setex",
+        "psetex",
+        "getset",
+        "getdel",
+        "getex",
+        "mget",
+        "mset",
+        "msetnx",
+        "del",
+        "unlink",
+        "exists",
+        "type",
+        "incr",
+        "decr",
+        "incrby",
+        "decrby",
+        "append",
+        "strlen",
+        "getrange",
+        "setrange",
+        "expire",
+        "pexpire",
+        "expireat",
+        "pexpireat",
+        "ttl",
+        "pttl",
+        "expiretime",
+        "pexpiretime",
+        "persist",
+        "dbsize",
+        "ping",
+        "echo",
+        "nonsense",
+        "object",
+        "touch",
     ];
     let options = [
         "EX", "PX", "EXAT", "PXAT", "NX", "XX", "KEEPTTL", "GET", "GT", "LT", "PERSIST", "ex",
@@ -381,7 +440,10 @@ fn random_commands_reply_as_redis_does() {
         }
         // Long strings cost time and prove nothing; near expiries would race with the clock.
         let long = args[0] == "setrange" && args.get(2).is_some_and(|n| n.len() > 6);
-        let soon = ["expire", "pexpire", "setex", "psetex", "set", "SET", "getex"].contains(&args[0])
+        let soon = [
+            "expire", "pexpire", "setex", "psetex", "set", "SET", "getex",
+        ]
+        .contains(&args[0])
             && args
                 .iter()
                 .any(|a| matches!(*a, "1" | "7" | "12" | "100" | "1000000"))
