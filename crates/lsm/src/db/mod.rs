@@ -17,6 +17,8 @@ mod repair;
 mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_review;
 
 pub use check::VerifyReport;
 pub use commit::Ticket;
@@ -411,13 +413,16 @@ impl Engine {
                 return Ok(());
             }
             self.env.jobs().notify();
-            let _ = self.resume_if_halted(&mut writer);
+            if self.check_jobs().is_ok() {
+                let _ = self.resume_if_halted(&mut writer);
+            }
         }
         self.env.jobs().drain(self.owner);
         let flushed = {
             let mut writer = self.writer.lock();
-            let mut result = Ok(());
-            if !self.active_generation().is_empty() {
+            // What is in the logs stays there after a broken invariant: the next open reads it afresh.
+            let mut result = self.check_jobs();
+            if result.is_ok() && !self.active_generation().is_empty() {
                 result = self.rotate(&mut writer);
             }
             let end = result
@@ -447,7 +452,7 @@ impl Engine {
                 Vec::new(),
                 |_, _| (),
             )?;
-            logs.iter().for_each(|&n| self.retire_log(n, false));
+            logs.iter().for_each(|&n| self.retire_log(n, None));
         }
         self.manifest.lock().manifest.point_current(&self.env)
     }
@@ -456,6 +461,8 @@ impl Engine {
         self.closing.store(true, SeqCst);
         self.env.jobs().cancel(self.owner);
         self.env.jobs().drain(self.owner);
+        // The leader's job may have been among them: whoever waits hears that the store is closed.
+        self.lead_all();
         self.env
             .metrics()
             .remove_labelled(("store", &self.counters.label));

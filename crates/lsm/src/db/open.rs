@@ -241,7 +241,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             )
             .in_file(dir));
         }
-        create_durably(env, dir)?;
+        fs.create_dir(dir)?;
     }
     let lock = fs.lock(&dir.join(LOCK))?;
     let names: Vec<String> = fs
@@ -274,7 +274,11 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             )
             .in_file(dir));
         }
-        None => new_catalog(env, &options)?,
+        None => {
+            // Whoever made the directory may have died before its name was durable.
+            sync_ancestors(env, dir)?;
+            new_catalog(env, &options)?
+        }
     };
     env.clock().observe_wall_ms(catalog.wall_ms);
     catalog.wall_ms = env.clock().wall_ms();
@@ -304,18 +308,20 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     ))
 }
 
-/// Makes the store's directory and what is missing above it, names durable.
-fn create_durably(env: &Env, dir: &Path) -> Result<()> {
-    let fs = env.fs();
-    let mut parents = Vec::new();
+/// Makes the names of the store's directory and of those above it survive a power cut. A directory that this process may not
+/// open, or that cannot be synced, is not one where it made the next.
+fn sync_ancestors(env: &Env, dir: &Path) -> Result<()> {
+    const EPERM: i32 = 1;
+    const EACCES: i32 = 13;
+    const EINVAL: i32 = 22;
+    const EROFS: i32 = 30;
     for parent in dir.ancestors().skip(1) {
-        parents.push(parent);
-        if parent.as_os_str().is_empty() || fs.exists(parent)? {
-            break;
+        match env.fs().sync_metadata(parent) {
+            Err(e) if matches!(e.os_error(), Some(EPERM | EACCES | EINVAL | EROFS)) => {}
+            other => other?,
         }
     }
-    fs.create_dir(dir)?;
-    parents.into_iter().try_for_each(|p| fs.sync_metadata(p))
+    Ok(())
 }
 
 fn new_catalog(env: &Env, options: &Options) -> Result<Catalog> {

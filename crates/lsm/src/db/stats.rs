@@ -165,7 +165,7 @@ impl Engine {
                 .or(s.compaction_error.as_ref());
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
-                s.compactions as u64,
+                s.compactions.len() as u64,
                 error.map(|e| e.to_string()),
             )
         };

@@ -270,6 +270,11 @@ impl Manifest {
         self.writer.end()
     }
 
+    /// Notes that a fresh manifest may have taken this one's place: it takes no more edits.
+    pub fn doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
     /// True when an edit failed and a fresh manifest is needed.
     pub fn in_doubt(&self) -> bool {
         self.in_doubt

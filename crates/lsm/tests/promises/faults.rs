@@ -7,7 +7,7 @@ use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
 use crate::runner::{DIR, Runner, environment, read_all, sim_disk, verify_closed};
 use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::CrashPolicy;
+use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
 use basalt_fs::{FaultFs, FileSystem, OpKind, When};
 use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     faulty.clear();
 
     // The fault is gone. A third of the runs lose power now, the others go on.
-    if k % 3 == 0 && k != u64::MAX {
+    if k.is_multiple_of(3) && k != u64::MAX {
         let durable = r.progress.durable.load(SeqCst) as usize;
         r.vanish();
         r.disk = disk.crash(CrashPolicy::ALL[(k / 3 % 10) as usize], k);
@@ -78,8 +78,15 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
         // Longer than any pause between attempts.
         r.hands.advance(Duration::from_secs(100));
         let before = r.errors;
-        let item = Item { family: 0, key: 5, what: What::Put(20) };
-        r.run(&Op::Write { items: vec![item], sync: true });
+        let item = Item {
+            family: 0,
+            key: 5,
+            what: What::Put(20),
+        };
+        r.run(&Op::Write {
+            items: vec![item],
+            sync: true,
+        });
         if r.db.is_some() && r.errors == before {
             break;
         }
@@ -96,7 +103,15 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     r.run(&Op::Flush);
     r.run(&Op::Settle);
     r.check_all();
-    r.reopen(if k % 2 == 0 { End::Close } else { End::Abandon }, 0, true);
+    r.reopen(
+        if k.is_multiple_of(2) {
+            End::Close
+        } else {
+            End::Abandon
+        },
+        0,
+        true,
+    );
     r.check_all();
     r.finish();
     Run {
@@ -140,9 +155,13 @@ fn every_call_fails_in_every_way() {
         runs += calls;
         errors += e;
         made.extend(kinds);
-        f.into_iter().for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
+        f.into_iter()
+            .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
-    println!("fault_runs={runs} errors_met={errors} pairs={}", fired.len());
+    println!(
+        "fault_runs={runs} errors_met={errors} pairs={}",
+        fired.len()
+    );
     assert!(runs >= 4000 * scale(), "only {runs} runs");
     for op in made {
         for (kind, _) in FAULTS {
@@ -153,6 +172,45 @@ fn every_call_fails_in_every_way() {
             );
         }
     }
+}
+
+/// What kernels do after a failed writeback: the pages count as clean, a later sync says `Ok`, and what was unsynced is partly
+/// gone for good. Whoever retries a failed sync and believes it loses acknowledged data here.
+#[test]
+fn a_failed_sync_is_not_retried_and_believed() {
+    let n = 250 * scale();
+    let told = on_two_threads(n, |i| {
+        let _repeat = Repeat(format!("# failed sync {i}:"));
+        let mut c = Chance::of(&[i, 71]);
+        let disk = sim_disk(i, 512, 1 << 40);
+        let mut r = Runner::new(disk.clone(), i, i, true);
+        let path = c.pick(&["", ".log", ".tbl", "MANIFEST", "CURRENT"]);
+        disk.lie(Lie {
+            kind: LieKind::FailedSync,
+            path: path.to_string(),
+            when: When::Nth(c.within(1, 25)),
+        });
+        for op in &history(40_000 + i, SHAPE) {
+            r.run(op);
+            r.hands.advance(Duration::from_millis(30));
+        }
+        if r.db.is_some() {
+            r.wait_for_tickets();
+        }
+        let told = disk.lies_told();
+        let durable = r.progress.durable.load(SeqCst) as usize;
+        r.vanish();
+        r.disk = disk.crash(c.pick(CrashPolicy::ALL), i);
+        r.renew_env();
+        r.set_tolerant(false);
+        r.open_expecting(durable);
+        r.check_all();
+        r.finish();
+        told
+    });
+    let told: u64 = told.iter().sum();
+    println!("failed_syncs={told} of {n} runs");
+    assert!(told > n / 3, "only {told} syncs failed");
 }
 
 #[test]
@@ -184,7 +242,10 @@ fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
                 all
             });
             match shown {
-                Ok(all) => assert!(digest(&all) == digest(&want), "a wrong answer after a wrong bit"),
+                Ok(all) => assert!(
+                    digest(&all) == digest(&want),
+                    "a wrong answer after a wrong bit"
+                ),
                 Err(e) => {
                     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
                     assert!(e.path().is_some(), "damage names its file: {e}");
@@ -205,7 +266,8 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
         let _repeat = Repeat(format!("# full disk, seed {seed}:"));
         let mut c = Chance::of(&[seed, 3]);
         let disk = sim_disk(seed, 512, 1 << 20);
-        disk.write_file(Path::new("ballast"), &vec![7; 500_000]).expect("it fits");
+        disk.write_file(Path::new("ballast"), &vec![7; 500_000])
+            .expect("it fits");
         let fs: Arc<dyn FileSystem> = disk.clone();
         let (env, hands) = environment(&fs, seed, 1_700_000_000_000);
         let options = Options {
@@ -223,7 +285,9 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             assert!(n < 5000, "the disk never fills");
             let key = format!("key{:04}", c.below(900)).into_bytes();
             let value = crate::history::value_bytes(n, c.within(100, 4000) as u32);
-            let sync = WriteOptions { sync: c.percent(50) };
+            let sync = WriteOptions {
+                sync: c.percent(50),
+            };
             match db.put(&family, &key, &value, &sync) {
                 Ok(_) => {
                     maybe.clear();
@@ -240,7 +304,9 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             }
         }
         for (k, v) in &there {
-            let got = db.get(&family, k, &ReadOptions::default()).expect("reads go on");
+            let got = db
+                .get(&family, k, &ReadOptions::default())
+                .expect("reads go on");
             assert_eq!(got.as_deref(), Some(v.as_slice()));
         }
         let reopened = c.percent(40);
@@ -268,11 +334,16 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
         while let Err(e) = db.put(&family, b"resumed", b"yes", &WriteOptions::SYNC) {
             hands.advance(Duration::from_secs(100));
             tries += 1;
-            assert!(tries < 4, "space is back and the store takes no writes: {e}");
+            assert!(
+                tries < 4,
+                "space is back and the store takes no writes: {e}"
+            );
         }
         db.settle().expect("there is space to compact");
         for (k, v) in &there {
-            let got = db.get(&family, k, &ReadOptions::default()).expect("reads go on");
+            let got = db
+                .get(&family, k, &ReadOptions::default())
+                .expect("reads go on");
             let whole = got.as_deref() == Some(v.as_slice())
                 || (reopened && got.as_deref() == maybe.get(k).map(|v| v.as_slice()));
             assert!(whole, "{} is lost", String::from_utf8_lossy(k));

@@ -65,7 +65,7 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
             _ => {
                 return Err(Failure::new(format!(
                     "ERR Unsupported option {}",
-                    String::from_utf8_lossy(r.arg(i))
+                    super::quoted(r.arg(i))
                 )));
             }
         }
