@@ -30,7 +30,10 @@ impl TestServer {
         TestServer::start_in(fresh_dir(name), change)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the test makes its own directory")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test makes its own directory"
+    )]
     pub fn start_in(dir: PathBuf, change: impl FnOnce(&mut ServerOptions)) -> TestServer {
         std::fs::create_dir_all(&dir).unwrap();
         let mut options = ServerOptions {
@@ -75,7 +78,10 @@ impl TestServer {
 }
 
 impl Drop for TestServer {
-    #[expect(clippy::disallowed_methods, reason = "the test removes its own directory")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test removes its own directory"
+    )]
     fn drop(&mut self) {
         self.stop.shutdown();
         if let Some(thread) = self.thread.take() {
@@ -202,7 +208,10 @@ impl Client {
 }
 
 /// A thread with a result.
-#[expect(clippy::disallowed_methods, reason = "tests wait for their threads' results")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests wait for their threads' results"
+)]
 pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     std::thread::spawn(run)
 }
