@@ -212,7 +212,7 @@ pub static COMMANDS: &[Spec] = &[
     "Describes commands.", introspect::command, &[
         server!("count", "command|count", 2, "2.8.13", "O(1)", "Returns the number of commands.", introspect::count),
         server!("docs", "command|docs", -2, "7.0.0", "O(N)", "Returns documentation of commands.", introspect::docs),
-        server!("getkeys", "command|getkeys", -3, "2.8.13", "O(N)", "Returns the keys of a request.", introspect::getkeys),
+        server!("getkeys", "command|getkeys", -4, "2.8.13", "O(N)", "Returns the keys of a request.", introspect::getkeys),
         server!("help", "command|help", 2, "5.0.0", "O(1)", "Returns help about COMMAND.", introspect::help),
         server!("info", "command|info", -2, "2.8.13", "O(N)", "Returns facts about commands.", introspect::info),
         server!("list", "command|list", -2, "7.0.0", "O(N)", "Returns the names of commands.", introspect::list),

@@ -31,7 +31,16 @@ impl Redis {
             .unwrap();
         let child = Command::new(&program)
             .args(["--port", &address.port().to_string()])
-            .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"])
+            .args([
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--databases",
+                "1",
+                "--bind",
+                "127.0.0.1",
+            ])
             .stdout(Stdio::null())
             .spawn()
             .ok()?;
@@ -63,7 +72,8 @@ fn both() -> Option<(Redis, TestServer)> {
     }
 }
 
-fn compare(ours: &mut Client, redis: &mut Client, args: &[&[u8]]) {
+/// The difference, if there is one.
+fn compare(ours: &mut Client, redis: &mut Client, args: &[&[u8]]) -> Option<String> {
     let request = encode(args);
     ours.send(&request);
     redis.send(&request);
@@ -82,16 +92,17 @@ fn compare(ours: &mut Client, redis: &mut Client, args: &[&[u8]]) {
             (time.ends_with(b"ttl") || time.ends_with(b"expiretime"))
                 && matches!((number(&a), number(&b)), (Some(a), Some(b)) if a > 0 && b > 0 && (a - b).abs() < 2_000)
         };
-    assert!(
-        same,
-        "{}\n  here:  {}\n  redis: {}",
-        args.iter()
-            .map(|a| a.escape_ascii().to_string())
-            .collect::<Vec<_>>()
-            .join(" "),
-        a.escape_ascii(),
-        b.escape_ascii()
-    );
+    (!same).then(|| {
+        format!(
+            "{}\n  here:  {}\n  redis: {}",
+            args.iter()
+                .map(|a| a.escape_ascii().to_string())
+                .collect::<Vec<_>>()
+                .join(" "),
+            a.escape_ascii(),
+            b.escape_ascii()
+        )
+    })
 }
 
 const FIXED: &str = "
@@ -315,7 +326,6 @@ foo
 foo a b c
 foo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb ccc
 time x
-quit x
 reset
 ";
 
@@ -331,11 +341,13 @@ fn fixed_commands_reply_as_redis_does() {
             c.call(&["FLUSHALL"]);
         }
         let mut n = 0;
+        let mut different = Vec::new();
         for line in FIXED.lines().filter(|l| !l.is_empty()) {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            compare(&mut ours, &mut theirs, &args);
+            different.extend(compare(&mut ours, &mut theirs, &args));
             n += 1;
         }
+        assert!(different.is_empty(), "{}", different.join("\n"));
         println!("RESP{protocol}: {n} commands compared");
     }
 }
@@ -453,7 +465,9 @@ fn random_commands_reply_as_redis_does() {
             continue;
         }
         let args: Vec<&[u8]> = args.iter().map(|a| a.as_bytes()).collect();
-        compare(&mut ours, &mut theirs, &args);
+        if let Some(difference) = compare(&mut ours, &mut theirs, &args) {
+            panic!("BASALT_SEED={seed}\n{difference}");
+        }
     }
     println!("{count} random commands compared");
 }
