@@ -1,2 +1,52 @@
-//! Placeholder.
-fn main() {}
+//! `basalt`: the server and the tools, one binary. A command is a module of its name; all share `store` (opening),
+//! `failure` (how it ends), `record` and `folder` (what goes in and out) and `progress`.
+
+mod args;
+mod check;
+mod escape;
+mod export;
+mod failure;
+mod folder;
+#[cfg(test)]
+mod fuzzing;
+mod keyspace;
+mod load;
+mod point;
+mod progress;
+mod record;
+mod serve;
+mod stats;
+mod store;
+
+use args::Command;
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    let outcome = match cli.command {
+        Command::Serve(a) => serve::serve(a),
+        Command::Put(a) => point::put(a),
+        Command::Get(a) => point::get(a),
+        Command::Del(a) => point::del(a),
+        Command::Scan(a) => point::scan(a),
+        Command::Load(a) => load::load(a),
+        Command::Export(a) => export::export(a),
+        Command::Stats(a) => stats::stats(a),
+        Command::Check(a) => check::check(a),
+        Command::Repair(a) => check::repair(a),
+        Command::Bench(a) => basalt_bench::run(a).map_err(|e| match e.output {
+            Some(broken) => Failure::output("standard output", broken),
+            None => Failure::new(e.sentence),
+        }),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(Failure::Told(sentence, code)) => {
+            eprintln!("basalt: {sentence}");
+            ExitCode::from(code)
+        }
+    }
+}

@@ -382,7 +382,7 @@ impl Jobs {
     }
     /// Waits until no job of `owner` is queued or running (stepped: runs them). The owner must have stopped queueing.
     /// Jobs that queue further jobs before they end are waited for with them. Called by a job of `owner`, as when an
-    /// engine is dropped by its own last job, it waits for the others.
+    /// engine is dropped by its own last job, it waits for the others. On a thread of the pool it runs what is queued itself.
     pub fn drain(&self, owner: u64) {
         let shared = self.shared();
         if self.is_stepped() {
@@ -390,7 +390,12 @@ impl Jobs {
             return;
         }
         let mine = usize::from(CURRENT.get() == (shared.address(), owner));
-        self.wait_until(None, &mut || shared.active(owner) <= mine);
+        // A thread of the pool may be the only one that could run what is queued.
+        let helps = THREAD_OF.get() == shared.address();
+        self.wait_until(None, &mut || {
+            while helps && shared.step(Some(owner)) {}
+            shared.active(owner) <= mine
+        });
     }
     /// Drops the queued jobs of `owner` unrun and returns their number. Running ones go on.
     /// For a simulated power cut: stepped jobs that hold an `Env` would otherwise keep it, and themselves, for ever.

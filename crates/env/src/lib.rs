@@ -12,6 +12,7 @@ pub mod cache;
 pub mod clock;
 pub mod jobs;
 pub mod metrics;
+pub mod mutate;
 mod own_metrics;
 pub mod random;
 pub mod thread;

@@ -458,39 +458,3 @@ fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
         );
     }
 }
-
-#[test]
-#[ignore = "prints a time: run by hand with --nocapture"]
-fn the_price_of_a_hit() {
-    let (cache, _) = cache(256 << 20);
-    let clock = basalt_env::Clock::system();
-    let count = 20_000u64;
-    let data = Bytes::from(vec![7; 4096]);
-    for n in 0..count {
-        // Each its own memory, and so its own reference count.
-        cache.insert(key(9, n), block(key(9, n), 4096), 4096, Normal);
-    }
-    for threads in [1, 2] {
-        let start = clock.now();
-        let each = 3_000_000u64;
-        std::thread::scope(|scope| {
-            for seed in 0..threads {
-                let cache = &cache;
-                scope.spawn(move || {
-                    let random = Random::from_seed(seed);
-                    for _ in 0..each {
-                        assert!(cache.get(key(9, random.below(count))).is_some());
-                    }
-                });
-            }
-        });
-        let ns = (clock.now() - start).as_nanos() as u64 / each;
-        println!("{threads} threads: {ns} ns a hit and thread");
-    }
-    let start = clock.now();
-    for n in 0..count * 10 {
-        cache.insert(key(10, n), data.clone(), 4096, Normal);
-    }
-    let ns = (clock.now() - start).as_nanos() as u64 / (count * 10);
-    println!("{ns} ns an insert");
-}

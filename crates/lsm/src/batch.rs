@@ -4,6 +4,9 @@
 //! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
 //! kinds that carry a value its length (varint) and the value. `PutTtl` values start with 8 bytes of expiry.
 
+#[cfg(test)]
+mod tests;
+
 use crate::db::Family;
 use crate::key::Kind;
 use crate::wal::RECORD_HEADER;
@@ -147,7 +150,7 @@ impl WriteBatch {
         self.push(family, Kind::Delete, key, &[], &[])
     }
 
-    fn push(
+    pub(crate) fn push(
         &mut self,
         family: &Family,
         kind: Kind,

@@ -10,6 +10,9 @@
 pub mod batch;
 pub mod compaction;
 pub mod db;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod iter;
 pub mod key;
 pub mod memtable;

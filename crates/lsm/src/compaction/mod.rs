@@ -10,9 +10,11 @@
 //! 1. Of two versions of a user key the newer is in a lower-numbered level, or in level 0 in the newer table.
 //! 2. All versions of a user key that a level below 0 holds are in one table of it.
 //! 3. A plan holds every table of its output level whose range overlaps its inputs; its inputs of the starting level have no
-//!    table that is left out between them (level 0: every older table that overlaps is in). So two plans that run
-//!    at once never write overlapping tables into one level, and what a plan finds in no deeper table is nowhere.
+//!    table that is left out between them (level 0: every older table that overlaps is in). So what a plan finds in no
+//!    deeper table is nowhere.
 //! 4. At most one plan takes from level 0 at a time.
+//! 5. Of plans that run at once, no two write into one level inside overlapping ranges ([`Reach`]): free tables are not enough,
+//!    as a table may have come into a gap between another plan's inputs since that was made.
 
 mod input;
 mod output;
@@ -25,8 +27,8 @@ pub(crate) mod visibility;
 
 pub use output::table_options;
 pub use pick::{
-    Claim, PickContext, Plan, RangePlan, Reason, Targets, compaction_debt, level_targets, pick,
-    plan_range, scores,
+    Claim, PickContext, Plan, RangePlan, Reach, Reason, Targets, compaction_debt, level_targets,
+    pick, plan_range, scores,
 };
 pub use run::{Job, Outcome, combine, run};
 pub use split::{KeyRange, subranges};

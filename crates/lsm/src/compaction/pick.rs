@@ -49,6 +49,17 @@ pub struct PickContext<'a> {
     pub now_ms: u64,
     /// The oldest live snapshot; `MAX_SEQ` when there is none.
     pub oldest_snapshot: SeqNo,
+    /// What running compactions write to, of any family.
+    pub running: &'a [Reach],
+}
+
+/// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    family: u32,
+    level: usize,
+    from: Vec<u8>,
+    to: Vec<u8>,
 }
 
 /// Why a compaction runs.
@@ -111,6 +122,17 @@ impl Plan {
     /// All input tables.
     pub fn input_tables(&self) -> impl Iterator<Item = &Arc<TableFile>> {
         self.inputs.iter().flat_map(|(_, tables)| tables)
+    }
+    /// The part of the output level that this plan needs for itself while it runs.
+    pub fn reach(&self, cmp: &Cmp) -> Reach {
+        let all: Vec<_> = self.input_tables().cloned().collect();
+        let (from, to) = hull(cmp, &all).expect("a plan has inputs");
+        Reach {
+            family: self.family,
+            level: self.output_level,
+            from: from.to_vec(),
+            to: to.to_vec(),
+        }
     }
     /// Bytes of all input tables.
     pub fn input_bytes(&self) -> u64 {
@@ -289,7 +311,7 @@ impl PickContext<'_> {
     }
 
     /// The plan for tables of one level, which are a closure (level 0: an older part of one). `None` when another compaction
-    /// has a table that it needs.
+    /// has a table that it needs, or writes where it would.
     fn plan(
         &self,
         level: usize,
@@ -334,6 +356,16 @@ impl PickContext<'_> {
         let mut all = start.clone();
         all.extend(merged.iter().cloned());
         let (from, to) = hull(&v.cmp, &all).expect("not empty");
+        // The inputs are free, but what a running compaction will write need not lie inside its inputs, nor what this one does:
+        // keys may come down into a gap between them.
+        let crossed = self.running.iter().any(|r| {
+            (r.family, r.level) == (self.family, output_level)
+                && v.cmp.user(&r.from, to) != Ordering::Greater
+                && v.cmp.user(&r.to, from) != Ordering::Less
+        });
+        if crossed {
+            return None;
+        }
         let lower = |l: usize| v.overlapping(l, Some(from), Some(to));
         let deeper: Vec<_> = (output_level + 1..LEVELS)
             .map(lower)

@@ -1,14 +1,22 @@
 //! Verification of a closed store: every byte that means something is read and checked, nothing is changed.
+//!
+//! The walk does not stop at damage: a damaged manifest is read as far as it verifies, every table and every log is walked, and
+//! inside a damaged file the walk goes on behind the damage.
 
 use super::log::log_path;
-use super::open::{LOCK, StoreFile, bind_families, load_catalog, replay_logs};
+use super::open::{LOCK, StoreFile, bind_families, replay_logs};
+use super::repair::learn::{Learned, learn};
+use crate::key::Cmp;
 use crate::options::Options;
-use crate::table::TableReader;
-use crate::version::catalog::Catalog;
-use crate::version::manifest::manifest_path;
+use crate::table::salvage::{KnownTable, salvage};
+use crate::table::{TableMeta, TableReader, TableVerified};
+use crate::version::catalog::{Catalog, LiveLog};
+use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
 use crate::version::table_name;
+use crate::wal::salvage::scan;
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What [`super::Db::verify_store`] walked and found.
@@ -30,20 +38,25 @@ pub struct VerifyReport {
 
 impl VerifyReport {
     /// Sorts an error: damage and missing files are findings, everything else ends the walk.
-    fn note(&mut self, result: Result<()>) -> Result<()> {
-        match result {
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::Corruption | ErrorKind::Unsupported | ErrorKind::NotFound
-                ) =>
-            {
+    fn note(&mut self, e: Error) -> Result<()> {
+        match e.kind() {
+            ErrorKind::Corruption | ErrorKind::Unsupported | ErrorKind::NotFound => {
                 self.damage.push(e);
                 Ok(())
             }
-            other => other,
+            _ => Err(e),
         }
     }
+}
+
+/// A walk's findings, and what repair goes on with.
+pub(super) struct Walked {
+    pub report: VerifyReport,
+    pub learned: Learned,
+    /// Tables of the catalog that are damaged or missing.
+    pub bad_tables: BTreeSet<u64>,
+    /// Files of the directory.
+    pub names: Vec<String>,
 }
 
 pub(super) fn verify_store(
@@ -57,50 +70,61 @@ pub(super) fn verify_store(
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
     let _lock = fs.lock(&dir.join(LOCK))?;
+    Ok(walk(env, dir, options, progress)?.report)
+}
+
+/// Walks the store; the caller holds its lock.
+pub(super) fn walk(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Walked> {
+    let fs = env.fs();
     let names: Vec<String> = fs
         .list(dir)?
         .into_iter()
         .filter(|e| !e.is_dir)
         .map(|e| e.name)
         .collect();
-    let mut report = VerifyReport::default();
-    let (current, catalog, manifest_bytes) = match load_catalog(env, dir, &names) {
-        Ok(Some(found)) => found,
-        Ok(None) => return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir)),
-        Err(e) => {
-            report.note(Err(e))?;
-            return Ok(report);
-        }
+    let Some((learned, damage)) = learn(env, dir, &names, options)? else {
+        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     };
-    let manifest_len = fs.stat(&manifest_path(dir, current.number))?.len;
-    report.files += 2;
-    report.bytes += manifest_bytes;
-    if manifest_len > manifest_bytes + fs.info().write_unit as u64 {
-        report.torn_tails.push(format!(
-            "{} from offset {manifest_bytes}",
-            manifest_path(dir, current.number).display()
-        ));
-    }
-    let total = total_bytes(env, dir, &catalog) + manifest_bytes;
-    progress(report.bytes, total);
-    verify_tables(env, dir, options, &catalog, &mut report, total, progress)?;
-    verify_logs(env, dir, &catalog, &mut report, total, progress)?;
-
-    for name in names {
-        let known = match StoreFile::parse(&name) {
+    let mut w = Walk {
+        env,
+        dir,
+        report: VerifyReport::default(),
+        bad_tables: BTreeSet::new(),
+        total: 0,
+        progress,
+    };
+    w.report.damage.extend(damage);
+    let manifest = w.metadata(&names)?;
+    let catalog = &learned.catalog;
+    w.total = total_bytes(env, dir, catalog) + w.report.bytes;
+    w.step(0);
+    w.tables(options, catalog)?;
+    w.logs(catalog)?;
+    for name in &names {
+        let known = match StoreFile::parse(name) {
             Some(StoreFile::Table(n)) => {
                 catalog.families.values().any(|f| f.tables.contains_key(&n))
             }
             Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
-            Some(StoreFile::Manifest(n)) => n == current.number,
+            Some(StoreFile::Manifest(n)) => manifest == Some(n),
             Some(StoreFile::Current | StoreFile::Lock) => true,
             Some(StoreFile::CurrentTmp) | None => false,
         };
         if !known {
-            report.orphans.push(name);
+            w.report.orphans.push(name.clone());
         }
     }
-    Ok(report)
+    Ok(Walked {
+        report: w.report,
+        learned,
+        bad_tables: w.bad_tables,
+        names,
+    })
 }
 
 fn total_bytes(env: &Env, dir: &Path, catalog: &Catalog) -> u64 {
@@ -119,78 +143,250 @@ fn total_bytes(env: &Env, dir: &Path, catalog: &Catalog) -> u64 {
     tables + logs
 }
 
-fn verify_tables(
+/// Reads every byte of a table: the file must be exactly the one that `meta` describes.
+pub(super) fn verify_table(
     env: &Env,
     dir: &Path,
-    options: &Options,
-    catalog: &Catalog,
-    report: &mut VerifyReport,
-    total: u64,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<()> {
-    let families = bind_families(catalog, options)?;
-    for (id, family) in &catalog.families {
-        let cmp = families[id].options.comparator.clone();
-        let mut version = crate::version::FamilyVersion::empty(cmp.clone());
-        let store = crate::version::TableStore::new(env, dir, env.jobs().new_owner());
-        for (&number, (level, meta)) in &family.tables {
-            let path = dir.join(table_name(number));
-            version.levels[*level as usize].push(store.table(number, meta.clone(), cmp.clone()));
-            let walked = env.fs().open(&path).and_then(|file| {
-                let stat = env.fs().stat(&path)?;
-                if stat.len != meta.size && stat.allocated < meta.size {
-                    return Err(Error::corruption(
-                        &path,
-                        stat.len,
-                        format!("{} bytes, the manifest says {}", stat.len, meta.size),
-                    ));
-                }
-                let reader =
-                    TableReader::open(env, file, &path, meta.file_id, meta.size, cmp.clone())?;
-                let seen = reader.verify(meta)?;
-                report.entries += seen.entries;
-                Ok(())
-            });
-            report.note(walked)?;
-            report.files += 1;
-            report.bytes += meta.size;
-            progress(report.bytes, total);
+    number: u64,
+    meta: &TableMeta,
+    cmp: &Cmp,
+) -> Result<TableVerified> {
+    let path = dir.join(table_name(number));
+    let file = env.fs().open(&path).map_err(|e| {
+        if e.is_not_found() {
+            Error::corruption(&path, 0, "the manifest names this table, and it is missing")
+        } else {
+            e
         }
-        version.sort();
-        if let Err(what) = version.check() {
-            report.damage.push(Error::new(
-                ErrorKind::Corruption,
-                format!("family {:?}: {what}", family.name),
-            ));
-        }
+    })?;
+    let len = env.fs().stat(&path)?.len;
+    if len != meta.size {
+        return Err(Error::corruption(
+            &path,
+            len.min(meta.size),
+            format!("the file has {len} bytes, the manifest says {}", meta.size),
+        ));
     }
-    Ok(())
+    TableReader::open(env, file, &path, meta.file_id, meta.size, cmp.clone())?.verify(meta)
 }
 
-fn verify_logs(
-    env: &Env,
-    dir: &Path,
-    catalog: &Catalog,
-    report: &mut VerifyReport,
+struct Walk<'a> {
+    env: &'a Env,
+    dir: &'a Path,
+    report: VerifyReport,
+    bad_tables: BTreeSet<u64>,
     total: u64,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<()> {
-    let mut entries = 0;
-    let walked = replay_logs(env, dir, catalog.store_id, &catalog.logs, |r| {
-        entries += u64::from(r.record.count);
-        Ok(())
-    });
-    report.entries += entries;
-    report.files += catalog.logs.len() as u64;
-    for n in catalog.logs.keys() {
-        report.bytes += env.fs().stat(&log_path(dir, *n)).map_or(0, |s| s.allocated);
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Walk<'_> {
+    fn step(&mut self, bytes: u64) {
+        self.report.bytes += bytes;
+        (self.progress)(self.report.bytes, self.total.max(self.report.bytes));
     }
-    progress(report.bytes, total.max(report.bytes));
-    match walked {
-        Ok(torn) => {
-            report.torn_tails.extend(torn);
-            Ok(())
+
+    /// `CURRENT` and the manifest's end; their content was checked when the catalog was read. Returns the manifest's number.
+    fn metadata(&mut self, names: &[String]) -> Result<Option<u64>> {
+        let fs = self.env.fs();
+        let path = self.dir.join(CURRENT);
+        if names.iter().any(|n| n == CURRENT) {
+            self.report.files += 1;
+            let len = fs.stat(&path)?.len;
+            self.report.bytes += len;
+            if len > CURRENT_LEN as u64 {
+                self.report.damage.push(Error::corruption(
+                    &path,
+                    CURRENT_LEN as u64,
+                    format!("the file has {len} bytes, expected {CURRENT_LEN}"),
+                ));
+            }
         }
-        Err(e) => report.note(Err(e)),
+        let current = match manifest::read_current(self.env, self.dir) {
+            Ok(Some(c)) => c,
+            Ok(None) => return Ok(None),
+            Err(e) if e.kind() == ErrorKind::Corruption => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let path = manifest_path(self.dir, current.number);
+        // Damage in it is known already; what is left to say is where it ends.
+        if let Ok(end) = manifest::replay(self.env, self.dir, &current, |_| Ok(())) {
+            let len = fs.stat(&path)?.len;
+            self.report.files += 1;
+            self.report.bytes += end;
+            if len > end + fs.info().write_unit as u64 {
+                self.report
+                    .torn_tails
+                    .push(format!("{} from offset {end}", path.display()));
+            }
+        }
+        Ok(Some(current.number))
+    }
+
+    fn tables(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
+        let families = bind_families(catalog, options)?;
+        for (id, family) in &catalog.families {
+            let cmp = families[id].options.comparator.clone();
+            let mut version = crate::version::FamilyVersion::empty(cmp.clone());
+            let owner = self.env.jobs().new_owner();
+            let store = crate::version::TableStore::new(self.env, self.dir, owner);
+            for (&number, (level, meta)) in &family.tables {
+                version.levels[*level as usize].push(store.table(
+                    number,
+                    meta.clone(),
+                    cmp.clone(),
+                ));
+                self.report.files += 1;
+                match verify_table(self.env, self.dir, number, meta, &cmp) {
+                    Ok(seen) => self.report.entries += seen.entries,
+                    Err(e) => {
+                        self.bad_tables.insert(number);
+                        let corrupt = e.kind() == ErrorKind::Corruption;
+                        let first = e.offset();
+                        self.report.note(e)?;
+                        if corrupt {
+                            self.inside_table(number, meta, &cmp, first)?;
+                        }
+                    }
+                }
+                self.step(meta.size);
+            }
+            version.sort();
+            if let Err(what) = version.check() {
+                self.report.damage.push(Error::new(
+                    ErrorKind::Corruption,
+                    format!("family {:?}: {what}", family.name),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The unreadable parts of a damaged table besides the one at `first`.
+    fn inside_table(
+        &mut self,
+        number: u64,
+        meta: &TableMeta,
+        cmp: &Cmp,
+        first: Option<u64>,
+    ) -> Result<()> {
+        let path = self.dir.join(table_name(number));
+        let known = KnownTable {
+            file_id: Some(meta.file_id),
+            size: Some(meta.size),
+        };
+        let walked = self
+            .env
+            .fs()
+            .open(&path)
+            .and_then(|file| salvage(&*file, &path, &known, cmp, &mut |_, _| Ok(())));
+        match walked {
+            Ok(walked) => {
+                self.report.entries += walked.entries;
+                for part in walked.lost {
+                    if first.is_none_or(|o| !part.bytes.contains(&o)) {
+                        self.report.damage.push(Error::corruption(
+                            &path,
+                            part.bytes.start,
+                            format!("bytes up to {}: {}", part.bytes.end, part.reason),
+                        ));
+                    }
+                }
+                Ok(())
+            }
+            // What it is was said by the error that led here.
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn logs(&mut self, catalog: &Catalog) -> Result<()> {
+        let mut entries = 0;
+        let walked = replay_logs(
+            self.env,
+            self.dir,
+            catalog.store_id,
+            catalog.next_family,
+            &catalog.logs,
+            |r| {
+                entries += u64::from(r.count);
+                Ok(())
+            },
+        );
+        self.report.entries += entries;
+        self.report.files += catalog.logs.len() as u64;
+        match walked {
+            Ok(torn) => self.report.torn_tails.extend(torn),
+            Err(e) => {
+                let first = (e.path().map(Path::to_path_buf), e.offset());
+                self.report.note(e)?;
+                for (&number, log) in &catalog.logs {
+                    self.inside_log(number, log, &first)?;
+                }
+            }
+        }
+        for n in catalog.logs.keys() {
+            let bytes = self.env.fs().stat(&log_path(self.dir, *n));
+            self.step(bytes.map_or(0, |s| s.allocated));
+        }
+        Ok(())
+    }
+
+    /// The holes of a log besides the one that is known.
+    fn inside_log(
+        &mut self,
+        number: u64,
+        log: &LiveLog,
+        first: &(Option<std::path::PathBuf>, Option<u64>),
+    ) -> Result<()> {
+        let path = log_path(self.dir, number);
+        let file = match self.env.fs().open(&path) {
+            Ok(f) => f,
+            Err(e) if e.is_not_found() => {
+                if first.0.as_ref() != Some(&path) {
+                    self.report.damage.push(Error::corruption(
+                        &path,
+                        0,
+                        "the manifest names this log, and it is missing",
+                    ));
+                }
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        let scan = match scan(&*file, &path, log.file_id, u64::MAX) {
+            Ok(s) => s,
+            Err(e) => return self.report.note(e),
+        };
+        let proven = scan.proven.max(log.end.unwrap_or(0));
+        let mut at = self.env.fs().info().write_unit as u64;
+        let mut damage = Vec::new();
+        for f in &scan.found {
+            if log.end.is_some_and(|end| f.offset >= end) || (!f.whole && f.offset >= proven) {
+                break;
+            }
+            if !f.follows {
+                if at >= proven {
+                    break;
+                }
+                damage.push((at, f.offset, "no record verifies here"));
+            }
+            if !f.whole {
+                damage.push((f.offset, f.end, "the payload does not fit its checksum"));
+            }
+            at = f.end;
+        }
+        if proven > at {
+            damage.push((at, proven, "synced bytes in which no record verifies"));
+        }
+        for (from, to, what) in damage {
+            if first.0.as_ref() != Some(&path) || first.1 != Some(from) {
+                self.report.damage.push(Error::corruption(
+                    &path,
+                    from,
+                    format!("bytes up to {to}: {what}"),
+                ));
+            }
+        }
+        Ok(())
     }
 }

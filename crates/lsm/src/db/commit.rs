@@ -8,13 +8,15 @@ use super::engine::{Engine, Writer};
 use super::generation::Generation;
 use crate::batch::{Ops, WriteBatch};
 use crate::key::SeqNo;
+use crate::memtable::MemTable;
 use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_env::JobPriority;
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// A group ends when it holds so many bytes.
 const GROUP_BYTES: usize = 1 << 20;
@@ -210,13 +212,26 @@ struct InsertTask {
 
 impl InsertTask {
     fn run(self) {
+        let _done = Done(&self.left);
         insert(&self.generation, &self.payload, self.first_seq);
-        self.left.done();
+    }
+}
+
+/// Counts down when dropped, also by a panic, which the leader waits to hear of.
+struct Done<'a>(&'a Countdown);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, SeqCst);
+        }
+        self.0.done();
     }
 }
 
 struct Countdown {
     left: AtomicUsize,
+    failed: AtomicBool,
     lock: Mutex<()>,
     zero: Condvar,
 }
@@ -233,17 +248,38 @@ impl Countdown {
         while self.left.load(SeqCst) != 0 {
             self.zero.wait(&mut guard);
         }
+        drop(guard);
+        assert!(
+            !self.failed.load(SeqCst),
+            "a writer of the group panicked while it inserted its batch"
+        );
     }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_string())
 }
 
 /// Applies a batch to a generation's memtables. Operations of families dropped meanwhile are passed over.
 pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo) {
+    let mut pinned_values = 0;
+    let mut pinned_by = None;
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
         let op = op.expect("a batch this process built, or recovery checked, is well formed");
         if let Some(mem) = generation.mems.get(&op.family) {
             let value = payload.slice(op.value_at..op.value_at + op.value.len());
             mem.insert(op.key, seq, op.kind, &value);
+            if MemTable::pins(op.value.len()) {
+                pinned_values += op.value.len();
+                pinned_by = Some(mem);
+            }
         }
+    }
+    // One large value keeps the whole batch in memory: what is not a large value counts too.
+    if let Some(mem) = pinned_by {
+        mem.add_pinned(payload.len() - pinned_values);
     }
 }
 
@@ -296,22 +332,40 @@ impl Engine {
 
     /// Commits one group. The caller has the lead; it is handed on.
     fn lead_group(self: &Arc<Self>) {
-        let mut writer = self.writer.lock();
-        let mut group = self.commit.take_group();
-        let result = self.commit_group(&mut writer, &mut group);
-        drop(writer);
-        self.hand_over();
-        match result {
-            Ok(first) => {
-                let mut seq = first;
-                for p in group {
-                    seq += u64::from(p.count);
-                    p.ticket.complete(Ok(seq.saturating_sub(1)));
-                }
+        let mut group = Vec::new();
+        // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
+        let committed = catch_unwind(AssertUnwindSafe(|| {
+            let mut writer = self.writer.lock();
+            group = self.commit.take_group();
+            self.commit_group(&mut writer, &mut group)
+        }));
+        let (result, mut panic) = match committed {
+            Ok(result) => (result, None),
+            Err(panic) => {
+                let _ = self.broken.set(panic_text(&*panic));
+                let e = self.check_jobs().expect_err("just set");
+                (Err(e), Some(panic))
             }
-            Err(e) => group
-                .into_iter()
-                .for_each(|p| p.ticket.complete(Err(e.clone()))),
+        };
+        self.hand_over();
+        let mut seq = result.as_ref().map_or(0, |first| *first);
+        for p in group {
+            seq += u64::from(p.count);
+            let one = result.as_ref().map(|_| seq.saturating_sub(1));
+            let answer = AssertUnwindSafe(|| p.ticket.complete(one.map_err(Error::clone)));
+            if let Err(e) = catch_unwind(answer) {
+                panic.get_or_insert(e);
+            }
+        }
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Answers what is queued and nobody will lead.
+    pub(super) fn lead_all(self: &Arc<Self>) {
+        while self.commit.try_lead() {
+            self.lead_group();
         }
     }
 
@@ -340,6 +394,7 @@ impl Engine {
         let sync = group.iter().any(|p| p.sync);
         let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
         if count == 0 {
+            self.check_jobs()?;
             if sync {
                 self.sync_log(writer)?;
             }
@@ -390,6 +445,7 @@ impl Engine {
         let parallel = bytes >= PARALLEL_INSERT_BYTES && group.len() > 1;
         let left = Arc::new(Countdown {
             left: AtomicUsize::new(if parallel { group.len() } else { 0 }),
+            failed: AtomicBool::new(false),
             lock: Mutex::new(()),
             zero: Condvar::new(),
         });

@@ -7,7 +7,7 @@
 use super::Family;
 use super::engine::{Engine, RETRY_PAUSE};
 use super::generation::FamilyEntry;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, RangePlan};
+use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, RangePlan, Reach};
 use crate::compaction::{combine, pick, plan_range, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::version::LEVELS;
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// The most urgent plan of all families.
-    fn pick_plan(&self) -> Option<(Plan, FamilyEntry)> {
+    fn pick_plan(&self, running: &[Reach]) -> Option<(Plan, FamilyEntry)> {
         let view = self.view();
         let now_ms = self.env.clock().wall_ms();
         let oldest_snapshot = self.oldest_snapshot();
@@ -64,6 +64,7 @@ impl Engine {
                     options: &f.options,
                     now_ms,
                     oldest_snapshot,
+                    running,
                 })?;
                 Some((plan, f.clone()))
             })
@@ -76,16 +77,21 @@ impl Engine {
             let mut state = self.state.lock();
             let pausing = state.compaction_error.is_some()
                 && self.env.clock().now() < state.compaction_retry_at;
-            if self.closing.load(SeqCst) || pausing || state.compactions >= self.max_compactions() {
+            if self.closing.load(SeqCst)
+                || pausing
+                || state.compactions.len() >= self.max_compactions()
+            {
                 return;
             }
-            let Some((plan, family)) = self.pick_plan() else {
+            let Some((plan, family)) = self.pick_plan(&state.compactions) else {
                 return;
             };
             let Some(claim) = Claim::take(&plan) else {
                 return;
             };
-            state.compactions += 1;
+            state
+                .compactions
+                .push(plan.reach(&family.options.comparator));
             drop(state);
             self.start(plan, family, claim);
         }
@@ -154,7 +160,11 @@ impl Engine {
 
     fn settle_accounts(&self, running: &Running, result: Result<()>) {
         let mut state = self.state.lock();
-        state.compactions -= 1;
+        let reach = running.plan.reach(&running.family.options.comparator);
+        let at = state.compactions.iter().position(|r| *r == reach);
+        state
+            .compactions
+            .swap_remove(at.expect("noted when it began"));
         // Under the lock: the next choice sees the new version and these tables free in one step.
         *running.claim.lock() = None;
         match result {
@@ -252,14 +262,16 @@ impl Engine {
                 let Some(version) = view.version.families.get(&family.id) else {
                     return Ok(());
                 };
+                let now_ms = self.env.clock().wall_ms();
+                let mut state = self.state.lock();
                 let ctx = PickContext {
                     family: family.id,
                     version,
                     options: &entry.options,
-                    now_ms: self.env.clock().wall_ms(),
+                    now_ms,
                     oldest_snapshot: self.oldest_snapshot(),
+                    running: &state.compactions,
                 };
-                let mut state = self.state.lock();
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
                 } else {
@@ -272,16 +284,20 @@ impl Engine {
                 };
                 match claimed {
                     Some((plan, claim)) => {
-                        state.compactions += 1;
+                        state
+                            .compactions
+                            .push(plan.reach(&entry.options.comparator));
                         drop(state);
                         self.run_here(plan, entry, claim)?;
                     }
                     None => {
-                        let running = state.compactions;
+                        let running = state.compactions.len();
                         drop(state);
                         let ended = self.env.jobs().wait_until(None, &mut || {
                             let s = self.state.lock();
-                            s.compactions < running || running == 0 || self.closing.load(SeqCst)
+                            s.compactions.len() < running
+                                || running == 0
+                                || self.closing.load(SeqCst)
                         });
                         if !ended {
                             return Err(Error::new(
@@ -323,7 +339,7 @@ impl Engine {
             self.schedule();
             let busy = || {
                 let s = self.state.lock();
-                s.flush_scheduled || s.compactions > 0
+                s.flush_scheduled || !s.compactions.is_empty()
             };
             self.env.jobs().wait_until(None, &mut || {
                 !busy() || self.closing.load(SeqCst) || self.check_jobs().is_err()
@@ -337,7 +353,9 @@ impl Engine {
             {
                 return Err(e.clone());
             }
-            if state.compactions == 0 && self.view().sealed.is_empty() && self.pick_plan().is_none()
+            if state.compactions.is_empty()
+                && self.view().sealed.is_empty()
+                && self.pick_plan(&[]).is_none()
             {
                 return Ok(());
             }

@@ -8,19 +8,20 @@ use super::commit::CommitQueue;
 use super::generation::{FamilyEntry, Generation, View};
 use super::log::{ActiveLog, LogSpace};
 use super::stats::Counters;
+use crate::compaction::Reach;
 use crate::key::SeqNo;
 use crate::options::Options;
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
-use crate::version::{FamilyVersion, TableStore, Version};
+use crate::version::{FamilyVersion, TableFile, TableStore, Version};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A manifest this large is replaced by a fresh one when its edits outweigh the state.
@@ -48,6 +49,8 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub counters: Counters,
     pub closing: AtomicBool,
+    /// A commit that panicked: what it left of log and memtables is not known.
+    pub broken: OnceLock<String>,
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
@@ -71,7 +74,8 @@ pub(crate) struct State {
     pub catalog: Catalog,
     pub next_generation: u64,
     pub flush_scheduled: bool,
-    pub compactions: usize,
+    /// Compactions that run or are queued, by where they write.
+    pub compactions: Vec<Reach>,
     pub flush_error: Option<Error>,
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
@@ -80,6 +84,14 @@ pub(crate) struct State {
     pub retry_at: Duration,
     /// Writes fail with this until [`Engine::resume`] mends it.
     pub halt: Option<Error>,
+}
+
+/// What an edit leads to, see [`Engine::install`].
+struct NextTree {
+    catalog: Catalog,
+    version: Version,
+    /// Tables that it no longer names.
+    obsolete: Vec<Arc<TableFile>>,
 }
 
 /// How long after a failed flush, compaction or resume the next attempt may begin.
@@ -125,7 +137,7 @@ impl Engine {
                 catalog,
                 next_generation: 2,
                 flush_scheduled: false,
-                compactions: 0,
+                compactions: Vec::new(),
                 flush_error: None,
                 compaction_error: None,
                 compaction_retry_at: Duration::ZERO,
@@ -154,6 +166,7 @@ impl Engine {
             snapshots: Arc::default(),
             flushing: Mutex::new(()),
             closing: AtomicBool::new(false),
+            broken: OnceLock::new(),
             lock: Mutex::new(Some(lock)),
         })
     }
@@ -194,8 +207,14 @@ impl Engine {
         Ok(())
     }
 
-    /// A background job that panicked has found our own state broken: no further write is taken.
+    /// A background job or a commit that panicked has found our own state broken: no further write is taken.
     pub fn check_jobs(&self) -> Result<()> {
+        if let Some(what) = self.broken.get() {
+            return Err(Error::new(
+                ErrorKind::Poisoned,
+                format!("a commit stopped on a broken invariant: {what}"),
+            ));
+        }
         match self.env.jobs().panicked(self.owner) {
             None => Ok(()),
             Some(what) => Err(Error::new(
@@ -221,31 +240,42 @@ impl Engine {
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
         self.drop_what_left(&mut edit, &files);
-        edit.next_file = Some(self.next_file.load(SeqCst));
-        edit.last_seq = Some(self.visible.load(SeqCst));
-        edit.wall_ms = Some(self.env.clock().wall_ms());
-        let written = self
-            .fresh_manifest_if_due(&mut slot)
-            .and_then(|()| slot.manifest.append(&edit));
-        if let Err(e) = written {
-            slot.in_doubt.extend(files);
-            let e = e.context("recording a change of the tree");
-            // The edit may be on the device or not. A write acknowledged now could depend on which: one into a log that the edit
-            // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
-            self.state.lock().halt.get_or_insert_with(|| e.clone());
-            return Err(e);
-        }
+        let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {
+            // After the fresh manifest, which takes a number itself.
+            edit.next_file = Some(self.next_file.load(SeqCst));
+            edit.last_seq = Some(self.visible.load(SeqCst));
+            edit.wall_ms = Some(self.env.clock().wall_ms());
+            // Before it is durable: an edit that breaks a rule stops this process, and must not stop the next one, too.
+            let tree = self.next_tree(&edit);
+            slot.manifest.append(&edit)?;
+            Ok(tree)
+        });
+        let tree = match written {
+            Ok(tree) => tree,
+            Err(e) => {
+                slot.in_doubt.extend(files);
+                let e = e.context("recording a change of the tree");
+                // The edit may be on the device or not. A write acknowledged now could depend on which: one into a log that the edit
+                // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
+                self.state.lock().halt.get_or_insert_with(|| e.clone());
+                return Err(e);
+            }
+        };
         let mut state = self.state.lock();
-        state
-            .catalog
-            .apply(&edit)
-            .expect("an edit of our own fits the catalog");
-        let mut next = self.next_view(&edit);
-        change(&mut state, &mut next);
-        for f in next.version.families.values() {
-            f.check()
-                .expect("a new version keeps the order of its levels");
+        state.catalog = tree.catalog;
+        tree.obsolete.iter().for_each(|t| t.mark_obsolete());
+        let now = self.view();
+        let mut next = View {
+            active: now.active.clone(),
+            sealed: now.sealed.clone(),
+            version: Arc::new(tree.version),
+            families: now.families.clone(),
+        };
+        if !edit.drop_families.is_empty() {
+            let families = Arc::make_mut(&mut next.families);
+            families.retain(|id, _| !edit.drop_families.contains(id));
         }
+        change(&mut state, &mut next);
         self.set_view(&state, next);
         Ok(())
     }
@@ -276,14 +306,18 @@ impl Engine {
         }
     }
 
-    fn next_view(&self, edit: &Edit) -> View {
+    /// What an edit makes of catalog and tree, checked. The caller holds `manifest`, so both stay as they are meanwhile.
+    fn next_tree(&self, edit: &Edit) -> NextTree {
+        let mut catalog = self.state.lock().catalog.clone();
+        catalog
+            .apply(edit)
+            .expect("an edit of our own fits the catalog");
         let now = self.view();
-        let mut families = (*now.families).clone();
         let mut version = (*now.version).clone();
+        let mut obsolete = Vec::new();
         for id in &edit.drop_families {
-            families.remove(id);
             if let Some(f) = version.families.remove(id) {
-                f.levels.iter().flatten().for_each(|t| t.mark_obsolete());
+                obsolete.extend(f.levels.iter().flatten().cloned());
             }
         }
         // A table that moves down keeps its object, and with it its open reader.
@@ -301,13 +335,13 @@ impl Engine {
             if edit.add_tables.iter().any(|a| a.number == *number) {
                 moved.insert(*number, t);
             } else {
-                t.mark_obsolete();
+                obsolete.push(t);
             }
         }
         for a in &edit.add_tables {
             let f = version.families.entry(a.family).or_insert_with(|| {
                 Arc::new(FamilyVersion::empty(
-                    families[&a.family].options.comparator.clone(),
+                    now.families[&a.family].options.comparator.clone(),
                 ))
             });
             let f = Arc::make_mut(f);
@@ -316,11 +350,14 @@ impl Engine {
                 .unwrap_or_else(|| self.tables.table(a.number, a.meta.clone(), f.cmp.clone()));
             f.insert(a.level as usize, t);
         }
-        View {
-            active: now.active.clone(),
-            sealed: now.sealed.clone(),
-            version: Arc::new(version),
-            families: Arc::new(families),
+        for f in version.families.values() {
+            f.check()
+                .expect("a new version keeps the order of its levels");
+        }
+        NextTree {
+            catalog,
+            version,
+            obsolete,
         }
     }
 
@@ -356,6 +393,8 @@ impl Engine {
             }
             Err(e) => {
                 slot.retired.push(number);
+                // `CURRENT` may name the new one after a crash, so an edit of the old one may count for nothing.
+                slot.manifest.doubt();
                 Err(e)
             }
         }

@@ -145,17 +145,12 @@ impl Engine {
             return Err(e);
         }
         let log = generation.log();
-        // A log whose end is not settled is one in doubt: its space is not used again.
-        let mut sound = false;
+        // A log whose end is not settled is one in doubt.
+        let mut end = None;
         if log != 0 {
             edit.remove_logs.push(log);
-            sound = self
-                .state
-                .lock()
-                .catalog
-                .logs
-                .get(&log)
-                .is_some_and(|l| l.end.is_some());
+            let state = self.state.lock();
+            end = state.catalog.logs.get(&log).and_then(|l| l.end);
         }
         self.install(edit, files, |_, view| {
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
@@ -165,7 +160,7 @@ impl Engine {
             );
         })?;
         if log != 0 {
-            self.retire_log(log, sound);
+            self.retire_log(log, end);
         }
         Ok(())
     }

@@ -11,9 +11,10 @@ use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
 use basalt_env::JobPriority;
 use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
@@ -34,12 +35,14 @@ pub(crate) struct ActiveLog {
     pub number: u64,
     pub file_id: u128,
     pub writer: RecordWriter,
-    extending: Arc<AtomicBool>,
 }
 
 struct Space {
     spare: Option<ActiveLog>,
     preparing: bool,
+    /// Logs whose space a job is writing ahead, or will. Such a job may come late, when the log is long gone: the
+    /// space of a log that stands here is not used again, or zeros would go over another log's records.
+    extending: BTreeSet<u64>,
     recycled: Vec<PathBuf>,
     /// Where the last log ended: the next one's size.
     last_end: u64,
@@ -53,6 +56,7 @@ impl LogSpace {
         LogSpace(Mutex::new(Space {
             spare: None,
             preparing: false,
+            extending: BTreeSet::new(),
             recycled: Vec::new(),
             last_end: 0,
         }))
@@ -76,14 +80,27 @@ impl Engine {
         let capacity = last_end.clamp(FIRST_LOG_BYTES.min(target), target);
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
         let capacity = if reuse.is_some() { 0 } else { capacity };
+        let made = self.begin_log(number, &path, capacity, reuse.as_deref());
+        if made.is_err() {
+            // No manifest names either. What cannot be removed is an orphan, which the next open removes.
+            let _ = fs.remove(&path);
+            if let Some(old) = &reuse {
+                let _ = fs.remove(old);
+            }
+        }
+        made
+    }
+
+    fn begin_log(
+        &self,
+        number: u64,
+        path: &Path,
+        capacity: u64,
+        reuse: Option<&Path>,
+    ) -> Result<ActiveLog> {
+        let fs = self.env.fs();
         let file_id = self.env.random().next_u128();
-        let file = fs.create_log(
-            &path,
-            LogOptions {
-                capacity,
-                reuse: reuse.as_deref(),
-            },
-        )?;
+        let file = fs.create_log(path, LogOptions { capacity, reuse })?;
         let header = FileHeader {
             kind: FileKind::Log,
             file_id,
@@ -94,7 +111,7 @@ impl Engine {
             incompatible: 0,
             previous: None,
         };
-        let mut writer = RecordWriter::create(file, &path, &header)?;
+        let mut writer = RecordWriter::create(file, path, &header)?;
         // The header is durable before the manifest names the log: from then on a missing header is damage.
         writer.sync()?;
         fs.sync_metadata(&self.dir)?;
@@ -102,7 +119,6 @@ impl Engine {
             number,
             file_id,
             writer,
-            extending: Arc::new(AtomicBool::new(false)),
         })
     }
 
@@ -117,9 +133,10 @@ impl Engine {
     fn ensure_log<'w>(self: &Arc<Self>, writer: &'w mut Writer) -> Result<&'w mut ActiveLog> {
         if writer.log.is_none() {
             // Logs are used in the order of their numbers, which recovery relies on: a spare on its way is waited for.
-            self.env
-                .jobs()
-                .wait_until(None, &mut || !self.logs.0.lock().preparing);
+            self.env.jobs().wait_until(None, &mut || {
+                !self.logs.0.lock().preparing || self.check_jobs().is_err()
+            });
+            self.check_jobs()?;
             let spare = self.logs.0.lock().spare.take();
             let log = match spare {
                 Some(log) => log,
@@ -259,7 +276,7 @@ impl Engine {
         self.schedule();
         let room = self.env.jobs().wait_until(None, &mut || {
             self.view().sealed.len() < max
-                || self.state.lock().flush_error.is_some()
+                || self.flush_is_stuck()
                 || self.closing.load(SeqCst)
                 || self.check_jobs().is_err()
         });
@@ -282,6 +299,19 @@ impl Engine {
                 ))
             }
         }
+    }
+
+    /// A flush has failed and none is on its way: an attempt that has been scheduled since may still make room, and the
+    /// error of the one before it says nothing about it.
+    fn flush_is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        state.flush_error.is_some() && !state.flush_scheduled
+    }
+
+    /// As [`Self::flush_is_stuck`], for compactions.
+    fn compaction_is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        state.compaction_error.is_some() && state.compactions.is_empty()
     }
 
     /// Slows writers as level 0 fills: not at all up to `l0_slowdown` tables, then at a rate that falls towards
@@ -316,7 +346,7 @@ impl Engine {
         self.schedule();
         let relieved = self.env.jobs().wait_until(None, &mut || {
             pressure(&self.view()) < 1.0
-                || self.state.lock().compaction_error.is_some()
+                || self.compaction_is_stuck()
                 || self.closing.load(SeqCst)
                 || self.check_jobs().is_err()
         });
@@ -346,16 +376,16 @@ impl Engine {
         let target = self.log_limit();
         if allocated < target
             && end + allocated / 4 >= allocated
-            && !log.extending.swap(true, SeqCst)
+            && self.logs.0.lock().extending.insert(log.number)
         {
-            let (file, flag) = (log.writer.file().clone(), log.extending.clone());
+            let (engine, file, number) = (self.clone(), log.writer.file().clone(), log.number);
             let capacity = (allocated * 2).max(FIRST_LOG_BYTES.min(target)).min(target);
             self.env
                 .jobs()
                 .spawn(self.owner, JobPriority::Housekeeping, move || {
                     // Without the space appends still work, only slower; the next append asks again.
                     let _ = file.extend_log(capacity);
-                    flag.store(false, SeqCst);
+                    engine.logs.0.lock().extending.remove(&number);
                 });
         }
         if end < target / 2
@@ -389,16 +419,26 @@ impl Engine {
         }
     }
 
-    /// Keeps a removed log's space for a later one, or deletes it.
-    pub fn retire_log(&self, number: u64, sound: bool) {
+    /// Keeps a removed log's space for a later one, or deletes it. `end` is where its records ended; `None` when that was
+    /// never settled, and its space is not used again. Nor is that of a log which one huge value has blown up.
+    pub fn retire_log(&self, number: u64, end: Option<u64>) {
         let path = log_path(&self.dir, number);
         let mut space = self.logs.0.lock();
-        if sound && space.recycled.len() < RECYCLED_LOGS && !self.closing.load(SeqCst) {
+        if end.is_some_and(|end| end <= 2 * self.log_limit())
+            && space.recycled.len() < RECYCLED_LOGS
+            && !space.extending.contains(&number)
+            && !self.closing.load(SeqCst)
+        {
             space.recycled.push(path);
             return;
         }
         drop(space);
         let _ = self.env.fs().remove(&path);
+    }
+
+    /// Logs kept for their space, beside those that the manifest names.
+    pub fn recycled_logs(&self) -> Vec<PathBuf> {
+        self.logs.0.lock().recycled.clone()
     }
 
     /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.

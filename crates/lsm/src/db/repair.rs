@@ -1,28 +1,275 @@
-//! Repair of a closed store.
+//! Repair of a closed store: what verifies is kept, what does not is reported exactly, and no byte is thrown away.
+//!
+//! The way of a repair:
+//! 1. `check` walks the store. When it finds nothing wrong, nothing is changed.
+//! 2. `learn` reads the catalog, or adds up the edits that still verify.
+//! 3. `tables`: sound tables stay; the readable blocks of damaged ones go into new tables at the same level, with the same sequence
+//!    numbers. Where levels are not certain, a family's tables are merged into one sorted run, so that no order between
+//!    levels has to be believed.
+//! 4. `logs`: every batch that verifies goes into new level-0 tables, as recovery does it.
+//! 5. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
+//!    names go. A crash before that moment leaves the damaged store as it was (and orphans), after it the repaired one.
 
+pub(in crate::db) mod learn;
+mod logs;
+mod report;
+mod tables;
+
+pub use report::{KeyRange, Loss, RepairReport};
+
+use super::check;
+use super::open::{LOCK, StoreFile};
 use crate::options::Options;
+use crate::version::edit::AddTable;
+use crate::version::manifest::{CURRENT, Manifest, manifest_path};
+use crate::version::{FamilyVersion, TableStore};
 use basalt_env::Env;
-use basalt_fs::{Error, Result};
+use basalt_fs::{Error, ErrorKind, Reach, Result};
+use learn::Learned;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
-/// What [`super::Db::repair`] did.
-#[derive(Debug, Clone, Default)]
-pub struct RepairReport {
-    /// Tables kept.
-    pub tables_kept: u64,
-    /// Entries kept.
-    pub entries_kept: u64,
-    /// Exactly what is lost: file, range of keys or bytes, reason.
-    pub lost: Vec<String>,
-    /// Where damaged files were moved to.
-    pub set_aside: Vec<String>,
+/// The folder in a store's directory that damaged files are moved to.
+pub(crate) const LOST_DIR: &str = "lost";
+
+/// One repair.
+struct Run<'a> {
+    env: &'a Env,
+    dir: &'a Path,
+    options: &'a Options,
+    /// Files of the directory before the repair.
+    names: Vec<String>,
+    learned: Learned,
+    /// Tables of the catalog that the check found damaged.
+    bad_tables: BTreeSet<u64>,
+    tables: Arc<TableStore>,
+    next_number: u64,
+    /// Operations of a family besides `default` were met.
+    other_families: bool,
+    /// Files to be moved into `lost`.
+    aside: Vec<String>,
+    /// The table that a damaged one's readable entries went to.
+    replacement: BTreeMap<String, u64>,
+    /// Files whose content is now elsewhere, all of it.
+    replaced: Vec<String>,
+    report: RepairReport,
 }
 
 pub(super) fn repair(
-    _env: &Env,
-    _path: &Path,
-    _options: &Options,
-    _progress: &mut dyn FnMut(u64, u64),
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport> {
-    Err(Error::unsupported("not built yet"))
+    options.validate()?;
+    let fs = env.fs();
+    if !fs.exists(dir)? {
+        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
+    }
+    let _lock = fs.lock(&dir.join(LOCK))?;
+    let walked = check::walk(env, dir, options, progress)?;
+    let mut report = RepairReport::default();
+    let refusal = walked
+        .report
+        .damage
+        .iter()
+        .find(|e| e.kind() == ErrorKind::Unsupported);
+    if let Some(e) = refusal {
+        return Err(e
+            .clone()
+            .context("a later version wrote this store; repair it with that version"));
+    }
+    if walked.report.damage.is_empty() {
+        report.sound = true;
+        report.tables_kept = walked
+            .learned
+            .catalog
+            .families
+            .values()
+            .map(|f| f.tables.len() as u64)
+            .sum();
+        report.entries_kept = walked.report.entries;
+        return Ok(report);
+    }
+    let used = walked.names.iter().map(String::as_str);
+    let in_lost = match fs.list(&dir.join(LOST_DIR)) {
+        Ok(entries) => entries,
+        Err(e) if e.is_not_found() => Vec::new(),
+        Err(e) => return Err(e),
+    };
+    // Numbers of files set aside are not given out again.
+    let highest = used
+        .chain(
+            in_lost
+                .iter()
+                .map(|e| e.name.split('~').next().unwrap_or("")),
+        )
+        .filter_map(|n| StoreFile::parse(n)?.number())
+        .max()
+        .unwrap_or(0);
+    let run = Run {
+        env,
+        dir,
+        options,
+        next_number: walked.learned.catalog.next_file.max(highest + 1),
+        names: walked.names,
+        learned: walked.learned,
+        bad_tables: walked.bad_tables,
+        tables: TableStore::new(env, dir, env.jobs().new_owner()),
+        other_families: false,
+        aside: Vec::new(),
+        replacement: BTreeMap::new(),
+        replaced: Vec::new(),
+        report,
+    };
+    run.run()
+}
+
+impl Run<'_> {
+    fn run(mut self) -> Result<RepairReport> {
+        self.report.losses = std::mem::take(&mut self.learned.losses);
+        for name in std::mem::take(&mut self.learned.damaged) {
+            self.set_aside(&name, "it is damaged");
+        }
+        self.salvage_tables()?;
+        self.replay_logs()?;
+        self.place_strangers()?;
+        self.note_reappearing();
+        if !self.learned.sure {
+            self.merge_families()?;
+        }
+        for (id, f) in &self.learned.catalog.families {
+            if f.name == learn::recovered_name(*id) {
+                self.report.notes.push(format!(
+                    "the name of family {id} is lost; what it holds is in the family {:?}",
+                    f.name
+                ));
+            }
+        }
+        self.check_levels()?;
+        let aside = self.link_aside()?;
+        self.env.fs().sync_metadata(self.dir)?;
+
+        let number = self.new_number();
+        let c = &mut self.learned.catalog;
+        c.next_file = self.next_number;
+        c.wall_ms = c.wall_ms.max(self.env.clock().wall_ms());
+        let state = self.learned.catalog.to_edit();
+        let store = self.learned.catalog.store_id;
+        Manifest::create(self.env, self.dir, store, number, &state)?;
+
+        // The repaired store is current; from here on only names go.
+        let fs = self.env.fs();
+        for (name, target) in &aside {
+            let path = self.dir.join(name);
+            if name == CURRENT {
+                continue;
+            }
+            match target {
+                Some(_) => fs.remove(&path)?,
+                None => fs.rename(&path, &self.dir.join(LOST_DIR).join(name))?,
+            }
+        }
+        let moved: BTreeSet<&String> = aside.iter().map(|(n, _)| n).collect();
+        let manifests = self
+            .names
+            .iter()
+            .filter(|n| matches!(StoreFile::parse(n), Some(StoreFile::Manifest(_))));
+        for name in self.replaced.iter().chain(manifests) {
+            if !moved.contains(name) && self.dir.join(name) != manifest_path(self.dir, number) {
+                // What stays is an orphan, which the next open removes.
+                let _ = fs.remove(&self.dir.join(name));
+            }
+        }
+        fs.sync_metadata(self.dir)?;
+
+        let r = &mut self.report;
+        r.lost = r.losses.iter().map(ToString::to_string).collect();
+        r.entries_kept = self
+            .learned
+            .catalog
+            .families
+            .values()
+            .flat_map(|f| f.tables.values())
+            .map(|(_, m)| m.entries)
+            .sum();
+        Ok(self.report)
+    }
+
+    fn new_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    fn lose(&mut self, loss: Loss) {
+        self.report.losses.push(loss);
+    }
+
+    /// Marks a file to be moved into `lost`.
+    fn set_aside(&mut self, name: &str, why: &str) {
+        if self.names.iter().any(|n| n == name) && !self.aside.iter().any(|n| n == name) {
+            self.report
+                .notes
+                .push(format!("{name} is set aside: {why}"));
+            self.aside.push(name.to_string());
+        }
+    }
+
+    /// A table that this repair wrote enters the catalog.
+    fn new_table(&mut self, t: AddTable) {
+        self.report.tables_written += 1;
+        let f = self.learned.family(t.family, self.options);
+        f.tables.insert(t.number, (t.level, t.meta));
+    }
+
+    /// Gives every file to be set aside a second name in `lost`. `None` beside a name: the filesystem has no links, and the file
+    /// is renamed at the end.
+    fn link_aside(&mut self) -> Result<Vec<(String, Option<String>)>> {
+        let fs = self.env.fs();
+        if self.aside.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lost = self.dir.join(LOST_DIR);
+        fs.create_dir(&lost)?;
+        let mut out = Vec::new();
+        for name in std::mem::take(&mut self.aside) {
+            let mut target = name.clone();
+            let mut n = 1;
+            while fs.exists(&lost.join(&target))? {
+                n += 1;
+                target = format!("{name}~{n}");
+            }
+            let linked = match fs.link(&self.dir.join(&name), &lost.join(&target)) {
+                Ok(()) => Some(target.clone()),
+                Err(e) if e.kind() == ErrorKind::Unsupported => None,
+                Err(e) => return Err(e),
+            };
+            self.report.set_aside.push(format!("{LOST_DIR}/{target}"));
+            out.push((name, linked));
+        }
+        fs.sync_metadata(&lost)?;
+        Ok(out)
+    }
+
+    /// The catalog that is about to become current keeps the rules of a version; anything else is a mistake of this repair.
+    fn check_levels(&self) -> Result<()> {
+        for f in self.learned.catalog.families.values() {
+            let cmp = self.options.family(&f.name).comparator.clone();
+            let mut version = FamilyVersion::empty(cmp.clone());
+            for (&number, (level, meta)) in &f.tables {
+                let t = self.tables.table(number, meta.clone(), cmp.clone());
+                version.levels[*level as usize].push(t);
+            }
+            version.sort();
+            version.check().map_err(|what| {
+                Error::new(
+                    ErrorKind::Corruption,
+                    format!("family {:?} cannot be repaired: {what}", f.name),
+                )
+                .with_reach(Reach::Store)
+            })?;
+        }
+        Ok(())
+    }
 }

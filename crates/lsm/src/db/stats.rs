@@ -165,18 +165,15 @@ impl Engine {
                 .or(s.compaction_error.as_ref());
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
-                s.compactions as u64,
+                s.compactions.len() as u64,
                 error.map(|e| e.to_string()),
             )
         };
         let log_bytes = live_logs
             .iter()
-            .filter_map(|n| {
-                self.env
-                    .fs()
-                    .stat(&super::log::log_path(&self.dir, *n))
-                    .ok()
-            })
+            .map(|n| super::log::log_path(&self.dir, *n))
+            .chain(self.recycled_logs())
+            .filter_map(|path| self.env.fs().stat(&path).ok())
             .map(|s| s.allocated)
             .sum();
         Stats {

@@ -407,3 +407,36 @@ fn small_dropping_the_table_drops_every_large_value() {
     drop(held);
     assert_eq!(dropped.load(SeqCst), 40);
 }
+
+#[test]
+fn runs_of_ascending_keys_from_several_threads_stay_in_order() {
+    // Runs are placed by a shortcut behind the last insert; threads and the other runs break into it.
+    let mem = MemTable::new(Cmp::Bytewise);
+    let (threads, each) = (3u64, 6000u64);
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            let mem = &mem;
+            s.spawn(move || {
+                for i in 0..each {
+                    let run = i / 500 % 3;
+                    let key = [&run.to_be_bytes()[..], &i.to_be_bytes(), &[t as u8]].concat();
+                    mem.insert(&key, i * threads + t, Kind::Put, &stamped(i, 20));
+                }
+            });
+        }
+    });
+    let mut it = mem.iter();
+    it.seek_to_first().unwrap();
+    let (mut last, mut n) = (Vec::new(), 0);
+    while it.valid() {
+        assert!(last.as_slice() < it.key());
+        last = it.key().to_vec();
+        n += 1;
+        it.next().unwrap();
+    }
+    assert_eq!(n, threads * each);
+    for i in 0..each {
+        let key = [&(i / 500 % 3).to_be_bytes()[..], &i.to_be_bytes(), &[1]].concat();
+        assert_eq!(mem.get(&key, MAX_SEQ).unwrap().value, stamped(i, 20));
+    }
+}

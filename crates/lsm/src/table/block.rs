@@ -659,9 +659,13 @@ impl BlockCursor {
     pub(super) fn check_all(&mut self, hash: Option<fn(&[u8]) -> u64>) -> Checked<()> {
         let mut previous: Vec<u8> = Vec::new();
         let (mut n, mut at, mut restarts) = (0, 0, 0);
+        let interval = usize::from(self.bytes[self.bytes.len() - 2]);
+        if interval == 0 {
+            return Err(Damage::Bad(self.bytes.len() - 2, "restart interval of 0"));
+        }
         self.key.clear();
         while at < self.layout.entries_end {
-            let is_restart = n % RESTART_INTERVAL == 0;
+            let is_restart = n % interval == 0;
             if is_restart {
                 if restarts >= self.layout.restarts
                     || self.layout.restart(&self.bytes, restarts)? != at

@@ -4,10 +4,11 @@
 use super::block::BlockBuilder;
 use super::filter;
 use super::format::{
-    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, MAX_PAYLOAD, Properties,
-    block_checksum, block_checksum_of_parts, block_trailer, compress,
+    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, MAX_PAYLOAD, block_checksum,
+    block_checksum_of_parts, block_trailer, compress,
 };
 use super::index::IndexBuilder;
+use super::properties::Properties;
 use super::{TableMeta, TableOptions};
 use crate::key::{Cmp, Kind, MAX_SEQ, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;

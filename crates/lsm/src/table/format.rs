@@ -1,10 +1,9 @@
-//! The bytes that hold a table together: header, footer, block trailers, handles and properties.
+//! The bytes that hold a table together: header, footer, block trailers and handles.
 //!
 //! Owns every persisted number of the format (`docs/format/table.md` is its prose) and promises that no bytes make it
 //! panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file itself holds.
 
-use super::TableMeta;
-use crate::key::{Kind, SeqNo, TRAILER_LEN};
+use crate::key::{Kind, TRAILER_LEN};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{Bytes, Error, Result};
@@ -139,7 +138,7 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Reads a varint of at most `max_bits` bits; `None` when it is cut off, too long, or longer than it need be.
+/// Reads a varint of at most `max_bits` bits (32 or 63); `None` when it is cut off, too long, or longer than it need be.
 #[inline]
 pub(super) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
     let mut n = 0u64;
@@ -147,13 +146,10 @@ pub(super) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<
     while shift < max_bits {
         let b = *bytes.get(*at)?;
         *at += 1;
-        let part = u64::from(b & 0x7f);
-        if shift + 7 > max_bits && part >> (max_bits - shift) != 0 {
-            return None;
-        }
-        n |= part << shift;
+        n |= u64::from(b & 0x7f) << shift;
         if b < 0x80 {
-            return if b == 0 && shift > 0 { None } else { Some(n) };
+            let shortest = b != 0 || shift == 0;
+            return (shortest && n >> max_bits == 0).then_some(n);
         }
         shift += 7;
     }
@@ -168,7 +164,7 @@ pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
 
-fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
+pub(super) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
     let mut c = [0u8; 26];
     c[..16].copy_from_slice(&file_id.to_le_bytes());
     c[16..24].copy_from_slice(&offset.to_le_bytes());
@@ -502,6 +498,13 @@ impl Footer {
         f
     }
 
+    /// The id that the last bytes of a file name, when their checksum holds for it.
+    pub(super) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
+        let id = f.get(F_FILE_ID..F_FILE_ID + 16)?;
+        let id = u128::from_le_bytes(id.try_into().expect("16 bytes"));
+        Footer::decode(path, id, file_len, f).ok().map(|_| id)
+    }
+
     /// Decodes the last bytes of a file of `file_len` bytes with this id, and checks that all it names lies in its place.
     pub(super) fn decode(path: &Path, file_id: u128, file_len: u64, f: &[u8]) -> Result<Footer> {
         let start = file_len.saturating_sub(FOOTER_LEN as u64);
@@ -572,147 +575,5 @@ impl Footer {
             return Err(bad(0, format!("parts out of their order: {footer:?}")));
         }
         Ok(footer)
-    }
-}
-
-// Property tags. An odd tag must be understood by a reader, an even one may be skipped. Never reused.
-const P_COMPARATOR: u64 = 1;
-const P_ENTRIES: u64 = 3;
-const P_DELETES: u64 = 5;
-const P_SMALLEST: u64 = 7;
-const P_LARGEST: u64 = 9;
-const P_MIN_SEQ: u64 = 11;
-const P_MAX_SEQ: u64 = 13;
-const P_RAW_KEY_BYTES: u64 = 14;
-const P_RAW_VALUE_BYTES: u64 = 16;
-const P_SOONEST_EXPIRY: u64 = 17;
-const P_DATA_BLOCKS: u64 = 18;
-
-/// What a table says about itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Properties {
-    pub(super) comparator: String,
-    /// File id, size and digest are not in the properties and 0 here.
-    pub(super) meta: TableMeta,
-    pub(super) data_blocks: u64,
-}
-
-impl Properties {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let m = &self.meta;
-        let mut put = |tag: u64, bytes: &[u8]| {
-            put_varint(&mut out, tag);
-            put_varint(&mut out, bytes.len() as u64);
-            out.extend_from_slice(bytes);
-        };
-        put(P_COMPARATOR, self.comparator.as_bytes());
-        put(P_ENTRIES, &m.entries.to_le_bytes());
-        put(P_DELETES, &m.deletes.to_le_bytes());
-        put(P_SMALLEST, &m.smallest);
-        put(P_LARGEST, &m.largest);
-        put(P_MIN_SEQ, &m.min_seq.to_le_bytes());
-        put(P_MAX_SEQ, &m.max_seq.to_le_bytes());
-        put(P_RAW_KEY_BYTES, &m.raw_key_bytes.to_le_bytes());
-        put(P_RAW_VALUE_BYTES, &m.raw_value_bytes.to_le_bytes());
-        put(P_SOONEST_EXPIRY, &m.soonest_expiry_ms.to_le_bytes());
-        put(P_DATA_BLOCKS, &self.data_blocks.to_le_bytes());
-        out
-    }
-
-    pub(super) fn decode(path: &Path, offset: u64, bytes: &[u8]) -> Result<Properties> {
-        let bad = |at: usize, what: String| {
-            Error::corruption(
-                path,
-                offset,
-                format!("properties: byte {at} of the block: {what}"),
-            )
-        };
-        let mut p = Properties {
-            comparator: String::new(),
-            meta: TableMeta {
-                file_id: 0,
-                size: 0,
-                digest: 0,
-                entries: 0,
-                deletes: 0,
-                smallest: Vec::new(),
-                largest: Vec::new(),
-                min_seq: 0,
-                max_seq: 0,
-                raw_key_bytes: 0,
-                raw_value_bytes: 0,
-                soonest_expiry_ms: u64::MAX,
-            },
-            data_blocks: 0,
-        };
-        let mut at = 0;
-        let mut last_tag = 0;
-        let mut mandatory = 0;
-        while at < bytes.len() {
-            let start = at;
-            let cut = || bad(start, "cut off".into());
-            let tag = get_varint(bytes, &mut at, 32).ok_or_else(cut)?;
-            let len = get_varint(bytes, &mut at, 32).ok_or_else(cut)? as usize;
-            let value = at
-                .checked_add(len)
-                .and_then(|end| bytes.get(at..end))
-                .ok_or_else(cut)?;
-            at += len;
-            if tag <= last_tag {
-                return Err(bad(start, format!("tag {tag} after {last_tag}")));
-            }
-            last_tag = tag;
-            let number = || -> Result<u64> {
-                Ok(u64::from_le_bytes(value.try_into().map_err(|_| {
-                    bad(
-                        start,
-                        format!("tag {tag} holds {} bytes, expected 8", value.len()),
-                    )
-                })?))
-            };
-            let key = || -> Result<Vec<u8>> {
-                if value.len() < TRAILER_LEN || value.len() > MAX_KEY_LEN + TRAILER_LEN {
-                    return Err(bad(
-                        start,
-                        format!("tag {tag}: key of {} bytes", value.len()),
-                    ));
-                }
-                crate::key::parse_internal_key(value).map_err(|e| e.at(path, offset))?;
-                Ok(value.to_vec())
-            };
-            mandatory += usize::from(tag % 2 == 1);
-            match tag {
-                P_COMPARATOR => {
-                    p.comparator = std::str::from_utf8(value)
-                        .map_err(|_| bad(start, "comparator name is not UTF-8".into()))?
-                        .to_owned();
-                }
-                P_ENTRIES => p.meta.entries = number()?,
-                P_DELETES => p.meta.deletes = number()?,
-                P_SMALLEST => p.meta.smallest = key()?,
-                P_LARGEST => p.meta.largest = key()?,
-                P_MIN_SEQ => p.meta.min_seq = number()? as SeqNo,
-                P_MAX_SEQ => p.meta.max_seq = number()? as SeqNo,
-                P_RAW_KEY_BYTES => p.meta.raw_key_bytes = number()?,
-                P_RAW_VALUE_BYTES => p.meta.raw_value_bytes = number()?,
-                P_SOONEST_EXPIRY => p.meta.soonest_expiry_ms = number()?,
-                P_DATA_BLOCKS => p.data_blocks = number()?,
-                unknown if unknown % 2 == 1 => {
-                    return Err(Error::unsupported(format!(
-                        "table has property {unknown}, which a later version writes and a reader must understand"
-                    ))
-                    .at(path, offset));
-                }
-                _ => {}
-            }
-        }
-        if mandatory != 8 {
-            return Err(bad(
-                at,
-                format!("{mandatory} of 8 mandatory properties present"),
-            ));
-        }
-        Ok(p)
     }
 }

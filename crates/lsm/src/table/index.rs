@@ -8,7 +8,7 @@
 
 use super::format::{BlockHandle, Checked, Damage, get_varint, put_varint, u32_at};
 use crate::MAX_KEY_LEN;
-use crate::key::{Cmp, TRAILER_LEN};
+use crate::key::{Cmp, TRAILER_LEN, split_internal_key};
 use basalt_fs::Bytes;
 use std::cmp::Ordering;
 
@@ -95,7 +95,7 @@ impl IndexBlock {
         self.bytes.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn key_at(&self, i: usize) -> Checked<(&[u8], usize)> {
         let start = u32_at(&self.bytes, self.entries_end + i * 4) as usize;
         let entries = &self.bytes[..self.entries_end];
@@ -129,11 +129,28 @@ impl IndexBlock {
     /// The number of the first entry whose separator is at or after `target`; `len()` when there is none.
     #[inline]
     pub(super) fn seek(&self, cmp: &Cmp, target: &[u8]) -> Checked<usize> {
+        let (user, trailer) = split_internal_key(target);
+        // The order is chosen once, not once a probe.
+        match cmp {
+            Cmp::Bytewise => self.seek_by(trailer, |key| key.cmp(user)),
+            Cmp::Custom(c) => self.seek_by(trailer, |key| c.compare(key, user)),
+        }
+    }
+
+    #[inline]
+    fn seek_by(&self, trailer: u64, order: impl Fn(&[u8]) -> Ordering) -> Checked<usize> {
         let (mut lo, mut hi) = (0, self.n);
         while lo < hi {
-            let mid = lo + (hi - lo) / 2;
+            let mid = (lo + hi) / 2;
             let (key, _) = self.key_at(mid)?;
-            if cmp.internal(key, target) == Ordering::Less {
+            let (key_user, key_trailer) = split_internal_key(key);
+            let before = match order(key_user) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                // Of one user key, the larger trailer comes first.
+                Ordering::Equal => key_trailer > trailer,
+            };
+            if before {
                 lo = mid + 1;
             } else {
                 hi = mid;

@@ -2,16 +2,15 @@
 
 use super::block;
 use super::filter;
-use super::format::{
-    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, Properties, open_block,
-};
+use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block};
 use super::index::IndexBlock;
 use super::iter::TableIter;
+use super::properties::Properties;
 use super::{ReadPattern, TableMeta, TableVerified};
-use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer};
+use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
 use basalt_env::{CacheKey, CachePriority, Env};
-use basalt_fs::{Bytes, Error, File, Result};
+use basalt_fs::{Bytes, Error, File, ReadRequest, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -137,7 +136,92 @@ impl TableReader {
             return Ok(None);
         };
         let payload = self.block(BlockKind::Data, &handle, fill_cache)?;
-        let hit = block::get(&payload, &self.cmp, user_key, seq, hash)
+        self.found(&payload, &handle, user_key, seq, hash)
+    }
+
+    /// As [`TableReader::get`] for many keys, in their order; the data blocks that are in no cache are read as one batch, so that the
+    /// device works on all of them at once. Keys in ascending order read each block once; any order is right.
+    /// The first error is returned.
+    pub fn get_many(
+        &self,
+        user_keys: &[&[u8]],
+        seq: SeqNo,
+        fill_cache: bool,
+    ) -> Result<Vec<Option<Found>>> {
+        // Where each key's answer must be, if anywhere: its hash and the number of a wanted block.
+        let mut wanted: Vec<(BlockHandle, Option<Bytes>)> = Vec::new();
+        let mut places: Vec<Option<(Option<u64>, usize)>> = Vec::with_capacity(user_keys.len());
+        let mut target = Vec::new();
+        for key in user_keys {
+            let hash = self.bytewise.then(|| filter::key_hash(key));
+            if let Some(hash) = hash
+                && !self.filter_may_contain(hash, fill_cache)?
+            {
+                places.push(None);
+                continue;
+            }
+            target.clear();
+            encode_internal_key(&mut target, key, seek_trailer(seq));
+            let Some(handle) = self.find_block(&target, fill_cache)? else {
+                places.push(None);
+                continue;
+            };
+            if wanted.last().is_none_or(|(h, _)| *h != handle) {
+                let cached = self.env.cache().get(self.cache_key(&handle));
+                wanted.push((handle, cached));
+            }
+            places.push(Some((hash, wanted.len() - 1)));
+        }
+        let missing: Vec<usize> = (0..wanted.len())
+            .filter(|i| wanted[*i].1.is_none())
+            .collect();
+        if missing.len() == 1 {
+            let (handle, payload) = &mut wanted[missing[0]];
+            *payload = Some(self.block(BlockKind::Data, handle, fill_cache)?);
+        } else if !missing.is_empty() {
+            let requests = missing
+                .iter()
+                .map(|i| ReadRequest {
+                    file: self.file.clone(),
+                    offset: wanted[*i].0.offset,
+                    len: wanted[*i].0.disk_len(),
+                })
+                .collect();
+            let mut done = self.env.fs().submit_reads(requests);
+            while let Some((i, disk)) = done.next() {
+                let (handle, payload) = &mut wanted[missing[i]];
+                let opened = open_block(&self.path, self.file_id, BlockKind::Data, handle, disk?)?;
+                if fill_cache {
+                    self.keep(BlockKind::Data, handle, &opened);
+                }
+                *payload = Some(opened);
+            }
+        }
+        user_keys
+            .iter()
+            .zip(places)
+            .map(|(key, place)| {
+                let Some((hash, i)) = place else {
+                    return Ok(None);
+                };
+                let (handle, payload) = &wanted[i];
+                let payload = payload.as_ref().expect("every wanted block was read");
+                self.found(payload, handle, key, seq, hash)
+            })
+            .collect()
+    }
+
+    /// The answer that a data block has for a key.
+    #[inline]
+    fn found(
+        &self,
+        payload: &Bytes,
+        handle: &BlockHandle,
+        user_key: &[u8],
+        seq: SeqNo,
+        hash: Option<u64>,
+    ) -> Result<Option<Found>> {
+        let hit = block::get(payload, &self.cmp, user_key, seq, hash)
             .map_err(|d| d.at(&self.path, handle.offset))?;
         Ok(hit.map(|h| Found {
             seq: h.seq,
@@ -254,22 +338,30 @@ impl TableReader {
         }
         let payload = self.read_block(kind, handle)?;
         if fill_cache {
-            // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
-            let charge = if handle.raw != 0 {
-                payload.len() as u64
-            } else {
-                handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
-            };
-            let priority = if kind == BlockKind::Data {
-                CachePriority::Normal
-            } else {
-                CachePriority::High
-            };
-            self.env
-                .cache()
-                .insert(key, payload.clone(), charge as usize, priority);
+            self.keep(kind, handle, &payload);
         }
         Ok(payload)
+    }
+
+    /// Puts a payload as read into the cache.
+    fn keep(&self, kind: BlockKind, handle: &BlockHandle, payload: &Bytes) {
+        // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
+        let charge = if handle.raw != 0 {
+            payload.len() as u64
+        } else {
+            handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
+        };
+        let priority = if kind == BlockKind::Data {
+            CachePriority::Normal
+        } else {
+            CachePriority::High
+        };
+        self.env.cache().insert(
+            self.cache_key(handle),
+            payload.clone(),
+            charge as usize,
+            priority,
+        );
     }
 
     /// A block's payload from the file.
@@ -290,7 +382,7 @@ impl TableReader {
 
     /// Salvages: the metadata recomputed from whatever is readable. For `repair`, which has no manifest entry.
     ///
-    /// Header, footer, top-level index and properties must be whole; see [`super::salvage`] for tables that have lost them.
+    /// Header, footer, top-level index and properties must be whole: data blocks carry no length of their own.
     /// Index partitions and data blocks that are damaged are left out of the counts; size and digest are the file's.
     pub fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> Result<TableMeta> {
         super::verify::inspect(env, file, path, cmp)

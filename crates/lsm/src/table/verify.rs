@@ -2,10 +2,9 @@
 
 use super::block::BlockCursor;
 use super::filter;
-use super::format::{
-    BlockHandle, BlockKind, FOOTER_LEN, HEADER_LEN, Header, Properties, open_block,
-};
+use super::format::{BlockHandle, BlockKind, FOOTER_LEN, HEADER_LEN, Header, open_block};
 use super::index::IndexBlock;
+use super::properties::Properties;
 use super::reader::{TableReader, read_exact};
 use super::{TableMeta, TableVerified};
 use crate::key::{Cmp, Kind, MAX_SEQ, split_internal_key, trailer_seq, user_key};
@@ -160,7 +159,10 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         .collect::<Result<Vec<_>>>()?;
 
     let mut walk = Walk::new(&*table.file, path, table.size);
-    Header::decode(path, &walk.take(HEADER_LEN)?)?;
+    let header = Header::decode(path, &walk.take(HEADER_LEN)?)?;
+    if header.file_id != table.file_id {
+        return Err(bad(0, format!("file id is {:032x} by now", header.file_id)));
+    }
 
     let mut tally = Tally::new(table.file_id, table.size);
     let mut data_blocks = 0;
@@ -235,8 +237,9 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
             format!("data ends here, expected at {}", footer.data_end),
         ));
     }
-    let padding = walk.take((footer.filter_offset - footer.data_end) as usize)?;
-    if padding.len() >= filter::PAGE_BYTES || padding.iter().any(|b| *b != 0) {
+    let padding = footer.filter_offset - footer.data_end;
+    let is_zero = |b: &Bytes| b.iter().all(|b| *b == 0);
+    if padding >= filter::PAGE_BYTES as u64 || !is_zero(&walk.take(padding as usize)?) {
         return Err(bad(
             footer.data_end,
             "padding before the filter is not zeros up to the next page".into(),

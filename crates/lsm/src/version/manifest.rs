@@ -23,6 +23,11 @@ const CURRENT_TMP: &str = "CURRENT.tmp";
 const CURRENT_MAGIC: [u8; 8] = *b"BSLTCUR1";
 /// Bytes of `CURRENT`.
 pub const CURRENT_LEN: usize = 64;
+/// Bytes before the checksum: magic, manifest number, manifest id, store id, synced position, 4 reserved bytes.
+const CURRENT_CHECKED: usize = 8 + 8 + 16 + 16 + 8 + 4;
+const _: () = assert!(CURRENT_CHECKED + size_of::<u32>() == CURRENT_LEN);
+// One write unit holds it, so that it is never torn.
+const _: () = assert!(CURRENT_LEN <= 512);
 
 /// Feature bits that this version writes and understands: compatible, read-compatible, incompatible.
 pub const FEATURES: [u32; 3] = [0, 0, 0];
@@ -49,8 +54,8 @@ impl Current {
         b[16..32].copy_from_slice(&self.file_id.to_le_bytes());
         b[32..48].copy_from_slice(&self.store_id.to_le_bytes());
         b[48..56].copy_from_slice(&self.synced.to_le_bytes());
-        let crc = crc32c::crc32c(&b[..60]);
-        b[60..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c::crc32c(&b[..CURRENT_CHECKED]);
+        b[CURRENT_CHECKED..].copy_from_slice(&crc.to_le_bytes());
         b
     }
 
@@ -67,8 +72,8 @@ impl Current {
                 CURRENT_MAGIC
             )));
         }
-        let crc = u32::from_le_bytes(b[60..64].try_into().expect("4 bytes"));
-        let found = crc32c::crc32c(&b[..60]);
+        let crc = u32::from_le_bytes(b[CURRENT_CHECKED..CURRENT_LEN].try_into().expect("4 bytes"));
+        let found = crc32c::crc32c(&b[..CURRENT_CHECKED]);
         if crc != found {
             return Err(bad(format!("checksum is {found:08x}, expected {crc:08x}")));
         }
@@ -263,6 +268,11 @@ impl Manifest {
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.writer.end()
+    }
+
+    /// Notes that a fresh manifest may have taken this one's place: it takes no more edits.
+    pub fn doubt(&mut self) {
+        self.in_doubt = true;
     }
 
     /// True when an edit failed and a fresh manifest is needed.

@@ -88,6 +88,15 @@ impl TableStore {
         })
     }
 
+    fn note_open(&self, file: &Arc<TableFile>) {
+        let mut open = self.open.lock();
+        if open.len() == open.capacity() {
+            // Tables that are gone leave their place behind; dropped before it grows, the list stays in proportion.
+            open.retain(|t| t.strong_count() > 0);
+        }
+        open.push_back(Arc::downgrade(file));
+    }
+
     /// Closes idle readers, oldest first, until the budget holds again.
     fn close_idle(&self) {
         let budget = self.env.open_files();
@@ -156,7 +165,7 @@ impl TableFile {
             *slot = Some(reader.clone());
             reader
         };
-        self.store.open.lock().push_back(Arc::downgrade(self));
+        self.store.note_open(self);
         if self.store.env.open_files().opened() {
             self.store.close_idle();
         }

@@ -396,7 +396,8 @@ fn damage_in_the_synced_part_is_always_reported() {
         let (fs, path) = (disk(unit, 1), Path::new("1.log"));
         let (synced, all, acked) = small_log(&fs, path, unit);
         let good = fs.read_all(path).unwrap();
-        let mut extents = Vec::from([0..512u64]);
+        let mut extents = Vec::new();
+        extents.push(0..512u64);
         let mut reader = RecordReader::open(fs.open(path).unwrap(), path, FileKind::Log, Some(5))
             .unwrap()
             .unwrap();

@@ -89,6 +89,7 @@ impl Room {
             options: &self.options,
             now_ms: 50,
             oldest_snapshot: 0,
+            running: &[],
         });
         plan.expect("level 0 is due")
     }

@@ -56,6 +56,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         options,
         now_ms: 10_000_000,
         oldest_snapshot: MAX_SEQ,
+        running: &[],
     }
 }
 

@@ -67,6 +67,7 @@ impl Tree {
             options: &self.options,
             now_ms: self.now_ms,
             oldest_snapshot: self.snapshots.first().copied().unwrap_or(MAX_SEQ),
+            running: &[],
         }
     }
 

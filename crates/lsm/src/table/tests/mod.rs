@@ -41,7 +41,7 @@ impl Comparator for Reverse {
     }
     fn separator(&self, a: &[u8], b: &[u8]) -> Vec<u8> {
         // Sometimes outside its bounds: the builder must not believe it.
-        if a.len() % 2 == 0 {
+        if a.len().is_multiple_of(2) {
             b.to_vec()
         } else {
             a.to_vec()
@@ -369,6 +369,26 @@ fn tables_answer_as_their_model_does() {
             let seq = r.below(2 * entries.len() as u64);
             check_get(&t, &entries, &cmp, &random_key(&r, style), seq);
         }
+        let mut keys: Vec<Vec<u8>> = (0..50).map(|_| random_key(&r, style)).collect();
+        keys.extend(
+            entries
+                .iter()
+                .map(|(k, _)| split_internal_key(k).0.to_vec()),
+        );
+        if r.one_in(2) {
+            keys.sort_by(|a, b| cmp.user(a, b));
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+        let seq = r.below(2 * entries.len() as u64);
+        let many = t.get_many(&keys, seq, r.one_in(2)).expect("get_many");
+        for (key, found) in keys.iter().zip(many) {
+            let expected = model_get(&entries, &cmp, key, seq);
+            assert_eq!(found.is_some(), expected.is_some());
+            if let (Some(f), Some((k, v))) = (found, expected) {
+                assert_eq!(f.seq, trailer_seq(split_internal_key(k).1));
+                assert_eq!(&f.value[..], &v[..]);
+            }
+        }
         for pattern in [
             ReadPattern::Cached,
             ReadPattern::Uncached,
@@ -560,4 +580,61 @@ fn reserved_kinds_are_unsupported() {
         .add(&internal_key(b"k", pack_trailer(2, Kind::Merge)), b"v")
         .expect_err("reserved");
     assert_eq!(e.kind(), ErrorKind::Unsupported);
+}
+
+/// A device error ends the table: later calls repeat it, and nothing believes that the file is whole.
+#[test]
+fn a_failed_write_or_sync_fails_the_builder_for_good() {
+    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+    use basalt_fs::{OpKind, When};
+    let r = Random::from_seed(3);
+    let noise: Vec<u8> = (0..40_000).map(|_| r.next_u64() as u8).collect();
+    let large = vec![7; 3 << 20];
+    for (op, kind) in [
+        (OpKind::Append, FaultKind::Eio),
+        (OpKind::Append, FaultKind::Enospc),
+        (OpKind::Append, FaultKind::ShortWrite),
+        (OpKind::SyncAll, FaultKind::FailedSync),
+    ] {
+        let mut failed = 0;
+        for nth in 1..100 {
+            let fs = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+            let rule = fs.inject(Fault {
+                op: Some(op),
+                path: String::new(),
+                when: When::Nth(nth),
+                kind,
+            });
+            let env = Env::builder(fs.clone()).stepped().seed(1).build();
+            let path = Path::new("t");
+            let file = env.fs().create(path).expect("create");
+            let mut b = TableBuilder::new(
+                &env,
+                file,
+                path,
+                1,
+                options(Cmp::Bytewise),
+                IoPriority::High,
+            );
+            let mut first: Option<basalt_fs::Error> = None;
+            for i in 0..120u64 {
+                let key = internal_key(&i.to_be_bytes(), pack_trailer(i, Kind::Put));
+                let value = if i == 60 { &large } else { &noise };
+                match (b.add(&key, value), &first) {
+                    (Ok(()), None) => {}
+                    (Err(e), None) => first = Some(e),
+                    (Err(e), Some(f)) => assert_eq!(e.kind(), f.kind()),
+                    (Ok(()), Some(f)) => panic!("an entry was taken after {f}"),
+                }
+            }
+            let finished = b.finish();
+            if fs.seen(rule) < nth {
+                assert!(finished.is_ok());
+                break;
+            }
+            finished.expect_err("a table that could not be written");
+            failed += 1;
+        }
+        assert!((1..99).contains(&failed), "{failed} places failed");
+    }
 }

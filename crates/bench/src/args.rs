@@ -1,0 +1,259 @@
+//! What can be asked of a run.
+
+use crate::engine::EngineName;
+use clap::{Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Examples, for the end of the help.
+pub const AFTER_HELP: &str = "\
+Examples:
+  basalt-bench durable-put --threads 1,16
+  basalt-bench fill --keys 10000000 --key-size 32 --value-size 128 --compression none
+  basalt-bench read --keys 5000000 --cache 64M --threads 2 --seconds 30
+  basalt-bench mixed --read-percent 90 --seconds 60 --json > mixed.json
+  basalt-bench device
+
+Every run also measures the device itself: synced overwrites of the same padded size into written space, 1 MiB sequential
+writes, random 4 KiB reads. Compare the ratios; absolute rates of a shared machine drift by a third between runs.
+Data is made under --dir and removed afterwards. `basalt bench` is the same program.";
+
+/// A whole run.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// What is measured.
+    #[command(subcommand)]
+    pub workload: Workload,
+}
+
+/// What is measured.
+#[derive(Subcommand, Debug, Clone)]
+pub enum Workload {
+    /// Puts that are durable when they return, in slices between the device's own synced overwrites
+    DurablePut(Common),
+    /// Every key once, in random order; then waits for compactions
+    Fill(Common),
+    /// Random keys of a filled store again
+    Overwrite(Common),
+    /// Random gets from a filled, settled, reopened store
+    Read {
+        /// Flags of all workloads
+        #[command(flatten)]
+        common: Common,
+        /// Percent of gets that ask for a key that is not there
+        #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+        miss_percent: u8,
+    },
+    /// Seeks to random keys of a filled, settled, reopened store and reads on from there
+    Scan {
+        /// Flags of all workloads
+        #[command(flatten)]
+        common: Common,
+        /// Entries read after each seek
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        scan_len: u64,
+    },
+    /// Random gets and puts on a filled store
+    Mixed {
+        /// Flags of all workloads
+        #[command(flatten)]
+        common: Common,
+        /// Percent of operations that are gets
+        #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+        read_percent: u8,
+    },
+    /// The device alone, without any engine
+    Device(Common),
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// Block compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Compression {
+    /// As they are
+    None,
+    /// lz4
+    Lz4,
+    /// zstd
+    Zstd,
+}
+
+/// Flags of all workloads.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Common {
+    /// Where data is made; a directory inside it, removed afterwards
+    #[arg(long, value_name = "DIR", default_value = "./bench-data")]
+    pub dir: PathBuf,
+    /// Keep the data
+    #[arg(long)]
+    pub keep: bool,
+    /// The engine
+    #[arg(long, value_enum, default_value = "basalt")]
+    pub engine: EngineName,
+    /// Bytes of a key, at least 8
+    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_size)]
+    pub key_size: u64,
+    /// Bytes of a value [default: 1K for durable-put and device, 128 for the others]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub value_size: Option<u64>,
+    /// How many different keys
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub keys: u64,
+    /// Threads; a list runs once for each
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
+    pub threads: Vec<usize>,
+    /// How long, for all but fill
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    pub seconds: u64,
+    /// Stop after so many operations, if that is sooner
+    #[arg(long, value_name = "N")]
+    pub ops: Option<u64>,
+    /// Seed of keys, values and their order
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    /// How much smaller compression may make values: 0 not at all, 0.5 to a half
+    #[arg(long, value_name = "0..1", default_value_t = 0.5)]
+    pub compressible: f64,
+    /// The whole memory budget
+    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_size)]
+    pub memory: u64,
+    /// The block cache's part of it
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = parse_size)]
+    pub cache: u64,
+    /// Memtable bytes at which a flush begins
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    pub write_buffer: u64,
+    /// Background threads; 0 takes the engine's default
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub background_threads: usize,
+    /// Compression of data blocks
+    #[arg(long, value_enum, default_value = "none")]
+    pub compression: Compression,
+    /// Direct I/O, past the page cache
+    #[arg(long, value_enum, default_value = "on")]
+    pub direct: Switch,
+    /// Puts of fill, overwrite and mixed are durable when they return (durable-put's always are)
+    #[arg(long, value_enum, default_value = "off")]
+    pub sync: Switch,
+    /// Leave the device's own measure out
+    #[arg(long)]
+    pub no_device: bool,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Workload {
+    /// Flags of all workloads.
+    pub fn common(&self) -> &Common {
+        match self {
+            Workload::DurablePut(c)
+            | Workload::Fill(c)
+            | Workload::Overwrite(c)
+            | Workload::Device(c) => c,
+            Workload::Read { common, .. }
+            | Workload::Scan { common, .. }
+            | Workload::Mixed { common, .. } => common,
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn value_size(&self) -> u64 {
+        let usual = match self {
+            Workload::DurablePut(_) | Workload::Device(_) => 1024,
+            _ => 128,
+        };
+        self.common().value_size.unwrap_or(usual)
+    }
+
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Workload::DurablePut(_) => "durable-put",
+            Workload::Fill(_) => "fill",
+            Workload::Overwrite(_) => "overwrite",
+            Workload::Read { .. } => "read",
+            Workload::Scan { .. } => "scan",
+            Workload::Mixed { .. } => "mixed",
+            Workload::Device(_) => "device",
+        }
+    }
+}
+
+impl Common {
+    /// Says what is wrong with the flags together.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(8..=basalt::lsm::MAX_KEY_LEN as u64).contains(&self.key_size) {
+            return Err(format!(
+                "--key-size is {}; it is from 8 to {}",
+                self.key_size,
+                basalt::lsm::MAX_KEY_LEN
+            ));
+        }
+        if let Some(n) = self
+            .value_size
+            .filter(|&n| n > basalt::lsm::MAX_VALUE_LEN as u64)
+        {
+            return Err(format!(
+                "--value-size is {n}; it is at most {}",
+                basalt::lsm::MAX_VALUE_LEN
+            ));
+        }
+        if self.keys == 0 || self.threads.is_empty() || self.threads.contains(&0) {
+            return Err("--keys and --threads are at least 1".into());
+        }
+        if self.threads.iter().any(|&t| t > 1024) {
+            return Err("--threads is at most 1024".into());
+        }
+        if !(0.0..=1.0).contains(&self.compressible) {
+            return Err(format!(
+                "--compressible is {}; it is from 0 to 1",
+                self.compressible
+            ));
+        }
+        if self.cache > self.memory {
+            return Err("--cache is more than --memory, of which it is a part".into());
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the same).
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M or 1G");
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+    let shift = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("4K"), Ok(4096));
+        assert_eq!(parse_size("64MiB"), Ok(64 << 20));
+        assert_eq!(parse_size("2g"), Ok(2 << 30));
+        for bad in ["", "K", "4X", "-1", "99999999999G", "1.5M"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,621 @@
+//! What is run: each workload on a store of its own, beside the device's own measure.
+//!
+//! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it (the others), because
+//! a shared disk changes its mind within seconds.
+
+use crate::Stop;
+use crate::args::{Common, Switch, Workload};
+use crate::counters::{Counters, Counts, peak_rss, reset_peak_rss};
+use crate::data::Data;
+use crate::device::{Device, Measured, RANDOM_READ, SEQUENTIAL};
+use crate::engine::{self, Engine, host_directory, remove_tree};
+use crate::machine;
+use crate::report::{Report, Row, Yardstick, round};
+use basalt::env::{Clock, Random};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Bytes of the file that the device is measured on.
+const DEVICE_FILE: u64 = 256 << 20;
+/// A slice of `durable-put`, and of the device beside it.
+const SLICE: Duration = Duration::from_millis(500);
+/// How long the device is measured before and after the other workloads.
+const BESIDE: Duration = Duration::from_secs(1);
+
+/// Runs a workload once for each number of threads.
+pub fn run(workload: &Workload) -> Result<Report, Stop> {
+    let common = workload.common();
+    common.validate().map_err(Stop::new)?;
+    let fs = host_directory(&common.dir, common.direct)?;
+    let name = format!("run-{}", rustix::process::getpid().as_raw_nonzero());
+    let mut bench = Bench {
+        workload,
+        common,
+        data: Data::new(
+            common.seed,
+            common.keys,
+            common.key_size as usize,
+            workload.value_size() as usize,
+            common.compressible,
+        ),
+        clock: Clock::system(),
+        counters: Counters::new(&common.dir),
+        name: name.clone(),
+        device: None,
+    };
+    let mut report = Report {
+        machine: machine::describe(&common.dir),
+        config: config(workload, &fs.info()),
+        rows: Vec::new(),
+        targets: Vec::new(),
+    };
+    let ended = bench.rows(&mut report);
+    drop(bench);
+    if !common.keep {
+        let path = Path::new(&name);
+        if fs.exists(path)? {
+            remove_tree(fs.as_ref(), path)?;
+        }
+        // Only when it is empty: what somebody else put there stays.
+        let _ = rustix::fs::rmdir(&common.dir);
+    }
+    ended?;
+    if let Workload::DurablePut(_) = workload {
+        durable_targets(&mut report);
+    }
+    Ok(report)
+}
+
+/// The targets that the README names, where the run has what they need.
+fn durable_targets(report: &mut Report) {
+    let one = report.rows.iter().find(|r| r.threads == 1);
+    let Some(one) = one else { return };
+    let rate = one.measured.rate();
+    let mut targets = Vec::new();
+    if let Some(ratio) = one.device_ratio() {
+        targets.push((
+            "durable puts of one thread / the device's synced overwrites".to_string(),
+            ratio,
+            0.8,
+        ));
+    }
+    if let Some(many) = report.rows.iter().find(|r| r.threads == 16)
+        && rate > 0.0
+    {
+        targets.push((
+            "durable puts of 16 threads / of one".to_string(),
+            many.measured.rate() / rate,
+            4.0,
+        ));
+    }
+    report.targets = targets;
+}
+
+fn config(workload: &Workload, fs: &basalt::fs::FsInfo) -> Value {
+    let c = workload.common();
+    let on = |s: Switch| s == Switch::On;
+    let mut config = json!({
+        "workload": workload.name(), "version": env!("CARGO_PKG_VERSION"), "filesystem": fs.description,
+        "write_unit": fs.write_unit, "read_backend": fs.read_backend, "direct": fs.direct,
+        "direct_asked": on(c.direct), "dir": c.dir.display().to_string(), "key_size": c.key_size,
+        "value_size": workload.value_size(), "keys": c.keys, "threads": c.threads, "seconds": c.seconds, "ops": c.ops,
+        "seed": c.seed, "compressible": c.compressible, "memory_bytes": c.memory, "cache_bytes": c.cache,
+        "write_buffer_bytes": c.write_buffer, "background_threads": c.background_threads,
+        "compression": format!("{:?}", c.compression).to_lowercase(),
+        "sync": on(c.sync) || matches!(workload, Workload::DurablePut(_)),
+        "debug_build": cfg!(debug_assertions),
+    });
+    let more = match workload {
+        Workload::Read { miss_percent, .. } => Some(("miss_percent", json!(miss_percent))),
+        Workload::Scan { scan_len, .. } => Some(("scan_len", json!(scan_len))),
+        Workload::Mixed { read_percent, .. } => Some(("read_percent", json!(read_percent))),
+        _ => None,
+    };
+    if let Some((name, value)) = more {
+        config[name] = value;
+    }
+    config
+}
+
+struct Bench<'a> {
+    workload: &'a Workload,
+    common: &'a Common,
+    data: Data,
+    clock: Clock,
+    counters: Counters,
+    name: String,
+    device: Option<Device>,
+}
+
+/// One thread of a workload.
+struct Worker {
+    random: Random,
+    data: Data,
+    engine: Arc<dyn Engine>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    tally: Tally,
+}
+
+/// What a thread did besides its operations.
+#[derive(Default, Clone, Copy)]
+struct Tally {
+    read_bytes: u64,
+    write_bytes: u64,
+    puts: u64,
+    found: u64,
+    entries: u64,
+}
+
+impl Worker {
+    fn put(&mut self, n: u64, durable: bool) -> Result<(), Stop> {
+        self.data.key(n, &mut self.key);
+        let version = self.random.next_u64();
+        self.data.value(n, version, &mut self.value);
+        self.engine.put(&self.key, &self.value, durable)?;
+        self.tally.write_bytes += (self.key.len() + self.value.len()) as u64;
+        self.tally.puts += 1;
+        Ok(())
+    }
+
+    fn get(&mut self, n: u64) -> Result<(), Stop> {
+        self.data.key(n, &mut self.key);
+        let (data, mut right, mut len) = (&self.data, true, 0);
+        let found = self.engine.get(&self.key, &mut |value| {
+            right = data.is_value_of(n, value);
+            len = value.len();
+        })?;
+        if !right || found != (n < data.keys()) {
+            return Err(Stop::new(format!(
+                "key number {n} has {}: this is a bug, keep the data with --keep and report it with --seed {}",
+                if found { "a wrong value" } else { "no value" },
+                data.seed()
+            )));
+        }
+        self.tally.found += u64::from(found);
+        self.tally.read_bytes += (self.key.len() + len) as u64;
+        Ok(())
+    }
+
+    fn scan(&mut self, n: u64, limit: u64) -> Result<(), Stop> {
+        self.data.key(n, &mut self.key);
+        let mut bytes = 0;
+        let seen = self.engine.scan(&self.key, limit, &mut |key, value| {
+            bytes += (key.len() + value.len()) as u64
+        })?;
+        let there = limit.min(self.data.keys() - n);
+        if seen != there {
+            return Err(Stop::new(format!(
+                "a scan from key number {n} saw {seen} entries of {there}: this is a bug, keep the data with --keep and report it"
+            )));
+        }
+        self.tally.entries += seen;
+        self.tally.read_bytes += bytes;
+        Ok(())
+    }
+}
+
+/// What one operation does; the number is how many operations of the whole workload came before it.
+type Operation = dyn Fn(&mut Worker, u64) -> Result<(), Stop> + Send + Sync;
+
+/// When a workload ends.
+#[derive(Clone, Copy)]
+struct Until {
+    time: Option<Duration>,
+    ops: u64,
+}
+
+impl Bench<'_> {
+    fn rows(&mut self, report: &mut Report) -> Result<(), Stop> {
+        let wants_device = !self.common.no_device || matches!(self.workload, Workload::Device(_));
+        if wants_device {
+            self.device = Some(Device::new(
+                &self.common.dir,
+                DEVICE_FILE,
+                self.common.direct == Switch::On,
+                self.common.seed,
+                self.clock.clone(),
+            )?);
+        }
+        for &threads in &self.common.threads.clone() {
+            match self.workload {
+                Workload::Device(_) => self.device_rows(threads, report)?,
+                Workload::DurablePut(_) => {
+                    let row = self.durable_put(threads)?;
+                    report.rows.push(row);
+                }
+                _ => {
+                    let row = self.one(threads)?;
+                    report.rows.push(row);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Arc<dyn Engine>, Stop> {
+        Ok(Arc::from(engine::open(
+            &self.common.dir,
+            &self.name,
+            self.common,
+        )?))
+    }
+
+    /// Closes the store and leaves nothing of it, unless it is to be kept.
+    fn close(&self, engine: Arc<dyn Engine>) -> Result<(), Stop> {
+        engine.close()?;
+        drop(engine);
+        if !self.common.keep {
+            let fs = host_directory(&self.common.dir, self.common.direct)?;
+            remove_tree(fs.as_ref(), Path::new(&self.name))?;
+        }
+        Ok(())
+    }
+
+    /// Runs `op` on `threads` threads; operations are numbered over all of them.
+    fn operate(
+        &self,
+        engine: &Arc<dyn Engine>,
+        threads: usize,
+        until: Until,
+        salt: u64,
+        op: Arc<Operation>,
+    ) -> Result<(Measured, Tally), Stop> {
+        let next = Arc::new(AtomicU64::new(0));
+        let mut running = Vec::with_capacity(threads);
+        let start = self.clock.now();
+        for t in 0..threads as u64 {
+            let (clock, op, next) = (self.clock.clone(), op.clone(), next.clone());
+            let mut worker = Worker {
+                random: Random::from_seed(self.common.seed ^ (salt << 32) ^ (t << 20)),
+                data: self.data.clone(),
+                engine: engine.clone(),
+                key: Vec::new(),
+                value: Vec::new(),
+                tally: Tally::default(),
+            };
+            let (send, receive) = std::sync::mpsc::channel();
+            let thread = basalt::env::thread::spawn("bench-worker", move || {
+                let mut m = Measured::default();
+                let mut last = clock.now();
+                let ended = loop {
+                    if until.time.is_some_and(|time| last - start >= time) {
+                        break Ok(());
+                    }
+                    let n = next.fetch_add(1, Relaxed);
+                    if n >= until.ops {
+                        break Ok(());
+                    }
+                    if let Err(e) = op(&mut worker, n) {
+                        break Err(e);
+                    }
+                    let now = clock.now();
+                    m.latency.record((now - last).as_nanos() as u64);
+                    m.ops += 1;
+                    last = now;
+                };
+                m.time = last - start;
+                let tally = worker.tally;
+                drop(worker);
+                let _ = send.send(ended.map(|()| (m, tally)));
+            });
+            let thread = thread.map_err(|e| {
+                Stop::new(format!(
+                    "cannot start a thread: {e}; ask for fewer --threads"
+                ))
+            })?;
+            running.push((thread, receive));
+        }
+        let mut all = (Measured::default(), Tally::default());
+        let (mut longest, mut failed) = (Duration::ZERO, None);
+        for (thread, receive) in running {
+            let ended = receive
+                .recv()
+                .unwrap_or_else(|_| Err(Stop::new("a thread of the workload panicked")));
+            let _ = thread.join();
+            match ended {
+                Err(e) => failed = failed.or(Some(e)),
+                Ok((m, t)) => {
+                    longest = longest.max(m.time);
+                    all.0.add(&m);
+                    all.1.read_bytes += t.read_bytes;
+                    all.1.write_bytes += t.write_bytes;
+                    all.1.puts += t.puts;
+                    all.1.found += t.found;
+                    all.1.entries += t.entries;
+                }
+            }
+        }
+        all.0.time = longest;
+        failed.map_or(Ok(all), Err)
+    }
+
+    fn durable_put(&mut self, threads: usize) -> Result<Row, Stop> {
+        let engine = self.open()?;
+        let padded =
+            engine.durable_put_bytes(self.common.key_size as usize, self.data.value_size());
+        let op: Arc<Operation> = Arc::new(|w: &mut Worker, _| {
+            let n = w.random.below(w.data.keys());
+            w.put(n, true)
+        });
+        // The first log's space is written before it is used: that is the engine's start, not its pace.
+        let warm = Until {
+            time: Some(SLICE / 2),
+            ops: u64::MAX,
+        };
+        self.operate(&engine, threads, warm, 999, op.clone())?;
+        reset_peak_rss();
+        let (mut all, mut tally, mut device) =
+            (Measured::default(), Tally::default(), Measured::default());
+        let mut counts = Counts::zero();
+        let limit = self.common.ops.unwrap_or(u64::MAX);
+        let mut slice = 0;
+        while all.time < Duration::from_secs(self.common.seconds) && all.ops < limit {
+            if let Some(d) = &mut self.device {
+                device.add(&d.synced_overwrites(padded, SLICE / 2)?);
+            }
+            let until = Until {
+                time: Some(SLICE),
+                ops: limit - all.ops,
+            };
+            slice += 1;
+            let before = self.counters.read(engine.accounting());
+            let (m, t) = self.operate(&engine, threads, until, slice, op.clone())?;
+            counts = counts.plus(&self.counters.read(engine.accounting()).since(&before));
+            if m.ops == 0 {
+                return Err(Stop::new(
+                    "no put was done in half a second; the device may be stuck",
+                ));
+            }
+            all.add(&m);
+            tally.write_bytes += t.write_bytes;
+            if let Some(d) = &mut self.device {
+                device.add(&d.synced_overwrites(padded, SLICE / 2)?);
+            }
+        }
+        let mut more = Map::new();
+        more.insert("padded_bytes".into(), json!(padded));
+        more.insert(
+            "puts_per_sync".into(),
+            json!(round(all.ops as f64 / counts.fs.syncs.max(1) as f64)),
+        );
+        let row = Row {
+            workload: self.workload.name().into(),
+            engine: engine.name(),
+            threads,
+            user_bytes: tally.write_bytes,
+            counts: Some(counts),
+            space_amp: None,
+            peak_rss: peak_rss(),
+            device: (device.ops > 0).then(|| Yardstick {
+                what: "synced overwrites into written space",
+                engine_rate: device.rate(),
+                measured: device,
+            }),
+            measured: all,
+            more,
+        };
+        self.close(engine)?;
+        Ok(row)
+    }
+
+    /// Puts every key once, in random order.
+    fn fill(&self, engine: &Arc<dyn Engine>, threads: usize) -> Result<(Measured, Tally), Stop> {
+        let durable = self.common.sync == Switch::On;
+        let until = Until {
+            time: None,
+            ops: self.data.keys(),
+        };
+        let op = Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), durable));
+        self.operate(engine, threads, until, 1, op)
+    }
+
+    /// All workloads but `durable-put` and `device`.
+    fn one(&mut self, threads: usize) -> Result<Row, Stop> {
+        let mut engine = self.open()?;
+        let durable = self.common.sync == Switch::On;
+        let mut more = Map::new();
+        let is_fill = matches!(self.workload, Workload::Fill(_));
+        if !is_fill {
+            // Filling is not measured and not synced put by put, whatever the measured part does.
+            self.fill_quickly(&engine)?;
+            engine.settle()?;
+        }
+        if matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. }) {
+            engine.close()?;
+            drop(engine);
+            engine = self.open()?;
+        }
+        let writes = !matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. });
+        let mut device = self.beside(writes, threads)?;
+        reset_peak_rss();
+        let before = self.counters.read(engine.accounting());
+        let until = Until {
+            time: Some(Duration::from_secs(self.common.seconds)),
+            ops: self.common.ops.unwrap_or(u64::MAX),
+        };
+        let op: Arc<Operation> = match self.workload {
+            Workload::Fill(_)
+            | Workload::Overwrite(_)
+            | Workload::DurablePut(_)
+            | Workload::Device(_) => Arc::new(move |w: &mut Worker, _| {
+                let n = w.random.below(w.data.keys());
+                w.put(n, durable)
+            }),
+            Workload::Read { miss_percent, .. } => {
+                let miss = u64::from(*miss_percent);
+                Arc::new(move |w: &mut Worker, _| {
+                    let n = w.random.below(w.data.keys());
+                    let absent = miss > 0 && w.random.below(100) < miss;
+                    w.get(if absent { n + w.data.keys() } else { n })
+                })
+            }
+            Workload::Scan { scan_len, .. } => {
+                let len = *scan_len;
+                Arc::new(move |w: &mut Worker, _| {
+                    let n = w.random.below(w.data.keys());
+                    w.scan(n, len)
+                })
+            }
+            Workload::Mixed { read_percent, .. } => {
+                let read = u64::from(*read_percent);
+                Arc::new(move |w: &mut Worker, _| {
+                    let n = w.random.below(w.data.keys());
+                    if w.random.below(100) < read {
+                        w.get(n)
+                    } else {
+                        w.put(n, durable)
+                    }
+                })
+            }
+        };
+        let (measured, tally) = if is_fill {
+            self.fill(&engine, threads)?
+        } else {
+            self.operate(&engine, threads, until, 2, op)?
+        };
+        if writes {
+            // What the puts still owe in compactions is part of their device bytes.
+            let start = self.clock.now();
+            engine.settle()?;
+            more.insert(
+                "settle_seconds".into(),
+                json!(round((self.clock.now() - start).as_secs_f64())),
+            );
+        }
+        let counts = self.counters.read(engine.accounting()).since(&before);
+        let rss = peak_rss();
+        let after = self.beside(writes, threads)?;
+        if let (Some(d), Some(after)) = (&mut device, &after) {
+            d.add(after);
+        }
+        let live = self.data.keys() * self.data.entry_bytes();
+        let disk = engine.disk_bytes()?;
+        more.insert("log_space_bytes".into(), json!(engine.log_bytes()));
+        match self.workload {
+            Workload::Read { .. } => {
+                more.insert("found".into(), json!(tally.found));
+            }
+            Workload::Scan { .. } => {
+                more.insert("entries".into(), json!(tally.entries));
+            }
+            Workload::Mixed { .. } => {
+                more.insert("puts".into(), json!(tally.puts));
+                more.insert("user_write_bytes".into(), json!(tally.write_bytes));
+            }
+            _ => {}
+        }
+        if !writes {
+            more.insert("puts".into(), json!(0));
+        }
+        let yardstick = device.filter(|d| d.ops > 0).map(|d| {
+            if writes {
+                // The rate at which the device alone could take the user's bytes once.
+                let per_op = tally.write_bytes as f64 / measured.ops.max(1) as f64;
+                Yardstick {
+                    what: "sequential writes of 1 MiB",
+                    engine_rate: d.rate() * SEQUENTIAL as f64 / per_op.max(1.0),
+                    measured: d,
+                }
+            } else {
+                Yardstick {
+                    what: "random reads of 4 KiB by as many threads",
+                    engine_rate: d.rate(),
+                    measured: d,
+                }
+            }
+        });
+        let row = Row {
+            workload: self.workload.name().into(),
+            engine: engine.name(),
+            threads,
+            user_bytes: tally.write_bytes + tally.read_bytes,
+            counts: Some(counts),
+            space_amp: Some(disk as f64 / live.max(1) as f64),
+            peak_rss: rss,
+            device: yardstick,
+            measured,
+            more,
+        };
+        self.close(engine)?;
+        Ok(row)
+    }
+
+    fn fill_quickly(&self, engine: &Arc<dyn Engine>) -> Result<(), Stop> {
+        let until = Until {
+            time: None,
+            ops: self.data.keys(),
+        };
+        let op = Arc::new(|w: &mut Worker, n| w.put(w.data.shuffled(n), false));
+        self.operate(engine, 2, until, 1, op).map(|_| ())
+    }
+
+    /// The device's own rate of what a workload is limited by.
+    fn beside(&mut self, writes: bool, threads: usize) -> Result<Option<Measured>, Stop> {
+        let Some(device) = &mut self.device else {
+            return Ok(None);
+        };
+        if writes {
+            device.sequential_writes(BESIDE).map(Some)
+        } else {
+            device.random_reads(threads, BESIDE).map(Some)
+        }
+    }
+
+    fn device_rows(&mut self, threads: usize, report: &mut Report) -> Result<(), Stop> {
+        let time = Duration::from_secs(self.common.seconds.max(1)) / 3;
+        let value = self.workload.value_size() as usize;
+        // The sector size is what padding is made to; what the engine adds to a value is one more of them at most.
+        let padded = (value + self.common.key_size as usize).next_multiple_of(512);
+        let counters = self.counters.clone();
+        let Some(device) = &mut self.device else {
+            return Ok(());
+        };
+        let mut row =
+            |what: &str,
+             len: usize,
+             threads: usize,
+             run: &mut dyn FnMut(&mut Device) -> Result<Measured, Stop>| {
+                let before = counters.read(basalt::fs::FsStats::default());
+                let measured = run(device)?;
+                let mut counts = counters.read(basalt::fs::FsStats::default()).since(&before);
+                let bytes = measured.ops * len as u64;
+                if what == "random-read" {
+                    (counts.fs.bytes_read, counts.fs.reads) = (bytes, measured.ops);
+                } else {
+                    (counts.fs.bytes_written, counts.fs.writes) = (bytes, measured.ops);
+                }
+                let mut more = Map::new();
+                more.insert("bytes_per_op".into(), json!(len));
+                more.insert("direct".into(), json!(device.direct));
+                if what == "random-read" {
+                    more.insert("puts".into(), json!(0));
+                }
+                report.rows.push(Row {
+                    workload: what.into(),
+                    engine: "device".into(),
+                    threads,
+                    user_bytes: bytes,
+                    counts: Some(counts),
+                    space_amp: None,
+                    peak_rss: peak_rss(),
+                    device: None,
+                    measured,
+                    more,
+                });
+                Ok::<(), Stop>(())
+            };
+        row("synced-overwrite", padded, 1, &mut |d| {
+            d.synced_overwrites(padded, time)
+        })?;
+        row("sequential-write", SEQUENTIAL, 1, &mut |d| {
+            d.sequential_writes(time)
+        })?;
+        row("random-read", RANDOM_READ, threads, &mut |d| {
+            d.random_reads(threads, time)
+        })
+    }
+}

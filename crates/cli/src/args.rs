@@ -1,0 +1,335 @@
+//! What can be typed: commands, flags and the help that teaches them.
+
+use crate::record::Format;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+A minute's tour:
+  basalt serve                          a Redis-compatible server, data in ./basalt-data
+  redis-cli set greeting hello          any Redis client works
+  (stop the server; a store has one owner at a time)
+  basalt get greeting                   the same data, without a server
+  basalt load --files ./photos          a whole folder: key = relative path
+  basalt export --files ./copy          and back
+  basalt check                          reads and verifies every byte
+
+Keys and values are those of Redis strings: what a client SETs, `basalt get` reads, and the other way round.
+
+Exit codes: 0 done; 1 the answer is no (key absent, damage found, keys that could not be exported);
+2 not done (wrong arguments, no store there, store in use, a read or write failed).";
+
+/// Basalt: a durable key-value store. Serves Redis clients, and works on its files directly.
+#[derive(Parser)]
+#[command(name = "basalt", version, after_help = AFTER_HELP, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Serve Redis clients until SIGTERM or Ctrl-C
+    Serve(Serve),
+    /// Set one key
+    Put(Put),
+    /// Print the value of one key
+    Get(Get),
+    /// Remove keys
+    Del(Del),
+    /// Print keys and values in order
+    Scan(Scan),
+    /// Read entries or a whole folder into the store
+    Load(Load),
+    /// Write entries or a whole folder out of the store
+    Export(Export),
+    /// Show the tree's shape, amplification, cache and memory
+    Stats(Stats),
+    /// Verify every byte of a closed store
+    Check(Check),
+    /// Salvage a damaged, closed store and say exactly what is lost
+    Repair(Repair),
+    /// Measure the engine, and the device under it in the same run
+    #[command(after_help = basalt_bench::AFTER_HELP)]
+    Bench(basalt_bench::Args),
+}
+
+#[derive(Args)]
+pub struct Store {
+    /// The store's directory
+    #[arg(long, value_name = "DIR", default_value = "./basalt-data")]
+    pub dir: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Which {
+    #[command(flatten)]
+    pub store: Store,
+    /// Work on this column family, keys and values as they are stored, instead of the keys that Redis clients see
+    #[arg(long, value_name = "NAME")]
+    pub family: Option<String>,
+}
+
+/// When the server acknowledges a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sync {
+    /// When it survives a power cut; concurrent and pipelined writes share a sync
+    Always,
+    /// At once; synced every second, so a power cut may take the last second
+    Everysec,
+    /// At once; synced when the store sees fit. Survives kill -9, not a power cut
+    Never,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt serve
+  basalt serve --dir /srv/db --listen 127.0.0.1:7000 --sync everysec
+  redis-cli set greeting hello; redis-cli get greeting
+  redis-benchmark -t set,get -n 100000 -P 16
+
+SIGTERM and Ctrl-C finish what was accepted, close the store and exit 0. Without --listen only this machine can connect.")]
+pub struct Serve {
+    #[command(flatten)]
+    pub store: Store,
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
+    pub listen: String,
+    /// When a write is acknowledged
+    #[arg(long, value_enum, default_value = "always")]
+    pub sync: Sync,
+    /// Allow an address that other machines reach, although there is no password yet
+    #[arg(long)]
+    pub unprotected: bool,
+    /// The whole memory budget: memtables, cache, clients
+    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = basalt_bench::args::parse_size)]
+    pub memory: u64,
+    /// The block cache's part of it
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = basalt_bench::args::parse_size)]
+    pub cache: u64,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt put greeting hello
+  basalt put logo --value-file logo.png
+  date | basalt put now
+  basalt put session abc --expire-in 3600
+
+The write survives a power cut when the command returns. An expiry the key had is removed, as Redis SET does.")]
+pub struct Put {
+    #[command(flatten)]
+    pub which: Which,
+    /// The key
+    pub key: OsString,
+    /// The value; without it, or as -, it is read from standard input
+    pub value: Option<OsString>,
+    /// Read the value from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub value_file: Option<PathBuf>,
+    /// Seconds until the key is gone by itself
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
+    pub expire_in: Option<u64>,
+    /// Key and value on the command line use the escapes that `scan` prints: \t \n \r \\ \xNN
+    #[arg(short, long)]
+    pub escaped: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt get greeting
+  basalt get logo > logo.png
+  basalt get missing || echo absent
+
+The value's bytes go to standard output as they are (on a terminal a line end follows). Exit code 1 when the key is absent.")]
+pub struct Get {
+    #[command(flatten)]
+    pub which: Which,
+    /// The key
+    pub key: OsString,
+    /// The key uses the escapes that `scan` prints
+    #[arg(short, long)]
+    pub escaped: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt del greeting
+  basalt del a b c
+  basalt del -e 'bin\\x00ary'
+
+Prints how many were there. Exit code 1 when none was.")]
+pub struct Del {
+    #[command(flatten)]
+    pub which: Which,
+    /// The keys
+    #[arg(required = true, value_name = "KEY")]
+    pub keys: Vec<OsString>,
+    /// Keys use the escapes that `scan` prints
+    #[arg(short, long)]
+    pub escaped: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt scan --limit 20
+  basalt scan --prefix user: --keys-only
+  basalt scan --from a --to b --reverse
+  basalt scan --json | jq -r .key
+
+Each entry is one line, key, tab, value, in the byte order of the keys; what is not printable is escaped (\\t \\n \\r \\\\ \\xNN).
+`basalt load --format tsv` reads it back. --json prints the JSON lines that `basalt load` reads by default.")]
+pub struct Scan {
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub range: Range,
+    /// Stop after so many entries
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// From the last key to the first
+    #[arg(long)]
+    pub reverse: bool,
+    /// Leave the values out
+    #[arg(long)]
+    pub keys_only: bool,
+    /// JSON lines instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Range {
+    /// Only keys that begin with this
+    #[arg(long, value_name = "KEY")]
+    pub prefix: Option<OsString>,
+    /// First key, inclusive
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// Last key, exclusive
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// --prefix, --from and --to use the escapes that `scan` prints
+    #[arg(short, long)]
+    pub escaped: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt load entries.jsonl
+  zcat big.tsv.gz | basalt load --format tsv
+  basalt load --files ./site --prefix site/
+
+Formats:
+  jsonl   one object a line: {\"key\": \"k\", \"value\": \"v\"}; for bytes that are not UTF-8 \"key_b64\" and \"value_b64\";
+          optional \"expire_at_ms\", the wall time in ms since 1970 at which the entry ends
+  tsv     key, tab, value, optionally tab and expire_at_ms; escapes \\t \\n \\r \\\\ \\xNN
+  --files a folder: key = relative path with / between names, value = content. Names are raw bytes. Mode, owner
+          and times are not kept, nor are empty directories; symbolic links and special files are left out and counted
+
+Entries replace what the store has under their keys. The last line says how many are durable: only then does a power cut
+take none of them. A load that was interrupted is simply run again.")]
+pub struct Load {
+    #[command(flatten)]
+    pub which: Which,
+    /// The file to read; - or nothing is standard input
+    #[arg(value_name = "FILE", conflicts_with = "files")]
+    pub input: Option<PathBuf>,
+    /// Read a whole folder
+    #[arg(long, value_name = "DIR")]
+    pub files: Option<PathBuf>,
+    /// Format of the input; otherwise its name's ending says (.jsonl .json .ndjson .tsv .txt), or jsonl
+    #[arg(long, value_enum, conflicts_with = "files")]
+    pub format: Option<Format>,
+    /// Put this before every key
+    #[arg(long, value_name = "KEY")]
+    pub prefix: Option<OsString>,
+    /// Leave out lines and files that cannot be stored, and say so, instead of stopping there
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// With --files: read what symbolic links lead to, also outside the folder
+    #[arg(long, requires = "files")]
+    pub follow_symlinks: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt export > entries.jsonl
+  basalt export --format tsv --output entries.tsv
+  basalt export --files ./copy --prefix site/
+
+--files writes every key as a file under DIR, and nowhere else: keys that are no relative path (empty, absolute, with . or ..
+or a zero byte in them) are refused, named, and counted, and the exit code is 1. DIR must be empty or missing, or
+--overwrite given. Files get the time and mode of any new file; an expiry cannot be kept in a file, and is counted.")]
+pub struct Export {
+    #[command(flatten)]
+    pub which: Which,
+    /// Write a folder: one file a key
+    #[arg(long, value_name = "DIR")]
+    pub files: Option<PathBuf>,
+    /// Format of the output; otherwise the name of --output says, or jsonl
+    #[arg(long, value_enum, conflicts_with = "files")]
+    pub format: Option<Format>,
+    /// The file to write, whole or not at all; - or nothing is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    pub output: Option<PathBuf>,
+    /// Only keys that begin with this; with --files it is taken off the names
+    #[arg(long, value_name = "KEY")]
+    pub prefix: Option<OsString>,
+    /// With --files: DIR may hold files; those with a key's name are replaced
+    #[arg(long, requires = "files")]
+    pub overwrite: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt stats
+  basalt stats --json | jq .families
+
+Works on a closed store: opens it, recovering it if it was not closed, and closes it again. For a running server ask
+`redis-cli INFO`.")]
+pub struct Stats {
+    #[command(flatten)]
+    pub store: Store,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Exit codes: 0 the store is sound; 1 damage was found, and where is printed; 2 it could not be checked.
+
+Changes nothing. A torn end of a log is normal after a crash: the next open cuts it, and it is no damage.")]
+pub struct Check {
+    #[command(flatten)]
+    pub store: Store,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Make a copy of the directory first if you can. Damaged files are moved aside inside the store, never deleted.
+
+Exit codes: 0 nothing is lost; 1 something is lost, and what is printed; 2 it could not be repaired.")]
+pub struct Repair {
+    #[command(flatten)]
+    pub store: Store,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,150 @@
+//! `check` and `repair`: is the store sound, and what can be saved when it is not.
+
+use crate::args;
+use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
+use crate::point::say;
+use crate::progress::{self, human_bytes};
+use crate::store::{environment, must_exist};
+use basalt::{Db, Options};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::fmt::Write;
+use std::io::{BufRead, IsTerminal};
+
+/// A bar that a walk over the store moves.
+fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
+    |done, total| {
+        if bar.length() != Some(total) {
+            bar.set_length(total);
+        }
+        bar.set_position(done);
+    }
+}
+
+/// `basalt check`.
+pub fn check(args: args::Check) -> Outcome {
+    let dir = &args.store.dir;
+    must_exist(dir)?;
+    let (env, path) = environment(dir)?;
+    let bar = progress::bytes("checking", Some(0));
+    let report = Db::verify_store(&env.build(), path, &Options::default(), &mut moves(&bar));
+    bar.finish_and_clear();
+    let report = report.map_err(|e| Failure::store(dir, e))?;
+    let sound = report.damage.is_empty();
+    if args.json {
+        let damage: Vec<_> = report
+            .damage
+            .iter()
+            .map(|e| {
+                json!({
+                    "kind": e.kind().name(), "message": e.to_string(),
+                    "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
+                })
+            })
+            .collect();
+        say(&format!(
+            "{:#}\n",
+            json!({
+                "dir": dir.display().to_string(), "sound": sound, "files": report.files, "bytes": report.bytes,
+                "entries": report.entries, "damage": damage, "orphans": report.orphans,
+                "torn_tails": report.torn_tails,
+            })
+        ))?;
+    } else {
+        let mut text = String::new();
+        for e in &report.damage {
+            let _ = writeln!(text, "damage: {e}");
+        }
+        for name in &report.orphans {
+            let _ = writeln!(
+                text,
+                "belongs to nothing: {name} (harmless; the next open removes it)"
+            );
+        }
+        for tail in &report.torn_tails {
+            let _ = writeln!(
+                text,
+                "torn end of a log: {tail} (normal after a crash; the next open cuts it)"
+            );
+        }
+        let walked = format!(
+            "{} files, {}, {} entries",
+            report.files,
+            human_bytes(report.bytes),
+            report.entries
+        );
+        let _ = match report.damage.len() {
+            0 => writeln!(text, "{} is sound: {walked}", dir.display()),
+            n => writeln!(
+                text,
+                "{} is damaged in {n} places: {walked}; copy the directory, then run `basalt repair --dir {}`",
+                dir.display(),
+                dir.display()
+            ),
+        };
+        say(&text)?;
+    }
+    Ok(if sound { 0 } else { ANSWER_NO })
+}
+
+/// `basalt repair`.
+pub fn repair(args: args::Repair) -> Outcome {
+    let dir = &args.store.dir;
+    must_exist(dir)?;
+    if !args.yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::new(format!(
+                "repair changes the store in {}; copy the directory first, then run it with --yes",
+                dir.display()
+            )));
+        }
+        eprint!(
+            "Repair keeps what verifies in {} and moves damaged files aside. Is there a copy of the directory? Go on? [y/N] ",
+            dir.display()
+        );
+        let mut answer = String::new();
+        std::io::stdin()
+            .lock()
+            .read_line(&mut answer)
+            .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(Failure::Told("nothing was changed".into(), NOT_DONE));
+        }
+    }
+    let (env, path) = environment(dir)?;
+    let bar = progress::bytes("repairing", Some(0));
+    let report = Db::repair(&env.build(), path, &Options::default(), &mut moves(&bar));
+    bar.finish_and_clear();
+    let report = report.map_err(|e| Failure::store(dir, e))?;
+    let whole = report.lost.is_empty();
+    if args.json {
+        say(&format!(
+            "{:#}\n",
+            json!({
+                "dir": dir.display().to_string(), "whole": whole, "tables_kept": report.tables_kept,
+                "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
+            })
+        ))?;
+    } else {
+        let mut text = String::new();
+        for lost in &report.lost {
+            let _ = writeln!(text, "lost: {lost}");
+        }
+        for name in &report.set_aside {
+            let _ = writeln!(text, "moved aside: {name}");
+        }
+        let _ = writeln!(
+            text,
+            "{} tables and {} entries kept; {}",
+            report.tables_kept,
+            report.entries_kept,
+            if whole {
+                "nothing is lost"
+            } else {
+                "what is lost is named above"
+            }
+        );
+        say(&text)?;
+    }
+    Ok(if whole { 0 } else { ANSWER_NO })
+}

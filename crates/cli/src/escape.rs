@@ -1,0 +1,141 @@
+//! Bytes as one line of text, and back: what `scan` prints and tab-separated files hold.
+//!
+//! Printable text stays as it is. `\t`, `\n`, `\r` and `\\` stand for tab, line feed, carriage return and
+//! backslash, and `\xNN` for any other byte: everything that is not UTF-8, and every character that could move
+//! a terminal's cursor or hide what it shows. So a line of output is one record, and never a command to a terminal.
+
+use std::fmt::Write;
+
+/// Appends `bytes` to `out`, escaped.
+pub fn escape_into(bytes: &[u8], out: &mut String) {
+    out.reserve(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\t' => out.push_str("\\t"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                c if is_unsafe(c) => {
+                    let mut buf = [0; 4];
+                    for b in c.encode_utf8(&mut buf).bytes() {
+                        let _ = write!(out, "\\x{b:02x}");
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        for b in chunk.invalid() {
+            let _ = write!(out, "\\x{b:02x}");
+        }
+    }
+}
+
+/// `bytes`, escaped.
+pub fn escape(bytes: &[u8]) -> String {
+    let mut s = String::new();
+    escape_into(bytes, &mut s);
+    s
+}
+
+/// For messages: escaped, and cut where it gets long.
+pub fn brief(bytes: &[u8]) -> String {
+    const SHOWN: usize = 120;
+    if bytes.len() <= SHOWN {
+        escape(bytes)
+    } else {
+        format!("{}... ({} bytes)", escape(&bytes[..SHOWN]), bytes.len())
+    }
+}
+
+/// Controls, and the invisible characters that reorder or hide text.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// The bytes that an escaped text stands for; what is wrong with it when it stands for none.
+pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|&b| b == b'\\') {
+        out.extend_from_slice(&rest[..at]);
+        let (byte, used) = match &rest[at + 1..] {
+            [b't', ..] => (b'\t', 1),
+            [b'n', ..] => (b'\n', 1),
+            [b'r', ..] => (b'\r', 1),
+            [b'0', ..] => (0, 1),
+            [b'\\', ..] => (b'\\', 1),
+            [b'x', hi, lo, ..] => match (hex(*hi), hex(*lo)) {
+                (Some(hi), Some(lo)) => (hi << 4 | lo, 3),
+                _ => {
+                    return Err(format!(
+                        "\\x{} is not \\x and two hexadecimal digits",
+                        escape(&[*hi, *lo])
+                    ));
+                }
+            },
+            [b'x', ..] => return Err("\\x is cut off: two hexadecimal digits follow it".into()),
+            [] => return Err("a backslash at the end stands for nothing: write \\\\".into()),
+            [b, ..] => {
+                return Err(format!(
+                    "\\{} is unknown: \\t \\n \\r \\0 \\\\ and \\xNN are the escapes",
+                    escape(&[*b])
+                ));
+            }
+        };
+        out.push(byte);
+        rest = &rest[at + 1 + used..];
+    }
+    out.extend_from_slice(rest);
+    Ok(out)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|d| d as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_string_comes_back_and_is_one_safe_line() {
+        let random = basalt::env::Random::from_seed(1);
+        for case in 0..5000u64 {
+            let len = random.below(40) as usize;
+            let bytes: Vec<u8> = (0..len)
+                .map(|_| {
+                    if case % 2 == 0 {
+                        random.next_u64() as u8
+                    } else {
+                        b"\\xnt\n\t\x1b\xc2\x9b\xe2\x80\xaeA0"[random.below(14) as usize]
+                    }
+                })
+                .collect();
+            let text = escape(&bytes);
+            assert!(!text.chars().any(is_unsafe), "{text:?}");
+            assert_eq!(unescape(text.as_bytes()).unwrap(), bytes, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn printable_text_stays_readable() {
+        assert_eq!(escape("Grüße, 世界 \"x\"".as_bytes()), "Grüße, 世界 \"x\"");
+        assert_eq!(escape(b"\x1b[2J\xff\\"), "\\x1b[2J\\xff\\\\");
+        assert_eq!(escape("\u{202e}".as_bytes()), "\\xe2\\x80\\xae");
+    }
+
+    #[test]
+    fn wrong_escapes_are_named() {
+        for (text, says) in [
+            ("\\q", "\\q is unknown"),
+            ("abc\\", "at the end"),
+            ("\\x1", "cut off"),
+            ("\\xzz", "\\xzz is not"),
+        ] {
+            let e = unescape(text.as_bytes()).unwrap_err();
+            assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+}

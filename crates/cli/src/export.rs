@@ -1,0 +1,270 @@
+//! `export`: what `load` reads, written out of the store.
+
+use crate::args;
+use crate::escape::brief;
+use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::folder::{FolderWriter, Refused, is_inside};
+use crate::progress;
+use crate::record::Format;
+use crate::store::{Access, Cursor, Store, Value, argument};
+use indicatif::ProgressBar;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How many refused keys are named.
+const NAMED: u64 = 10;
+
+/// What an export counted.
+#[derive(Default)]
+struct Counts {
+    entries: u64,
+    bytes: u64,
+    refused: u64,
+    others: u64,
+    expiries: u64,
+}
+
+/// `basalt export`.
+pub fn export(args: args::Export) -> Outcome {
+    let prefix = argument(args.prefix.as_deref().unwrap_or_default(), false)?;
+    let store = Store::open(&args.which, Access::Read)?;
+    let clock = store.db().env().clock().clone();
+    let start = clock.now();
+    let bar = progress::entries("exporting", expected_entries(&store, &prefix));
+    let mut counts = Counts::default();
+    let cursor = store.cursor(&prefix, None, None, false)?;
+    match &args.files {
+        Some(dir) => to_folder(
+            cursor,
+            dir,
+            args.overwrite,
+            &store,
+            prefix.len(),
+            &bar,
+            &mut counts,
+        )?,
+        None => to_lines(cursor, &args, &bar, &mut counts)?,
+    }
+    bar.finish_and_clear();
+    store.close()?;
+    let took = clock.now().saturating_sub(start);
+    if counts.others > 0 {
+        eprintln!(
+            "basalt: {} keys hold no strings and are left out; a Redis client reads them",
+            counts.others
+        );
+    }
+    if counts.expiries > 0 && args.files.is_some() {
+        eprintln!(
+            "basalt: {} entries have an expiry, which a file cannot keep; --format jsonl keeps it",
+            counts.expiries
+        );
+    }
+    eprintln!(
+        "exported {} entries, {}",
+        counts.entries,
+        progress::rate(counts.bytes, took)
+    );
+    if counts.refused > 0 {
+        eprintln!(
+            "basalt: {} keys are no files of a folder and were not exported; `basalt export --format jsonl` takes any key",
+            counts.refused
+        );
+        return Ok(ANSWER_NO);
+    }
+    Ok(0)
+}
+
+/// About how many entries there are, for the bar; nothing when it is a part of them.
+fn expected_entries(store: &Store, prefix: &[u8]) -> Option<u64> {
+    if !prefix.is_empty() || !progress::watched() {
+        return None;
+    }
+    let stats = store.db().stats();
+    let entries = stats
+        .families
+        .iter()
+        .flat_map(|f| &f.levels)
+        .map(|l| l.entries.saturating_sub(l.deletes))
+        .sum();
+    // What is in memtables only is not counted: then any total would be a lie.
+    (stats.memtable_bytes == 0 && entries > 0).then_some(entries)
+}
+
+/// Key, value and expiry of a string.
+type StringEntry = (Vec<u8>, basalt::Bytes, Option<u64>);
+
+/// The next entry that is a string.
+fn next_string(
+    cursor: &mut Cursor<'_>,
+    counts: &mut Counts,
+) -> Result<Option<StringEntry>, Failure> {
+    loop {
+        match cursor.next_entry()? {
+            None => return Ok(None),
+            Some((key, Value::Bytes(value, expiry))) => {
+                counts.entries += 1;
+                counts.bytes += (key.len() + value.len()) as u64;
+                counts.expiries += u64::from(expiry.is_some());
+                return Ok(Some((key, value, expiry)));
+            }
+            Some((_, Value::Absent | Value::Other(_))) => counts.others += 1,
+        }
+    }
+}
+
+fn to_folder(
+    mut cursor: Cursor<'_>,
+    dir: &Path,
+    overwrite: bool,
+    store: &Store,
+    prefix_len: usize,
+    bar: &ProgressBar,
+    counts: &mut Counts,
+) -> Result<(), Failure> {
+    let mut folder = FolderWriter::new(dir, overwrite)
+        .map_err(|e| Failure::os("make the folder", dir, e))?
+        .ok_or_else(|| {
+            Failure::new(format!(
+                "{} is not empty; name a new folder, or add --overwrite to replace files with the names of keys",
+                dir.display()
+            ))
+        })?;
+    if is_inside(dir, store.dir()) || is_inside(store.dir(), dir) {
+        return Err(Failure::new(format!(
+            "{} and the store in {} lie one inside the other; export to another folder",
+            dir.display(),
+            store.dir().display()
+        )));
+    }
+    while let Some((key, value, _)) = next_string(&mut cursor, counts)? {
+        match folder.write(&key[prefix_len..], &value) {
+            Ok(()) => {}
+            Err(Refused::Key(why)) => {
+                counts.entries -= 1;
+                counts.bytes -= (key.len() + value.len()) as u64;
+                counts.refused += 1;
+                if counts.refused <= NAMED {
+                    bar.suspend(|| eprintln!("basalt: not exported: {}: {why}", brief(&key)));
+                }
+            }
+            Err(Refused::Folder(e)) => {
+                return Err(Failure::new(format!(
+                    "cannot write {} under {}: {e}; {} files are written",
+                    brief(&key),
+                    dir.display(),
+                    counts.entries - 1
+                )));
+            }
+        }
+        bar.inc(1);
+    }
+    folder
+        .sync()
+        .map_err(|e| Failure::os("make durable what was written under", dir, e))
+}
+
+fn to_lines(
+    mut cursor: Cursor<'_>,
+    args: &args::Export,
+    bar: &ProgressBar,
+    counts: &mut Counts,
+) -> Result<(), Failure> {
+    let file = args.output.as_deref().filter(|f| f.as_os_str() != "-");
+    let format = args
+        .format
+        .or_else(|| file.and_then(Format::of_name))
+        .unwrap_or(Format::Jsonl);
+    let mut output = match file {
+        Some(file) => Output::create(file)?,
+        None => Output::Stdout(std::io::stdout().lock()),
+    };
+    let mut text = String::new();
+    while let Some((key, value, expiry)) = next_string(&mut cursor, counts)? {
+        format.print(&key, Some(&value), expiry, &mut text);
+        if text.len() >= 64 << 10 {
+            output.write(text.as_bytes())?;
+            if text.capacity() > 4 << 20 {
+                text = String::new();
+            }
+            text.clear();
+        }
+        bar.inc(1);
+    }
+    output.write(text.as_bytes())?;
+    output.finish()
+}
+
+/// Where lines go. A file takes its name when it is whole and durable.
+enum Output {
+    Stdout(std::io::StdoutLock<'static>),
+    File {
+        file: File,
+        temporary: PathBuf,
+        name: PathBuf,
+    },
+}
+
+impl Output {
+    fn create(name: &Path) -> Result<Output, Failure> {
+        let mut temporary = name.as_os_str().to_owned();
+        temporary.push(format!(
+            ".partial-{}",
+            rustix::process::getpid().as_raw_nonzero()
+        ));
+        let temporary = PathBuf::from(temporary);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&temporary, flags, Mode::from_raw_mode(0o666))
+            .map_err(|e| Failure::os("make", name, e))?;
+        Ok(Output::File {
+            file: File::from(file),
+            temporary,
+            name: name.to_path_buf(),
+        })
+    }
+
+    fn write(&mut self, text: &[u8]) -> Result<(), Failure> {
+        match self {
+            Output::Stdout(out) => out
+                .write_all(text)
+                .map_err(|e| Failure::output("standard output", e)),
+            Output::File { file, name, .. } => file
+                .write_all(text)
+                .map_err(|e| Failure::output(&name.display().to_string(), e)),
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        match &mut self {
+            Output::Stdout(out) => out
+                .flush()
+                .map_err(|e| Failure::output("standard output", e)),
+            Output::File {
+                file,
+                temporary,
+                name,
+            } => {
+                file.sync_all()
+                    .map_err(|e| Failure::output(&name.display().to_string(), e))?;
+                rustix::fs::rename(&*temporary, &*name)
+                    .map_err(|e| Failure::os("name", name, e))?;
+                *temporary = PathBuf::new();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // An export that failed leaves no half file behind.
+        if let Output::File { temporary, .. } = self
+            && !temporary.as_os_str().is_empty()
+        {
+            let _ = rustix::fs::unlink(&*temporary);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How a command ends when it does not end well: one sentence that says what to do, and an exit code.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
+//! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
+
+use basalt::ErrorKind;
+use std::fmt::Display;
+use std::path::Path;
+
+/// Exit code for an answer of no.
+pub const ANSWER_NO: u8 = 1;
+/// Exit code for a command that could not do its work.
+pub const NOT_DONE: u8 = 2;
+
+/// Why a command stops.
+#[derive(Debug)]
+pub enum Failure {
+    /// What to print, and the exit code.
+    Told(String, u8),
+    /// Whoever read our output went away. Nothing is printed: it is how `| head` ends a pipe.
+    ReaderGone,
+}
+
+/// The result of a command: its exit code when it ran.
+pub type Outcome = Result<u8, Failure>;
+
+impl Failure {
+    /// The work could not be done.
+    pub fn new(sentence: impl Into<String>) -> Failure {
+        Failure::Told(sentence.into(), NOT_DONE)
+    }
+
+    /// A failed call of the operating system on something the user named.
+    pub fn os(what: impl Display, name: &Path, source: impl Into<std::io::Error>) -> Failure {
+        let source = source.into();
+        Failure::new(format!("cannot {what} {}: {source}", name.display()))
+    }
+
+    /// A failed write to standard output or to a file given for it.
+    pub fn output(name: &str, source: std::io::Error) -> Failure {
+        if source.kind() == std::io::ErrorKind::BrokenPipe {
+            Failure::ReaderGone
+        } else {
+            Failure::new(format!("cannot write to {name}: {source}"))
+        }
+    }
+
+    /// An engine error met on the store in `dir`, with the advice that its kind asks for.
+    pub fn store(dir: &Path, e: basalt::Error) -> Failure {
+        let dir = dir.display();
+        Failure::new(match e.kind() {
+            ErrorKind::Busy => match holder(&e.to_string()) {
+                Some(holder) => format!(
+                    "the store in {dir} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
+                ),
+                None => words(&e),
+            },
+            ErrorKind::NotFound => format!(
+                "there is no store in {dir} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
+            ),
+            ErrorKind::Corruption => format!(
+                "the store in {dir} is damaged: {e}; run `basalt check --dir {dir}` to see all of it, and keep a copy before `basalt repair`"
+            ),
+            ErrorKind::NoSpace => {
+                format!("{e}; make space on the device under {dir} and run it again")
+            }
+            ErrorKind::Unsupported => {
+                format!("{e}; the store in {dir} needs a newer version of basalt")
+            }
+            ErrorKind::InvalidArgument => words(&e),
+            _ => format!("{e} (store in {dir})"),
+        })
+    }
+}
+
+/// An error without its kind: for those whose words say all there is to do.
+fn words(e: &basalt::Error) -> String {
+    let text = e.to_string();
+    match text.split_once(": ") {
+        Some((kind, rest)) if kind == e.kind().name() => rest.to_string(),
+        _ => text,
+    }
+}
+
+/// Who holds the store's lock, out of the filesystem's words for it: `process 12 (basalt serve)`.
+fn holder(text: &str) -> Option<&str> {
+    let rest = &text[text.find("process ")?..];
+    // A command line can hold anything; the advice that follows the holder is the last thing said.
+    Some(
+        rest.split_once("); ")
+            .map_or(rest, |(h, _)| &rest[..h.len() + 1]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_store_names_its_holder_once() {
+        let e = basalt::Error::new(
+            ErrorKind::Busy,
+            "the store is in use by process 12 (basalt serve); stop it, or use another directory",
+        );
+        let Failure::Told(text, code) = Failure::store(Path::new("d"), e) else {
+            panic!("it is told");
+        };
+        assert_eq!(
+            text,
+            "the store in d is in use by process 12 (basalt serve); ask a running server with `redis-cli INFO`, or stop it and try again"
+        );
+        assert_eq!(code, NOT_DONE);
+        assert_eq!(holder("busy: budget used up"), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! The keys that Redis clients see, in the encoding that the server writes (`docs/format/redis-keys.md`).
+//!
+//! The tool works on strings of database 0 in its current generation.
+
+use basalt::{Db, Family, FamilyOptions, ReadOptions, Result, WriteBatch};
+pub use basalt_server::layout::STRING_HEADER;
+use basalt_server::layout::{self, DataType};
+
+/// The family and the generation that database 0 lives in.
+pub struct Keyspace {
+    pub family: Family,
+    prefix: [u8; layout::KEY_PREFIX_LEN],
+}
+
+impl Keyspace {
+    /// Finds it; `None` in a store that no server and no tool has written Redis keys to. A layout of a newer
+    /// version is refused.
+    pub fn find(db: &Db) -> Result<Option<Keyspace>> {
+        let Some(family) = db.family(layout::KEYS_FAMILY) else {
+            return Ok(None);
+        };
+        let read = |key: Vec<u8>| db.get(&family, &key, &ReadOptions::default());
+        match read(layout::layout_key())? {
+            Some(record) => layout::check_layout(&record)?,
+            None => return Ok(None),
+        }
+        let generation = match read(layout::generation_key(DATABASE))? {
+            Some(record) => layout::decode_generation(&record)?,
+            None => 0,
+        };
+        Ok(Some(Keyspace {
+            prefix: layout::key_prefix(DATABASE, generation),
+            family,
+        }))
+    }
+
+    /// Finds it, or makes it.
+    pub fn make(db: &Db) -> Result<Keyspace> {
+        if let Some(found) = Keyspace::find(db)? {
+            return Ok(found);
+        }
+        let family = match db.family(layout::KEYS_FAMILY) {
+            Some(family) => family,
+            None => db.create_family(layout::KEYS_FAMILY, FamilyOptions::default())?,
+        };
+        let mut batch = WriteBatch::new();
+        batch.put(&family, &layout::layout_key(), &layout::encode_layout())?;
+        db.write(batch, &basalt::WriteOptions::SYNC)?;
+        Ok(Keyspace::find(db)?.expect("its layout was just written"))
+    }
+
+    /// The stored key of a Redis key.
+    pub fn stored_key(&self, key: &[u8]) -> Vec<u8> {
+        [&self.prefix[..], key].concat()
+    }
+
+    /// The Redis key of a stored key; `None` for what is no key of this database.
+    pub fn user_key<'a>(&self, stored: &'a [u8]) -> Option<&'a [u8]> {
+        stored.strip_prefix(&self.prefix[..])
+    }
+
+    /// Where a string begins in a stored value; the type's name when it is none.
+    pub fn string_at(stored: &[u8]) -> Result<std::result::Result<usize, &'static str>> {
+        Ok(match layout::value_type(stored)? {
+            DataType::String => Ok(STRING_HEADER.len()),
+            other => Err(other.name()),
+        })
+    }
+}
+
+/// The database that the tool works on: the server has no other yet.
+const DATABASE: u16 = 0;
+
+/// Bytes that the encoding adds to a key and to a value: the engine's limits are so much lower for the user's.
+pub const KEY_OVERHEAD: usize = layout::KEY_PREFIX_LEN;
+/// See [`KEY_OVERHEAD`].
+pub const VALUE_OVERHEAD: usize = STRING_HEADER.len();

@@ -1,0 +1,319 @@
+//! `load`: many entries into the store, from lines of text or from a folder.
+//!
+//! Entries are gathered into batches of about a mebibyte. Batches are submitted and waited for later, so that the next one
+//! is read while the engine writes the last; they are not synced one by one. One sync at the end makes all of
+//! them durable, and only then does the command say so.
+
+use crate::args;
+use crate::escape::brief;
+use crate::failure::{Failure, Outcome};
+use crate::folder::{LeftOut, Walk, bytes_of, measure, open_named};
+use crate::progress;
+use crate::record::{Format, Line, Lines, MAX_LINE, Record};
+use crate::store::{Access, Limits, Store, argument};
+use basalt::{Ticket, WriteBatch, WriteOptions};
+use indicatif::ProgressBar;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Bytes at which a batch is submitted.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of submitted batches that may be on their way. A larger batch goes alone.
+const IN_FLIGHT_BYTES: usize = 16 << 20;
+/// How many left-out lines or files are named.
+const NAMED: u64 = 10;
+
+/// `basalt load`.
+pub fn load(args: args::Load) -> Outcome {
+    let prefix = argument(args.prefix.as_deref().unwrap_or_default(), false)?;
+    // What can be seen to be wrong is said before a store is made.
+    let source = match (&args.files, &args.input) {
+        (Some(dir), _) => {
+            Walk::new(dir, args.follow_symlinks, None)
+                .map_err(|e| Failure::os("read the folder", dir, e))?;
+            Source::Folder(dir)
+        }
+        (None, Some(file)) if file.as_os_str() != "-" => {
+            let format = args.format.or_else(|| Format::of_name(file));
+            let input = open_named(file).map_err(|e| Failure::os("open", file, e))?;
+            let len = input.metadata().map_or(0, |m| m.len());
+            let input = Box::new(BufReader::with_capacity(256 << 10, input));
+            Source::Lines(
+                file.display().to_string(),
+                input,
+                format.unwrap_or(Format::Jsonl),
+                (len > 0).then_some(len),
+            )
+        }
+        _ => Source::Lines(
+            "standard input".into(),
+            Box::new(BufReader::with_capacity(256 << 10, std::io::stdin().lock())),
+            args.format.unwrap_or(Format::Jsonl),
+            None,
+        ),
+    };
+    let store = Store::open(&args.which, Access::Write)?;
+    let clock = store.db().env().clock().clone();
+    let start = clock.now();
+    let mut load = Load {
+        store: &store,
+        limits: Limits::of(&args.which),
+        prefix,
+        skip_bad: args.skip_bad,
+        batch: WriteBatch::new(),
+        in_flight: VecDeque::new(),
+        in_flight_bytes: 0,
+        entries: 0,
+        bytes: 0,
+        skipped: 0,
+        bar: ProgressBar::hidden(),
+    };
+    let (ended, left_out) = match source {
+        Source::Lines(name, input, format, len) => {
+            load.bar = progress::bytes("loading", len);
+            (load.lines(&name, input, format), LeftOut::default())
+        }
+        Source::Folder(dir) => load.folder(dir, args.follow_symlinks),
+    };
+    // What was stored before an error stays; it is made durable too, so that the message can say so.
+    let finished = load.finish();
+    let (entries, bytes, skipped) = (load.entries, load.bytes, load.skipped);
+    load.bar.finish_and_clear();
+    drop(load);
+    let took = clock.now().saturating_sub(start);
+    let finished = finished.and_then(|()| store.close());
+    finished?;
+    if let Err(Failure::Told(sentence, code)) = ended {
+        return Err(Failure::Told(
+            format!("{sentence}; the {entries} entries before it are in the store and durable"),
+            code,
+        ));
+    }
+    ended?;
+    report_left_out(&left_out);
+    if skipped > 0 {
+        eprintln!("basalt: {skipped} could not be stored and were left out (--skip-bad)");
+    }
+    eprintln!(
+        "loaded {entries} entries, {}; all {entries} are durable",
+        progress::rate(bytes, took)
+    );
+    Ok(0)
+}
+
+enum Source<'a> {
+    Lines(String, Box<dyn BufRead + 'a>, Format, Option<u64>),
+    Folder(&'a Path),
+}
+
+struct Load<'a> {
+    store: &'a Store,
+    limits: Limits,
+    prefix: Vec<u8>,
+    skip_bad: bool,
+    batch: WriteBatch,
+    in_flight: VecDeque<(Ticket, usize)>,
+    in_flight_bytes: usize,
+    entries: u64,
+    bytes: u64,
+    skipped: u64,
+    bar: ProgressBar,
+}
+
+impl Load<'_> {
+    fn lines(
+        &mut self,
+        name: &str,
+        input: Box<dyn BufRead + '_>,
+        format: Format,
+    ) -> Result<(), Failure> {
+        let mut lines = Lines::new(input, MAX_LINE);
+        loop {
+            let number = lines.number() + 1;
+            let (parsed, used) = match lines.next_line() {
+                Err(e) => return Err(Failure::os("read", Path::new(name), e)),
+                Ok(None) => return Ok(()),
+                Ok(Some(Line::TooLong(used))) => (
+                    Err(format!(
+                        "the line has {used} bytes, at most {MAX_LINE} are read; write a large value as value_b64"
+                    )),
+                    used,
+                ),
+                Ok(Some(Line::Text(text, used))) => {
+                    if text.is_empty() || (text == b"\r" && format == Format::Jsonl) {
+                        self.bar.inc(used);
+                        continue;
+                    }
+                    (format.parse(text), used)
+                }
+            };
+            self.bar.inc(used);
+            let what = || format!("{name}, line {number}");
+            match parsed {
+                Err(why) => self.bad(format!("{}: {why}", what()))?,
+                Ok(record) => self.add(record, what)?,
+            }
+        }
+    }
+
+    fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
+        let store_dir = self.store.dir();
+        if progress::watched() {
+            let (_, bytes) = measure(dir, follow, Some(store_dir));
+            self.bar = progress::bytes("loading", Some(bytes));
+        }
+        let mut walk = match Walk::new(dir, follow, Some(store_dir)) {
+            Ok(walk) => walk,
+            Err(e) => {
+                return (
+                    Err(Failure::os("read the folder", dir, e)),
+                    LeftOut::default(),
+                );
+            }
+        };
+        let mut ended = Ok(());
+        while let (Ok(()), Some(found)) = (&ended, walk.next()) {
+            ended = self.file(dir, found);
+        }
+        (ended, walk.left_out)
+    }
+
+    fn file(
+        &mut self,
+        dir: &Path,
+        found: Result<crate::folder::Found, crate::folder::Unreadable>,
+    ) -> Result<(), Failure> {
+        let name = |path: &[u8]| format!("{}/{}", brief(bytes_of(dir)), brief(path));
+        let mut found = match found {
+            Ok(found) => found,
+            Err(u) => {
+                return self.bad(format!(
+                    "cannot read {}: {}",
+                    name(&u.path),
+                    std::io::Error::from(u.why)
+                ));
+            }
+        };
+        // The length first: a file too large is refused before it is read.
+        if let Err(why) = self.limits.check(&[], found.len, || name(&found.path)) {
+            return self.bad(why);
+        }
+        let mut value = Vec::with_capacity(found.len as usize + 1);
+        let limit = basalt::lsm::MAX_VALUE_LEN as u64 + 1;
+        if let Err(e) = found.file.by_ref().take(limit).read_to_end(&mut value) {
+            return self.bad(format!("cannot read {}: {e}", name(&found.path)));
+        }
+        self.bar.inc(value.len() as u64);
+        let record = Record {
+            key: found.path.clone(),
+            value,
+            expire_at_ms: None,
+        };
+        self.add(record, || name(&found.path))
+    }
+
+    /// Adds an entry; `name` says where it comes from.
+    fn add(&mut self, mut record: Record, name: impl Fn() -> String) -> Result<(), Failure> {
+        if !self.prefix.is_empty() {
+            record.key.splice(..0, self.prefix.iter().copied());
+        }
+        if let Err(why) = self
+            .limits
+            .check(&record.key, record.value.len() as u64, &name)
+        {
+            return self.bad(why);
+        }
+        if let Err(e) = self.store.put(&mut self.batch, &record) {
+            return self.bad(format!("{}: {e}", name()));
+        }
+        self.entries += 1;
+        self.bytes += (record.key.len() + record.value.len()) as u64;
+        drop(record);
+        if self.batch.bytes() >= BATCH_BYTES {
+            self.submit()?;
+        }
+        Ok(())
+    }
+
+    /// An entry that cannot be stored: the end, or one more left out.
+    fn bad(&mut self, why: String) -> Result<(), Failure> {
+        if !self.skip_bad {
+            return Err(Failure::new(format!(
+                "{why}; mend it, or leave such entries out with --skip-bad"
+            )));
+        }
+        self.skipped += 1;
+        if self.skipped <= NAMED {
+            self.bar.suspend(|| eprintln!("basalt: left out: {why}"));
+        } else if self.skipped == NAMED + 1 {
+            self.bar
+                .suspend(|| eprintln!("basalt: left out: and more, counted at the end"));
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<(), Failure> {
+        let batch = std::mem::take(&mut self.batch);
+        let bytes = batch.bytes();
+        while self.in_flight_bytes > 0 && self.in_flight_bytes + bytes > IN_FLIGHT_BYTES {
+            self.wait_for_oldest()?;
+        }
+        let ticket = self.store.db().submit(batch, &WriteOptions::UNSYNCED);
+        self.in_flight.push_back((ticket, bytes));
+        self.in_flight_bytes += bytes;
+        Ok(())
+    }
+
+    fn wait_for_oldest(&mut self) -> Result<(), Failure> {
+        if let Some((ticket, bytes)) = self.in_flight.pop_front() {
+            self.in_flight_bytes -= bytes;
+            ticket.wait().map_err(|e| self.store.failure(e))?;
+        }
+        Ok(())
+    }
+
+    /// Submits the rest, waits for all of it and makes it durable.
+    fn finish(&mut self) -> Result<(), Failure> {
+        if !self.batch.is_empty() {
+            self.submit()?;
+        }
+        while !self.in_flight.is_empty() {
+            self.wait_for_oldest()?;
+        }
+        self.store.db().sync().map_err(|e| self.store.failure(e))
+    }
+}
+
+fn report_left_out(left_out: &LeftOut) {
+    let note = |n: u64, one: &str, many: &str, advice: &str| {
+        if n > 0 {
+            let what = if n == 1 { one } else { many };
+            eprintln!("basalt: left out {n} {what}{advice}");
+        }
+    };
+    note(
+        left_out.links,
+        "symbolic link",
+        "symbolic links",
+        ": --follow-symlinks reads what they lead to",
+    );
+    note(
+        left_out.special,
+        "socket, pipe or device",
+        "sockets, pipes and devices",
+        "",
+    );
+    note(
+        left_out.empty_dirs,
+        "directory without files",
+        "directories without files",
+        ": a store holds files, not directories",
+    );
+    note(
+        left_out.stores,
+        "directory",
+        "directories",
+        ": it is the store itself",
+    );
+}

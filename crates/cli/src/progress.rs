@@ -1,0 +1,57 @@
+//! Progress on a terminal: how much, how fast, how long still. Silent when standard error is not a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// True when somebody watches standard error.
+pub fn watched() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// A bar over `total` bytes; without a total, a running count.
+pub fn bytes(what: &'static str, total: Option<u64>) -> ProgressBar {
+    bar(
+        what,
+        total,
+        "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec}, {eta} left",
+        "{msg} {bytes} {bytes_per_sec}, {elapsed}",
+    )
+}
+
+/// A bar over about `total` entries; without a total, a running count.
+pub fn entries(what: &'static str, total: Option<u64>) -> ProgressBar {
+    bar(
+        what,
+        total,
+        "{msg} [{bar:32}] {human_pos}/{human_len} {per_sec}, {eta} left",
+        "{msg} {human_pos} entries {per_sec}, {elapsed}",
+    )
+}
+
+fn bar(what: &'static str, total: Option<u64>, known: &str, unknown: &str) -> ProgressBar {
+    if !watched() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match total {
+        Some(total) => (ProgressBar::new(total), known),
+        None => (ProgressBar::no_length(), unknown),
+    };
+    let style = ProgressStyle::with_template(template).expect("the templates above are right");
+    bar.with_style(style.progress_chars("=> "))
+        .with_message(what)
+}
+
+/// Bytes for people: `1.5 MiB`.
+pub fn human_bytes(n: u64) -> String {
+    indicatif::BinaryBytes(n).to_string()
+}
+
+/// What was moved in how long, for the last line of a command.
+pub fn rate(bytes: u64, took: std::time::Duration) -> String {
+    let seconds = took.as_secs_f64().max(1e-6);
+    format!(
+        "{} in {seconds:.1} s, {}/s",
+        human_bytes(bytes),
+        human_bytes((bytes as f64 / seconds) as u64)
+    )
+}

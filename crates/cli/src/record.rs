@@ -1,0 +1,366 @@
+//! One entry outside a store, and the two line formats that carry it.
+//!
+//! **JSON lines**: `{"key": "...", "value": "..."}`; `key_b64` and `value_b64` (base64, standard alphabet, padded) carry
+//! bytes that are not UTF-8; `expire_at_ms` is the wall time in ms since 1970 at which the entry ends.
+//!
+//! **Tab-separated text**: key, tab, value, and optionally tab and `expire_at_ms`, with the escapes of [`crate::escape`].
+//! A carriage return at the end of a line belongs to the line ending.
+
+use crate::escape::{escape_into, unescape};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::io::BufRead;
+
+/// A key, its value and when it ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Record {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub expire_at_ms: Option<u64>,
+}
+
+/// The line formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// JSON lines: {"key": "...", "value": "..."}
+    Jsonl,
+    /// Tab-separated text: key, tab, value; escapes \t \n \r \\ \xNN
+    Tsv,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Json<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_b64: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_b64: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expire_at_ms: Option<u64>,
+}
+
+impl Format {
+    /// The format that a file's name suggests.
+    pub fn of_name(name: &std::path::Path) -> Option<Format> {
+        match name.extension()?.to_str()? {
+            "jsonl" | "ndjson" | "json" => Some(Format::Jsonl),
+            "tsv" | "tab" | "txt" => Some(Format::Tsv),
+            _ => None,
+        }
+    }
+
+    /// Reads one line, its line feed already taken away. The error says what is wrong with it.
+    pub fn parse(self, line: &[u8]) -> Result<Record, String> {
+        match self {
+            Format::Jsonl => parse_json(line),
+            Format::Tsv => parse_tsv(line),
+        }
+    }
+
+    /// Appends one line, its line feed included. `None` for the value leaves it out (keys only).
+    pub fn print(
+        self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        expire_at_ms: Option<u64>,
+        out: &mut String,
+    ) {
+        match self {
+            Format::Jsonl => {
+                let (key, key_b64) = json_text(Some(key));
+                let (value, value_b64) = json_text(value);
+                let line = Json {
+                    key,
+                    key_b64,
+                    value,
+                    value_b64,
+                    expire_at_ms,
+                };
+                let line = serde_json::to_string(&line).expect("strings and numbers serialise");
+                out.push_str(&line);
+            }
+            Format::Tsv => {
+                escape_into(key, out);
+                if let Some(value) = value {
+                    out.push('\t');
+                    escape_into(value, out);
+                    if let Some(at) = expire_at_ms {
+                        out.push_str(&format!("\t{at}"));
+                    }
+                }
+            }
+        }
+        out.push('\n');
+    }
+}
+
+/// Bytes as the text field or as the base64 field.
+fn json_text(bytes: Option<&[u8]>) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
+    match bytes.map(|b| (b, std::str::from_utf8(b))) {
+        None => (None, None),
+        Some((_, Ok(text))) => (Some(text.into()), None),
+        Some((bytes, Err(_))) => (None, Some(STANDARD.encode(bytes).into())),
+    }
+}
+
+fn json_bytes(
+    name: &str,
+    text: Option<Cow<'_, str>>,
+    b64: Option<Cow<'_, str>>,
+) -> Result<Vec<u8>, String> {
+    match (text, b64) {
+        (Some(text), None) => Ok(text.into_owned().into_bytes()),
+        (None, Some(b64)) => STANDARD
+            .decode(b64.as_bytes())
+            .map_err(|e| format!("{name}_b64 is not base64: {e}")),
+        (None, None) => Err(format!("neither \"{name}\" nor \"{name}_b64\" is there")),
+        (Some(_), Some(_)) => Err(format!("both \"{name}\" and \"{name}_b64\" are there")),
+    }
+}
+
+fn parse_json(line: &[u8]) -> Result<Record, String> {
+    // The parser's "at line 1 column n" counts within this line: keep the column, the caller knows the line.
+    let json: Json<'_> = serde_json::from_slice(line).map_err(|e| {
+        let text = e.to_string();
+        match text.rsplit_once(" at line ") {
+            Some((what, _)) => format!("{what} (column {})", e.column()),
+            None => text,
+        }
+    })?;
+    Ok(Record {
+        key: json_bytes("key", json.key, json.key_b64)?,
+        value: json_bytes("value", json.value, json.value_b64)?,
+        expire_at_ms: json.expire_at_ms,
+    })
+}
+
+fn parse_tsv(line: &[u8]) -> Result<Record, String> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut fields = line.split(|&b| b == b'\t');
+    let key = fields.next().unwrap_or_default();
+    let value = fields
+        .next()
+        .ok_or("no tab: a line is a key, a tab and a value")?;
+    let expire_at_ms = match fields.next() {
+        None => None,
+        Some(text) => Some(
+            std::str::from_utf8(text)
+                .ok()
+                .and_then(|t| t.parse().ok())
+                .ok_or("the third field is not a time in milliseconds since 1970; write a tab inside a value as \\t")?,
+        ),
+    };
+    if fields.next().is_some() {
+        return Err("more than three fields; write a tab inside a value as \\t".into());
+    }
+    Ok(Record {
+        key: unescape(key)?,
+        value: unescape(value)?,
+        expire_at_ms,
+    })
+}
+
+/// Longest line that is read: a value of 1 GiB in base64 and some room. A text without line ends
+/// does not take all memory.
+pub const MAX_LINE: usize = 1536 << 20;
+
+/// Lines of a text with their numbers, each at most `max` bytes.
+pub struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    number: u64,
+    max: usize,
+}
+
+/// What [`Lines::next_line`] found.
+pub enum Line<'a> {
+    /// A line without its line feed, and its bytes in the input.
+    Text(&'a [u8], u64),
+    /// A line longer than the limit, skipped whole, and its bytes in the input.
+    TooLong(u64),
+}
+
+impl<R: BufRead> Lines<R> {
+    pub fn new(input: R, max: usize) -> Lines<R> {
+        Lines {
+            input,
+            line: Vec::new(),
+            number: 0,
+            max,
+        }
+    }
+
+    /// The number of the line returned last, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The next line; `None` at the end.
+    pub fn next_line(&mut self) -> std::io::Result<Option<Line<'_>>> {
+        // One huge line does not leave its memory taken for the rest of the file.
+        if self.line.capacity() > 4 << 20 {
+            self.line = Vec::new();
+        }
+        self.line.clear();
+        let (mut read, mut whole) = (0u64, true);
+        loop {
+            let buf = match self.input.fill_buf() {
+                Ok(buf) => buf,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            if buf.is_empty() {
+                if read == 0 {
+                    return Ok(None);
+                }
+                break;
+            }
+            let (part, end) = match buf.iter().position(|&b| b == b'\n') {
+                Some(at) => (&buf[..at], true),
+                None => (buf, false),
+            };
+            let used = part.len() + usize::from(end);
+            whole = whole && self.line.len() + part.len() <= self.max;
+            if whole {
+                self.line.extend_from_slice(part);
+            }
+            read += used as u64;
+            self.input.consume(used);
+            if end {
+                break;
+            }
+        }
+        self.number += 1;
+        Ok(Some(if whole {
+            Line::Text(&self.line, read)
+        } else {
+            Line::TooLong(read)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strange_bytes(random: &basalt::env::Random) -> Vec<u8> {
+        let alphabet: &[u8] = b"ab\t\n\r\\\"{}x0\xff\xc3\xa4\0";
+        (0..random.below(12))
+            .map(|_| alphabet[random.below(alphabet.len() as u64) as usize])
+            .collect()
+    }
+
+    #[test]
+    fn both_formats_carry_any_bytes() {
+        let random = basalt::env::Random::from_seed(2);
+        for _ in 0..5000 {
+            let record = Record {
+                key: strange_bytes(&random),
+                value: strange_bytes(&random),
+                expire_at_ms: random.one_in(2).then(|| random.next_u64()),
+            };
+            for format in [Format::Jsonl, Format::Tsv] {
+                let mut line = String::new();
+                format.print(
+                    &record.key,
+                    Some(&record.value),
+                    record.expire_at_ms,
+                    &mut line,
+                );
+                let line = line.strip_suffix('\n').unwrap();
+                assert!(!line.contains('\n'));
+                assert_eq!(
+                    format.parse(line.as_bytes()).as_ref(),
+                    Ok(&record),
+                    "{line:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lines_say_what_is_wrong() {
+        for (format, line, says) in [
+            (Format::Jsonl, "{", "EOF"),
+            (Format::Jsonl, "{\"key\":\"a\"}", "neither \"value\""),
+            (Format::Jsonl, "{\"key\":\"a\",\"value\":1}", "expected a"),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":\"\",\"key_b64\":\"\"}",
+                "both \"key\"",
+            ),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":\"\",\"exipre\":1}",
+                "unknown field `exipre`",
+            ),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value_b64\":\"?\"}",
+                "not base64",
+            ),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":\"\",\"expire_at_ms\":-1}",
+                "invalid value",
+            ),
+            (Format::Tsv, "lonely", "no tab"),
+            (Format::Tsv, "a\tb\tc", "third field"),
+            (Format::Tsv, "a\tb\t1\t2", "more than three"),
+            (Format::Tsv, "a\t\\", "backslash"),
+        ] {
+            let e = format.parse(line.as_bytes()).unwrap_err();
+            assert!(e.contains(says), "{line}: {e}");
+        }
+    }
+
+    #[test]
+    fn hostile_lines_never_panic() {
+        let random = basalt::env::Random::from_seed(3);
+        let seed = b"{\"key\":\"a\\u00e4\",\"value_b64\":\"AAE=\",\"expire_at_ms\":12}";
+        for _ in 0..20_000 {
+            let mut line = seed.to_vec();
+            for _ in 0..=random.below(3) {
+                let at = random.below(line.len() as u64) as usize;
+                match random.below(3) {
+                    0 => line[at] = random.next_u64() as u8,
+                    1 => line.truncate(at.max(1)),
+                    _ => line.insert(at, b"\"\\{}\t,"[random.below(6) as usize]),
+                }
+            }
+            let _ = Format::Jsonl.parse(&line);
+            let _ = Format::Tsv.parse(&line);
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_and_bounded() {
+        let text = b"one\n\nthree is far too long\nfour";
+        for buffer in [1, 2, 3, 64] {
+            let mut lines = Lines::new(std::io::BufReader::with_capacity(buffer, &text[..]), 5);
+            let mut seen = Vec::new();
+            let mut bytes = 0;
+            while let Some(line) = lines.next_line().unwrap() {
+                match line {
+                    Line::Text(t, n) => {
+                        seen.push(String::from_utf8(t.to_vec()).unwrap());
+                        bytes += n;
+                    }
+                    Line::TooLong(n) => {
+                        seen.push("too long".into());
+                        bytes += n;
+                    }
+                }
+            }
+            assert_eq!(seen, ["one", "", "too long", "four"], "buffer {buffer}");
+            assert_eq!(lines.number(), 4);
+            assert_eq!(bytes, text.len() as u64);
+        }
+    }
+}

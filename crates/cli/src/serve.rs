@@ -1,0 +1,56 @@
+//! `serve`: the server over the store in `--dir`.
+
+use crate::args;
+use crate::failure::{Failure, Outcome};
+use crate::store::environment;
+use basalt_server::{ServerOptions, SyncPolicy};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
+pub fn serve(args: args::Serve) -> Outcome {
+    let dir = &args.store.dir;
+    if args.cache > args.memory {
+        return Err(Failure::new(
+            "--cache is more than --memory, of which it is a part; raise the one or lower the other",
+        ));
+    }
+    let listen = address(&args.listen)?;
+    let (env, path) = environment(dir)?;
+    let env = env
+        .memory_bytes(args.memory)
+        .cache_bytes(args.cache)
+        .build();
+    let options = ServerOptions {
+        dir: path,
+        listen,
+        unprotected: args.unprotected,
+        sync: match args.sync {
+            args::Sync::Always => SyncPolicy::Always,
+            args::Sync::Everysec => SyncPolicy::EverySecond,
+            args::Sync::Never => SyncPolicy::Never,
+        },
+        ..ServerOptions::default()
+    };
+    let sync = options.sync.name();
+    basalt_server::serve(&env, options, |listening| {
+        eprintln!(
+            "basalt {} serves Redis clients on {listening}, data in {}, sync {sync}; try `redis-cli -p {} ping`, stop with Ctrl-C",
+            env!("CARGO_PKG_VERSION"),
+            dir.display(),
+            listening.port()
+        );
+    })
+    .map_err(|e| Failure::store(dir, e))?;
+    eprintln!("basalt: everything accepted is finished, the store is closed");
+    Ok(0)
+}
+
+/// An address as people write it: `127.0.0.1:6379`, `localhost:6379`, `[::1]:6379`.
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| {
+        Failure::new(format!(
+            "--listen {text} is no address; write host and port, such as 127.0.0.1:6379"
+        ))
+    })
+}

@@ -1,0 +1,412 @@
+//! `stats`: the tree's shape and what it costs, as tables for people and as JSON for scripts.
+
+use crate::args;
+use crate::failure::{Failure, Outcome};
+use crate::point::say;
+use crate::progress::human_bytes;
+use crate::store::{Access, open_db};
+use basalt::env::{CacheStats, LedgerUse};
+use basalt::fs::FsStats;
+use basalt::lsm::db::Stats;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Everything that is shown.
+pub struct Report {
+    pub dir: String,
+    pub filesystem: String,
+    pub engine: Stats,
+    pub cache: CacheStats,
+    pub memory: LedgerUse,
+    pub fs: FsStats,
+}
+
+/// `basalt stats`.
+pub fn stats(args: args::Stats) -> Outcome {
+    let dir = &args.store.dir;
+    let db = open_db(dir, Access::Read)?;
+    let env = db.env().clone();
+    let report = Report {
+        dir: dir.display().to_string(),
+        filesystem: env.fs().info().description,
+        engine: db.stats(),
+        cache: env.cache().stats(),
+        memory: env.ledger().usage(),
+        fs: env.fs().stats(),
+    };
+    db.close().map_err(|e| Failure::store(dir, e))?;
+    say(&if args.json {
+        format!("{:#}\n", report.json())
+    } else {
+        report.tables()
+    })?;
+    Ok(0)
+}
+
+/// A quotient, when there is something to divide by.
+fn ratio(a: u64, b: u64) -> Option<f64> {
+    (b > 0).then(|| (a as f64 / b as f64 * 100.0).round() / 100.0)
+}
+
+impl Report {
+    fn device_bytes_written(&self) -> u64 {
+        let e = &self.engine;
+        e.wal_bytes_written + e.flush_bytes_written + e.compaction_bytes_written
+    }
+
+    fn table_bytes(&self) -> u64 {
+        let levels = self.engine.families.iter().flat_map(|f| &f.levels);
+        levels.map(|l| l.bytes).sum()
+    }
+
+    /// Bytes on disk for each byte of the lowest levels, where each key is once: an upper bound of what old versions,
+    /// tombstones and logs cost.
+    fn space_amp(&self) -> Option<f64> {
+        let lowest = |f: &basalt::lsm::db::FamilyStats| {
+            f.levels
+                .iter()
+                .rev()
+                .find(|l| l.bytes > 0)
+                .map_or(0, |l| l.bytes)
+        };
+        let live = self.engine.families.iter().map(lowest).sum();
+        ratio(self.table_bytes() + self.engine.log_bytes, live)
+    }
+
+    /// Sorted runs that a read of an absent key may have to ask, without filters.
+    fn sorted_runs(family: &basalt::lsm::db::FamilyStats) -> u64 {
+        let below = family
+            .levels
+            .iter()
+            .skip(1)
+            .filter(|l| l.tables > 0)
+            .count();
+        family.levels.first().map_or(0, |l| l.tables) + below as u64
+    }
+
+    pub fn json(&self) -> Value {
+        let e = &self.engine;
+        let families: Vec<Value> = e
+            .families
+            .iter()
+            .map(|f| {
+                let levels: Vec<Value> = f
+                    .levels
+                    .iter()
+                    .enumerate()
+                    .map(|(n, l)| {
+                        json!({
+                            "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
+                            "entries": l.entries, "deletes": l.deletes,
+                        })
+                    })
+                    .collect();
+                json!({"name": f.name, "sorted_runs": Self::sorted_runs(f), "levels": levels})
+            })
+            .collect();
+        let stalls: serde_json::Map<String, Value> = e
+            .stall_us
+            .iter()
+            .map(|(cause, us)| ((*cause).to_string(), json!(us)))
+            .collect();
+        json!({
+            "dir": self.dir,
+            "filesystem": self.filesystem,
+            "families": families,
+            "table_files": e.table_files,
+            "table_bytes": self.table_bytes(),
+            "log_bytes": e.log_bytes,
+            "read_only": e.read_only,
+            "snapshots": e.snapshots,
+            "sealed_memtables": e.sealed_memtables,
+            "memtable_bytes": e.memtable_bytes,
+            "compaction_debt_bytes": e.compaction_debt,
+            "amplification": {
+                "space": self.space_amp(),
+                "write_since_open": ratio(self.device_bytes_written(), e.user_bytes_written),
+            },
+            "since_open": {
+                "user_bytes_written": e.user_bytes_written,
+                "wal_bytes_written": e.wal_bytes_written,
+                "flush_bytes_written": e.flush_bytes_written,
+                "compaction_bytes_read": e.compaction_bytes_read,
+                "compaction_bytes_written": e.compaction_bytes_written,
+                "commits": e.commits,
+                "commit_groups": e.commit_groups,
+                "log_syncs": e.log_syncs,
+                "stall_us": stalls,
+                "device_bytes_written": self.fs.bytes_written,
+                "device_bytes_prewritten": self.fs.bytes_prewritten,
+                "device_bytes_read": self.fs.bytes_read,
+                "device_reads": self.fs.reads,
+                "device_writes": self.fs.writes,
+                "device_syncs": self.fs.syncs,
+            },
+            "cache": {
+                "capacity_bytes": self.cache.capacity, "used_bytes": self.cache.used,
+                "used_high_priority_bytes": self.cache.used_high, "hits": self.cache.hits, "misses": self.cache.misses,
+                "inserts": self.cache.inserts, "evictions": self.cache.evictions,
+            },
+            "memory": {
+                "budget_bytes": self.memory.budget, "total_bytes": self.memory.total(),
+                "memtable_bytes": self.memory.memtable, "cache_bytes": self.memory.cache,
+                "pinned_bytes": self.memory.pinned, "buffer_bytes": self.memory.buffer,
+                "client_bytes": self.memory.client,
+            },
+        })
+    }
+
+    pub fn tables(&self) -> String {
+        let e = &self.engine;
+        let mut out = format!("{} ({})\n", self.dir, self.filesystem);
+        if let Some(why) = &e.read_only {
+            let _ = writeln!(out, "TAKES NO WRITES: {why}");
+        }
+        for f in &e.families {
+            let _ = writeln!(
+                out,
+                "\nfamily {}, {} sorted runs",
+                f.name,
+                Self::sorted_runs(f)
+            );
+            let mut rows =
+                vec![["level", "tables", "size", "target", "entries", "deletes"].map(String::from)];
+            let mut sum = basalt::lsm::db::LevelStats::default();
+            for (n, l) in f.levels.iter().enumerate() {
+                sum.tables += l.tables;
+                sum.bytes += l.bytes;
+                sum.entries += l.entries;
+                sum.deletes += l.deletes;
+                if l.tables > 0 || n == 0 {
+                    let target = if n == 0 {
+                        "-".into()
+                    } else {
+                        human_bytes(l.target_bytes)
+                    };
+                    rows.push([
+                        format!("L{n}"),
+                        l.tables.to_string(),
+                        human_bytes(l.bytes),
+                        target,
+                        l.entries.to_string(),
+                        l.deletes.to_string(),
+                    ]);
+                }
+            }
+            rows.push([
+                "all".into(),
+                sum.tables.to_string(),
+                human_bytes(sum.bytes),
+                String::new(),
+                sum.entries.to_string(),
+                sum.deletes.to_string(),
+            ]);
+            out.push_str(&table(&rows));
+        }
+        let number = |r: Option<f64>| r.map_or_else(|| "-".to_string(), |r| format!("{r:.2}"));
+        let lookups = self.cache.hits + self.cache.misses;
+        let pairs: &[(&str, &[(&str, String)])] = &[
+            (
+                "amplification",
+                &[
+                    ("space, at most", number(self.space_amp())),
+                    (
+                        "write, since open",
+                        number(ratio(self.device_bytes_written(), e.user_bytes_written)),
+                    ),
+                    ("compaction debt", human_bytes(e.compaction_debt)),
+                ],
+            ),
+            (
+                "disk",
+                &[
+                    (
+                        "tables",
+                        format!(
+                            "{} in {} tables",
+                            human_bytes(self.table_bytes()),
+                            e.table_files
+                        ),
+                    ),
+                    ("logs, recycled space included", human_bytes(e.log_bytes)),
+                ],
+            ),
+            (
+                "since open",
+                &[
+                    ("user bytes written", human_bytes(e.user_bytes_written)),
+                    ("log written", human_bytes(e.wal_bytes_written)),
+                    ("flushes wrote", human_bytes(e.flush_bytes_written)),
+                    (
+                        "compactions read / wrote",
+                        format!(
+                            "{} / {}",
+                            human_bytes(e.compaction_bytes_read),
+                            human_bytes(e.compaction_bytes_written)
+                        ),
+                    ),
+                    (
+                        "commits / groups / syncs",
+                        format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs),
+                    ),
+                    (
+                        "device read",
+                        format!(
+                            "{} in {} reads",
+                            human_bytes(self.fs.bytes_read),
+                            self.fs.reads
+                        ),
+                    ),
+                ],
+            ),
+            (
+                "cache",
+                &[
+                    (
+                        "used",
+                        format!(
+                            "{} of {}",
+                            human_bytes(self.cache.used),
+                            human_bytes(self.cache.capacity)
+                        ),
+                    ),
+                    ("index and filter part", human_bytes(self.cache.used_high)),
+                    ("hits", format!("{} of {lookups}", self.cache.hits)),
+                ],
+            ),
+            (
+                "memory",
+                &[
+                    (
+                        "all",
+                        format!(
+                            "{} of {}",
+                            human_bytes(self.memory.total()),
+                            human_bytes(self.memory.budget)
+                        ),
+                    ),
+                    (
+                        "memtables",
+                        format!(
+                            "{}, {} sealed",
+                            human_bytes(self.memory.memtable),
+                            e.sealed_memtables
+                        ),
+                    ),
+                    ("buffers", human_bytes(self.memory.buffer)),
+                    (
+                        "held by readers",
+                        format!(
+                            "{}, {} snapshots",
+                            human_bytes(self.memory.pinned),
+                            e.snapshots
+                        ),
+                    ),
+                ],
+            ),
+        ];
+        for (title, rows) in pairs {
+            let _ = writeln!(out, "\n{title}");
+            for (name, value) in *rows {
+                let _ = writeln!(out, "  {name:<30} {value}");
+            }
+        }
+        if !e.stall_us.is_empty() {
+            let _ = writeln!(out, "\nwriters slowed or held, since open");
+            for (cause, us) in &e.stall_us {
+                let _ = writeln!(out, "  {cause:<30} {:.3} s", *us as f64 / 1e6);
+            }
+        }
+        out
+    }
+}
+
+/// Rows in columns: the first to the left, the others to the right.
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (w, cell) in widths.iter_mut().zip(row) {
+            *w = (*w).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (i, (cell, w)) in row.iter().zip(widths).enumerate() {
+            let _ = if i == 0 {
+                write!(line, "  {cell:<w$}")
+            } else {
+                write!(line, "  {cell:>w$}")
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt::lsm::db::{FamilyStats, LevelStats};
+
+    fn report() -> Report {
+        let level = |tables, bytes, target_bytes, entries| LevelStats {
+            tables,
+            bytes,
+            target_bytes,
+            entries,
+            deletes: 1,
+        };
+        Report {
+            dir: "d".into(),
+            filesystem: "f".into(),
+            engine: Stats {
+                families: vec![FamilyStats {
+                    name: "default".into(),
+                    levels: vec![
+                        level(2, 20 << 20, 0, 10),
+                        level(0, 0, 0, 0),
+                        level(3, 100 << 20, 256 << 20, 90),
+                    ],
+                }],
+                log_bytes: 30 << 20,
+                user_bytes_written: 100,
+                wal_bytes_written: 110,
+                flush_bytes_written: 90,
+                read_only: Some("the device is full".into()),
+                stall_us: vec![("level 0", 1500)],
+                ..Stats::default()
+            },
+            cache: CacheStats::default(),
+            memory: LedgerUse::default(),
+            fs: FsStats::default(),
+        }
+    }
+
+    #[test]
+    fn tables_show_shape_and_amplification() {
+        let text = report().tables();
+        for part in [
+            "family default, 3 sorted runs",
+            "TAKES NO WRITES: the device is full",
+            "1.50",
+            "2.00",
+            "L2",
+            "256.00 MiB",
+            "level 0",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        assert!(!text.contains("L1"), "empty levels are not shown\n{text}");
+    }
+
+    #[test]
+    fn json_has_the_same_figures() {
+        let json = report().json();
+        assert_eq!(json["amplification"]["space"], 1.5);
+        assert_eq!(json["amplification"]["write_since_open"], 2.0);
+        assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);
+        assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
+    }
+}

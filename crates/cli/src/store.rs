@@ -1,0 +1,381 @@
+//! The store that a command works on: opened with the server's own settings, so that both see the same entries.
+//!
+//! Without `--family`, keys and values are those of Redis strings in database 0, in the encoding of
+//! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
+
+use crate::args::Which;
+use crate::escape::unescape;
+use crate::failure::Failure;
+use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
+use crate::record::Record;
+use basalt::env::EnvBuilder;
+use basalt::fs::{HostFs, HostOptions};
+use basalt::lsm::db::Iter;
+use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt::{Bytes, Db, Env, Family, FamilyOptions, Options, ReadOptions, WriteBatch};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What a command is about to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Only look: a store that is not there is an error.
+    Read,
+    /// Write: a store, or a family, that is not there is made.
+    Write,
+    /// Write, but make nothing.
+    Remove,
+}
+
+/// An open store and the entries of it that the command sees.
+pub struct Store {
+    dir: PathBuf,
+    db: Db,
+    space: Space,
+}
+
+/// Which entries.
+enum Space {
+    /// Those of Redis clients.
+    Redis(Keyspace),
+    /// Those of Redis clients, of which there never were any.
+    Empty,
+    /// A family as it is.
+    Raw(Family),
+}
+
+/// The longest key and value that a command can store, in bytes.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub key: usize,
+    pub value: usize,
+}
+
+impl Limits {
+    /// Those of the entries that the flags name.
+    pub fn of(which: &Which) -> Limits {
+        let (key, value) = match which.family {
+            None => (KEY_OVERHEAD, VALUE_OVERHEAD),
+            Some(_) => (0, 0),
+        };
+        Limits {
+            key: MAX_KEY_LEN - key,
+            value: MAX_VALUE_LEN - value,
+        }
+    }
+
+    /// Checks lengths before a store is opened or a gigabyte copied; the error names what exceeds them.
+    pub fn check(
+        self,
+        key: &[u8],
+        value_len: u64,
+        name: impl Fn() -> String,
+    ) -> Result<(), String> {
+        if key.len() > self.key {
+            return Err(format!(
+                "{}: the key has {} bytes, at most {} (64 KiB) are allowed",
+                name(),
+                key.len(),
+                self.key
+            ));
+        }
+        if value_len > self.value as u64 {
+            return Err(format!(
+                "{}: the value has {value_len} bytes or more, at most {} (1 GiB) are allowed",
+                name(),
+                self.value
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What is under a key.
+pub enum Value {
+    Absent,
+    /// A string, and when it ends.
+    Bytes(Bytes, Option<u64>),
+    /// A value that only a Redis client can read: its type.
+    Other(&'static str),
+}
+
+/// The beginnings of an environment over the files in `dir`, and the store's path in it: absolute, so that messages name it
+/// whole. The filesystem is rooted there, because sector sizes are found out for its root.
+pub fn environment(dir: &Path) -> Result<(EnvBuilder, PathBuf), Failure> {
+    let path = std::path::absolute(dir).map_err(|e| Failure::os("find", dir, e))?;
+    let fs = HostFs::new(HostOptions::new(&path)).map_err(|e| Failure::store(dir, e))?;
+    Ok((Env::builder(fs), path))
+}
+
+/// Fails when there is no directory: a command that only looks makes none.
+pub fn must_exist(dir: &Path) -> Result<(), Failure> {
+    match rustix::fs::stat(dir) {
+        Ok(s)
+            if rustix::fs::FileType::from_raw_mode(s.st_mode)
+                == rustix::fs::FileType::Directory =>
+        {
+            Ok(())
+        }
+        Ok(_) => Err(Failure::new(format!(
+            "{} is not a directory; name the store's directory with --dir",
+            dir.display()
+        ))),
+        Err(rustix::io::Errno::NOENT) => Err(Failure::new(format!(
+            "there is no store in {}; name another with --dir, or make one with `basalt serve` or `basalt put`",
+            dir.display()
+        ))),
+        Err(e) => Err(Failure::os("look at", dir, e)),
+    }
+}
+
+/// Opens the store in `dir`.
+pub fn open_db(dir: &Path, access: Access) -> Result<Db, Failure> {
+    if access != Access::Write {
+        must_exist(dir)?;
+    }
+    let (env, path) = environment(dir)?;
+    let options = Options {
+        create_if_missing: access == Access::Write,
+        ..Options::default()
+    };
+    Db::open(&env.build(), path, options).map_err(|e| Failure::store(dir, e))
+}
+
+impl Store {
+    /// Opens what the flags name.
+    pub fn open(which: &Which, access: Access) -> Result<Store, Failure> {
+        let dir = which.store.dir.clone();
+        let db = open_db(&dir, access)?;
+        let failure = |e| Failure::store(&dir, e);
+        let space = match &which.family {
+            None if access == Access::Write => Space::Redis(Keyspace::make(&db).map_err(failure)?),
+            None => match Keyspace::find(&db).map_err(failure)? {
+                Some(keyspace) => Space::Redis(keyspace),
+                None => Space::Empty,
+            },
+            Some(name) if access != Access::Read && name.starts_with("redis.") => {
+                return Err(Failure::new(format!(
+                    "the family {name} holds the keys of Redis clients in their encoding; leave --family out to write to it"
+                )));
+            }
+            Some(name) => match db.family(name) {
+                Some(family) => Space::Raw(family),
+                None if access == Access::Write => Space::Raw(
+                    db.create_family(name, FamilyOptions::default())
+                        .map_err(failure)?,
+                ),
+                None => {
+                    return Err(Failure::new(format!(
+                        "the store has no family {name}; it has {}",
+                        db.families().join(", ")
+                    )));
+                }
+            },
+        };
+        Ok(Store { dir, db, space })
+    }
+
+    /// The engine.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+    /// An engine error as this store's failure.
+    pub fn failure(&self, e: basalt::Error) -> Failure {
+        Failure::store(&self.dir, e)
+    }
+    /// Closes it; everything written is durable then.
+    pub fn close(self) -> Result<(), Failure> {
+        let dir = self.dir;
+        self.db.close().map_err(|e| Failure::store(&dir, e))
+    }
+
+    fn family(&self) -> Option<&Family> {
+        match &self.space {
+            Space::Redis(keyspace) => Some(&keyspace.family),
+            Space::Raw(family) => Some(family),
+            Space::Empty => None,
+        }
+    }
+
+    fn stored_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        match &self.space {
+            Space::Redis(keyspace) => keyspace.stored_key(key).into(),
+            Space::Raw(_) | Space::Empty => key.into(),
+        }
+    }
+
+    /// Adds "set `record`" to a batch.
+    pub fn put(&self, batch: &mut WriteBatch, record: &Record) -> basalt::Result<()> {
+        let family = self
+            .family()
+            .expect("a store opened to write has its family");
+        let key = self.stored_key(&record.key);
+        let header: &[u8] = match &self.space {
+            Space::Redis(_) => &STRING_HEADER,
+            Space::Raw(_) | Space::Empty => &[],
+        };
+        batch.put_headed(family, &key, header, &record.value, record.expire_at_ms)
+    }
+
+    /// Adds "remove `key`" to a batch.
+    pub fn delete(&self, batch: &mut WriteBatch, key: &[u8]) -> basalt::Result<()> {
+        match self.family() {
+            Some(family) => batch.delete(family, &self.stored_key(key)),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads one key.
+    pub fn get(&self, key: &[u8]) -> Result<Value, Failure> {
+        let Some(family) = self.family() else {
+            return Ok(Value::Absent);
+        };
+        let found = self
+            .db
+            .get_with_expiry(family, &self.stored_key(key), &ReadOptions::default())
+            .map_err(|e| self.failure(e))?;
+        match found {
+            None => Ok(Value::Absent),
+            Some(v) => self.decode_value(v.value, v.expire_at_ms),
+        }
+    }
+
+    fn decode_value(&self, stored: Bytes, expire_at_ms: Option<u64>) -> Result<Value, Failure> {
+        if let Space::Raw(_) = self.space {
+            return Ok(Value::Bytes(stored, expire_at_ms));
+        }
+        match Keyspace::string_at(&stored).map_err(|e| self.failure(e))? {
+            Ok(at) => Ok(Value::Bytes(stored.slice(at..), expire_at_ms)),
+            Err(kind) => Ok(Value::Other(kind)),
+        }
+    }
+
+    /// A cursor over the entries whose key begins with `prefix` and lies in `[from, to)`.
+    pub fn cursor(
+        &self,
+        prefix: &[u8],
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+        reverse: bool,
+    ) -> Result<Cursor<'_>, Failure> {
+        let Some(family) = self.family() else {
+            return Ok(Cursor {
+                store: self,
+                iter: None,
+                reverse,
+                started: false,
+            });
+        };
+        let lowest = prefix.max(from.unwrap_or_default());
+        let lower = self.stored_key(lowest).into_owned();
+        // The end of a prefix is formed on the stored bytes: behind the last key there may be other kinds of entries.
+        let mut upper = successor(&self.stored_key(prefix));
+        if let Some(to) = to {
+            let to = self.stored_key(to).into_owned();
+            if upper.as_ref().is_none_or(|u| to < *u) {
+                upper = Some(to);
+            }
+        }
+        let options = ReadOptions {
+            lower_bound: Some(lower),
+            upper_bound: upper,
+            fill_cache: false,
+            ..ReadOptions::default()
+        };
+        let mut iter = self
+            .db
+            .iter(family, &options)
+            .map_err(|e| self.failure(e))?;
+        if reverse {
+            iter.seek_to_last()
+        } else {
+            iter.seek_to_first()
+        }
+        .map_err(|e| self.failure(e))?;
+        Ok(Cursor {
+            store: self,
+            iter: Some(iter),
+            reverse,
+            started: false,
+        })
+    }
+}
+
+/// The smallest byte string above everything that begins with `prefix`; `None` when there is none.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&b| b != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+/// See [`Store::cursor`].
+pub struct Cursor<'a> {
+    store: &'a Store,
+    /// None where there is nothing to read.
+    iter: Option<Iter>,
+    reverse: bool,
+    started: bool,
+}
+
+impl Cursor<'_> {
+    /// The next key and its value, in the cursor's direction. `None` at the end.
+    pub fn next_entry(&mut self) -> Result<Option<(Vec<u8>, Value)>, Failure> {
+        let Some(iter) = &mut self.iter else {
+            return Ok(None);
+        };
+        loop {
+            if self.started {
+                if self.reverse {
+                    iter.prev()
+                } else {
+                    iter.next()
+                }
+                .map_err(|e| self.store.failure(e))?;
+            }
+            self.started = true;
+            if !iter.valid() {
+                return Ok(None);
+            }
+            let key = match &self.store.space {
+                Space::Redis(keyspace) => match keyspace.user_key(iter.key()) {
+                    Some(key) => key.to_vec(),
+                    None => continue,
+                },
+                Space::Raw(_) | Space::Empty => iter.key().to_vec(),
+            };
+            let value = self
+                .store
+                .decode_value(iter.pinned_value(), iter.expire_at_ms())?;
+            return Ok(Some((key, value)));
+        }
+    }
+}
+
+/// Text of a command line as bytes; with `escaped`, the bytes that its escapes stand for.
+pub fn argument(text: &OsStr, escaped: bool) -> Result<Vec<u8>, Failure> {
+    if escaped {
+        unescape(text.as_bytes()).map_err(|e| Failure::new(format!("{}: {e}", text.display())))
+    } else {
+        Ok(text.as_bytes().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::successor;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(successor(b"\xff"), None);
+        assert_eq!(successor(b""), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! The real binary in a scratch directory: what every test of the tool stands on.
+#![allow(
+    dead_code,
+    clippy::disallowed_methods,
+    reason = "tests use the host's files and processes by hand; not every test uses all of this"
+)]
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A scratch directory with a store in `db`, removed afterwards.
+pub struct Scratch {
+    pub dir: PathBuf,
+}
+
+/// How a run of the tool ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.out).expect("output is text")
+    }
+    /// Asserts the exit code and returns the output.
+    #[track_caller]
+    pub fn ok(self) -> Vec<u8> {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.out
+    }
+    /// Asserts the exit code, and that the message is one line that says all of `parts`.
+    #[track_caller]
+    pub fn fails(self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(
+            self.err.trim_end().lines().count(),
+            1,
+            "one sentence: {}",
+            self.err
+        );
+        for part in parts {
+            assert!(self.err.contains(part), "{part:?} is not in: {}", self.err);
+        }
+    }
+}
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("basalt-cli-{}-{n}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("a scratch directory can be made");
+        Scratch { dir }
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Writes a file under the scratch directory, and the directories above it.
+    pub fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("it has one"))
+            .expect("directories can be made");
+        std::fs::write(&path, content).expect("a file can be written");
+        path
+    }
+
+    /// The tool, to be run in the scratch directory. `command` is followed by `--dir db` where it has that flag.
+    pub fn command<A: AsRef<OsStr>>(
+        &self,
+        command: &str,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+        c.current_dir(&self.dir).arg(command);
+        if command != "bench" && command != "--help" {
+            c.args(["--dir", "db"]);
+        }
+        c.args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        c
+    }
+
+    /// Runs it to its end.
+    pub fn run<A: AsRef<OsStr>>(&self, command: &str, args: impl IntoIterator<Item = A>) -> Ran {
+        ended(
+            self.command(command, args)
+                .spawn()
+                .expect("the tool starts"),
+        )
+    }
+
+    /// Runs it with this standard input.
+    pub fn run_with<A: AsRef<OsStr>>(
+        &self,
+        command: &str,
+        args: impl IntoIterator<Item = A>,
+        input: &[u8],
+    ) -> Ran {
+        let mut child = self
+            .command(command, args)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("the tool starts");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        // A tool that refuses its input early closes the pipe: its exit code and message say so.
+        let _ = stdin.write_all(input);
+        drop(stdin);
+        ended(child)
+    }
+
+    /// All entries, as `scan` prints them.
+    pub fn scan(&self) -> String {
+        String::from_utf8(self.run("scan", [""; 0]).ok()).expect("scan prints text")
+    }
+}
+
+pub fn ended(child: Child) -> Ran {
+    let out = child.wait_with_output().expect("the tool ends");
+    Ran {
+        code: out.status.code(),
+        out: out.stdout,
+        err: String::from_utf8(out.stderr).expect("messages are text"),
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// How much more than usual is to be tried.
+pub fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+}
+
+/// The names and contents under a directory.
+pub fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    fn walk(dir: &Path, at: &Path, out: &mut Vec<(PathBuf, Vec<u8>)>) {
+        for entry in std::fs::read_dir(dir.join(at)).expect("a directory can be read") {
+            let entry = entry.expect("an entry can be read");
+            let path = at.join(entry.file_name());
+            if entry.file_type().expect("it has a type").is_dir() {
+                walk(dir, &path, out);
+            } else {
+                let content = std::fs::read(dir.join(&path)).expect("a file can be read");
+                out.push((path, content));
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(dir, Path::new(""), &mut out);
+    out.sort();
+    out
+}

@@ -1,0 +1,114 @@
+//! `basalt serve` and the tools over one store: what a Redis client sets the tools read, and the other way round.
+
+mod harness;
+use basalt::env::Clock;
+use harness::{Scratch, ended};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Child;
+use std::time::Duration;
+
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Starts it on a free port and waits until it answers.
+    fn start(s: &Scratch, args: &[&str]) -> Server {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let listen = format!("127.0.0.1:{port}");
+        let child = s
+            .command("serve", ["--listen", &listen].iter().chain(args))
+            .spawn()
+            .unwrap();
+        let mut server = Server { child, port };
+        let clock = Clock::system();
+        while TcpStream::connect(&listen).is_err() {
+            if let Some(status) = server.child.try_wait().unwrap() {
+                panic!("the server ended: {status}, {:?}", ended(server.child));
+            }
+            clock.sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    /// Sends one command and returns the reply's bytes, of which there are `len`.
+    fn ask(&self, command: &[&[u8]], len: usize) -> Vec<u8> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut request = format!("*{}\r\n", command.len()).into_bytes();
+        for part in command {
+            request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+            request.extend_from_slice(part);
+            request.extend_from_slice(b"\r\n");
+        }
+        stream.write_all(&request).unwrap();
+        let mut reply = vec![0; len];
+        stream.read_exact(&mut reply).unwrap();
+        reply
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+#[test]
+fn a_client_and_the_tools_see_the_same_entries() {
+    let s = Scratch::new("serve");
+    s.run("put", ["from-tool", "1"]).ok();
+    let server = Server::start(&s, &[]);
+    assert_eq!(server.ask(&[b"GET", b"from-tool"], 7), b"$1\r\n1\r\n");
+    assert_eq!(
+        server.ask(&[b"SET", b"from-client", b"\0\xff"], 5),
+        b"+OK\r\n"
+    );
+    assert_eq!(server.ask(&[b"SET", b"", b"empty key"], 5), b"+OK\r\n");
+    s.run("get", ["from-tool"])
+        .fails(2, &["in use by process", "redis-cli INFO", "stop it"]);
+    s.run("check", [""; 0]).fails(2, &["in use"]);
+    server.signal(rustix::process::Signal::TERM);
+    let ran = ended(server.child);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(s.run("get", ["from-client"]).ok(), b"\0\xff");
+    assert_eq!(s.run("get", [""]).ok(), b"empty key");
+    assert_eq!(s.run("check", [""; 0]).code, Some(0));
+
+    // A flush of the database by a client is one for the tools too.
+    let server = Server::start(&s, &["--sync", "everysec"]);
+    assert_eq!(server.ask(&[b"FLUSHALL"], 5), b"+OK\r\n");
+    assert_eq!(server.ask(&[b"SET", b"new", b"n"], 5), b"+OK\r\n");
+    server.signal(rustix::process::Signal::INT);
+    assert_eq!(ended(server.child).code, Some(0));
+    assert_eq!(s.scan(), "new\tn\n");
+}
+
+#[test]
+fn acknowledged_sets_survive_a_kill() {
+    let s = Scratch::new("serve-kill");
+    let server = Server::start(&s, &["--sync", "always"]);
+    for i in 0..100 {
+        let key = format!("k{i:03}");
+        assert_eq!(server.ask(&[b"SET", key.as_bytes(), b"v"], 5), b"+OK\r\n");
+    }
+    server.signal(rustix::process::Signal::KILL);
+    assert_eq!(ended(server.child).code, None);
+    assert_eq!(s.run("check", [""; 0]).code, Some(0));
+    assert_eq!(s.scan().lines().count(), 100);
+}
+
+#[test]
+fn a_port_in_use_names_the_flag() {
+    let s = Scratch::new("port");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    s.run("serve", ["--listen", &listen])
+        .fails(2, &["--listen", &listen]);
+    s.run("serve", ["--listen", "nonsense"])
+        .fails(2, &["--listen"]);
+}

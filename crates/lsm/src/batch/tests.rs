@@ -1,0 +1,237 @@
+//! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
+
+use super::*;
+use crate::db::Family;
+use crate::wal::RECORD_HEADER;
+use basalt_env::Random;
+
+fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+}
+
+fn bytes_of(r: &Random, len: u64) -> Vec<u8> {
+    (0..len).map(|_| r.next_u64() as u8).collect()
+}
+
+type Owned = (u32, Kind, Vec<u8>, Vec<u8>);
+
+fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
+    let (mut batch, mut model) = (WriteBatch::new(), Vec::new());
+    for _ in 0..r.below(20) {
+        let family = [0, 1, 127, 128, 1 << 20, u32::MAX][r.below(6) as usize];
+        let len = [0, 1, 16, 127, 128, 300, MAX_KEY_LEN as u64][r.below(7) as usize];
+        let key = bytes_of(r, len);
+        let len = [0, 1, 100, 127, 128, 20_000][r.below(6) as usize];
+        let mut value = bytes_of(r, len);
+        let kind = [Kind::Put, Kind::Delete, Kind::PutTtl][r.below(3) as usize];
+        let expiry = r.next_u64().to_le_bytes();
+        match kind {
+            Kind::Put => batch
+                .push(&Family::of_no_store(family), kind, &key, &[], &value)
+                .unwrap(),
+            Kind::Delete => {
+                batch
+                    .push(&Family::of_no_store(family), kind, &key, &[], &[])
+                    .unwrap();
+                value.clear();
+            }
+            _ => {
+                batch
+                    .push(&Family::of_no_store(family), kind, &key, &expiry, &value)
+                    .unwrap();
+                value = [&expiry[..], &value].concat();
+            }
+        }
+        model.push((family, kind, key, value));
+    }
+    (batch, model)
+}
+
+#[test]
+fn batches_round_trip() {
+    for seed in 0..300 * scale() {
+        let r = Random::from_seed(seed);
+        let (mut batch, model) = random_batch(&r);
+        for round in 0..2 {
+            let say = format!("batch round trip seed={seed} round={round}");
+            assert_eq!(
+                (batch.len(), batch.is_empty()),
+                (model.len(), model.is_empty()),
+                "{say}"
+            );
+            if !model.is_empty() {
+                let encoded = &batch.buf[RECORD_HEADER..];
+                let ops: Vec<Op<'_>> = Ops::new(encoded).collect::<Result<_>>().expect(&say);
+                assert_eq!(ops.len(), model.len(), "{say}");
+                for (op, (family, kind, key, value)) in ops.iter().zip(&model) {
+                    assert_eq!(
+                        (op.family, op.kind, op.key, op.value),
+                        (*family, *kind, &key[..], &value[..]),
+                        "{say}"
+                    );
+                    if *kind != Kind::Delete {
+                        assert_eq!(
+                            &encoded[op.value_at..op.value_at + value.len()],
+                            &value[..],
+                            "{say}"
+                        );
+                    }
+                }
+            }
+            // A cleared batch encodes the same again.
+            let before = batch.buf.to_vec();
+            batch.clear();
+            assert!(batch.is_empty() && Ops::new(&batch.buf).next().is_none());
+            for (family, kind, key, value) in &model {
+                batch
+                    .push(&Family::of_no_store(*family), *kind, key, &[], value)
+                    .unwrap();
+            }
+            assert_eq!(batch.buf[..], before[..], "{say}");
+        }
+    }
+}
+
+#[test]
+fn one_operation_takes_exactly_the_memory_it_needs() {
+    for len in [0, 100, 100_000, 1 << 20] {
+        let mut batch = WriteBatch::new();
+        batch
+            .push(
+                &Family::of_no_store(3),
+                Kind::Put,
+                b"key",
+                &[],
+                &vec![1; len],
+            )
+            .unwrap();
+        assert_eq!(batch.buf.capacity(), batch.bytes());
+        let payload = payload(Bytes::from_owner(batch.buf));
+        let op = Ops::new(&payload).next().unwrap().unwrap();
+        assert_eq!(op.value.len(), len);
+    }
+}
+
+#[test]
+fn limits_are_refused_and_leave_the_batch_as_it_was() {
+    let mut batch = WriteBatch::new();
+    batch
+        .push(&Family::of_no_store(0), Kind::Put, b"a", &[], b"1")
+        .unwrap();
+    let before = batch.buf.to_vec();
+    let long = vec![0; MAX_KEY_LEN + 1];
+    let huge = vec![0; MAX_VALUE_LEN + 1];
+    let e = batch
+        .push(&Family::of_no_store(0), Kind::Put, &long, &[], b"")
+        .unwrap_err();
+    assert!(
+        e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("65536"),
+        "{e}"
+    );
+    let e = batch
+        .push(&Family::of_no_store(0), Kind::Put, b"b", &[], &huge)
+        .unwrap_err();
+    assert!(
+        e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("1073741824"),
+        "{e}"
+    );
+    assert_eq!((batch.len(), &batch.buf[..]), (1, &before[..]));
+    batch
+        .push(&Family::of_no_store(0), Kind::Put, &long[1..], &[], b"")
+        .unwrap();
+    assert_eq!(batch.len(), 2);
+}
+
+#[test]
+fn varints_are_minimal_and_bounded() {
+    for n in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX)] {
+        let mut buf = AlignedBuf::new();
+        put_varint(&mut buf, n);
+        assert_eq!(buf.len(), varint_len(n));
+        let mut at = 0;
+        assert_eq!(get_varint32(&buf, &mut at).map(u64::from), Some(n));
+        assert_eq!(at, buf.len());
+        assert_eq!(get_varint32(&buf[..buf.len() - 1], &mut 0), None);
+    }
+    let mut buf = AlignedBuf::new();
+    put_varint(&mut buf, 1 << 32);
+    assert_eq!(get_varint32(&buf, &mut 0), None, "more than 32 bits");
+    assert_eq!(get_varint32(&[0x80; 100], &mut 0), None, "without end");
+}
+
+#[test]
+fn any_bytes_decode_or_are_refused() {
+    let (mut decoded, mut refused) = (0u64, 0u64);
+    for seed in 0..100_000 * scale() {
+        let r = Random::from_seed(seed);
+        let mut b = if r.one_in(8) {
+            let len = r.below(200);
+            bytes_of(&r, len)
+        } else {
+            let mut batch = WriteBatch::new();
+            for _ in 0..1 + r.below(4) {
+                let (key, value) = (r.next_u64().to_le_bytes(), [7; 40]);
+                let kind = [Kind::Put, Kind::Delete, Kind::PutTtl][r.below(3) as usize];
+                let value = if kind == Kind::Delete {
+                    &[]
+                } else {
+                    &value[..8 + r.below(32) as usize]
+                };
+                batch
+                    .push(
+                        &Family::of_no_store(r.below(300) as u32),
+                        kind,
+                        &key[..r.below(9) as usize],
+                        &[],
+                        value,
+                    )
+                    .unwrap();
+            }
+            batch.buf[RECORD_HEADER..].to_vec()
+        };
+        for _ in 0..r.below(4) {
+            if b.is_empty() {
+                break;
+            }
+            let at = r.below(b.len() as u64) as usize;
+            match r.below(4) {
+                0 => b.truncate(at),
+                1 => b[at] = 0xff,
+                2 => b[at] = r.next_u64() as u8,
+                _ => b[at] ^= 1 << r.below(8),
+            }
+        }
+        let mut seen = 0;
+        let mut failed = false;
+        for op in Ops::new(&b) {
+            assert!(
+                !failed,
+                "batch mutator seed={seed}: an operation after an error"
+            );
+            match op {
+                Ok(op) => {
+                    assert!(op.key.len() <= MAX_KEY_LEN && op.kind.is_supported());
+                    assert!(
+                        op.kind != Kind::PutTtl || op.value.len() >= 8,
+                        "batch mutator seed={seed}"
+                    );
+                    seen += 1 + op.key.len() + op.value.len();
+                }
+                Err(e) => {
+                    failed = true;
+                    assert!(
+                        matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
+                        "batch mutator seed={seed}: {e}"
+                    );
+                }
+            }
+        }
+        assert!(seen <= b.len(), "batch mutator seed={seed}");
+        if failed { refused += 1 } else { decoded += 1 }
+    }
+    println!("batch mutator: decoded={decoded} refused={refused}");
+    assert!(decoded > 10_000 && refused > 10_000);
+}

@@ -1,0 +1,463 @@
+//! What is still known of a store whose manifest or `CURRENT` is damaged: every edit that verifies, added up with leniency.
+
+use super::Loss;
+use crate::db::open::{StoreFile, load_catalog};
+use crate::options::Options;
+use crate::version::catalog::{Catalog, CatalogFamily, DEFAULT, LiveLog};
+use crate::version::edit::Edit;
+use crate::version::manifest::{self, CURRENT, Current, manifest_path};
+use crate::version::table_name;
+use crate::wal::{FileKind, RecordKind, RecordReader, salvage};
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The catalog, and how far it can be believed.
+#[derive(Debug, Default)]
+pub(in crate::db) struct Learned {
+    pub catalog: Catalog,
+    /// Nothing is missing: tables stand on the levels that the catalog says, and no file belongs to an edit not known.
+    pub sure: bool,
+    /// Some edit was readable.
+    pub any_edit: bool,
+    /// Edits that are missing; `None` when their number is not known.
+    pub lost_edits: Option<u64>,
+    /// Tables and logs that a readable edit removed.
+    pub retired_tables: BTreeSet<u64>,
+    pub retired_logs: BTreeSet<u64>,
+    pub dropped_families: BTreeSet<u32>,
+    /// Where the last edit read ends.
+    end: u64,
+    /// What is lost of the metadata itself.
+    pub losses: Vec<Loss>,
+    /// Damaged metadata files.
+    pub damaged: Vec<String>,
+}
+
+/// The name of a family whose own is lost.
+pub(super) fn recovered_name(id: u32) -> String {
+    format!("recovered-{id}")
+}
+
+/// Reads the catalog, or what is left of it. The second value is the damage met. `Ok(None)` for a directory without a store.
+pub(in crate::db) fn learn(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+    options: &Options,
+) -> Result<Option<(Learned, Option<Error>)>> {
+    match load_catalog(env, dir, names) {
+        Ok(None) => Ok(None),
+        Ok(Some((current, catalog, _))) if missing_files(&catalog, names) => {
+            let learned = cut_short(env, dir, names, options, &current, catalog)?;
+            Ok(Some((learned, None)))
+        }
+        Ok(Some((_, catalog, _))) => Ok(Some((
+            Learned {
+                catalog,
+                sure: true,
+                any_edit: true,
+                lost_edits: Some(0),
+                ..Learned::default()
+            },
+            None,
+        ))),
+        Err(e) if e.kind() == ErrorKind::Corruption => {
+            let mut learned = rebuild(env, dir, names, options)?;
+            learned.check_store(env, dir, options)?;
+            Ok(Some((learned, Some(e))))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
+    let there = |name: String| names.contains(&name);
+    let tables = catalog.families.values().flat_map(|f| f.tables.keys());
+    !tables.map(|n| table_name(*n)).all(there)
+        || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
+}
+
+/// Files that the manifest names are gone. Files go only after an edit that lets go of them is durable: when there is also something
+/// that a later edit may have left, a torn tail or tables that no edit names, then such an edit is lost, and what looks like
+/// the manifest's end is not.
+fn cut_short(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+    options: &Options,
+    current: &Current,
+    catalog: Catalog,
+) -> Result<Learned> {
+    let mut l = Learned {
+        lost_edits: Some(0),
+        ..Learned::default()
+    };
+    l.absorb_manifest(env, dir, current.number, Some(*current), options)?;
+    let torn = whole(env, dir, current.number)?.is_none_or(|(_, torn)| torn);
+    let strange = names.iter().any(|n| {
+        matches!(StoreFile::parse(n), Some(StoreFile::Table(n))
+            if !l.retired_tables.contains(&n)
+                && !l.catalog.families.values().any(|f| f.tables.contains_key(&n)))
+    });
+    if !torn && !strange {
+        return Ok(Learned {
+            catalog,
+            sure: true,
+            any_edit: true,
+            lost_edits: Some(0),
+            ..Learned::default()
+        });
+    }
+    if l.lost_edits == Some(0) {
+        l.lost_edits = None;
+        let name = file_name(current.number);
+        let len = env.fs().stat(&manifest_path(dir, current.number))?.len;
+        l.losses.push(Loss::of_file(
+            &name,
+            l.end..len.max(l.end),
+            "files that the edits before this place name are gone: at least one edit behind it is lost",
+        ));
+        l.damaged.push(name);
+    }
+    l.check_store(env, dir, options)?;
+    Ok(l)
+}
+
+fn rebuild(env: &Env, dir: &Path, names: &[String], options: &Options) -> Result<Learned> {
+    let current = match manifest::read_current(env, dir) {
+        Ok(c) => c,
+        Err(e) if e.kind() == ErrorKind::Corruption => None,
+        Err(e) => return Err(e),
+    };
+    let mut manifests: Vec<u64> = names
+        .iter()
+        .filter_map(|n| match StoreFile::parse(n) {
+            Some(StoreFile::Manifest(n)) => Some(n),
+            _ => None,
+        })
+        .collect();
+    manifests.sort_unstable();
+    let mut l = Learned {
+        lost_edits: Some(0),
+        ..Learned::default()
+    };
+    if current.is_none() {
+        if names.iter().any(|n| n == CURRENT) {
+            l.damaged.push(CURRENT.into());
+        }
+        l.losses.push(Loss::of_file(
+            CURRENT,
+            0..manifest::CURRENT_LEN as u64,
+            "it is missing or damaged; the manifest with the highest number that holds edits is taken",
+        ));
+        // A manifest that is whole up to an end that is not torn says everything.
+        for &number in manifests.iter().rev() {
+            match whole(env, dir, number)? {
+                Some((catalog, torn)) if catalog.store_id != 0 => {
+                    l.catalog = catalog;
+                    l.any_edit = true;
+                    l.sure = !torn;
+                    l.lost_edits = (!torn).then_some(0);
+                    return Ok(l);
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+    if let Some(c) = &current {
+        l.catalog.store_id = c.store_id;
+        if !manifests.contains(&c.number) {
+            l.lost_edits = None;
+            l.losses.push(Loss::of_file(
+                &file_name(c.number),
+                0..c.synced,
+                "the manifest that CURRENT names is missing",
+            ));
+        } else {
+            manifests.retain(|n| *n <= c.number);
+        }
+    }
+    for number in manifests {
+        let current = current.filter(|c| c.number == number);
+        l.absorb_manifest(env, dir, number, current, options)?;
+    }
+    Ok(l)
+}
+
+fn file_name(number: u64) -> String {
+    format!("MANIFEST-{number:06}")
+}
+
+/// The state of a manifest that is whole, and whether its tail is torn. `None` when it is damaged.
+fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(Catalog, bool)>> {
+    let path = manifest_path(dir, number);
+    let mut catalog = Catalog::default();
+    let mut read = || -> Result<bool> {
+        let file = env.fs().open(&path)?;
+        let Some(mut reader) = RecordReader::open(file, &path, FileKind::Manifest, None)? else {
+            return Ok(false);
+        };
+        while let Some(r) = reader.next(0)? {
+            catalog.apply(&Edit::decode(&r.payload)?)?;
+        }
+        Ok(reader.tail().torn)
+    };
+    match read() {
+        Ok(torn) => Ok(Some((catalog, torn))),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+impl Learned {
+    /// Makes sure that there is a store id and the family that every store has.
+    fn check_store(&mut self, env: &Env, dir: &Path, options: &Options) -> Result<()> {
+        let c = &mut self.catalog;
+        if c.store_id == 0 {
+            c.store_id = store_id_of_logs(env, dir)?.unwrap_or_else(|| env.random().next_u128());
+        }
+        c.next_family = c.next_family.max(1);
+        self.family(0, options);
+        Ok(())
+    }
+
+    /// A family, under a made-up name when its own is lost.
+    pub(super) fn family(&mut self, id: u32, options: &Options) -> &mut CatalogFamily {
+        let name = if id == 0 {
+            "default".to_string()
+        } else {
+            recovered_name(id)
+        };
+        self.catalog.next_family = self.catalog.next_family.max(id.saturating_add(1));
+        self.catalog
+            .families
+            .entry(id)
+            .or_insert_with(|| CatalogFamily {
+                comparator: options.family(&name).comparator.name().to_string(),
+                name,
+                tables: BTreeMap::new(),
+            })
+    }
+
+    fn lose_edits(&mut self, n: Option<u64>) {
+        self.lost_edits = self.lost_edits.zip(n).map(|(a, b)| a + b);
+    }
+
+    fn absorb_manifest(
+        &mut self,
+        env: &Env,
+        dir: &Path,
+        number: u64,
+        current: Option<Current>,
+        options: &Options,
+    ) -> Result<()> {
+        let name = file_name(number);
+        let path = manifest_path(dir, number);
+        let file = env.fs().open(&path)?;
+        let header = match RecordReader::open(file.clone(), &path, FileKind::Manifest, None) {
+            Ok(r) => r.map(|r| r.header().clone()),
+            Err(e) if e.kind() == ErrorKind::Corruption => None,
+            Err(e) => return Err(e),
+        };
+        let id = match (&current, &header) {
+            (Some(c), _) => c.file_id,
+            (None, Some(h)) => h.file_id,
+            (None, None) => {
+                // Made and never written, or its id is lost with its header: nothing in it can be believed.
+                self.damaged.push(name.clone());
+                self.lose_edits(None);
+                self.losses.push(Loss::of_file(
+                    &name,
+                    0..file.allocated().max(file.len()),
+                    "its header is unreadable, so no edit in it can be verified",
+                ));
+                return Ok(());
+            }
+        };
+        if let Some(h) = &header
+            && self.catalog.store_id == 0
+        {
+            self.catalog.store_id = h.store_id;
+        }
+        let scan = salvage::scan(&*file, &path, id, u64::MAX)?;
+        let mut next = 0;
+        let mut end = header.as_ref().map_or(0, |h| u64::from(h.write_unit));
+        let mut damaged = header.is_none();
+        for f in &scan.found {
+            let edit = if f.whole && f.kind == RecordKind::Edit {
+                match Edit::decode(&salvage::read(&*file, &path, f)?.payload) {
+                    Ok(e) => Some(e),
+                    Err(e) if e.kind() == ErrorKind::Corruption => None,
+                    Err(e) => return Err(e.at(&path, f.offset)),
+                }
+            } else {
+                None
+            };
+            if f.first_seq > next {
+                damaged = true;
+                // The first edit is the whole state: without it the number of edits says nothing.
+                self.lose_edits((next > 0).then_some(f.first_seq - next));
+                self.losses.push(Loss::of_file(
+                    &name,
+                    end..f.offset,
+                    &match f.first_seq - next {
+                        1 => format!("edit {next} is lost"),
+                        _ => format!("edits {next} to {} are lost", f.first_seq - 1),
+                    },
+                ));
+            }
+            match edit {
+                Some(e) => {
+                    self.absorb(&e, options)
+                        .map_err(|e| e.at(&path, f.offset))?;
+                    self.any_edit = true;
+                }
+                None => {
+                    damaged = true;
+                    self.lose_edits((f.first_seq > 0).then_some(1));
+                    self.losses.push(Loss::of_file(
+                        &name,
+                        f.offset..f.end,
+                        &format!("edit {} is lost: its bytes do not verify", f.first_seq),
+                    ));
+                }
+            }
+            next = f.first_seq + 1;
+            end = f.end;
+        }
+        if let Some(c) = current
+            && c.synced > end
+        {
+            damaged = true;
+            self.lose_edits(None);
+            self.losses.push(Loss::of_file(
+                &name,
+                end..c.synced,
+                &format!("edits from {next} on are lost: CURRENT vouches for these bytes"),
+            ));
+        }
+        self.end = end;
+        if damaged {
+            self.damaged.push(name);
+        }
+        Ok(())
+    }
+
+    fn absorb(&mut self, edit: &Edit, options: &Options) -> Result<()> {
+        // Refuses features of a later version.
+        Catalog::default().apply(&Edit {
+            features: edit.features,
+            ..Edit::default()
+        })?;
+        if edit.store_id.is_some() {
+            // The whole state: what it does not name is gone.
+            for f in self.catalog.families.values_mut() {
+                self.retired_tables.extend(f.tables.keys());
+                f.tables.clear();
+            }
+            self.retired_logs.extend(self.catalog.logs.keys());
+            self.catalog.logs.clear();
+            let kept: BTreeSet<u32> = edit.add_families.iter().map(|f| f.0).collect();
+            let gone = self.catalog.families.keys().filter(|id| !kept.contains(id));
+            self.dropped_families.extend(gone);
+            self.catalog.families.clear();
+        }
+        let c = &mut self.catalog;
+        c.store_id = edit.store_id.unwrap_or(c.store_id);
+        c.next_file = c.next_file.max(edit.next_file.unwrap_or(0));
+        c.next_family = c.next_family.max(edit.next_family.unwrap_or(0));
+        c.last_seq = c.last_seq.max(edit.last_seq.unwrap_or(0));
+        c.wall_ms = c.wall_ms.max(edit.wall_ms.unwrap_or(0));
+        for (id, name, comparator) in &edit.add_families {
+            self.dropped_families.remove(id);
+            // A name that another has is an edit that no store writes: the family keeps a made-up one.
+            let taken = (*id == 0) != (name == DEFAULT)
+                || self
+                    .catalog
+                    .families
+                    .iter()
+                    .any(|(i, f)| i != id && f.name == *name);
+            let f = self.family(*id, options);
+            if !taken {
+                f.name.clone_from(name);
+            }
+            f.comparator.clone_from(comparator);
+        }
+        for id in edit.drop_families.iter().filter(|id| **id != 0) {
+            self.dropped_families.insert(*id);
+            if let Some(f) = self.catalog.families.remove(id) {
+                self.retired_tables.extend(f.tables.keys());
+            }
+        }
+        for (family, _, number) in &edit.remove_tables {
+            if let Some(f) = self.catalog.families.get_mut(family) {
+                f.tables.remove(number);
+            }
+            self.retired_tables.insert(*number);
+        }
+        for t in &edit.add_tables {
+            if self.dropped_families.contains(&t.family) {
+                continue;
+            }
+            // One table in two families is an edit that no store writes: the first one keeps it.
+            if self
+                .catalog
+                .family_of(t.number)
+                .is_some_and(|f| f != t.family)
+            {
+                continue;
+            }
+            self.retired_tables.remove(&t.number);
+            self.catalog.last_seq = self.catalog.last_seq.max(t.meta.max_seq);
+            let f = self.family(t.family, options);
+            f.tables.insert(t.number, (t.level, t.meta.clone()));
+        }
+        for (number, file_id) in &edit.add_logs {
+            self.retired_logs.remove(number);
+            let log = LiveLog {
+                file_id: *file_id,
+                end: None,
+            };
+            self.catalog.logs.insert(*number, log);
+        }
+        for (number, end) in &edit.end_logs {
+            if let Some(log) = self.catalog.logs.get_mut(number) {
+                log.end = Some(*end);
+            }
+        }
+        for number in &edit.remove_logs {
+            self.catalog.logs.remove(number);
+            self.retired_logs.insert(*number);
+        }
+        Ok(())
+    }
+}
+
+fn store_id_of_logs(env: &Env, dir: &Path) -> Result<Option<u128>> {
+    for entry in env.fs().list(dir)? {
+        if let Some(StoreFile::Log(n)) = StoreFile::parse(&entry.name)
+            && let Some(h) = log_header(env, dir, n)?
+        {
+            return Ok(Some(h.store_id));
+        }
+    }
+    Ok(None)
+}
+
+/// The header of a log, when it is one with this number.
+pub(super) fn log_header(
+    env: &Env,
+    dir: &Path,
+    number: u64,
+) -> Result<Option<crate::wal::FileHeader>> {
+    let path = crate::db::log::log_path(dir, number);
+    let file = env.fs().open(&path)?;
+    match RecordReader::open(file, &path, FileKind::Log, None) {
+        Ok(r) => Ok(r.map(|r| r.header().clone()).filter(|h| h.number == number)),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,338 @@
+//! Logs of a damaged store: every batch that verifies goes into new level-0 tables.
+
+use super::learn::log_header;
+use super::{Loss, Run};
+use crate::batch::Ops;
+use crate::db::commit::insert;
+use crate::db::flush::write_table;
+use crate::db::generation::Generation;
+use crate::db::log::log_path;
+use crate::db::open::{StoreFile, bind_families};
+use crate::key::MAX_SEQ;
+use crate::version::catalog::LiveLog;
+use crate::version::edit::AddTable;
+use crate::version::edit::MAX_FAMILY;
+use crate::wal::{Record, RecordKind, salvage};
+use basalt_fs::{ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How far the replay is.
+struct Replay {
+    generation: Arc<Generation>,
+    last_seq: u64,
+    /// Losses whose last sequence number the next record will tell.
+    open: Vec<usize>,
+    /// The log before ended where no manifest edit says: a gap in the numbers is a loss behind this place.
+    unsettled: Option<(String, u64)>,
+    tables: Vec<AddTable>,
+}
+
+impl Run<'_> {
+    /// Replays every live log.
+    pub(super) fn replay_logs(&mut self) -> Result<()> {
+        let logs = self.live_logs()?;
+        let mut replay = Replay {
+            generation: self.generation()?,
+            last_seq: 0,
+            open: Vec::new(),
+            unsettled: None,
+            tables: Vec::new(),
+        };
+        for (number, log) in logs {
+            self.replay_log(number, log, &mut replay)?;
+        }
+        self.write_out(&mut replay)?;
+        for t in replay.tables {
+            self.new_table(t);
+        }
+        let c = &mut self.learned.catalog;
+        c.last_seq = c.last_seq.max(replay.last_seq);
+        c.logs.clear();
+        Ok(())
+    }
+
+    /// The catalog's logs, and those that an edit not known may have added.
+    fn live_logs(&mut self) -> Result<BTreeMap<u64, LiveLog>> {
+        let mut logs = self.learned.catalog.logs.clone();
+        if self.learned.sure {
+            return Ok(logs);
+        }
+        for name in self.names.clone() {
+            let Some(StoreFile::Log(n)) = StoreFile::parse(&name) else {
+                continue;
+            };
+            if logs.contains_key(&n) || self.learned.retired_logs.contains(&n) {
+                continue;
+            }
+            match log_header(self.env, self.dir, n)? {
+                Some(h) if h.store_id == self.learned.catalog.store_id => {
+                    self.report.notes.push(format!(
+                        "{name} is replayed although no readable edit says that it is still needed; if its content had been moved into tables and compacted, keys deleted since may show again"
+                    ));
+                    logs.insert(
+                        n,
+                        LiveLog {
+                            file_id: h.file_id,
+                            end: None,
+                        },
+                    );
+                }
+                Some(_) => self.set_aside(&name, "it belongs to another store"),
+                None => {
+                    let len = self.env.fs().stat(&self.dir.join(&name))?.allocated;
+                    self.lose(Loss {
+                        older_may_reappear: true,
+                        ..Loss::of_file(
+                            &name,
+                            0..len,
+                            "its header is unreadable and no readable edit knows its id, so no record in it can be verified",
+                        )
+                    });
+                    self.set_aside(&name, "its header is unreadable");
+                }
+            }
+        }
+        Ok(logs)
+    }
+
+    fn generation(&self) -> Result<Arc<Generation>> {
+        let families = bind_families(&self.learned.catalog, self.options)?;
+        Ok(Generation::new(
+            self.env,
+            0,
+            families
+                .values()
+                .map(|f| (f.id, f.options.comparator.clone())),
+        ))
+    }
+
+    fn replay_log(&mut self, number: u64, log: LiveLog, replay: &mut Replay) -> Result<()> {
+        let path = log_path(self.dir, number);
+        let name = format!("{number:06}.log");
+        let file = match self.env.fs().open(&path) {
+            Ok(f) => f,
+            Err(e) if e.is_not_found() => {
+                self.lose_log(
+                    replay,
+                    &name,
+                    0..log.end.unwrap_or(0),
+                    None,
+                    "the manifest names this log, and it is missing",
+                );
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        let header = log_header(self.env, self.dir, number)?;
+        let sound_header = header.as_ref().is_some_and(|h| {
+            h.file_id == log.file_id && h.store_id == self.learned.catalog.store_id
+        });
+        let limit = log.end.unwrap_or(u64::MAX);
+        let scan = salvage::scan(&*file, &path, log.file_id, u64::MAX)?;
+        let proven = scan.proven.max(log.end.unwrap_or(0));
+        // Where the next record is expected; the first one stands behind the header.
+        let mut at = header.map_or(self.env.fs().info().write_unit as u64, |h| {
+            u64::from(h.write_unit)
+        });
+        let mut damaged = !sound_header;
+        let mut any = false;
+        let mut chained = true;
+        for f in scan.found.iter().filter(|f| f.offset < limit) {
+            chained &= f.follows;
+            if (!chained || !f.whole) && at >= proven {
+                // Nothing says that what is missing here had been synced: a torn tail, cut as recovery cuts it.
+                break;
+            }
+            if !chained {
+                damaged = true;
+                self.lose_log(replay, &name, at..f.offset, None, "no record verifies here");
+                chained = true;
+            }
+            let checked = if f.whole {
+                check(&salvage::read(&*file, &path, f)?, replay.last_seq)?
+            } else {
+                Err("the payload does not fit its checksum".to_string())
+            };
+            at = f.end;
+            any = true;
+            match checked {
+                Ok(record) => {
+                    self.close_losses(replay, record.first_seq);
+                    self.apply(&record, replay)?;
+                }
+                Err(why) => {
+                    damaged = true;
+                    let last = f.first_seq.saturating_add(u64::from(f.count)).max(1) - 1;
+                    self.close_losses(replay, f.first_seq);
+                    self.lose_log(
+                        replay,
+                        &name,
+                        f.offset..f.end,
+                        Some((f.first_seq, Some(last))),
+                        &why,
+                    );
+                    if f.first_seq > replay.last_seq && last <= MAX_SEQ {
+                        replay.last_seq = last;
+                    }
+                }
+            }
+        }
+        if proven > at {
+            damaged = true;
+            self.lose_log(
+                replay,
+                &name,
+                at..proven,
+                None,
+                "these bytes are known to have been synced, and no record verifies here",
+            );
+        }
+        if damaged {
+            let why = if sound_header {
+                "records in it are damaged"
+            } else {
+                "its header is damaged"
+            };
+            self.set_aside(&name, why);
+        } else {
+            self.replaced.push(name.clone());
+        }
+        if any && log.end.is_none() {
+            replay.unsettled.get_or_insert((name, at));
+        }
+        Ok(())
+    }
+
+    fn lose_log(
+        &mut self,
+        replay: &mut Replay,
+        name: &str,
+        bytes: std::ops::Range<u64>,
+        seqs: Option<(u64, Option<u64>)>,
+        why: &str,
+    ) {
+        if seqs.is_none() {
+            replay.open.push(self.report.losses.len());
+        }
+        self.lose(Loss {
+            seqs: seqs.or(Some((replay.last_seq + 1, None))),
+            older_may_reappear: true,
+            ..Loss::of_file(name, bytes, why)
+        });
+    }
+
+    /// A record with this first sequence number is there: what was lost before it ends before it.
+    fn close_losses(&mut self, replay: &mut Replay, first: u64) {
+        let missing = first > replay.last_seq + 1;
+        let unsettled = replay.unsettled.take();
+        if missing
+            && replay.open.is_empty()
+            && let Some((name, at)) = unsettled
+        {
+            replay.open.push(self.report.losses.len());
+            self.lose(Loss {
+                seqs: Some((replay.last_seq + 1, None)),
+                older_may_reappear: true,
+                ..Loss::of_file(
+                    &name,
+                    at..at,
+                    "its end was never recorded, and a later log goes on with higher numbers",
+                )
+            });
+        }
+        for i in replay.open.drain(..) {
+            let loss = &mut self.report.losses[i];
+            if missing {
+                loss.seqs = Some((replay.last_seq + 1, Some(first - 1)));
+                loss.reason
+                    .push_str("; the batches behind the hole are kept");
+            } else {
+                // The numbers go on without a gap: bytes are damaged, and no operation was in them.
+                loss.seqs = None;
+                loss.entries = Some(0);
+                loss.older_may_reappear = false;
+            }
+        }
+    }
+
+    fn apply(&mut self, record: &Record, replay: &mut Replay) -> Result<()> {
+        let mut strangers = Vec::new();
+        for op in Ops::new(&record.payload) {
+            let id = op?.family;
+            let learned = &self.learned;
+            let known = learned.catalog.families.contains_key(&id)
+                || learned.dropped_families.contains(&id)
+                || (learned.sure && id < learned.catalog.next_family);
+            if !known && !strangers.contains(&id) {
+                strangers.push(id);
+            }
+            if id != 0 {
+                self.other_families = true;
+            }
+        }
+        if !strangers.is_empty() {
+            self.write_out(replay)?;
+            for id in strangers {
+                self.learned.family(id, self.options);
+            }
+            replay.generation = self.generation()?;
+        }
+        insert(&replay.generation, &record.payload, record.first_seq);
+        replay.last_seq = record.first_seq + u64::from(record.count) - 1;
+        replay.generation.book_memory();
+        if replay.generation.memory() >= self.options.write_buffer_bytes {
+            self.write_out(replay)?;
+            replay.generation = self.generation()?;
+        }
+        Ok(())
+    }
+
+    fn write_out(&mut self, replay: &mut Replay) -> Result<()> {
+        let families = bind_families(&self.learned.catalog, self.options)?;
+        for (id, mem) in replay.generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
+            let number = self.new_number();
+            replay.tables.push(write_table(
+                self.env,
+                &self.tables,
+                number,
+                &families[id],
+                mem,
+                &[],
+            )?);
+        }
+        Ok(())
+    }
+}
+
+/// A record that can be replayed, or why not.
+fn check(record: &Record, last_seq: u64) -> Result<std::result::Result<Record, String>> {
+    if record.kind != RecordKind::Batch {
+        return Ok(Err(format!("a record of kind {:?} in a log", record.kind)));
+    }
+    let end = record.first_seq.saturating_add(u64::from(record.count));
+    if record.first_seq <= last_seq || record.count == 0 || end > MAX_SEQ {
+        return Ok(Err(format!(
+            "sequence number {} with {} operations after {last_seq}",
+            record.first_seq, record.count
+        )));
+    }
+    let mut ops = 0;
+    for op in Ops::new(&record.payload) {
+        match op {
+            Ok(op) if op.family >= MAX_FAMILY => {
+                return Ok(Err(format!("an operation of family {}", op.family)));
+            }
+            Ok(_) => ops += 1,
+            Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),
+            Err(e) => return Err(e),
+        }
+    }
+    if ops != record.count {
+        return Ok(Err(format!(
+            "{ops} operations, the record's header says {}",
+            record.count
+        )));
+    }
+    Ok(Ok(record.clone()))
+}

@@ -1,0 +1,114 @@
+//! What a repair says it did.
+
+use std::fmt;
+use std::ops::Range;
+
+/// A range of user keys, both ends inclusive; `None` is unbounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    /// First key.
+    pub from: Option<Vec<u8>>,
+    /// Last key.
+    pub to: Option<Vec<u8>>,
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.from, &self.to) {
+            (None, None) => write!(f, "all keys"),
+            (Some(a), None) => write!(f, "keys from \"{}\" on", a.escape_ascii()),
+            (None, Some(b)) => write!(f, "keys up to \"{}\"", b.escape_ascii()),
+            (Some(a), Some(b)) => write!(
+                f,
+                "keys from \"{}\" to \"{}\"",
+                a.escape_ascii(),
+                b.escape_ascii()
+            ),
+        }
+    }
+}
+
+/// One thing that is lost, exactly.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// The file, by its name in the store's directory before the repair.
+    pub file: String,
+    /// Bytes of it that cannot be read, or that were read and cannot be used.
+    pub bytes: Range<u64>,
+    /// The family; `None` when the loss is not of one family.
+    pub family: Option<String>,
+    /// No key outside is lost. `None` when the loss is of metadata, or of log records, whose keys are not known.
+    pub keys: Option<KeyRange>,
+    /// The sequence numbers of the lost operations, first and last, of lost log records; the last is `None` when not known.
+    pub seqs: Option<(u64, Option<u64>)>,
+    /// Entries lost, where their number is known.
+    pub entries: Option<u64>,
+    /// Older versions of these keys stand elsewhere and show again, deleted keys included.
+    pub older_may_reappear: bool,
+    /// What was found.
+    pub reason: String,
+}
+
+impl Loss {
+    pub(super) fn of_file(file: &str, bytes: Range<u64>, reason: &str) -> Loss {
+        Loss {
+            file: file.to_string(),
+            bytes,
+            reason: reason.to_string(),
+            ..Loss::default()
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, bytes {} to {}",
+            self.file, self.bytes.start, self.bytes.end
+        )?;
+        if let Some(k) = &self.keys {
+            write!(f, ", {k}")?;
+        }
+        if let Some(name) = &self.family {
+            write!(f, " of family {name:?}")?;
+        }
+        match self.seqs {
+            Some((a, Some(b))) => write!(f, ", operations {a} to {b} ({})", b + 1 - a)?,
+            Some((a, None)) => write!(f, ", operations from {a} on")?,
+            None => {}
+        }
+        if let Some(n) = self.entries {
+            write!(f, ", {n} entries")?;
+        }
+        write!(f, ": {}", self.reason)?;
+        if self.older_may_reappear {
+            write!(
+                f,
+                "; older versions of what is lost may show again, deleted keys included"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// What [`crate::db::Db::repair`] did.
+#[derive(Debug, Clone, Default)]
+pub struct RepairReport {
+    /// Nothing was wrong, and nothing was changed.
+    pub sound: bool,
+    /// Tables kept as they are.
+    pub tables_kept: u64,
+    /// Tables written: what damaged tables and logs still held, and merges of tables whose level is not known.
+    pub tables_written: u64,
+    /// Entries in the tables of the repaired store.
+    pub entries_kept: u64,
+    /// Exactly what is lost, a sentence each.
+    pub lost: Vec<String>,
+    /// The same as data, in the same order.
+    pub losses: Vec<Loss>,
+    /// What else somebody should know who relies on the data.
+    pub notes: Vec<String>,
+    /// Where damaged files were moved to, relative to the store's directory.
+    pub set_aside: Vec<String>,
+}

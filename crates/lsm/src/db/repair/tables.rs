@@ -1,0 +1,361 @@
+//! Tables of a damaged store: the readable blocks of damaged ones, those that no edit names, and merges where levels are not
+//! certain.
+
+use super::{KeyRange, Loss, Run};
+use crate::compaction::table_options;
+use crate::compaction::visibility::Stripes;
+use crate::db::check;
+use crate::db::open::StoreFile;
+use crate::iter::{InternalIter, MergingIter};
+use crate::key::{split_internal_key, trailer_seq, user_key};
+use crate::table::salvage::{KnownTable, salvage};
+use crate::table::{ReadPattern, TableBuilder, TableMeta, TableReader};
+use crate::version::catalog::CatalogFamily;
+use crate::version::edit::AddTable;
+use crate::version::{LEVELS, table_name};
+use basalt_env::IoPriority;
+use basalt_fs::{ErrorKind, Result};
+use std::cmp::Ordering;
+
+impl Run<'_> {
+    fn builder(&self, family: &CatalogFamily, level: u32, number: u64) -> Result<TableBuilder> {
+        let path = self.tables.path(number);
+        let file = self.env.fs().create(&path)?;
+        let bottom = level as usize == LEVELS - 1;
+        Ok(TableBuilder::new(
+            self.env,
+            file,
+            &path,
+            self.env.random().next_u128(),
+            table_options(self.options.family(&family.name), bottom),
+            IoPriority::High,
+        ))
+    }
+
+    /// Replaces the catalog's damaged tables by what they still hold.
+    pub(super) fn salvage_tables(&mut self) -> Result<()> {
+        let all: Vec<(u32, u64)> = self
+            .learned
+            .catalog
+            .families
+            .iter()
+            .flat_map(|(id, f)| f.tables.keys().map(|n| (*id, *n)))
+            .collect();
+        for (family, number) in all {
+            if !self.bad_tables.contains(&number) {
+                self.report.tables_kept += 1;
+                continue;
+            }
+            let f = self
+                .learned
+                .catalog
+                .families
+                .get_mut(&family)
+                .expect("listed above");
+            let (level, meta) = f.tables.remove(&number).expect("listed above");
+            self.salvage_table(family, level, number, Some(meta))?;
+        }
+        Ok(())
+    }
+
+    /// Copies what a damaged table still holds into a new one at the same level, and reports the rest.
+    fn salvage_table(
+        &mut self,
+        family_id: u32,
+        level: u32,
+        number: u64,
+        meta: Option<TableMeta>,
+    ) -> Result<()> {
+        let name = table_name(number);
+        let path = self.tables.path(number);
+        let family = self.learned.family(family_id, self.options).clone();
+        let cmp = self.options.family(&family.name).comparator.clone();
+        let whole_range = KeyRange {
+            from: meta.as_ref().map(|m| user_key(&m.smallest).to_vec()),
+            to: meta.as_ref().map(|m| user_key(&m.largest).to_vec()),
+        };
+        let size = meta.as_ref().map_or(0, |m| m.size);
+        let all_lost = |reason: String| Loss {
+            family: Some(family.name.clone()),
+            keys: Some(whole_range.clone()),
+            entries: meta.as_ref().map(|m| m.entries),
+            ..Loss::of_file(&name, 0..size, &reason)
+        };
+        let file = match self.env.fs().open(&path) {
+            Ok(f) => f,
+            Err(e) if e.is_not_found() => {
+                let why = if self.learned.sure {
+                    "the manifest names this table, and it is missing"
+                } else {
+                    "it is missing; if an edit that is lost had removed it, nothing of it is lost"
+                };
+                let loss = all_lost(why.into());
+                self.lose(loss);
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        self.set_aside(&name, "it is damaged");
+        let known = KnownTable {
+            file_id: meta.as_ref().map(|m| m.file_id),
+            size: meta.as_ref().map(|m| m.size),
+        };
+        let new_number = self.new_number();
+        let mut builder: Option<TableBuilder> = None;
+        let run = &*self;
+        let walked = salvage(&*file, &path, &known, &cmp, &mut |key, value| {
+            if builder.is_none() {
+                builder = Some(run.builder(&family, level, new_number)?);
+            }
+            builder.as_mut().expect("just made").add(key, value)
+        });
+        let walked = match walked {
+            Ok(w) => w,
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
+                // Only before the first entry: nothing of it was copied.
+                assert!(builder.is_none(), "salvage gave up halfway: {e}");
+                let len = file.len();
+                let mut loss = all_lost(e.to_string());
+                loss.bytes = 0..len.max(size);
+                self.lose(loss);
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        };
+        if let Some(b) = builder {
+            let meta = b.finish()?;
+            self.replacement.insert(name.clone(), new_number);
+            self.new_table(AddTable {
+                family: family_id,
+                level,
+                number: new_number,
+                meta,
+            });
+        }
+        let written = meta.as_ref().map(|m| m.entries).or(walked.entries_written);
+        let missing = written.and_then(|w| w.checked_sub(walked.entries));
+        if missing == Some(0) {
+            self.report.notes.push(format!(
+                "{name}: nothing is lost, all {} entries are readable",
+                walked.entries
+            ));
+            return Ok(());
+        }
+        if walked.lost.is_empty() && missing.is_some() {
+            // Blocks are missing from an index that verifies: their place is not known.
+            let mut loss = all_lost("entries are missing, and every block found verifies".into());
+            loss.entries = missing;
+            self.lose(loss);
+        }
+        let one = walked.lost.len() == 1;
+        for part in walked.lost {
+            self.lose(Loss {
+                family: Some(family.name.clone()),
+                keys: Some(KeyRange {
+                    from: part.from.or_else(|| whole_range.from.clone()),
+                    to: part.to.or_else(|| whole_range.to.clone()),
+                }),
+                entries: missing.filter(|_| one),
+                ..Loss::of_file(&name, part.bytes, &part.reason)
+            });
+        }
+        Ok(())
+    }
+
+    /// Tables on disk that no readable edit names. When the tree is certain they are leavings of unfinished work; else an edit
+    /// that is lost may have named them.
+    pub(super) fn place_strangers(&mut self) -> Result<()> {
+        if self.learned.sure {
+            return Ok(());
+        }
+        let placed: std::collections::BTreeSet<u64> = self
+            .learned
+            .catalog
+            .families
+            .values()
+            .flat_map(|f| f.tables.keys().copied())
+            .collect();
+        let strangers: Vec<u64> = self
+            .names
+            .iter()
+            .filter(|n| !self.aside.contains(n))
+            .filter_map(|n| match StoreFile::parse(n) {
+                Some(StoreFile::Table(n)) => Some(n),
+                _ => None,
+            })
+            .filter(|n| !placed.contains(n) && !self.learned.retired_tables.contains(n))
+            .collect();
+        if strangers.is_empty() {
+            return Ok(());
+        }
+        let alone = self.learned.catalog.families.keys().eq([&0])
+            && self.learned.dropped_families.is_empty()
+            && !self.other_families
+            && self.options.families.keys().all(|n| n == "default");
+        // An edit that makes a family adds no table: with one edit lost and a table to show for it, no family was made.
+        let provable = !self.learned.any_edit || self.learned.lost_edits.is_some_and(|n| n <= 1);
+        if !self.learned.any_edit && alone {
+            self.report.notes.push(
+                "no edit of the manifest is readable: all tables are taken for the family \"default\". If the store had other families, their keys are among its keys now, and of equal keys only the newest shows; merged tables are kept as they were in the folder `lost`"
+                    .into(),
+            );
+        }
+        for number in strangers {
+            let name = table_name(number);
+            if !(alone && provable) {
+                let len = self.env.fs().stat(&self.tables.path(number))?.len;
+                self.lose(Loss {
+                    keys: Some(KeyRange::default()),
+                    older_may_reappear: true,
+                    ..Loss::of_file(
+                        &name,
+                        0..len,
+                        "the edit that named this table is lost, and with it the family that it belongs to",
+                    )
+                });
+                self.set_aside(&name, "its family is not known");
+                continue;
+            }
+            self.place_stranger(number)?;
+        }
+        Ok(())
+    }
+
+    fn place_stranger(&mut self, number: u64) -> Result<()> {
+        let name = table_name(number);
+        let path = self.tables.path(number);
+        let cmp = self.options.family("default").comparator.clone();
+        let file = self.env.fs().open(&path)?;
+        let sound = TableReader::inspect(self.env, file, &path, cmp.clone()).and_then(|meta| {
+            check::verify_table(self.env, self.dir, number, &meta, &cmp).map(|_| meta)
+        });
+        match sound {
+            Ok(meta) => {
+                self.report.notes.push(format!(
+                    "{name} is taken into family \"default\": the edit that named it is lost"
+                ));
+                let c = &mut self.learned.catalog;
+                c.last_seq = c.last_seq.max(meta.max_seq);
+                self.report.tables_kept += 1;
+                let f = self.learned.family(0, self.options);
+                f.tables.insert(number, (0, meta));
+                Ok(())
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
+                self.salvage_table(0, 0, number, None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Says for each lost range of keys whether another table may still hold older versions of them.
+    pub(super) fn note_reappearing(&mut self) {
+        let families = &self.learned.catalog.families;
+        for loss in &mut self.report.losses {
+            let (Some(name), Some(range)) = (&loss.family, &loss.keys) else {
+                continue;
+            };
+            let Some(f) = families.values().find(|f| f.name == *name) else {
+                continue;
+            };
+            let cmp = &self.options.family(name).comparator;
+            let overlaps = |m: &TableMeta| {
+                let before = |a: &[u8], b: &[u8]| cmp.user(a, b) == Ordering::Less;
+                !range
+                    .to
+                    .as_ref()
+                    .is_some_and(|to| before(to, user_key(&m.smallest)))
+                    && !range
+                        .from
+                        .as_ref()
+                        .is_some_and(|from| before(user_key(&m.largest), from))
+            };
+            let own = self.replacement.get(&loss.file);
+            loss.older_may_reappear |= f
+                .tables
+                .iter()
+                .any(|(n, (_, m))| Some(n) != own && overlaps(m));
+        }
+    }
+
+    /// Merges each family's tables into one sorted run at the bottom: the newest version of every key, whatever table it is in.
+    pub(super) fn merge_families(&mut self) -> Result<()> {
+        let ids: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
+        for id in ids {
+            if self.learned.catalog.families[&id].tables.len() > 1 {
+                self.merge_family(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn merge_family(&mut self, id: u32) -> Result<()> {
+        let family = self.learned.catalog.families[&id].clone();
+        let options = self.options.family(&family.name);
+        let cmp = options.comparator.clone();
+        let level = (LEVELS - 1) as u32;
+        let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
+        for (&number, (_, meta)) in &family.tables {
+            let table = self.tables.table(number, meta.clone(), cmp.clone());
+            children.push(Box::new(table.reader()?.iter(ReadPattern::Compaction)));
+        }
+        let mut iter = MergingIter::new(cmp.clone(), children);
+        let mut stripes = Stripes::new(&[]);
+        let mut made: Vec<AddTable> = Vec::new();
+        let mut builder: Option<(u64, TableBuilder)> = None;
+        iter.seek_to_first()?;
+        while iter.valid() {
+            let (user, trailer) = split_internal_key(iter.key());
+            if stripes.is_visible(&cmp, user, trailer_seq(trailer)) {
+                // Only the newest version of a key is written, so a table may end before any entry.
+                if let Some((number, b)) =
+                    builder.take_if(|(_, b)| b.estimated_size() >= options.table_bytes)
+                {
+                    made.push(AddTable {
+                        family: id,
+                        level,
+                        number,
+                        meta: b.finish()?,
+                    });
+                }
+                if builder.is_none() {
+                    let number = self.new_number();
+                    builder = Some((number, self.builder(&family, level, number)?));
+                }
+                let (_, b) = builder.as_mut().expect("just made");
+                b.add(iter.key(), iter.value())?;
+            }
+            iter.next()?;
+        }
+        if let Some((number, b)) = builder {
+            made.push(AddTable {
+                family: id,
+                level,
+                number,
+                meta: b.finish()?,
+            });
+        }
+        self.report.notes.push(format!(
+            "family {:?}: its {} tables are merged into {}, because an edit of the manifest is lost and with it the order between them; keys deleted by what is lost may show again",
+            family.name,
+            family.tables.len(),
+            made.len()
+        ));
+        self.report.tables_kept = self
+            .report
+            .tables_kept
+            .saturating_sub(family.tables.len() as u64);
+        for name in family.tables.keys().map(|n| table_name(*n)) {
+            if !self.learned.any_edit && self.names.contains(&name) {
+                self.set_aside(&name, "that it is of this family is supposed, not known");
+            } else {
+                self.replaced.push(name);
+            }
+        }
+        self.learned.family(id, self.options).tables.clear();
+        for t in made {
+            self.new_table(t);
+        }
+        Ok(())
+    }
+}

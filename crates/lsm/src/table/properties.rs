@@ -1,0 +1,150 @@
+//! The properties block: what a table says about itself, as tags that readers must understand or may skip.
+
+use super::TableMeta;
+use super::format::{get_varint, put_varint};
+use crate::MAX_KEY_LEN;
+use crate::key::{SeqNo, TRAILER_LEN};
+use basalt_fs::{Error, Result};
+use std::path::Path;
+
+// Property tags. An odd tag must be understood by a reader, an even one may be skipped. Never reused.
+const P_COMPARATOR: u64 = 1;
+const P_ENTRIES: u64 = 3;
+const P_DELETES: u64 = 5;
+const P_SMALLEST: u64 = 7;
+const P_LARGEST: u64 = 9;
+const P_MIN_SEQ: u64 = 11;
+const P_MAX_SEQ: u64 = 13;
+const P_RAW_KEY_BYTES: u64 = 14;
+const P_RAW_VALUE_BYTES: u64 = 16;
+const P_SOONEST_EXPIRY: u64 = 17;
+const P_DATA_BLOCKS: u64 = 18;
+
+/// What a table says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Properties {
+    pub(super) comparator: String,
+    /// File id, size and digest are not in the properties and 0 here.
+    pub(super) meta: TableMeta,
+    pub(super) data_blocks: u64,
+}
+
+impl Properties {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let m = &self.meta;
+        let mut put = |tag: u64, bytes: &[u8]| {
+            put_varint(&mut out, tag);
+            put_varint(&mut out, bytes.len() as u64);
+            out.extend_from_slice(bytes);
+        };
+        put(P_COMPARATOR, self.comparator.as_bytes());
+        put(P_ENTRIES, &m.entries.to_le_bytes());
+        put(P_DELETES, &m.deletes.to_le_bytes());
+        put(P_SMALLEST, &m.smallest);
+        put(P_LARGEST, &m.largest);
+        put(P_MIN_SEQ, &m.min_seq.to_le_bytes());
+        put(P_MAX_SEQ, &m.max_seq.to_le_bytes());
+        put(P_RAW_KEY_BYTES, &m.raw_key_bytes.to_le_bytes());
+        put(P_RAW_VALUE_BYTES, &m.raw_value_bytes.to_le_bytes());
+        put(P_SOONEST_EXPIRY, &m.soonest_expiry_ms.to_le_bytes());
+        put(P_DATA_BLOCKS, &self.data_blocks.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(path: &Path, offset: u64, bytes: &[u8]) -> Result<Properties> {
+        let bad = |at: usize, what: String| {
+            Error::corruption(
+                path,
+                offset,
+                format!("properties: byte {at} of the block: {what}"),
+            )
+        };
+        let mut p = Properties {
+            comparator: String::new(),
+            meta: TableMeta {
+                file_id: 0,
+                size: 0,
+                digest: 0,
+                entries: 0,
+                deletes: 0,
+                smallest: Vec::new(),
+                largest: Vec::new(),
+                min_seq: 0,
+                max_seq: 0,
+                raw_key_bytes: 0,
+                raw_value_bytes: 0,
+                soonest_expiry_ms: u64::MAX,
+            },
+            data_blocks: 0,
+        };
+        let mut at = 0;
+        let mut last_tag = 0;
+        let mut mandatory = 0;
+        while at < bytes.len() {
+            let start = at;
+            let cut = || bad(start, "cut off".into());
+            let tag = get_varint(bytes, &mut at, 32).ok_or_else(cut)?;
+            let len = get_varint(bytes, &mut at, 32).ok_or_else(cut)? as usize;
+            let value = at
+                .checked_add(len)
+                .and_then(|end| bytes.get(at..end))
+                .ok_or_else(cut)?;
+            at += len;
+            if tag <= last_tag {
+                return Err(bad(start, format!("tag {tag} after {last_tag}")));
+            }
+            last_tag = tag;
+            let number = || -> Result<u64> {
+                Ok(u64::from_le_bytes(value.try_into().map_err(|_| {
+                    bad(
+                        start,
+                        format!("tag {tag} holds {} bytes, expected 8", value.len()),
+                    )
+                })?))
+            };
+            let key = || -> Result<Vec<u8>> {
+                if value.len() < TRAILER_LEN || value.len() > MAX_KEY_LEN + TRAILER_LEN {
+                    return Err(bad(
+                        start,
+                        format!("tag {tag}: key of {} bytes", value.len()),
+                    ));
+                }
+                crate::key::parse_internal_key(value).map_err(|e| e.at(path, offset))?;
+                Ok(value.to_vec())
+            };
+            mandatory += usize::from(tag % 2 == 1);
+            match tag {
+                P_COMPARATOR => {
+                    p.comparator = std::str::from_utf8(value)
+                        .map_err(|_| bad(start, "comparator name is not UTF-8".into()))?
+                        .to_owned();
+                }
+                P_ENTRIES => p.meta.entries = number()?,
+                P_DELETES => p.meta.deletes = number()?,
+                P_SMALLEST => p.meta.smallest = key()?,
+                P_LARGEST => p.meta.largest = key()?,
+                P_MIN_SEQ => p.meta.min_seq = number()? as SeqNo,
+                P_MAX_SEQ => p.meta.max_seq = number()? as SeqNo,
+                P_RAW_KEY_BYTES => p.meta.raw_key_bytes = number()?,
+                P_RAW_VALUE_BYTES => p.meta.raw_value_bytes = number()?,
+                P_SOONEST_EXPIRY => p.meta.soonest_expiry_ms = number()?,
+                P_DATA_BLOCKS => p.data_blocks = number()?,
+                unknown if unknown % 2 == 1 => {
+                    return Err(Error::unsupported(format!(
+                        "table has property {unknown}, which a later version writes and a reader must understand"
+                    ))
+                    .at(path, offset));
+                }
+                _ => {}
+            }
+        }
+        if mandatory != 8 {
+            return Err(bad(
+                at,
+                format!("{mandatory} of 8 mandatory properties present"),
+            ));
+        }
+        Ok(p)
+    }
+}

@@ -1,0 +1,169 @@
+//! Salvage of a damaged file of records: every record that verifies, wherever it is, and what the holes between them held.
+//!
+//! A record's checksum covers the file's random id and the record's own offset, so bytes that verify at an offset *are* the record
+//! that was written there in this life of the space: neither an earlier life nor a value that looks like a record can pass.
+
+use super::record::{Head, Life, kind_of};
+use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
+use basalt_fs::{Bytes, Error, File, Result};
+use std::path::Path;
+
+/// Bytes of a read while searching.
+const STEP: usize = 1 << 20;
+
+/// A record header that verifies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Where the record begins.
+    pub offset: u64,
+    /// Where it ends, padding included.
+    pub end: u64,
+    /// What it holds.
+    pub kind: RecordKind,
+    /// First sequence number of a batch; number of an edit.
+    pub first_seq: u64,
+    /// Operations.
+    pub count: u32,
+    /// Position up to which the file was known to be synced when the record was written.
+    pub synced: u64,
+    /// Its payload verifies too. When not, exactly this record is lost.
+    pub whole: bool,
+    /// Its chain says that it was written right after the record found before it: nothing is missing between the two.
+    pub follows: bool,
+    payload_len: u32,
+}
+
+/// All record headers of a file that verify, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Salvaged {
+    /// The records.
+    pub found: Vec<Found>,
+    /// Bytes before this were synced: some record says so.
+    pub proven: u64,
+}
+
+/// Hands out windows of a file, reading in large steps.
+struct Window<'a> {
+    file: &'a dyn File,
+    limit: u64,
+    bytes: Bytes,
+    start: u64,
+}
+
+impl Window<'_> {
+    /// `len` bytes at `at`, fewer at the end of the file's space.
+    fn at(&mut self, at: u64, len: usize) -> Result<Bytes> {
+        let len = (self.limit.saturating_sub(at)).min(len as u64) as usize;
+        let have = self.start + self.bytes.len() as u64;
+        if at < self.start || at + len as u64 > have {
+            let n = (self.limit - at).min(STEP.max(len) as u64) as usize;
+            self.bytes = Bytes::new();
+            self.bytes = self.file.read(at, n)?;
+            self.start = at;
+        }
+        let from = (at - self.start) as usize;
+        let to = (from + len).min(self.bytes.len());
+        Ok(self.bytes.slice(from.min(to)..to))
+    }
+}
+
+/// Searches a file for the records of one life, up to `limit` or the end of its space.
+///
+/// `Unsupported` for a record of a later version.
+pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<Salvaged> {
+    let life = Life::new(file_id);
+    let limit = limit.min(file.allocated().max(file.len()));
+    let mut window = Window {
+        file,
+        limit,
+        bytes: Bytes::new(),
+        start: 0,
+    };
+    let mut out = Salvaged::default();
+    let mut before = None;
+    let mut at = 0;
+    while at + RECORD_HEADER as u64 <= limit {
+        let Some(head) = search(&mut window, life, &mut at)? else {
+            break;
+        };
+        let Some(kind) = kind_of(head.kind).filter(|_| head.flags == 0) else {
+            return Err(Error::unsupported(format!(
+                "record of kind {} with flags {:#04x}, which a later version writes; use that version",
+                head.kind, head.flags
+            ))
+            .at(path, at));
+        };
+        let payload_at = at + RECORD_HEADER as u64;
+        let end = payload_at + u64::from(head.len).next_multiple_of(RECORD_ALIGN as u64);
+        let inside = payload_at + u64::from(head.len) <= limit;
+        let payload = if inside {
+            window.at(payload_at, head.len as usize)?
+        } else {
+            Bytes::new()
+        };
+        out.proven = out.proven.max(head.synced);
+        out.found.push(Found {
+            offset: at,
+            end,
+            kind,
+            first_seq: head.first_seq,
+            count: head.count,
+            synced: head.synced,
+            whole: inside
+                && payload.len() == head.len as usize
+                && crc32c::crc32c(&payload) == head.payload_crc,
+            follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
+            payload_len: head.len,
+        });
+        before = Some(head.crc);
+        // A record that is not whole may be a length that lies: the next one is sought right behind its header.
+        at = if out.found.last().is_some_and(|f| f.whole) {
+            end
+        } else {
+            payload_at
+        };
+    }
+    Ok(out)
+}
+
+/// Moves `at` to the next header of this life.
+fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<Head>> {
+    while *at + RECORD_HEADER as u64 <= window.limit {
+        let b = window.at(*at, STEP)?;
+        if b.len() < RECORD_HEADER {
+            return Ok(None);
+        }
+        let mut hit = None;
+        life.search(&b, |i| {
+            hit = life.open(&b[i..], *at + i as u64).map(|h| (i, h));
+            hit.is_some()
+        });
+        if let Some((i, head)) = hit {
+            *at += i as u64;
+            return Ok(Some(head));
+        }
+        *at += ((b.len() - RECORD_HEADER) / RECORD_ALIGN * RECORD_ALIGN + RECORD_ALIGN) as u64;
+    }
+    Ok(None)
+}
+
+/// Reads a whole record again.
+pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
+    assert!(found.whole, "only whole records are read");
+    let at = found.offset + RECORD_HEADER as u64;
+    let payload = file.read(at, found.payload_len as usize)?;
+    if payload.len() != found.payload_len as usize {
+        return Err(Error::corruption(
+            path,
+            at,
+            "record shorter than a moment ago",
+        ));
+    }
+    Ok(Record {
+        offset: found.offset,
+        kind: found.kind,
+        first_seq: found.first_seq,
+        count: found.count,
+        payload,
+    })
+}

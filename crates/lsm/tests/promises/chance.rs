@@ -1,0 +1,126 @@
+//! Chance by seed, the campaign's scale, and the one line that repeats a failure.
+//!
+//! Written anew here, so that the proof shares no generator with what it proves.
+
+/// A small generator (xorshift64*, seeded through a multiply-mix).
+#[derive(Clone)]
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn of(parts: &[u64]) -> Chance {
+        let mut state = 0x51_7c_c1_b7_27_22_0a_95u64;
+        for &p in parts {
+            state = mix(state ^ mix(p.wrapping_add(0x2545_f491_4f6c_dd1d)));
+        }
+        Chance(state | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        mix(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d))
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// A number from `from` up to and without `to`.
+    pub fn within(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from)
+    }
+
+    pub fn percent(&mut self, n: u64) -> bool {
+        self.below(100) < n
+    }
+
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize].clone()
+    }
+}
+
+/// A strong mix of 64 bits (the finaliser of MurmurHash3).
+pub fn mix(mut z: u64) -> u64 {
+    z ^= z >> 33;
+    z = z.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    z ^= z >> 33;
+    z = z.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    z ^ (z >> 33)
+}
+
+/// By how much campaigns multiply their effort: the environment variable `BASALT_SCALE`, 1 when not set.
+pub fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+        .max(1)
+}
+
+/// Numbers of an environment variable, separated by commas.
+pub fn numbers_of(variable: &str) -> Option<Vec<u64>> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.split(',')
+            .map(|n| n.trim().parse().expect("numbers separated by commas"))
+            .collect(),
+    )
+}
+
+/// Prints how to repeat what is running, if it panics.
+pub struct Repeat(pub String);
+
+impl Drop for Repeat {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "repeat with: {} cargo test -p basalt-lsm --test promises -- --nocapture",
+                self.0
+            );
+        }
+    }
+}
+
+/// Runs jobs `0..n` on two threads and returns their results in order; a panic in one ends the test after all ran.
+pub fn on_two_threads<T: Send + 'static>(
+    n: u64,
+    job: impl Fn(u64) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::sync::{Arc, Mutex};
+    let job = Arc::new(job);
+    let next = Arc::new(AtomicU64::new(0));
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let threads: Vec<_> = (0..2)
+        .map(|i| {
+            let (job, next, done) = (job.clone(), next.clone(), done.clone());
+            basalt_env::thread::spawn(&format!("campaign-{i}"), move || {
+                loop {
+                    let i = next.fetch_add(1, SeqCst);
+                    if i >= n {
+                        return;
+                    }
+                    let result = job(i);
+                    done.lock()
+                        .expect("no job panics in here")
+                        .push((i, result));
+                }
+            })
+            .expect("a thread")
+        })
+        .collect();
+    let failed = threads
+        .into_iter()
+        .map(|t| t.join())
+        .filter(Result::is_err)
+        .count();
+    assert_eq!(
+        failed, 0,
+        "a job of the campaign failed; its own message is above"
+    );
+    let mut results = std::mem::take(&mut *done.lock().expect("all threads ended"));
+    results.sort_by_key(|(i, _)| *i);
+    results.into_iter().map(|(_, r)| r).collect()
+}

@@ -1,0 +1,385 @@
+//! Crash enumeration: after *every* call of a history that changes the disk, under several survivor policies, the power
+//! goes; the store is opened on what is left and must keep P1 to P4, P7 and P8. A tenth of the states lose power again
+//! inside the recovery, and a hundredth once more inside that one.
+
+use crate::chance::{Chance, Repeat, numbers_of, on_two_threads, scale};
+use crate::history::{End, Item, LARGE_BUFFER, Op, Shape, What, history, options};
+use crate::model::{Model, difference, digest, visible};
+use crate::runner::{
+    DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
+};
+use basalt_fs::sim::{CrashPolicy, SimSnapshot};
+use basalt_fs::{FileSystem, OpKind, SimFs};
+use basalt_lsm::{Db, ReadOptions, WriteOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+
+/// A moment of a history at which the power may go.
+struct Moment {
+    disk: SimSnapshot,
+    /// Commits that must be there.
+    durable: usize,
+    /// Commits that may be there.
+    handed_in: usize,
+    wall_ms: u64,
+}
+
+/// A history that ran through, and all its moments.
+struct Recorded {
+    moments: Vec<Moment>,
+    model: Model,
+}
+
+/// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
+#[derive(Clone, Debug)]
+struct State {
+    seed: u64,
+    moment: u64,
+    policy: u64,
+    chance: u64,
+    deeper: Vec<(u64, u64, u64)>,
+}
+
+impl State {
+    fn line(&self) -> String {
+        let mut n = vec![self.seed, self.moment, self.policy, self.chance];
+        for (at, policy, chance) in &self.deeper {
+            n.extend([*at, *policy, *chance]);
+        }
+        let words: Vec<String> = n.iter().map(|n| n.to_string()).collect();
+        format!("BASALT_CRASH={}", words.join(","))
+    }
+
+    fn parse(n: &[u64]) -> State {
+        assert!(
+            n.len() >= 4 && (n.len() - 4).is_multiple_of(3),
+            "as it was printed"
+        );
+        State {
+            seed: n[0],
+            moment: n[1],
+            policy: n[2],
+            chance: n[3],
+            deeper: n[4..].chunks(3).map(|d| (d[0], d[1], d[2])).collect(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    states: u64,
+    depth2: u64,
+    depth3: u64,
+    calls: BTreeMap<&'static str, u64>,
+    policies: BTreeMap<CrashPolicy, u64>,
+    files: BTreeMap<&'static str, u64>,
+    /// States in which something unsynced was cut.
+    cut: u64,
+    /// States that show a commit that was not acknowledged as durable.
+    more: u64,
+}
+
+const SHAPE: Shape = Shape {
+    ops: 90,
+    keys: 30,
+    coarse_time: false,
+    no_tickets: false,
+};
+
+/// Which kind of file a call was about.
+fn file_kind(path: &str) -> &'static str {
+    let last = path.rsplit(['/', ' ']).next().unwrap_or(path);
+    match last {
+        n if n.ends_with(".log") => "log",
+        n if n.ends_with(".tbl") => "table",
+        n if n.starts_with("MANIFEST") => "manifest",
+        n if n.starts_with("CURRENT") => "current",
+        "LOCK" => "lock",
+        _ => "directory",
+    }
+}
+
+fn record(seed: u64) -> Recorded {
+    let unit = if seed % 4 == 3 { 4096 } else { 512 };
+    let disk = sim_disk(seed, unit, 1 << 40);
+    let moments = Arc::new(Mutex::new(Vec::new()));
+    // The runner makes its own progress when it opens the store; the observer must be there before.
+    let progress = Arc::new(Progress::default());
+    progress.wall_ms.store(START_MS, SeqCst);
+    let (sink, seen) = (moments.clone(), progress.clone());
+    disk.on_mutation(move |snapshot| {
+        sink.lock().expect("one thread").push(Moment {
+            disk: snapshot,
+            durable: seen.durable.load(SeqCst) as usize,
+            handed_in: seen.handed_in.load(SeqCst) as usize,
+            wall_ms: seen.wall_ms.load(SeqCst),
+        });
+    });
+    // Every so often a history with a write buffer so large that logs grow as they fill.
+    let large = seed % 20 == 6;
+    let options_seed = if large { LARGE_BUFFER } else { seed };
+    let mut runner = Runner::watched(disk.clone(), seed, options_seed, progress);
+    let mut ops = history(seed, SHAPE);
+    if large {
+        ops.truncate(30);
+        ops.extend((0..16).map(|n| Op::Write {
+            items: vec![Item {
+                family: 0,
+                key: n,
+                what: What::Put(25_000),
+            }],
+            sync: n % 4 == 0,
+        }));
+        ops.insert(40, Op::Step(9));
+        ops.push(Op::Step(9));
+    }
+    for op in ops {
+        // The reads of a history are compared elsewhere; here only what changes the disk counts.
+        if !matches!(
+            op,
+            Op::Get { .. } | Op::MultiGet { .. } | Op::Scan { .. } | Op::CheckAll
+        ) {
+            runner.run(&op);
+        }
+    }
+    if runner.db.is_some() {
+        runner.wait_for_tickets();
+        runner.end(End::Close);
+    }
+    let model = runner.model.clone();
+    runner.vanish();
+    drop(runner);
+    disk.on_mutation(|_| ());
+    let moments = std::mem::take(&mut *moments.lock().expect("one thread"));
+    Recorded { moments, model }
+}
+
+/// Opens the store, watches its recovery when told to, and returns what it shows.
+fn recover(
+    disk: &Arc<SimFs>,
+    wall_ms: u64,
+    chance: u64,
+    watch: bool,
+) -> (Db, u64, u64, Vec<SimSnapshot>) {
+    if watch {
+        disk.record_snapshots(1);
+    }
+    let fs: Arc<dyn FileSystem> = disk.clone();
+    let (env, _) = environment(&fs, crate::chance::mix(chance), wall_ms);
+    let db = Db::open(&env, DIR, options(chance % 7))
+        .unwrap_or_else(|e| panic!("open after a crash: {e}"));
+    let shown = read_all(&db).unwrap_or_else(|e| panic!("reading after a crash: {e}"));
+    disk.record_snapshots(0);
+    (
+        db,
+        digest(&shown),
+        env.clock().wall_ms(),
+        disk.take_snapshots(),
+    )
+}
+
+/// The whole check of one state. Returns the number of commits that the store shows.
+fn check(recorded: &Recorded, state: &State) -> usize {
+    let _repeat = Repeat(state.line());
+    let moment = &recorded.moments[state.moment as usize];
+    let policy = CrashPolicy::ALL[state.policy as usize];
+    let mut disk = moment.disk.crash(policy, state.chance);
+    let mut first: Option<u64> = None;
+    for (at, policy, chance) in &state.deeper {
+        let (db, shown, wall, inside) = recover(
+            &disk,
+            moment.wall_ms,
+            state.chance ^ (at << 33) ^ chance,
+            true,
+        );
+        let first = *first.get_or_insert(shown);
+        if wall == moment.wall_ms {
+            assert_eq!(
+                first, shown,
+                "recovery after a crash in a recovery shows another state"
+            );
+        }
+        db.abandon();
+        if inside.is_empty() {
+            break;
+        }
+        let snapshot = &inside[*at as usize % inside.len()];
+        disk = snapshot.crash(CrashPolicy::ALL[*policy as usize], *chance);
+    }
+
+    let (db, shown, now, _) = recover(&disk, moment.wall_ms, state.chance ^ 1, false);
+    // P1, P2, P4: the newest prefix that fits. (The highest comes first: two prefixes may look alike.)
+    let marks = recorded.model.marks();
+    let prefix = (moment.durable..=moment.handed_in.min(recorded.model.len()))
+        .rev()
+        .find(|&n| marks[n].digest(now) == shown);
+    let Some(prefix) = prefix else {
+        let shown = read_all(&db).expect("it was read before");
+        let want = visible(&recorded.model.state_at(moment.durable), now);
+        let other = (0..=recorded.model.len())
+            .rev()
+            .find(|&n| marks[n].digest(now) == digest(&shown));
+        panic!(
+            "crash {policy:?} at {:?}: no prefix of {} to {} commits (it is prefix {other:?} of all); beside the first:\n  {}",
+            moment.disk,
+            moment.durable,
+            moment.handed_in,
+            difference(&want, &shown)
+        );
+    };
+    // P7: the store goes on, and opening it again shows the same and what was written since.
+    let family = db.default_family();
+    let env = db.env().clone();
+    db.put(&family, b"after the crash", b"works", &WriteOptions::SYNC)
+        .unwrap_or_else(|e| panic!("a write after a crash: {e}"));
+    let value = db.get(&family, b"after the crash", &ReadOptions::default());
+    assert_eq!(
+        value.expect("a read after a crash").as_deref(),
+        Some(&b"works"[..])
+    );
+    if state.chance.is_multiple_of(4) {
+        db.delete(&family, b"after the crash", &WriteOptions::SYNC)
+            .unwrap_or_else(|e| panic!("a delete after a crash: {e}"));
+        db.abandon();
+        let db = Db::open(&env, DIR, options(state.chance % 5))
+            .unwrap_or_else(|e| panic!("the second open: {e}"));
+        let again = read_all(&db).unwrap_or_else(|e| panic!("reading after the second open: {e}"));
+        if env.clock().wall_ms() == now {
+            assert_eq!(digest(&again), shown, "opening again shows another state");
+        }
+        db.close().unwrap_or_else(|e| panic!("close: {e}"));
+    } else {
+        db.close()
+            .unwrap_or_else(|e| panic!("close after a crash: {e}"));
+    }
+    // P8, and every byte once more.
+    verify_closed(&env);
+    prefix
+}
+
+/// Crashes one history at every moment.
+fn campaign(seed: u64, policies: u64) -> Tally {
+    let recorded = record(seed);
+    let mut tally = Tally::default();
+    let mut c = Chance::of(&[seed, 5]);
+    let all = CrashPolicy::ALL.len() as u64;
+    for i in 0..recorded.moments.len() as u64 {
+        let moment = &recorded.moments[i as usize];
+        *tally.calls.entry(moment.disk.call.name()).or_default() += 1;
+        *tally.files.entry(file_kind(&moment.disk.path)).or_default() += 1;
+        for p in 0..policies {
+            let n = i * policies + p;
+            let depth = match n % 100 {
+                99 => 2,
+                m if m % 10 == 9 => 1,
+                _ => 0,
+            };
+            let state = State {
+                seed,
+                moment: i,
+                // Another few of the policies at each moment; three steps on is coprime to ten.
+                policy: (i * policies + p * 3 + seed) % all,
+                chance: c.below(1 << 32),
+                deeper: (0..depth)
+                    .map(|_| (c.below(1 << 16), c.below(all), c.below(1 << 32)))
+                    .collect(),
+            };
+            let prefix = check(&recorded, &state);
+            tally.states += 1 + depth;
+            tally.depth2 += u64::from(depth >= 1);
+            tally.depth3 += u64::from(depth >= 2);
+            tally.cut += u64::from(prefix < moment.handed_in);
+            tally.more += u64::from(prefix > moment.durable);
+            *tally
+                .policies
+                .entry(CrashPolicy::ALL[state.policy as usize])
+                .or_default() += 1;
+        }
+    }
+    tally
+}
+
+#[test]
+fn a_power_cut_after_every_change_of_the_disk() {
+    if let Some(numbers) = numbers_of("BASALT_CRASH") {
+        let state = State::parse(&numbers);
+        let recorded = record(state.seed);
+        check(&recorded, &state);
+        return;
+    }
+    let (histories, policies) = (30 * scale(), 4);
+    let tallies = on_two_threads(histories, move |seed| {
+        let _repeat = Repeat(format!(
+            "# while recording history {seed} of the crash campaign:"
+        ));
+        campaign(seed, policies)
+    });
+    let mut all = Tally::default();
+    for t in tallies {
+        all.states += t.states;
+        all.depth2 += t.depth2;
+        all.depth3 += t.depth3;
+        all.cut += t.cut;
+        all.more += t.more;
+        t.calls
+            .into_iter()
+            .for_each(|(k, n)| *all.calls.entry(k).or_default() += n);
+        t.files
+            .into_iter()
+            .for_each(|(k, n)| *all.files.entry(k).or_default() += n);
+        t.policies
+            .into_iter()
+            .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
+    }
+    println!(
+        "crash_states={} depth2={} depth3={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        all.states, all.depth2, all.depth3, all.cut, all.more, all.calls, all.files, all.policies
+    );
+    assert!(
+        all.states >= 40_000 * scale(),
+        "only {} crash states",
+        all.states
+    );
+    assert!(
+        all.depth2 >= all.states / 15,
+        "only {} of depth 2",
+        all.depth2
+    );
+    assert!(
+        all.depth3 >= 100 * scale(),
+        "only {} of depth 3",
+        all.depth3
+    );
+    // The engine makes all of these; a call that is not crashed at is a promise not tested.
+    let made: BTreeSet<&str> = all.calls.keys().copied().collect();
+    for call in [
+        OpKind::Create,
+        OpKind::CreateLog,
+        OpKind::CreateDir,
+        OpKind::Rename,
+        OpKind::Remove,
+        OpKind::SyncMetadata,
+        OpKind::Lock,
+        OpKind::Append,
+        OpKind::AlignToUnit,
+        OpKind::SyncData,
+        OpKind::SyncAll,
+        OpKind::ExtendLog,
+    ] {
+        assert!(made.contains(call.name()), "no crash after {}", call.name());
+    }
+    for kind in ["log", "table", "manifest", "current", "lock", "directory"] {
+        assert!(
+            all.files.contains_key(kind),
+            "no crash after a change of a {kind}"
+        );
+    }
+    assert_eq!(
+        all.policies.len(),
+        CrashPolicy::ALL.len(),
+        "a policy was never used"
+    );
+    // A disk that never loses anything would prove nothing, and neither would one that loses all.
+    assert!(all.cut > all.states / 50 && all.more > all.states / 50);
+}

@@ -1,0 +1,354 @@
+//! Failing calls: each k-th call of a history fails, for every k and every kind of error, once or from then on. Errors
+//! are allowed, wrong answers are not (P5); when the fault is gone the store resumes by itself, and after a reopening
+//! everything acknowledged is there, and what failed is there whole or not at all.
+
+use crate::chance::{Chance, Repeat, numbers_of, on_two_threads, scale};
+use crate::history::{End, Item, Op, Shape, What, history};
+use crate::model::{digest, visible};
+use crate::runner::{DIR, Runner, environment, read_all, sim_disk, verify_closed};
+use basalt_fs::fault::{Fault, FaultKind};
+use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
+use basalt_fs::{FaultFs, FileSystem, OpKind, When};
+use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+const SHAPE: Shape = Shape {
+    ops: 60,
+    keys: 30,
+    coarse_time: false,
+    no_tickets: false,
+};
+
+/// The faults, and whether they stay.
+const FAULTS: [(FaultKind, bool); 6] = [
+    (FaultKind::Eio, false),
+    (FaultKind::Eio, true),
+    (FaultKind::Enospc, false),
+    (FaultKind::Enospc, true),
+    (FaultKind::ShortWrite, false),
+    (FaultKind::FailedSync, false),
+];
+
+type Fired = BTreeMap<(OpKind, FaultKind), u64>;
+
+struct Run {
+    /// Calls that could have met the fault.
+    calls: u64,
+    made: Vec<OpKind>,
+    fired: Fired,
+    errors: u64,
+}
+
+/// Runs a history whose `k`-th call fails.
+fn run(seed: u64, fault: usize, k: u64) -> Run {
+    let _repeat = Repeat(format!("BASALT_FAULT={seed},{fault},{k}"));
+    let (kind, sticks) = FAULTS[fault];
+    let disk = sim_disk(seed, 512, 1 << 40);
+    let faulty = FaultFs::with_sleep(disk.clone(), k, Box::new(|_| ()));
+    let rule = faulty.inject(Fault {
+        op: None,
+        path: String::new(),
+        when: if sticks { When::From(k) } else { When::Nth(k) },
+        kind,
+    });
+    let mut r = Runner::new(faulty.clone(), seed, seed, true);
+    for op in &history(7000 + seed, SHAPE) {
+        r.run(op);
+    }
+    let calls = faulty.seen(rule);
+    let fired = faulty.fired();
+    faulty.clear();
+
+    // The fault is gone. A third of the runs lose power now, the others go on.
+    if k.is_multiple_of(3) && k != u64::MAX {
+        let durable = r.progress.durable.load(SeqCst) as usize;
+        r.vanish();
+        r.disk = disk.crash(CrashPolicy::ALL[(k / 3 % 10) as usize], k);
+        r.renew_env();
+        r.set_tolerant(false);
+        r.open_expecting(durable);
+    }
+    r.set_tolerant(true);
+    let mut tries = 0;
+    loop {
+        // Longer than any pause between attempts.
+        r.hands.advance(Duration::from_secs(100));
+        let before = r.errors;
+        let item = Item {
+            family: 0,
+            key: 5,
+            what: What::Put(20),
+        };
+        r.run(&Op::Write {
+            items: vec![item],
+            sync: true,
+        });
+        if r.db.is_some() && r.errors == before {
+            break;
+        }
+        tries += 1;
+        assert!(
+            tries < 4,
+            "the fault is gone and the store takes no writes: {}",
+            r.last_error
+        );
+    }
+    let errors = r.errors;
+    r.set_tolerant(false);
+    r.check_all();
+    r.run(&Op::Flush);
+    r.run(&Op::Settle);
+    r.check_all();
+    r.reopen(
+        if k.is_multiple_of(2) {
+            End::Close
+        } else {
+            End::Abandon
+        },
+        0,
+        true,
+    );
+    r.check_all();
+    r.finish();
+    Run {
+        calls,
+        made: OpKind::ALL
+            .iter()
+            .copied()
+            .filter(|op| faulty.calls(*op) > 0)
+            .collect(),
+        fired,
+        errors,
+    }
+}
+
+#[test]
+fn every_call_fails_in_every_way() {
+    if let Some(n) = numbers_of("BASALT_FAULT") {
+        run(n[0], n[1] as usize, n[2]);
+        return;
+    }
+    let histories = 6 * scale();
+    let results = on_two_threads(histories * FAULTS.len() as u64, |i| {
+        let (seed, fault) = (i / FAULTS.len() as u64, (i % FAULTS.len() as u64) as usize);
+        let dry = run(seed, fault, u64::MAX);
+        assert_eq!(dry.errors, 0, "nothing struck");
+        let mut fired = Fired::new();
+        let mut errors = 0;
+        for k in 1..=dry.calls {
+            let r = run(seed, fault, k);
+            errors += r.errors;
+            for (pair, n) in r.fired {
+                *fired.entry(pair).or_default() += n;
+            }
+        }
+        (dry.calls, dry.made, fired, errors)
+    });
+    let mut fired = Fired::new();
+    let (mut runs, mut errors) = (0, 0);
+    let mut made = Vec::new();
+    for (calls, kinds, f, e) in results {
+        runs += calls;
+        errors += e;
+        made.extend(kinds);
+        f.into_iter()
+            .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
+    }
+    println!(
+        "fault_runs={runs} errors_met={errors} pairs={}",
+        fired.len()
+    );
+    assert!(runs >= 4000 * scale(), "only {runs} runs");
+    for op in made {
+        for (kind, _) in FAULTS {
+            assert!(
+                !kind.applies_to(op) || fired.contains_key(&(op, kind)),
+                "{kind:?} never struck {}",
+                op.name()
+            );
+        }
+    }
+}
+
+/// What kernels do after a failed writeback: the pages count as clean, a later sync says `Ok`, and what was unsynced is partly
+/// gone for good. Whoever retries a failed sync and believes it loses acknowledged data here.
+#[test]
+fn a_failed_sync_is_not_retried_and_believed() {
+    let n = 250 * scale();
+    let told = on_two_threads(n, |i| {
+        let _repeat = Repeat(format!("# failed sync {i}:"));
+        let mut c = Chance::of(&[i, 71]);
+        let disk = sim_disk(i, 512, 1 << 40);
+        let mut r = Runner::new(disk.clone(), i, i, true);
+        let path = c.pick(&["", ".log", ".tbl", "MANIFEST", "CURRENT"]);
+        disk.lie(Lie {
+            kind: LieKind::FailedSync,
+            path: path.to_string(),
+            when: When::Nth(c.within(1, 25)),
+        });
+        for op in &history(40_000 + i, SHAPE) {
+            r.run(op);
+            r.hands.advance(Duration::from_millis(30));
+        }
+        if r.db.is_some() {
+            r.wait_for_tickets();
+        }
+        let told = disk.lies_told();
+        let durable = r.progress.durable.load(SeqCst) as usize;
+        r.vanish();
+        r.disk = disk.crash(c.pick(CrashPolicy::ALL), i);
+        r.renew_env();
+        r.set_tolerant(false);
+        r.open_expecting(durable);
+        r.check_all();
+        r.finish();
+        told
+    });
+    let told: u64 = told.iter().sum();
+    println!("failed_syncs={told} of {n} runs");
+    assert!(told > n / 3, "only {told} syncs failed");
+}
+
+#[test]
+fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
+    let n = 40 * scale();
+    let hits = on_two_threads(n, |seed| {
+        let _repeat = Repeat(format!("# bit flips, seed {seed}:"));
+        let disk = sim_disk(seed, 512, 1 << 40);
+        let mut r = Runner::new(disk.clone(), seed, seed, false);
+        for op in &history(9000 + seed, SHAPE) {
+            r.run(op);
+        }
+        r.end(End::Close);
+        let want = visible(r.model.state(), r.env.clock().wall_ms());
+        let mut caught = 0;
+        for round in 0..30 {
+            let faulty = FaultFs::new(disk.kill(), seed * 100 + round);
+            faulty.inject(Fault {
+                op: None,
+                path: String::new(),
+                when: When::Nth(1 + round),
+                kind: FaultKind::BitFlip,
+            });
+            let fs: Arc<dyn FileSystem> = faulty.clone();
+            let (env, _) = environment(&fs, round, r.env.clock().wall_ms());
+            let shown = Db::open(&env, DIR, crate::history::options(seed)).and_then(|db| {
+                let all = read_all(&db);
+                db.abandon();
+                all
+            });
+            match shown {
+                Ok(all) => assert!(
+                    digest(&all) == digest(&want),
+                    "a wrong answer after a wrong bit"
+                ),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                    assert!(e.path().is_some(), "damage names its file: {e}");
+                    caught += 1;
+                }
+            }
+        }
+        caught
+    });
+    let caught: u64 = hits.iter().sum();
+    println!("wrong_bits_caught={caught}");
+    assert!(caught > n * 5);
+}
+
+#[test]
+fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
+    for seed in 0..12 * scale() {
+        let _repeat = Repeat(format!("# full disk, seed {seed}:"));
+        let mut c = Chance::of(&[seed, 3]);
+        let disk = sim_disk(seed, 512, 1 << 20);
+        disk.write_file(Path::new("ballast"), &vec![7; 500_000])
+            .expect("it fits");
+        let fs: Arc<dyn FileSystem> = disk.clone();
+        let (env, hands) = environment(&fs, seed, 1_700_000_000_000);
+        let options = Options {
+            write_buffer_bytes: c.pick(&[8192, 32768]),
+            ..crate::history::options(seed)
+        };
+        let db = Db::open(&env, DIR, options.clone()).expect("there is space");
+        let family = db.default_family();
+        let mut there: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut maybe: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut refused = 0;
+        let mut n = 0u64;
+        while refused < 30 {
+            n += 1;
+            assert!(n < 5000, "the disk never fills");
+            let key = format!("key{:04}", c.below(900)).into_bytes();
+            let value = crate::history::value_bytes(n, c.within(100, 4000) as u32);
+            let sync = WriteOptions {
+                sync: c.percent(50),
+            };
+            match db.put(&family, &key, &value, &sync) {
+                Ok(_) => {
+                    maybe.clear();
+                    there.insert(key, value);
+                }
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                    assert!(e.retryable(), "a full disk passes: {e}");
+                    maybe.insert(key, value);
+                    refused += 1;
+                    // Writers come and go; the store tries again as time passes.
+                    hands.advance(Duration::from_millis(c.within(0, 300)));
+                }
+            }
+        }
+        for (k, v) in &there {
+            let got = db
+                .get(&family, k, &ReadOptions::default())
+                .expect("reads go on");
+            assert_eq!(got.as_deref(), Some(v.as_slice()));
+        }
+        let reopened = c.percent(40);
+        let db = if reopened {
+            // Closing may fail for want of space, and so may opening: both say so, and lose nothing.
+            if let Err(e) = db.close() {
+                assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            }
+            let first = Db::open(&env, DIR, options.clone());
+            if let Err(e) = &first {
+                assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            }
+            disk.remove(Path::new("ballast")).expect("it is there");
+            match first {
+                Ok(db) => db,
+                Err(_) => Db::open(&env, DIR, options.clone()).expect("there is space again"),
+            }
+        } else {
+            disk.remove(Path::new("ballast")).expect("it is there");
+            db
+        };
+        hands.advance(Duration::from_secs(100));
+        let family = db.default_family();
+        let mut tries = 0;
+        while let Err(e) = db.put(&family, b"resumed", b"yes", &WriteOptions::SYNC) {
+            hands.advance(Duration::from_secs(100));
+            tries += 1;
+            assert!(
+                tries < 4,
+                "space is back and the store takes no writes: {e}"
+            );
+        }
+        db.settle().expect("there is space to compact");
+        for (k, v) in &there {
+            let got = db
+                .get(&family, k, &ReadOptions::default())
+                .expect("reads go on");
+            let whole = got.as_deref() == Some(v.as_slice())
+                || (reopened && got.as_deref() == maybe.get(k).map(|v| v.as_slice()));
+            assert!(whole, "{} is lost", String::from_utf8_lossy(k));
+        }
+        db.close().expect("there is space");
+        verify_closed(&env);
+    }
+}

@@ -1,0 +1,339 @@
+//! Histories: sequences of operations by seed. Each seed leaves out a random part of the operations (swarm testing:
+//! what is always mixed evenly hides what only shows when something is rare), and options are drawn beside it.
+
+use crate::chance::Chance;
+use crate::runner::COARSE;
+use basalt_lsm::{Compression, FamilyOptions, Options};
+
+/// Names of the families that histories use; the first is always there.
+pub const FAMILIES: [&str; 4] = ["default", "accounts", "b", "a family with a longer name"];
+
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub family: usize,
+    pub key: u16,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A value of so many bytes.
+    Put(u32),
+    /// A value that ends so many ms after now.
+    PutTtl(u32, u64),
+    Delete,
+}
+
+#[derive(Clone, Debug)]
+pub enum Move {
+    First,
+    Last,
+    Seek(u16),
+    SeekForPrev(u16),
+    Next(u8),
+    Prev(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A clean close.
+    Close,
+    /// The last handle goes.
+    Drop,
+    /// The process dies.
+    Abandon,
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Write {
+        items: Vec<Item>,
+        sync: bool,
+    },
+    Submit {
+        items: Vec<Item>,
+        sync: bool,
+    },
+    WaitForTickets,
+    Sync,
+    Get {
+        family: usize,
+        key: u16,
+        snapshot: Option<u8>,
+    },
+    MultiGet {
+        keys: Vec<(usize, u16)>,
+        snapshot: Option<u8>,
+    },
+    Scan {
+        family: usize,
+        snapshot: Option<u8>,
+        reverse: bool,
+        from: Option<u16>,
+        to: Option<u16>,
+    },
+    TakeSnapshot,
+    DropSnapshot(u8),
+    OpenIter {
+        family: usize,
+        snapshot: Option<u8>,
+        from: Option<u16>,
+        to: Option<u16>,
+        first: Move,
+    },
+    MoveIter(u8, Move),
+    CloseIter(u8),
+    CreateFamily(usize),
+    DropFamily(usize),
+    Flush,
+    CompactRange {
+        family: usize,
+        from: Option<u16>,
+        to: Option<u16>,
+    },
+    Settle,
+    Step(u8),
+    Advance(u64),
+    StepWallBack(u64),
+    Reopen {
+        end: End,
+        options: u64,
+        fresh_env: bool,
+    },
+    CheckAll,
+}
+
+/// How histories are drawn.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub ops: usize,
+    /// Distinct keys a family.
+    pub keys: u64,
+    /// Times are far apart, so that answers do not depend on how long anything took.
+    pub coarse_time: bool,
+    /// Leave out what makes the moment of a commit depend on background work.
+    pub no_tickets: bool,
+}
+
+impl Shape {
+    pub const MODEL: Shape = Shape {
+        ops: 400,
+        keys: 60,
+        coarse_time: false,
+        no_tickets: false,
+    };
+}
+
+fn bound(c: &mut Chance, shape: Shape) -> Option<u16> {
+    c.percent(40).then(|| c.below(shape.keys) as u16)
+}
+
+fn value_len(c: &mut Chance) -> u32 {
+    (match c.below(20) {
+        0 => 0,
+        1..=9 => c.within(1, 40),
+        10..=17 => c.within(40, 300),
+        18 => c.within(300, 1500),
+        _ => c.within(1500, 6000),
+    }) as u32
+}
+
+fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64) -> Item {
+    let ms = if shape.coarse_time {
+        COARSE * c.within(1, 30)
+    } else {
+        c.within(1, 4000)
+    };
+    Item {
+        // Half of all goes to the first family.
+        family: c.below(8).saturating_sub(4) as usize,
+        key: c.below(shape.keys) as u16,
+        what: if c.percent(deletes) {
+            What::Delete
+        } else if ttl && c.percent(15) {
+            What::PutTtl(value_len(c), ms)
+        } else {
+            What::Put(value_len(c))
+        },
+    }
+}
+
+fn a_move(c: &mut Chance, shape: Shape) -> Move {
+    match c.below(6) {
+        0 => Move::First,
+        1 => Move::Last,
+        2 => Move::Seek(c.below(shape.keys + 4) as u16),
+        3 => Move::SeekForPrev(c.below(shape.keys + 4) as u16),
+        4 => Move::Next(c.within(1, 12) as u8),
+        _ => Move::Prev(c.within(1, 12) as u8),
+    }
+}
+
+/// The history of a seed.
+pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
+    let mut c = Chance::of(&[seed, 1]);
+    let ttl = c.percent(60);
+    let deletes = c.pick(&[0, 10, 25, 50]);
+    let synced = c.pick(&[10, 40, 90]);
+    // Weight of each kind of operation; a swarm leaves some out.
+    let mut weights: Vec<u64> = vec![
+        30, 8, 4, 2, 10, 3, 5, 3, 3, 3, 8, 3, 2, 1, 3, 2, 2, 8, 4, 1, 2, 1,
+    ];
+    for (i, w) in weights.iter_mut().enumerate() {
+        if i > 0 && i != 12 && c.percent(25) {
+            *w = 0;
+        } else if c.percent(10) {
+            *w *= 4;
+        }
+    }
+    if shape.no_tickets {
+        weights[1] = 0;
+    }
+    let total: u64 = weights.iter().sum();
+    let snapshot = |c: &mut Chance| c.percent(40).then(|| c.below(8) as u8);
+    (0..shape.ops)
+        .map(|_| {
+            let mut dice = c.below(total);
+            let kind = weights
+                .iter()
+                .position(|w| {
+                    let hit = dice < *w;
+                    dice = dice.wrapping_sub(*w);
+                    hit
+                })
+                .expect("the dice are below the sum");
+            let family = c.below(FAMILIES.len() as u64) as usize;
+            match kind {
+                0 | 1 => {
+                    let n = c.pick(&[1, 1, 1, 2, 3, 8, 20]);
+                    let items = (0..n).map(|_| item(&mut c, shape, ttl, deletes)).collect();
+                    let sync = c.percent(synced);
+                    if kind == 0 {
+                        Op::Write { items, sync }
+                    } else {
+                        Op::Submit { items, sync }
+                    }
+                }
+                2 => Op::WaitForTickets,
+                3 => Op::Sync,
+                4 => Op::Get {
+                    family,
+                    key: c.below(shape.keys + 2) as u16,
+                    snapshot: snapshot(&mut c),
+                },
+                5 => Op::MultiGet {
+                    keys: (0..c.within(1, 12))
+                        .map(|_| (c.below(4) as usize, c.below(shape.keys) as u16))
+                        .collect(),
+                    snapshot: snapshot(&mut c),
+                },
+                6 => Op::Scan {
+                    family,
+                    snapshot: snapshot(&mut c),
+                    reverse: c.percent(50),
+                    from: bound(&mut c, shape),
+                    to: bound(&mut c, shape),
+                },
+                7 => Op::TakeSnapshot,
+                8 => Op::DropSnapshot(c.below(8) as u8),
+                9 => Op::OpenIter {
+                    family,
+                    snapshot: snapshot(&mut c),
+                    from: bound(&mut c, shape),
+                    to: bound(&mut c, shape),
+                    first: a_move(&mut c, shape),
+                },
+                10 => Op::MoveIter(c.below(6) as u8, a_move(&mut c, shape)),
+                11 => Op::CloseIter(c.below(6) as u8),
+                12 => Op::CreateFamily(c.within(1, 4) as usize),
+                13 => Op::DropFamily(c.within(1, 4) as usize),
+                14 => Op::Flush,
+                15 => Op::CompactRange {
+                    family,
+                    from: bound(&mut c, shape),
+                    to: bound(&mut c, shape),
+                },
+                16 => Op::Settle,
+                17 => Op::Step(c.within(1, 6) as u8),
+                18 if shape.coarse_time => Op::Advance(COARSE * c.within(1, 6)),
+                18 => Op::Advance(c.within(1, 2000)),
+                19 => Op::StepWallBack(c.within(1, 100_000)),
+                20 => Op::Reopen {
+                    end: c.pick(&[End::Close, End::Close, End::Drop, End::Abandon]),
+                    options: if c.percent(50) { c.next() } else { 0 },
+                    fresh_env: c.percent(50),
+                },
+                _ => Op::CheckAll,
+            }
+        })
+        .collect()
+}
+
+/// The bytes of a key: some share prefixes, some are binary, one is empty, one is long.
+pub fn key_bytes(key: u16) -> Vec<u8> {
+    match key {
+        0 => Vec::new(),
+        1 => vec![0],
+        2 => vec![0xff; 9],
+        3 => [b"long".as_slice(), &[b'x'; 700]].concat(),
+        n if n % 7 == 0 => format!("k{n}").into_bytes(),
+        n if n % 5 == 0 => format!("shared/prefix/of/some/length/{n:05}").into_bytes(),
+        n => format!("key{n:04}").into_bytes(),
+    }
+}
+
+/// A value that no other commit writes: it starts with a number of its own; what follows compresses somewhat.
+pub fn value_bytes(nonce: u64, len: u32) -> Vec<u8> {
+    let head = format!("<{nonce}>");
+    let mut c = Chance::of(&[nonce, 77]);
+    let mut v: Vec<u8> = head.into_bytes();
+    while v.len() < len as usize {
+        let b = c.next().to_le_bytes();
+        v.extend_from_slice(&b[..2]);
+        v.extend_from_slice(b"and so on ");
+    }
+    v.truncate(len as usize);
+    v
+}
+
+fn family_options(c: &mut Chance) -> FamilyOptions {
+    let trigger = c.within(1, 5) as usize;
+    FamilyOptions {
+        block_bytes: c.pick(&[64, 128, 256, 512, 4096]),
+        filter_bits_per_key: c.pick(&[0, 2, 10]),
+        compression: c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
+        bottom_compression: c.pick(&[None, None, Some(Compression::Lz4), Some(Compression::Zstd)]),
+        table_bytes: c.pick(&[1024, 2048, 4096, 16384]),
+        l0_compaction_trigger: trigger,
+        l0_slowdown: trigger + c.below(8) as usize,
+        base_level_bytes: c.pick(&[1024, 4096, 16384]),
+        level_multiplier: c.within(2, 6) as u32,
+        ..FamilyOptions::default()
+    }
+}
+
+/// The seed of options whose write buffer is larger than the first log.
+pub const LARGE_BUFFER: u64 = u64::MAX;
+
+/// Small options of a seed: everything happens within a few hundred operations. Seed 0 is one fixed choice.
+pub fn options(seed: u64) -> Options {
+    let mut c = Chance::of(&[seed, 2]);
+    let mut options = Options {
+        write_buffer_bytes: c.pick(&[4096, 6000, 8192, 16384]),
+        max_sealed_memtables: c.within(1, 4) as usize,
+        verify_checksums: c.percent(80),
+        default_family: family_options(&mut c),
+        ..Options::default()
+    };
+    for name in &FAMILIES[1..] {
+        if c.percent(60) {
+            options
+                .families
+                .insert(name.to_string(), family_options(&mut c));
+        }
+    }
+    if seed == LARGE_BUFFER {
+        options.write_buffer_bytes = 600_000;
+    }
+    options
+}

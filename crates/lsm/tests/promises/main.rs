@@ -1,0 +1,17 @@
+//! The engine's promises, as tests: random histories against a reference, crashes after every call that changes the
+//! disk, every call failing, damage everywhere, and threads.
+//!
+//! The oracles are P1 to P10 of the reliability plan; `docs/testing/promises.md` says which fault leaves which promise,
+//! and `docs/testing/README.md` how to run, scale and repeat. Everything here is seeded; a failure prints one line that
+//! repeats it.
+
+mod bug_classes;
+mod chance;
+mod crash;
+mod damage;
+mod faults;
+mod histories;
+mod history;
+mod model;
+mod runner;
+mod threads;

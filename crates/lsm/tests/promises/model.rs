@@ -1,0 +1,288 @@
+//! The reference: what a store holds after each commit, in plain maps. It shares no code with the engine.
+//!
+//! Every prefix of the commit order has a *mark*, from which the digest of the visible state at any wall time
+//! follows, so that a crash state is compared with hundreds of prefixes at the price of one walk over it.
+
+use crate::chance::mix;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub type Key = Vec<u8>;
+
+/// A value and its expiry in ms.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub value: Vec<u8>,
+    pub expire: Option<u64>,
+}
+
+impl Entry {
+    pub fn live(&self, now: u64) -> bool {
+        self.expire.is_none_or(|at| at > now)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let head = String::from_utf8_lossy(&self.value[..self.value.len().min(16)]);
+        write!(f, "{head:?}..{}", self.value.len())?;
+        self.expire.map_or(Ok(()), |at| write!(f, " until {at}"))
+    }
+}
+
+pub type Table = BTreeMap<Key, Entry>;
+
+/// One life of a family name: made again after a drop, it is another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FamilyState {
+    pub life: u64,
+    pub table: Arc<Table>,
+}
+
+/// All families by name.
+pub type State = BTreeMap<String, FamilyState>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Put(String, Key, Entry),
+    Delete(String, Key),
+    CreateFamily(String),
+    DropFamily(String),
+}
+
+/// What takes effect together.
+pub type Commit = Vec<Change>;
+
+/// The state after a prefix of the commits, reduced to what a comparison needs.
+#[derive(Clone)]
+pub struct Mark {
+    /// Families and entries without an expiry.
+    lasting: u64,
+    /// Expiry and hash of the entries that have one.
+    timed: Arc<Vec<(u64, u64)>>,
+}
+
+impl Mark {
+    /// The digest of what is visible at `now`.
+    pub fn digest(&self, now: u64) -> u64 {
+        self.timed
+            .iter()
+            .filter(|(at, _)| *at > now)
+            .fold(self.lasting, |sum, (_, h)| sum.wrapping_add(*h))
+    }
+}
+
+fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
+    let mut h = mix(seed ^ bytes.len() as u64);
+    for part in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        h = mix(h ^ u64::from_le_bytes(word)).wrapping_add(seed);
+    }
+    h
+}
+
+fn hash_family(name: &str) -> u64 {
+    hash_bytes(1, name.as_bytes())
+}
+
+fn hash_entry(family: &str, key: &[u8], e: &Entry) -> u64 {
+    let h = hash_bytes(hash_family(family), key);
+    let h = hash_bytes(h ^ 2, &e.value);
+    e.expire.map_or(h, |at| mix(h ^ at.wrapping_mul(3)))
+}
+
+/// The digest of a state as a store shows it: everything in it counts.
+pub fn digest(state: &BTreeMap<String, Table>) -> u64 {
+    let mut sum = 0u64;
+    for (name, table) in state {
+        sum = sum.wrapping_add(hash_family(name));
+        for (k, e) in table {
+            sum = sum.wrapping_add(hash_entry(name, k, e));
+        }
+    }
+    sum
+}
+
+/// What of a state is visible at `now`.
+pub fn visible(state: &State, now: u64) -> BTreeMap<String, Table> {
+    let live = |t: &Table| {
+        t.iter()
+            .filter(|(_, e)| e.live(now))
+            .map(|(k, e)| (k.clone(), e.clone()))
+            .collect()
+    };
+    state
+        .iter()
+        .map(|(n, f)| (n.clone(), live(&f.table)))
+        .collect()
+}
+
+/// The difference of two visible states in words, the first few lines of it.
+pub fn difference(want: &BTreeMap<String, Table>, have: &BTreeMap<String, Table>) -> String {
+    let mut lines = Vec::new();
+    for name in want.keys().chain(have.keys()) {
+        let (Some(w), Some(h)) = (want.get(name), have.get(name)) else {
+            lines.push(format!(
+                "family {name}: wanted {}, there {}",
+                want.contains_key(name),
+                have.contains_key(name)
+            ));
+            continue;
+        };
+        for k in w.keys().chain(h.keys()) {
+            if w.get(k) != h.get(k) {
+                let key = String::from_utf8_lossy(&k[..k.len().min(24)]);
+                lines.push(format!(
+                    "{name}/{key:?}: wanted {:?}, there {:?}",
+                    w.get(k),
+                    h.get(k)
+                ));
+            }
+        }
+    }
+    lines.dedup();
+    lines.truncate(8);
+    lines.join("\n  ")
+}
+
+/// The commit order and the state after it.
+#[derive(Clone)]
+pub struct Model {
+    commits: Vec<Commit>,
+    marks: Vec<Mark>,
+    state: State,
+    lives: u64,
+}
+
+impl Model {
+    /// An empty store: the family `default` alone.
+    pub fn new() -> Model {
+        let family = FamilyState {
+            life: 0,
+            table: Arc::default(),
+        };
+        Model {
+            commits: Vec::new(),
+            marks: vec![Mark {
+                lasting: hash_family("default"),
+                timed: Arc::default(),
+            }],
+            state: State::from([("default".to_string(), family)]),
+            lives: 1,
+        }
+    }
+
+    /// Commits so far.
+    pub fn len(&self) -> usize {
+        self.commits.len()
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn marks(&self) -> &[Mark] {
+        &self.marks
+    }
+
+    /// The mark after so many commits.
+    pub fn mark(&self, commits: usize) -> &Mark {
+        &self.marks[commits]
+    }
+
+    pub fn commit(&mut self, commit: Commit) {
+        let mut mark = self.marks.last().expect("never empty").clone();
+        for change in &commit {
+            self.apply(&mut mark, change);
+        }
+        self.marks.push(mark);
+        self.commits.push(commit);
+    }
+
+    fn apply(&mut self, mark: &mut Mark, change: &Change) {
+        match change {
+            // A family dropped while the batch was on its way: its operations are passed over.
+            Change::Put(name, key, entry) => {
+                if let Some(f) = self.state.get_mut(name) {
+                    let old = Arc::make_mut(&mut f.table).insert(key.clone(), entry.clone());
+                    mark.forget(name, key, old.as_ref());
+                    mark.note(name, key, entry);
+                }
+            }
+            Change::Delete(name, key) => {
+                if let Some(f) = self.state.get_mut(name) {
+                    let old = Arc::make_mut(&mut f.table).remove(key);
+                    mark.forget(name, key, old.as_ref());
+                }
+            }
+            Change::CreateFamily(name) => {
+                let family = FamilyState {
+                    life: self.lives,
+                    table: Arc::default(),
+                };
+                self.lives += 1;
+                let old = self.state.insert(name.clone(), family);
+                assert!(old.is_none(), "the model makes a family once");
+                mark.lasting = mark.lasting.wrapping_add(hash_family(name));
+            }
+            Change::DropFamily(name) => {
+                let old = self
+                    .state
+                    .remove(name)
+                    .expect("the model drops what is there");
+                mark.lasting = mark.lasting.wrapping_sub(hash_family(name));
+                for (k, e) in old.table.iter() {
+                    mark.forget(name, k, Some(e));
+                }
+            }
+        }
+    }
+
+    /// Takes back all but the first commits.
+    pub fn cut(&mut self, commits: usize) {
+        if commits == self.commits.len() {
+            return;
+        }
+        let kept: Vec<Commit> = self.commits.drain(..).take(commits).collect();
+        let lives = self.lives;
+        *self = Model::new();
+        kept.into_iter().for_each(|c| self.commit(c));
+        self.lives = lives.max(self.lives);
+    }
+
+    /// The state after so many commits.
+    pub fn state_at(&self, commits: usize) -> State {
+        let mut m = Model::new();
+        self.commits[..commits]
+            .iter()
+            .for_each(|c| m.commit(c.clone()));
+        m.state
+    }
+}
+
+impl Mark {
+    fn note(&mut self, family: &str, key: &[u8], e: &Entry) {
+        let h = hash_entry(family, key, e);
+        match e.expire {
+            Some(at) => Arc::make_mut(&mut self.timed).push((at, h)),
+            None => self.lasting = self.lasting.wrapping_add(h),
+        }
+    }
+
+    fn forget(&mut self, family: &str, key: &[u8], e: Option<&Entry>) {
+        let Some(e) = e else { return };
+        let h = hash_entry(family, key, e);
+        match e.expire {
+            Some(at) => {
+                let timed = Arc::make_mut(&mut self.timed);
+                let i = timed
+                    .iter()
+                    .position(|t| *t == (at, h))
+                    .expect("it was noted when it was put");
+                timed.swap_remove(i);
+            }
+            None => self.lasting = self.lasting.wrapping_sub(h),
+        }
+    }
+}

@@ -1,0 +1,978 @@
+//! Runs a history against an engine and the reference at once, and compares every answer.
+//!
+//! The engine is stepped and alone, so at every moment the runner knows which commits were handed in and which were
+//! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
+
+use crate::history::{End, FAMILIES, Item, Move, Op, What, key_bytes, options, value_bytes};
+use crate::model::{
+    Change, Commit, Entry, FamilyState, Key, Model, State, Table, difference, digest, visible,
+};
+use basalt_env::{Clock, ManualClock};
+use basalt_env::{Env, EnvBuilder};
+use basalt_fs::{FileSystem, SimFs};
+use basalt_lsm::db::Iter;
+use basalt_lsm::{
+    Db, ErrorKind, Family, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Where stores stand on the simulated disk.
+pub const DIR: &str = "store";
+/// The wall time at which histories begin.
+pub const START_MS: u64 = 1_700_000_000_000;
+
+/// Histories with coarse time move it by multiples of so many ms.
+pub const COARSE: u64 = 10_000;
+
+/// How far the history is, for the observer of the disk.
+#[derive(Default)]
+pub struct Progress {
+    /// Commits that a crash may not take: acknowledged as durable, or before one that was.
+    pub durable: AtomicU64,
+    /// Commits handed in: a crash can show no more.
+    pub handed_in: AtomicU64,
+    /// The highest wall time that was.
+    pub wall_ms: AtomicU64,
+    /// Operations begun.
+    pub op: AtomicU64,
+}
+
+struct Sent {
+    ticket: Ticket,
+    commit: Commit,
+    sync: bool,
+}
+
+struct Cursor {
+    iter: Iter,
+    rows: Vec<(Key, Entry)>,
+    at: Option<usize>,
+    /// Its store was closed meanwhile: errors are allowed now, wrong answers are not.
+    orphan: bool,
+}
+
+pub struct Runner {
+    pub disk: Arc<dyn FileSystem>,
+    pub hands: Arc<ManualClock>,
+    pub env: Env,
+    pub db: Option<Db>,
+    pub model: Model,
+    /// Commits that failed since the last success: there whole or not at all after a reopening.
+    pub maybe: Vec<Commit>,
+    pub progress: Arc<Progress>,
+    /// A digest of every answer, to compare runs with each other.
+    pub answers: u64,
+    /// Errors met.
+    pub errors: u64,
+    /// The last of them, for messages.
+    pub last_error: String,
+    /// Errors are allowed, wrong answers are not.
+    tolerant: bool,
+    /// On a disk that lies damage is among them.
+    damage_allowed: bool,
+    families: BTreeMap<String, Family>,
+    sent: VecDeque<Sent>,
+    snapshots: Vec<(Snapshot, State)>,
+    cursors: Vec<Cursor>,
+    options: u64,
+    nonce: u64,
+    seed: u64,
+    trace: bool,
+}
+
+/// An environment over a disk, with hands for its clock.
+pub fn environment(disk: &Arc<dyn FileSystem>, seed: u64, wall_ms: u64) -> (Env, Arc<ManualClock>) {
+    let hands = ManualClock::new(wall_ms);
+    let env = EnvBuilder::for_tests(disk.clone(), seed)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    (env, hands)
+}
+
+/// Everything a store shows, by forward scans.
+pub fn read_all(db: &Db) -> Result<BTreeMap<String, Table>> {
+    let mut all = BTreeMap::new();
+    for name in db.families() {
+        let family = db.family(&name).expect("it is listed");
+        let mut iter = db.iter(&family, &ReadOptions::default())?;
+        iter.seek_to_first()?;
+        let mut table = Table::new();
+        while iter.valid() {
+            let entry = Entry {
+                value: iter.value().to_vec(),
+                expire: iter.expire_at_ms(),
+            };
+            let ascending = table
+                .last_key_value()
+                .is_none_or(|(k, _)| **k < *iter.key());
+            assert!(ascending, "an iterator goes up");
+            table.insert(iter.key().to_vec(), entry);
+            iter.next()?;
+        }
+        all.insert(name, table);
+    }
+    Ok(all)
+}
+
+impl Runner {
+    /// Opens an empty store. `options_seed` is the seed of its options.
+    pub fn new(disk: Arc<dyn FileSystem>, seed: u64, options_seed: u64, tolerant: bool) -> Runner {
+        let mut runner = Runner::unopened(disk, seed, options_seed, Arc::default());
+        runner.tolerant = tolerant;
+        runner.open();
+        runner
+    }
+
+    /// As [`Runner::new`], telling `progress` how far it is from the first call on.
+    pub fn watched(
+        disk: Arc<dyn FileSystem>,
+        seed: u64,
+        options_seed: u64,
+        progress: Arc<Progress>,
+    ) -> Runner {
+        let mut runner = Runner::unopened(disk, seed, options_seed, progress);
+        runner.open();
+        runner
+    }
+
+    fn unopened(
+        disk: Arc<dyn FileSystem>,
+        seed: u64,
+        options_seed: u64,
+        progress: Arc<Progress>,
+    ) -> Runner {
+        let (env, hands) = environment(&disk, crate::chance::mix(seed ^ 0x5eed), START_MS);
+        let runner = Runner {
+            disk,
+            hands,
+            env,
+            db: None,
+            model: Model::new(),
+            maybe: Vec::new(),
+            progress,
+            answers: 0,
+            errors: 0,
+            last_error: String::new(),
+            tolerant: false,
+            damage_allowed: false,
+            families: BTreeMap::new(),
+            sent: VecDeque::new(),
+            snapshots: Vec::new(),
+            cursors: Vec::new(),
+            options: options_seed,
+            nonce: seed << 20,
+            seed: crate::chance::mix(seed ^ 0x5eed),
+            trace: std::env::var("BASALT_TRACE").is_ok(),
+        };
+        runner.tell_progress();
+        runner
+    }
+
+    pub fn set_tolerant(&mut self, tolerant: bool) {
+        self.tolerant = tolerant;
+    }
+
+    pub fn allow_damage(&mut self) {
+        self.damage_allowed = true;
+    }
+
+    /// The result, or `None` for an error that this run may meet.
+    #[track_caller]
+    fn allow<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(t) => Some(t),
+            Err(e) => {
+                assert!(self.tolerant, "{what} failed on a sound disk: {e}");
+                let damage = self.damage_allowed && e.kind() == ErrorKind::Corruption;
+                assert!(
+                    damage
+                        || matches!(
+                            e.kind(),
+                            ErrorKind::Io
+                                | ErrorKind::NoSpace
+                                | ErrorKind::Poisoned
+                                | ErrorKind::ReadOnly
+                                | ErrorKind::Busy
+                        ),
+                    "{what}: a failing disk is not {:?}: {e}",
+                    e.kind()
+                );
+                self.errors += 1;
+                self.last_error = format!("{what}: {e}");
+                None
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.env.clock().wall_ms()
+    }
+
+    fn tell_progress(&self) {
+        let handed_in = self.model.len() + self.sent.len();
+        self.progress.handed_in.fetch_max(handed_in as u64, SeqCst);
+        self.progress
+            .wall_ms
+            .store(self.env.clock().wall_ms(), SeqCst);
+    }
+
+    /// Everything committed so far is durable.
+    fn all_durable(&self) {
+        self.progress
+            .durable
+            .fetch_max(self.model.len() as u64, SeqCst);
+    }
+
+    fn committed(&mut self, commit: Commit) {
+        self.maybe.clear();
+        self.model.commit(commit);
+    }
+
+    /// Books the tickets that have a result.
+    fn poll(&mut self) {
+        while let Some(first) = self.sent.front() {
+            let Some(result) = first.ticket.try_result() else {
+                break;
+            };
+            let sent = self.sent.pop_front().expect("just seen");
+            self.book(sent.commit, sent.sync, result.map(|_| ()), "submit");
+        }
+        for s in &self.sent {
+            assert!(
+                s.ticket.try_result().is_none(),
+                "tickets of one thread commit in order"
+            );
+        }
+        self.tell_progress();
+    }
+
+    fn book(&mut self, commit: Commit, sync: bool, result: Result<()>, what: &str) {
+        if self.allow(what, result).is_some() {
+            self.committed(commit);
+            if sync {
+                self.all_durable();
+            }
+        } else {
+            self.maybe.push(commit);
+        }
+    }
+
+    // ---- opening and ending ----
+
+    /// Opens the store; true when it worked.
+    pub fn open(&mut self) -> bool {
+        let opened = Db::open(&self.env, DIR, options(self.options));
+        let Some(db) = self.allow("open", opened) else {
+            return false;
+        };
+        let names = db.families();
+        self.families = names
+            .iter()
+            .map(|n| (n.clone(), db.family(n).expect("it is listed")))
+            .collect();
+        self.db = Some(db);
+        // What failed before may be there now, whole: find out, and hold the store to it from here on.
+        if !self.maybe.is_empty() {
+            self.adopt(self.model.len());
+        }
+        let settled = self.model.len();
+        assert_eq!(
+            self.model.state().keys().collect::<Vec<_>>(),
+            self.families.keys().collect::<Vec<_>>(),
+            "families after opening with {settled} commits"
+        );
+        true
+    }
+
+    /// Opens after a power cut that could take all but the first `durable` commits.
+    pub fn open_expecting(&mut self, durable: usize) {
+        let opened = Db::open(&self.env, DIR, options(self.options));
+        self.db = self.allow("open", opened);
+        self.adopt(durable);
+        let db = self.db.take().expect("open");
+        db.abandon();
+        self.open();
+    }
+
+    /// Finds which of the allowed states the store shows (a prefix of at least `durable` commits, or all of them and a
+    /// run of those that failed) and makes it the model's.
+    pub fn adopt(&mut self, durable: usize) {
+        let db = self.db.clone().expect("open");
+        let read = read_all(&db);
+        let Some(shown) = self.allow("reading all", read) else {
+            // Not to be compared now: be strict again when everything can be read.
+            self.db.take().expect("open").abandon();
+            return;
+        };
+        let (have, now) = (digest(&shown), self.now());
+        for n in (durable..=self.model.len()).rev() {
+            if self.model.mark(n).digest(now) == have {
+                if self.trace {
+                    eprintln!(
+                        "adopted {n} of {} commits, {durable} durable",
+                        self.model.len()
+                    );
+                }
+                self.model.cut(n);
+                self.maybe.clear();
+                return;
+            }
+        }
+        for from in 0..self.maybe.len() {
+            let mut with = self.model.clone();
+            for to in from..self.maybe.len() {
+                if !fits(&with, &self.maybe[to]) {
+                    break;
+                }
+                with.commit(self.maybe[to].clone());
+                if with.mark(with.len()).digest(now) == have {
+                    self.model = with;
+                    self.maybe.clear();
+                    return;
+                }
+            }
+        }
+        panic!(
+            "the store shows no allowed state ({durable} to {} commits, {} that failed):\n  {}",
+            self.model.len(),
+            self.maybe.len(),
+            difference(&visible(self.model.state(), now), &shown)
+        );
+    }
+
+    fn let_go(&mut self) {
+        self.families.clear();
+        self.snapshots.clear();
+        for c in &mut self.cursors {
+            c.orphan = true;
+        }
+    }
+
+    /// Ends the store in one of the ways there are.
+    pub fn end(&mut self, how: End) {
+        self.wait_for_tickets();
+        let Some(db) = self.db.take() else { return };
+        self.let_go();
+        match how {
+            End::Close => {
+                let closed = db.close();
+                if self.allow("close", closed).is_some() {
+                    self.all_durable();
+                }
+            }
+            End::Drop => drop(db),
+            End::Abandon => db.abandon(),
+        }
+    }
+
+    pub fn reopen(&mut self, how: End, options_seed: u64, fresh_env: bool) {
+        self.end(how);
+        if options_seed != 0 {
+            self.options = options_seed;
+        }
+        if fresh_env {
+            self.renew_env();
+        }
+        self.open();
+    }
+
+    /// Another environment over the disk, as another process has. Its chance is its own: ids drawn twice from one seed
+    /// would be two files' ids, which no process does.
+    pub fn renew_env(&mut self) {
+        let wall = self.now();
+        self.seed = crate::chance::mix(self.seed);
+        let (env, hands) = environment(&self.disk, self.seed, wall);
+        self.env = env;
+        self.hands = hands;
+    }
+
+    // ---- operations ----
+
+    fn fill(&mut self, items: &[Item]) -> (WriteBatch, Commit) {
+        let mut batch = WriteBatch::new();
+        let mut commit = Commit::new();
+        let now = self.now();
+        for item in items {
+            let name = FAMILIES[item.family].to_string();
+            let Some(family) = self.families.get(&name) else {
+                continue;
+            };
+            self.nonce += 1;
+            let key = key_bytes(item.key);
+            let (len, expire) = match item.what {
+                What::Delete => {
+                    batch.delete(family, &key).expect("inside the limits");
+                    commit.push(Change::Delete(name, key));
+                    continue;
+                }
+                What::Put(len) => (len, None),
+                // Rounded, so that the microseconds a run was slowed down by do not show.
+                What::PutTtl(len, ms) if ms >= COARSE => {
+                    let begun = (now - START_MS) / COARSE * COARSE;
+                    (len, Some(START_MS + begun + ms + COARSE / 2))
+                }
+                What::PutTtl(len, ms) => (len, Some(now + ms)),
+            };
+            let value = value_bytes(self.nonce, len);
+            match expire {
+                None => batch.put(family, &key, &value),
+                Some(at) => batch.put_ttl(family, &key, &value, at),
+            }
+            .expect("inside the limits");
+            commit.push(Change::Put(name, key, Entry { value, expire }));
+        }
+        (batch, commit)
+    }
+
+    fn write(&mut self, items: &[Item], sync: bool) {
+        let (batch, commit) = self.fill(items);
+        if commit.is_empty() && !sync {
+            return;
+        }
+        let db = self.db.clone().expect("open");
+        let handed_in = self.model.len() + self.sent.len() + usize::from(!commit.is_empty());
+        self.progress.handed_in.fetch_max(handed_in as u64, SeqCst);
+        let result = db.write(batch, &WriteOptions { sync });
+        self.poll();
+        if commit.is_empty() {
+            if self.allow("sync", result).is_some() {
+                self.all_durable();
+            }
+            return;
+        }
+        self.book(commit, sync, result.map(|_| ()), "write");
+    }
+
+    fn submit(&mut self, items: &[Item], sync: bool) {
+        let (batch, commit) = self.fill(items);
+        if commit.is_empty() {
+            return;
+        }
+        let db = self.db.clone().expect("open");
+        let ticket = db.submit(batch, &WriteOptions { sync });
+        self.sent.push_back(Sent {
+            ticket,
+            commit,
+            sync,
+        });
+        self.poll();
+    }
+
+    pub fn wait_for_tickets(&mut self) {
+        while let Some(sent) = self.sent.pop_front() {
+            let result = sent.ticket.wait();
+            self.book(sent.commit, sent.sync, result.map(|_| ()), "waiting");
+        }
+        self.tell_progress();
+    }
+
+    fn make_family(&mut self, name: &str) {
+        self.wait_for_tickets();
+        let db = self.db.clone().expect("open");
+        let known = self.families.contains_key(name);
+        self.progress
+            .handed_in
+            .fetch_max(self.model.len() as u64 + u64::from(!known), SeqCst);
+        let result = db.create_family(name, options(self.options).family(name).clone());
+        if known {
+            let e = result.expect_err("the name is taken");
+            assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
+            return;
+        }
+        let commit = vec![Change::CreateFamily(name.to_string())];
+        match self.allow("create_family", result) {
+            Some(family) => {
+                self.committed(commit);
+                self.families.insert(name.to_string(), family);
+                self.all_durable();
+            }
+            None => self.maybe.push(commit),
+        }
+    }
+
+    fn drop_family(&mut self, name: &str) {
+        self.wait_for_tickets();
+        let Some(family) = self.families.get(name).cloned() else {
+            return;
+        };
+        let db = self.db.clone().expect("open");
+        self.progress
+            .handed_in
+            .fetch_max(self.model.len() as u64 + 1, SeqCst);
+        let result = db.drop_family(&family);
+        let commit = vec![Change::DropFamily(name.to_string())];
+        if self.allow("drop_family", result).is_none() {
+            self.maybe.push(commit);
+            return;
+        }
+        self.committed(commit);
+        self.families.remove(name);
+        self.all_durable();
+        // A handle of what is gone is refused, whatever is made under the name later.
+        let gone = db.get(&family, b"k", &ReadOptions::default());
+        assert_eq!(gone.map_err(|e| e.kind()), Err(ErrorKind::NotFound));
+        let gone = db.put(&family, b"k", b"v", &WriteOptions::default());
+        assert_eq!(gone.map_err(|e| e.kind()), Err(ErrorKind::NotFound));
+    }
+
+    /// Read options of a snapshot, and what it must show of a family.
+    fn view(&self, snapshot: Option<u8>, name: &str) -> (ReadOptions, Arc<Table>) {
+        let now: &FamilyState = &self.model.state()[name];
+        let Some((s, state)) = snapshot.and_then(|i| self.snapshots.get(i as usize)) else {
+            return (ReadOptions::default(), now.table.clone());
+        };
+        let options = ReadOptions {
+            snapshot: Some(s.clone()),
+            ..ReadOptions::default()
+        };
+        let table = match state.get(name) {
+            Some(then) if then.life == now.life => then.table.clone(),
+            // Made after the snapshot: empty as of then.
+            _ => Arc::default(),
+        };
+        (options, table)
+    }
+
+    fn note_answer(&mut self, parts: &[&[u8]]) {
+        for p in parts {
+            for b in *p {
+                self.answers = self.answers.wrapping_mul(0x100_0000_01b3) ^ u64::from(*b);
+            }
+            self.answers = crate::chance::mix(self.answers ^ p.len() as u64);
+        }
+    }
+
+    fn get(&mut self, family: usize, key: u16, snapshot: Option<u8>) {
+        let name = FAMILIES[family];
+        let Some(handle) = self.families.get(name).cloned() else {
+            return;
+        };
+        let key = key_bytes(key);
+        let (options, table) = self.view(snapshot, name);
+        let now = self.now();
+        let want = table.get(&key).filter(|e| e.live(now)).cloned();
+        let got = self
+            .db
+            .as_ref()
+            .expect("open")
+            .get_with_expiry(&handle, &key, &options);
+        let Some(got) = self.allow("get", got) else {
+            return;
+        };
+        let have = got.map(|v| Entry {
+            value: v.value.to_vec(),
+            expire: v.expire_at_ms,
+        });
+        assert_eq!(
+            have,
+            want,
+            "get {name}/{:?} snapshot {snapshot:?}",
+            String::from_utf8_lossy(&key)
+        );
+        let bytes = have.map_or(Vec::new(), |e| e.value);
+        self.note_answer(&[&bytes]);
+    }
+
+    fn multi_get(&mut self, keys: &[(usize, u16)], snapshot: Option<u8>) {
+        let mut wanted = Vec::new();
+        let mut handles = Vec::new();
+        let now = self.now();
+        let mut read = ReadOptions::default();
+        for &(family, key) in keys {
+            let Some(handle) = self.families.get(FAMILIES[family]).cloned() else {
+                continue;
+            };
+            let key = key_bytes(key);
+            let (options, table) = self.view(snapshot, FAMILIES[family]);
+            read = options;
+            let value = table
+                .get(&key)
+                .filter(|e| e.live(now))
+                .map(|e| e.value.clone());
+            wanted.push(value);
+            handles.push((handle, key));
+        }
+        let asked: Vec<(&Family, &[u8])> = handles.iter().map(|(f, k)| (f, k.as_slice())).collect();
+        let got = self.db.as_ref().expect("open").multi_get(&asked, &read);
+        assert_eq!(got.len(), asked.len());
+        for (got, want) in got.into_iter().zip(wanted) {
+            if let Some(got) = self.allow("multi_get", got) {
+                assert_eq!(
+                    got.map(|v| v.to_vec()),
+                    want,
+                    "multi_get snapshot {snapshot:?}"
+                );
+            }
+        }
+    }
+
+    fn cursor(
+        &mut self,
+        family: usize,
+        snapshot: Option<u8>,
+        from: Option<u16>,
+        to: Option<u16>,
+    ) -> Option<Cursor> {
+        let name = FAMILIES[family];
+        let handle = self.families.get(name).cloned()?;
+        let (mut options, table) = self.view(snapshot, name);
+        options.lower_bound = from.map(key_bytes);
+        options.upper_bound = to.map(key_bytes);
+        options.fill_cache = !self.nonce.is_multiple_of(3);
+        let now = self.now();
+        let inside = |k: &Key| {
+            options.lower_bound.as_ref().is_none_or(|l| k >= l)
+                && options.upper_bound.as_ref().is_none_or(|u| k < u)
+        };
+        let rows = table
+            .iter()
+            .filter(|(k, e)| inside(k) && e.live(now))
+            .map(|(k, e)| (k.clone(), e.clone()))
+            .collect();
+        let made = self.db.as_ref().expect("open").iter(&handle, &options);
+        let iter = self.allow("iter", made)?;
+        Some(Cursor {
+            iter,
+            rows,
+            at: None,
+            orphan: false,
+        })
+    }
+
+    /// Moves a cursor and compares; false when it met an error.
+    fn go(&mut self, c: &mut Cursor, m: &Move) -> bool {
+        let last = c.rows.len().checked_sub(1);
+        let mut steps = vec![];
+        match m {
+            Move::Next(n) => (0..*n).for_each(|_| steps.push(Move::Next(1))),
+            Move::Prev(n) => (0..*n).for_each(|_| steps.push(Move::Prev(1))),
+            other => steps.push(other.clone()),
+        }
+        for step in steps {
+            let result = match step {
+                Move::First => {
+                    c.at = last.map(|_| 0);
+                    c.iter.seek_to_first()
+                }
+                Move::Last => {
+                    c.at = last;
+                    c.iter.seek_to_last()
+                }
+                Move::Seek(k) => {
+                    let k = key_bytes(k);
+                    c.at = c.rows.iter().position(|r| r.0 >= k);
+                    c.iter.seek(&k)
+                }
+                Move::SeekForPrev(k) => {
+                    let k = key_bytes(k);
+                    c.at = c.rows.iter().rposition(|r| r.0 <= k);
+                    c.iter.seek_for_prev(&k)
+                }
+                Move::Next(_) => {
+                    let Some(at) = c.at else { break };
+                    c.at = Some(at + 1).filter(|i| *i < c.rows.len());
+                    c.iter.next()
+                }
+                Move::Prev(_) => {
+                    let Some(at) = c.at else { break };
+                    c.at = at.checked_sub(1);
+                    c.iter.prev()
+                }
+            };
+            match result {
+                Err(_) if c.orphan => return false,
+                other => {
+                    if self.allow("moving an iterator", other).is_none() {
+                        return false;
+                    }
+                }
+            }
+            let have = c.iter.valid().then(|| {
+                let entry = Entry {
+                    value: c.iter.value().to_vec(),
+                    expire: c.iter.expire_at_ms(),
+                };
+                (c.iter.key().to_vec(), entry)
+            });
+            let want = c.at.map(|i| c.rows[i].clone());
+            assert!(
+                have == want,
+                "iterator after {m:?}: wanted {want:?}, there {have:?}"
+            );
+            if let Some((k, e)) = have
+                && !c.orphan
+            {
+                self.note_answer(&[&k, &e.value]);
+            }
+        }
+        true
+    }
+
+    fn scan(
+        &mut self,
+        family: usize,
+        snapshot: Option<u8>,
+        reverse: bool,
+        from: Option<u16>,
+        to: Option<u16>,
+    ) {
+        let Some(mut c) = self.cursor(family, snapshot, from, to) else {
+            return;
+        };
+        let (first, step) = if reverse {
+            (Move::Last, Move::Prev(1))
+        } else {
+            (Move::First, Move::Next(1))
+        };
+        if !self.go(&mut c, &first) {
+            return;
+        }
+        while c.at.is_some() {
+            if !self.go(&mut c, &step) {
+                return;
+            }
+        }
+    }
+
+    /// Compares everything that is visible.
+    pub fn check_all(&mut self) {
+        self.poll();
+        if self.trace {
+            eprintln!(
+                "check_all: {} commits, {:?}",
+                self.model.len(),
+                self.db.as_ref().expect("open").stats()
+            );
+        }
+        let read = read_all(self.db.as_ref().expect("open"));
+        let Some(shown) = self.allow("reading all", read) else {
+            return;
+        };
+        let want = visible(self.model.state(), self.now());
+        if shown != want {
+            // A point read beside the scan says whether the entry or the way to it is lost.
+            for (name, table) in &want {
+                for (k, e) in table {
+                    let f = self.families[name].clone();
+                    let got = self
+                        .db
+                        .as_ref()
+                        .expect("open")
+                        .get(&f, k, &ReadOptions::default());
+                    if got
+                        .as_ref()
+                        .ok()
+                        .map(|v| v.as_deref() == Some(&e.value[..]))
+                        != Some(true)
+                    {
+                        eprintln!(
+                            "get {name}/{:?} gives {got:?}",
+                            String::from_utf8_lossy(&k[..k.len().min(24)])
+                        );
+                    }
+                }
+            }
+        }
+        assert!(
+            shown == want,
+            "after {} commits:\n  {}",
+            self.model.len(),
+            difference(&want, &shown)
+        );
+        let sum = digest(&shown).to_le_bytes();
+        self.note_answer(&[&sum]);
+        let last = self.model.mark(self.model.len()).digest(self.now());
+        assert_eq!(last, digest(&shown), "the reference disagrees with itself");
+    }
+
+    /// Runs one operation.
+    pub fn run(&mut self, op: &Op) {
+        let n = self.progress.op.fetch_add(1, SeqCst);
+        if self.trace {
+            eprintln!("#{n} {op:?} (errors {}: {})", self.errors, self.last_error);
+        }
+        if self.db.is_none() && !self.open() {
+            return;
+        }
+        if self.db.is_none() {
+            return;
+        }
+        self.poll();
+        if let Op::Reopen {
+            end,
+            options,
+            fresh_env,
+        } = op
+        {
+            self.reopen(*end, *options, *fresh_env);
+            return;
+        }
+        let db = self.db.clone().expect("open");
+        match op {
+            Op::Write { items, sync } => self.write(items, *sync),
+            Op::Submit { items, sync } => self.submit(items, *sync),
+            Op::WaitForTickets => self.wait_for_tickets(),
+            Op::Sync => {
+                let result = db.sync();
+                self.poll();
+                if self.allow("sync", result).is_some() {
+                    self.all_durable();
+                }
+            }
+            Op::Get {
+                family,
+                key,
+                snapshot,
+            } => self.get(*family, *key, *snapshot),
+            Op::MultiGet { keys, snapshot } => self.multi_get(keys, *snapshot),
+            Op::Scan {
+                family,
+                snapshot,
+                reverse,
+                from,
+                to,
+            } => {
+                self.scan(*family, *snapshot, *reverse, *from, *to);
+            }
+            Op::TakeSnapshot => {
+                if self.snapshots.len() >= 8 {
+                    self.snapshots.remove(0);
+                }
+                self.snapshots
+                    .push((db.snapshot(), self.model.state().clone()));
+            }
+            Op::DropSnapshot(i) => {
+                if (*i as usize) < self.snapshots.len() {
+                    self.snapshots.remove(*i as usize);
+                }
+            }
+            Op::OpenIter {
+                family,
+                snapshot,
+                from,
+                to,
+                first,
+            } => {
+                if let Some(mut c) = self.cursor(*family, *snapshot, *from, *to)
+                    && self.go(&mut c, first)
+                {
+                    if self.cursors.len() >= 6 {
+                        self.cursors.remove(0);
+                    }
+                    self.cursors.push(c);
+                }
+            }
+            Op::MoveIter(i, m) => {
+                if (*i as usize) < self.cursors.len() {
+                    let mut c = self.cursors.remove(*i as usize);
+                    if self.go(&mut c, m) {
+                        self.cursors.push(c);
+                    }
+                }
+            }
+            Op::CloseIter(i) => {
+                if (*i as usize) < self.cursors.len() {
+                    self.cursors.remove(*i as usize);
+                }
+            }
+            Op::CreateFamily(i) => self.make_family(FAMILIES[*i]),
+            Op::DropFamily(i) => self.drop_family(FAMILIES[*i]),
+            Op::Flush => {
+                self.wait_for_tickets();
+                let result = db.flush();
+                if self.allow("flush", result).is_some() {
+                    self.all_durable();
+                }
+            }
+            Op::CompactRange { family, from, to } => {
+                self.wait_for_tickets();
+                if let Some(f) = self.families.get(FAMILIES[*family]).cloned() {
+                    let (from, to) = (from.map(key_bytes), to.map(key_bytes));
+                    let result = db.compact_range(&f, from.as_deref(), to.as_deref());
+                    if self.allow("compact_range", result).is_some() {
+                        self.all_durable();
+                    }
+                }
+            }
+            Op::Settle => {
+                let result = db.settle();
+                self.allow("settle", result);
+            }
+            Op::Step(n) => (0..*n).for_each(|_| {
+                self.env.jobs().step();
+            }),
+            Op::Advance(ms) => self.hands.advance(Duration::from_millis(*ms)),
+            Op::StepWallBack(ms) => self.hands.set_wall_ms(START_MS - *ms),
+            Op::Reopen { .. } => unreachable!("no handle may be held here"),
+            Op::CheckAll => self.check_all(),
+        }
+        drop(db);
+        if self.db.is_some() {
+            self.poll();
+        }
+    }
+
+    /// Closes for good, and verifies every byte of what stands on the disk.
+    pub fn finish(&mut self) {
+        if self.db.is_none() {
+            self.open();
+        }
+        self.wait_for_tickets();
+        self.check_all();
+        self.cursors.clear();
+        self.end(End::Close);
+        verify_closed(&self.env);
+    }
+
+    /// For a simulated power cut: what is left of the process goes without a trace.
+    pub fn vanish(&mut self) {
+        self.cursors.clear();
+        self.let_go();
+        self.sent.clear();
+        if let Some(db) = self.db.take() {
+            db.abandon();
+        }
+    }
+}
+
+/// A failed commit can be applied only to a state it was made for.
+pub fn fits(model: &Model, commit: &Commit) -> bool {
+    commit.iter().all(|c| match c {
+        Change::CreateFamily(n) => !model.state().contains_key(n),
+        Change::DropFamily(n) => model.state().contains_key(n),
+        _ => true,
+    })
+}
+
+/// A cleanly closed store verifies, and holds nothing that belongs to nothing.
+pub fn verify_closed(env: &Env) {
+    let report = Db::verify_store(env, DIR, &options(0), &mut |_, _| ())
+        .expect("a closed store can be walked");
+    assert!(
+        report.damage.is_empty(),
+        "damage after a clean close: {:?}",
+        report.damage
+    );
+    assert!(
+        report.orphans.is_empty(),
+        "orphans after a clean close: {:?}",
+        report.orphans
+    );
+    assert!(
+        report.torn_tails.is_empty(),
+        "torn tails after a clean close: {:?}",
+        report.torn_tails
+    );
+}
+
+/// A fresh simulated disk.
+pub fn sim_disk(seed: u64, write_unit: usize, capacity: u64) -> Arc<SimFs> {
+    SimFs::new(basalt_fs::sim::SimOptions {
+        write_unit,
+        capacity,
+        seed,
+    })
+}

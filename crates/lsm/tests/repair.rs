@@ -1,0 +1,652 @@
+//! Repair against a model, for every kind of damage: after it every key outside the reported losses has its value, nothing is
+//! invented, the store verifies and opens, and damaged files are in `lost`.
+//!
+//! A failure prints the store's seed and the damage; `BASALT_SCALE` multiplies the number of damages tried.
+
+use basalt_env::{Env, Random};
+use basalt_fs::sim::{CrashPolicy, SimOptions, SimSnapshot};
+use basalt_fs::{FileSystem, SimFs};
+use basalt_lsm::db::{Db, RepairReport};
+use basalt_lsm::{
+    Compression, ErrorKind, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+        .max(1)
+}
+
+const DIR: &str = "store";
+
+fn path(name: &str) -> PathBuf {
+    Path::new(DIR).join(name)
+}
+
+fn env(fs: &Arc<SimFs>, seed: u64) -> Env {
+    Env::for_tests(fs.clone(), seed)
+}
+
+fn options(seed: u64) -> Options {
+    let compression = [Compression::None, Compression::Lz4, Compression::Zstd][seed as usize % 3];
+    Options {
+        write_buffer_bytes: 16 << 10,
+        default_family: FamilyOptions {
+            block_bytes: 256,
+            table_bytes: 2048,
+            base_level_bytes: 4096,
+            l0_compaction_trigger: 3,
+            compression,
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// Every version of every key, ascending: family, key, and (sequence number, value or tombstone).
+type Versions = Vec<(u64, Option<Vec<u8>>)>;
+
+#[derive(Clone, Default)]
+struct Model {
+    keys: BTreeMap<(String, Vec<u8>), Versions>,
+}
+
+/// A store with a history: several levels, tombstones, overwritten keys; closed, or with live logs.
+struct Store {
+    seed: u64,
+    disk: SimSnapshot,
+    model: Model,
+    files: Vec<(String, u64)>,
+    /// Names that belong to the store; the others are orphans.
+    live: BTreeSet<String>,
+}
+
+impl Store {
+    fn build(seed: u64, families: usize, closed: bool) -> Store {
+        let fs = SimFs::new(SimOptions {
+            seed,
+            ..SimOptions::default()
+        });
+        let env = env(&fs, seed);
+        let r = Random::from_seed(seed);
+        let db = Db::open(&env, DIR, options(seed)).unwrap();
+        let mut handles = vec![db.default_family()];
+        for i in 1..families {
+            let f = db.create_family(&format!("family {i}"), options(seed).default_family);
+            handles.push(f.unwrap());
+        }
+        let mut model = Model::default();
+        for step in 0..260 {
+            let mut batch = WriteBatch::new();
+            let mut written = Vec::new();
+            let mut used = BTreeSet::new();
+            for _ in 0..=r.below(4) {
+                let family = &handles[r.below(handles.len() as u64) as usize];
+                let key = format!("key {:04}", r.below(150)).into_bytes();
+                if !used.insert((family.name().to_string(), key.clone())) {
+                    continue;
+                }
+                let value = if r.one_in(5) {
+                    batch.delete(family, &key).unwrap();
+                    None
+                } else {
+                    let mut v = format!("value {step} of {} ", family.name()).into_bytes();
+                    v.resize(v.len() + r.below(60) as usize, b'x');
+                    batch.put(family, &key, &v).unwrap();
+                    Some(v)
+                };
+                written.push((family.name().to_string(), key, value));
+            }
+            let n = written.len() as u64;
+            let last = db.write(batch, &WriteOptions::SYNC).unwrap();
+            for (i, (family, key, value)) in written.into_iter().enumerate() {
+                let seq = last + 1 - n + i as u64;
+                model
+                    .keys
+                    .entry((family, key))
+                    .or_default()
+                    .push((seq, value));
+            }
+            if step % 40 == 39 && step < 240 {
+                db.flush().unwrap();
+            }
+            while r.one_in(2) && env.jobs().step() {}
+        }
+        if closed {
+            db.close().unwrap();
+        } else {
+            db.abandon();
+        }
+        let verified = Db::verify_store(&env, DIR, &options(seed), &mut |_, _| {}).unwrap();
+        assert!(verified.damage.is_empty(), "{:#?}", verified.damage);
+        let files: Vec<(String, u64)> = fs
+            .list(Path::new(DIR))
+            .unwrap()
+            .into_iter()
+            .filter(|e| !e.is_dir)
+            .map(|e| {
+                let stat = fs.stat(&path(&e.name)).unwrap();
+                (e.name, stat.len)
+            })
+            .collect();
+        let live = files
+            .iter()
+            .map(|f| f.0.clone())
+            .filter(|n| !verified.orphans.contains(n))
+            .collect();
+        Store {
+            seed,
+            live,
+            disk: fs.snapshot(),
+            model,
+            files,
+        }
+    }
+
+    fn files(&self, part: &str) -> Vec<(String, u64)> {
+        let hit = |f: &&(String, u64)| f.0.contains(part) && self.live.contains(&f.0);
+        self.files.iter().filter(hit).cloned().collect()
+    }
+
+    /// Damages a copy of the store, repairs it and checks everything that a repair promises.
+    fn try_damage(&self, what: &str, damage: impl FnOnce(&SimFs)) -> RepairReport {
+        let fs = self.disk.kill();
+        damage(&fs);
+        let before = names(&fs);
+        let env = env(&fs, self.seed ^ 7);
+        let report = Db::repair(&env, DIR, &options(self.seed), &mut |_, _| {})
+            .unwrap_or_else(|e| panic!("seed {}, {what}: {e}", self.seed));
+        self.check(&fs, &report, what);
+        if !report.sound {
+            // Every file that was there is still a part of the store, or in `lost`, or all of its content is elsewhere.
+            let gone = before.iter().filter(|n| n.ends_with(".tbl"));
+            for name in gone.filter(|n| !fs.exists(&path(n)).unwrap()) {
+                let known = report.set_aside.contains(&format!("lost/{name}"))
+                    || report.notes.iter().any(|n| n.contains("merged"))
+                    || !self.live.contains(name);
+                assert!(
+                    known,
+                    "{name} is gone: seed {}, {what}, {report:#?}",
+                    self.seed
+                );
+            }
+        }
+        report
+    }
+
+    fn check(&self, fs: &Arc<SimFs>, report: &RepairReport, what: &str) {
+        let seed = self.seed;
+        let here = || format!("seed {seed}, {what}:\n{report:#?}");
+        let env = env(fs, seed ^ 9);
+        let verified = Db::verify_store(&env, DIR, &options(seed), &mut |_, _| {}).unwrap();
+        assert!(
+            verified.damage.is_empty(),
+            "{}\nstill damaged: {:#?}",
+            here(),
+            verified.damage
+        );
+        for name in &report.set_aside {
+            assert!(fs.exists(&path(name)).unwrap(), "{name} {}", here());
+        }
+        let db = Db::open(&env, DIR, options(seed)).unwrap_or_else(|e| panic!("{e}\n{}", here()));
+        // Damage behind the last position that a record proves to be synced looks the same as a torn tail, and is cut.
+        let cut_at = if report.sound {
+            db.stats().last_seq
+        } else {
+            u64::MAX
+        };
+        let mut found = BTreeMap::new();
+        for name in db.families() {
+            let family = db.family(&name).unwrap();
+            let mut it = db.iter(&family, &ReadOptions::default()).unwrap();
+            it.seek_to_first().unwrap();
+            while it.valid() {
+                let value = it.value().to_vec();
+                let got = db.get(&family, it.key(), &ReadOptions::default()).unwrap();
+                assert_eq!(got.as_deref(), Some(&value[..]), "{}", here());
+                found.insert((name.clone(), it.key().to_vec()), value);
+                it.next().unwrap();
+            }
+        }
+        // A family whose name is lost goes on under one made of its id, and the report says so.
+        for (family, key) in found.keys().cloned().collect::<Vec<_>>() {
+            if let Some(id) = family.strip_prefix("recovered-") {
+                let noted = report
+                    .notes
+                    .iter()
+                    .any(|n| n.contains(&format!("{family:?}")));
+                assert!(noted, "{}", here());
+                let value = found.remove(&(family.clone(), key.clone())).unwrap();
+                found.insert((format!("family {id}"), key), value);
+            }
+        }
+        let reappear_noted = report.notes.iter().any(|n| n.contains("may show again"));
+        for (id, versions) in &self.model.keys {
+            let seen = versions.iter().rfind(|v| v.0 <= cut_at);
+            let expected = seen.map_or(&None, |v| &v.1);
+            let actual = found.remove(id);
+            if actual == *expected {
+                continue;
+            }
+            let key = String::from_utf8_lossy(&id.1).into_owned();
+            let covering: Vec<_> = report
+                .losses
+                .iter()
+                .filter(|l| covers(l, id, versions))
+                .collect();
+            let stale = actual.is_some();
+            if stale {
+                assert!(
+                    versions.iter().any(|v| v.1 == actual),
+                    "{key:?} has a value that was never written: {}",
+                    here()
+                );
+            }
+            let allowed = if stale {
+                reappear_noted || covering.iter().any(|l| l.older_may_reappear)
+            } else {
+                !covering.is_empty()
+            };
+            assert!(
+                allowed,
+                "family {:?}, {key:?}: expected {:?}, found {:?}, and no loss says so; {}",
+                id.0,
+                expected.as_ref().map(|v| v.escape_ascii().to_string()),
+                actual.as_ref().map(|v| v.escape_ascii().to_string()),
+                here()
+            );
+        }
+        assert!(found.is_empty(), "invented {found:?}: {}", here());
+        // It is a store like any other: it takes writes and closes.
+        let f = db.default_family();
+        db.put(&f, b"after", b"repair", &WriteOptions::SYNC)
+            .unwrap();
+        db.close().unwrap();
+    }
+}
+
+fn covers(
+    loss: &basalt_lsm::db::Loss,
+    (family, key): &(String, Vec<u8>),
+    versions: &Versions,
+) -> bool {
+    if let Some(range) = &loss.keys {
+        return loss.family.as_ref().is_none_or(|f| f == family)
+            && range.from.as_ref().is_none_or(|a| a <= key)
+            && range.to.as_ref().is_none_or(|b| key <= b);
+    }
+    match loss.seqs {
+        Some((a, b)) => versions
+            .iter()
+            .any(|(seq, _)| *seq >= a && b.is_none_or(|b| *seq <= b)),
+        // Metadata: nothing of a key's is lost by it alone.
+        None => loss.file.ends_with(".log"),
+    }
+}
+
+fn names(fs: &SimFs) -> BTreeSet<String> {
+    let list = fs.list(Path::new(DIR)).unwrap();
+    list.into_iter().map(|e| e.name).collect()
+}
+
+#[test]
+fn a_sound_store_is_left_alone() {
+    for (seed, closed) in [(1, true), (2, false)] {
+        let store = Store::build(seed, 2, closed);
+        let fs = store.disk.kill();
+        let before = fs.digest();
+        let report = Db::repair(&env(&fs, 3), DIR, &options(seed), &mut |_, _| {}).unwrap();
+        assert!(report.sound && report.lost.is_empty() && report.set_aside.is_empty());
+        assert!(report.tables_kept > 3, "{report:#?}");
+        assert_eq!(fs.digest(), before, "repair changed a sound store");
+        store.check(&fs, &report, "nothing");
+    }
+}
+
+#[test]
+fn a_store_that_is_open_is_not_repaired() {
+    let fs = SimFs::new(SimOptions::default());
+    let env = env(&fs, 1);
+    let _db = Db::open(&env, DIR, options(1)).unwrap();
+    let e = Db::repair(&env, DIR, &options(1), &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+    let e = Db::verify_store(&env, DIR, &options(1), &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+}
+
+#[test]
+fn flipped_bits_in_tables() {
+    let mut cases = 0;
+    for seed in 1..=3 * scale() {
+        let store = Store::build(seed, 2, true);
+        let r = Random::from_seed(seed);
+        let tables = store.files(".tbl");
+        assert!(tables.len() > 3, "{tables:?}");
+        for (name, len) in &tables {
+            // The regions at both ends, and a sample of all else.
+            let ends = [0, 20, 60, len - 1, len - 60, len - 100, len - 200];
+            let sample = (0..12).map(|_| r.below(*len));
+            for at in ends.into_iter().chain(sample).filter(|at| at < len) {
+                let what = format!("bit of byte {at} of {name} ({len} bytes)");
+                let report = store.try_damage(&what, |fs| {
+                    fs.flip_bit(&path(name), at, (at % 8) as u8).unwrap();
+                });
+                assert!(!report.sound, "{what}");
+                assert!(
+                    report.set_aside.contains(&format!("lost/{name}")),
+                    "{what}: {report:#?}"
+                );
+                cases += 1;
+            }
+        }
+    }
+    println!("damages={cases}");
+    assert!(cases >= 100);
+}
+
+#[test]
+fn tables_cut_missing_exchanged_and_overwritten() {
+    for seed in 4..4 + 3 * scale() {
+        let store = Store::build(seed, 2, true);
+        let tables = store.files(".tbl");
+        let r = Random::from_seed(seed);
+        for (i, (name, len)) in tables.iter().enumerate() {
+            let to = r.below(*len);
+            store.try_damage(&format!("{name} cut to {to} of {len}"), |fs| {
+                fs.truncate(&path(name), to).unwrap();
+            });
+            let report = store.try_damage(&format!("{name} removed"), |fs| {
+                fs.remove(&path(name)).unwrap();
+                fs.sync_metadata(Path::new(DIR)).unwrap();
+            });
+            assert_eq!(report.losses.len(), 1, "{report:#?}");
+            let other = &tables[(i + 1) % tables.len()].0;
+            store.try_damage(&format!("{name} and {other} exchanged"), |fs| {
+                fs.swap_files(&path(name), &path(other)).unwrap();
+            });
+            let at = r.below(*len) / 512 * 512;
+            store.try_damage(&format!("zeros at {at} of {name}"), |fs| {
+                let n = (len - at).min(512) as usize;
+                fs.overwrite(&path(name), at, &vec![0; n]).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn an_index_in_ruins_costs_nothing() {
+    for seed in 7..10 {
+        let store = Store::build(seed, 1, true);
+        for (name, len) in store.files(".tbl") {
+            // Footer and properties, and the top-level index before them.
+            let report = store.try_damage(&format!("end of {name} overwritten"), |fs| {
+                fs.overwrite(&path(&name), len - 400, &[0xa5; 400]).unwrap();
+            });
+            let keys_lost = report.losses.iter().filter(|l| l.keys.is_some()).count();
+            // The last 400 bytes hold no data in tables of this size with a filter of a page.
+            assert_eq!(keys_lost, 0, "{name} of {len} bytes: {report:#?}");
+        }
+    }
+}
+
+#[test]
+fn damaged_metadata() {
+    let mut cases = 0;
+    for (seed, families, closed) in [(11, 1, true), (12, 2, true), (13, 1, false), (14, 2, false)] {
+        let store = Store::build(seed, families, closed);
+        let (manifest, len) = store.files("MANIFEST").pop().unwrap();
+        for at in (0..64).step_by(5) {
+            let report = store.try_damage(&format!("byte {at} of CURRENT"), |fs| {
+                fs.flip_bit(&path("CURRENT"), at, 3).unwrap();
+            });
+            let data = report.losses.iter().any(|l| l.keys.is_some());
+            assert!(!data, "CURRENT is no data: {report:#?}");
+            assert!(report.set_aside.contains(&"lost/CURRENT".to_string()));
+        }
+        let report = store.try_damage("CURRENT removed", |fs| {
+            fs.remove(&path("CURRENT")).unwrap();
+            fs.sync_metadata(Path::new(DIR)).unwrap();
+        });
+        assert!(
+            !report.losses.iter().any(|l| l.keys.is_some()),
+            "{report:#?}"
+        );
+        let r = Random::from_seed(seed);
+        for _ in 0..60 * scale() {
+            let at = r.below(len);
+            let what = format!("byte {at} of {manifest} ({len} bytes)");
+            store.try_damage(&what, |fs| {
+                fs.flip_bit(&path(&manifest), at, (at % 8) as u8).unwrap();
+            });
+            cases += 1;
+        }
+        for _ in 0..5 * scale() {
+            let at = r.below(len);
+            store.try_damage(&format!("{manifest} cut to {at} of {len}"), |fs| {
+                fs.truncate(&path(&manifest), at).unwrap();
+            });
+        }
+        // Without any edit only the family `default` can be rebuilt.
+        if families == 1 {
+            for both in [false, true] {
+                store.try_damage("manifest removed", |fs| {
+                    fs.remove(&path(&manifest)).unwrap();
+                    if both {
+                        fs.remove(&path("CURRENT")).unwrap();
+                    }
+                    fs.sync_metadata(Path::new(DIR)).unwrap();
+                });
+            }
+        }
+    }
+    println!("damages={cases}");
+}
+
+#[test]
+fn damaged_logs() {
+    for seed in 21..21 + 3 * scale() {
+        let store = Store::build(seed, 2, false);
+        let r = Random::from_seed(seed);
+        let logs = store.files(".log");
+        assert!(!logs.is_empty());
+        for (name, _) in &logs {
+            let fs = store.disk.kill();
+            let used = fs
+                .read_all(&path(name))
+                .unwrap()
+                .iter()
+                .rposition(|b| *b != 0)
+                .unwrap() as u64
+                + 1;
+            for _ in 0..40 {
+                let at = r.below(used);
+                store.try_damage(&format!("byte {at} of {name} ({used} used)"), |fs| {
+                    fs.flip_bit(&path(name), at, (at % 8) as u8).unwrap();
+                });
+            }
+            for _ in 0..5 {
+                let at = r.below(used) / 512 * 512;
+                store.try_damage(&format!("zeros at {at} of {name} ({used} used)"), |fs| {
+                    let n = (used - at).min(1500) as usize;
+                    fs.overwrite(&path(name), at, &vec![0; n]).unwrap();
+                });
+            }
+            store.try_damage(&format!("{name} removed"), |fs| {
+                fs.remove(&path(name)).unwrap();
+                fs.sync_metadata(Path::new(DIR)).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn much_damage_at_once_is_all_named() {
+    for seed in 31..31 + 6 * scale() {
+        let store = Store::build(seed, 2, seed % 2 == 0);
+        let r = Random::from_seed(seed);
+        let mut hit = BTreeSet::new();
+        let fs = store.disk.kill();
+        for (name, len) in store.files.iter().filter(|f| f.0 != "LOCK" && f.1 > 0) {
+            if r.one_in(2) && name.ends_with(".tbl") {
+                fs.flip_bit(&path(name), r.below(*len), 5).unwrap();
+                hit.insert(name.clone());
+            }
+        }
+        let verified = Db::verify_store(&env(&fs, 1), DIR, &options(seed), &mut |_, _| {}).unwrap();
+        // A table on disk that no version names any more is an orphan, not data.
+        hit.retain(|name| !verified.orphans.contains(name));
+        for name in &hit {
+            let named = verified
+                .damage
+                .iter()
+                .any(|e| e.path() == Some(&path(name)) && e.offset().is_some());
+            assert!(named, "seed {seed}: {name} in {:#?}", verified.damage);
+        }
+        assert_eq!(hit.is_empty(), verified.damage.is_empty());
+        let report = Db::repair(&env(&fs, 2), DIR, &options(seed), &mut |_, _| {}).unwrap();
+        store.check(&fs, &report, "many tables");
+    }
+}
+
+#[test]
+fn two_holes_in_one_table_are_two_findings() {
+    let store = Store::build(41, 1, true);
+    let (name, _) = store.files(".tbl").into_iter().max_by_key(|f| f.1).unwrap();
+    let fs = store.disk.kill();
+    for at in [100, 1200] {
+        fs.flip_bit(&path(&name), at, 1).unwrap();
+    }
+    let verified = Db::verify_store(&env(&fs, 1), DIR, &options(41), &mut |_, _| {}).unwrap();
+    assert_eq!(verified.damage.len(), 2, "{:#?}", verified.damage);
+}
+
+#[test]
+fn a_crash_during_repair_is_repaired() {
+    let mut crashes = 0;
+    for seed in 51..51 + 2 * scale() {
+        let store = Store::build(seed, 2, false);
+        let r = Random::from_seed(seed);
+        let table = store.files(".tbl")[r.below(3) as usize].clone();
+        let log = store.files(".log")[0].clone();
+        for part in 0..3 {
+            let fs = store.disk.kill();
+            match part {
+                0 => fs.flip_bit(&path(&table.0), r.below(table.1), 2).unwrap(),
+                1 => fs.flip_bit(&path("CURRENT"), 9, 2).unwrap(),
+                _ => {
+                    fs.flip_bit(&path(&table.0), r.below(table.1), 2).unwrap();
+                    fs.flip_bit(&path(&log.0), 600 + r.below(1000), 2).unwrap();
+                }
+            }
+            let damaged = fs.kill();
+            fs.record_snapshots(1);
+            let first = Db::repair(&env(&fs, seed), DIR, &options(seed), &mut |_, _| {}).unwrap();
+            for snapshot in fs.take_snapshots() {
+                for policy in [
+                    CrashPolicy::NothingUnsynced,
+                    CrashPolicy::EverythingUnsynced,
+                    CrashPolicy::AnySubset,
+                ] {
+                    let fs = snapshot.crash(policy, seed);
+                    let what = format!("part {part}, crash after {snapshot:?}, {policy:?}");
+                    let mut report =
+                        Db::repair(&env(&fs, seed ^ 1), DIR, &options(seed), &mut |_, _| {})
+                            .unwrap_or_else(|e| panic!("seed {seed}, {what}: {e}"));
+                    if report.sound {
+                        // The first repair had taken effect: what it lost is lost.
+                        report.losses.clone_from(&first.losses);
+                        report.notes.clone_from(&first.notes);
+                        for name in &first.set_aside {
+                            assert!(
+                                fs.exists(&path(name)).unwrap(),
+                                "{name}: seed {seed}, {what}"
+                            );
+                        }
+                    }
+                    store.check(&fs, &report, &what);
+                    crashes += 1;
+                }
+            }
+            drop(damaged);
+        }
+    }
+    println!("crash_states={crashes}");
+    assert!(crashes > 100);
+}
+
+#[test]
+fn a_call_that_fails_during_repair_costs_nothing() {
+    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+    use basalt_fs::{OpKind, When};
+    let mut failed = 0;
+    for (seed, op) in [
+        (71, None),
+        (72, Some(OpKind::Append)),
+        (73, Some(OpKind::Read)),
+        (74, Some(OpKind::SyncMetadata)),
+    ] {
+        let store = Store::build(seed, 2, false);
+        let (table, len) = store.files(".tbl")[0].clone();
+        let damaged = store.disk.kill();
+        damaged.flip_bit(&path(&table), len / 3, 2).unwrap();
+        let reference = Db::repair(
+            &env(&damaged.kill(), 1),
+            DIR,
+            &options(seed),
+            &mut |_, _| {},
+        );
+        let reference = reference.unwrap();
+        for n in 1.. {
+            let fs = damaged.kill();
+            let faulty = FaultFs::new(fs.clone(), seed);
+            let env_of_fault = Env::for_tests(faulty.clone(), seed);
+            let kind = FaultKind::Eio;
+            let rule = faulty.inject(Fault {
+                op,
+                path: String::new(),
+                when: When::Nth(n),
+                kind,
+            });
+            let result = Db::repair(&env_of_fault, DIR, &options(seed), &mut |_, _| {});
+            if faulty.seen(rule) < n {
+                break;
+            }
+            let what = format!("call {n} of {op:?} failed, {:?}", result.as_ref().err());
+            drop(env_of_fault);
+            failed += 1;
+            let fs = fs.kill();
+            let mut report = Db::repair(&env(&fs, 2), DIR, &options(seed), &mut |_, _| {})
+                .unwrap_or_else(|e| panic!("seed {seed}, {what}: {e}"));
+            if report.sound {
+                report.losses.clone_from(&reference.losses);
+                report.notes.clone_from(&reference.notes);
+            }
+            store.check(&fs, &report, &what);
+        }
+    }
+    println!("failed_calls={failed}");
+    assert!(failed > 50);
+}
+
+#[test]
+fn files_in_lost_are_never_overwritten() {
+    let store = Store::build(61, 1, true);
+    let (name, len) = store.files(".tbl").pop().unwrap();
+    let fs = store.disk.kill();
+    fs.create_dir(&path("lost")).unwrap();
+    fs.write_file(&path(&format!("lost/{name}")), b"from an earlier repair")
+        .unwrap();
+    fs.flip_bit(&path(&name), len / 2, 1).unwrap();
+    let report = Db::repair(&env(&fs, 1), DIR, &options(61), &mut |_, _| {}).unwrap();
+    assert_eq!(report.set_aside, [format!("lost/{name}~2")]);
+    assert_eq!(
+        fs.read_all(&path(&format!("lost/{name}"))).unwrap(),
+        b"from an earlier repair"
+    );
+    assert!(!fs.exists(&path(&name)).unwrap());
+}
