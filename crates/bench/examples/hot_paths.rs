@@ -7,8 +7,8 @@
 //! Run with 0 rounds first and subtract: what is left belongs to the path.
 
 use basalt::env::{BlockCache, CacheKey, CachePriority, IoPriority, MemoryLedger, Random};
-use basalt::fs::sim::{SimFs, SimOptions};
 use basalt::fs::Bytes;
+use basalt::fs::sim::{SimFs, SimOptions};
 use basalt::lsm::iter::InternalIter;
 use basalt::lsm::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
 use basalt::lsm::table::{ReadPattern, TableBuilder, TableOptions, TableReader};

@@ -338,7 +338,10 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
     verify(server.port, &state, &repeat);
     server.kill();
     // Past the test runner's capture: the counts are part of what a passing run says.
-    let _ = writeln!(std::io::stdout(), "kills={kills} acknowledged={acknowledged}");
+    let _ = writeln!(
+        std::io::stdout(),
+        "kills={kills} acknowledged={acknowledged}"
+    );
     assert!(
         acknowledged > kills * 20,
         "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing"

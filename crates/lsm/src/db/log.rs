@@ -311,7 +311,7 @@ impl Engine {
     /// As [`Self::flush_is_stuck`], for compactions.
     fn compaction_is_stuck(&self) -> bool {
         let state = self.state.lock();
-        state.compaction_error.is_some() && state.compactions == 0
+        state.compaction_error.is_some() && state.compactions.is_empty()
     }
 
     /// Slows writers as level 0 fills: not at all up to `l0_slowdown` tables, then at a rate that falls towards

@@ -5,7 +5,9 @@
 use crate::chance::{Chance, Repeat, numbers_of, on_two_threads, scale};
 use crate::history::{End, Item, LARGE_BUFFER, Op, Shape, What, history, options};
 use crate::model::{Model, difference, digest, visible};
-use crate::runner::{DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed};
+use crate::runner::{
+    DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
+};
 use basalt_fs::sim::{CrashPolicy, SimSnapshot};
 use basalt_fs::{FileSystem, OpKind, SimFs};
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
@@ -120,7 +122,11 @@ fn record(seed: u64) -> Recorded {
     if large {
         ops.truncate(30);
         ops.extend((0..16).map(|n| Op::Write {
-            items: vec![Item { family: 0, key: n, what: What::Put(25_000) }],
+            items: vec![Item {
+                family: 0,
+                key: n,
+                what: What::Put(25_000),
+            }],
             sync: n % 4 == 0,
         }));
         ops.insert(40, Op::Step(9));
@@ -128,7 +134,10 @@ fn record(seed: u64) -> Recorded {
     }
     for op in ops {
         // The reads of a history are compared elsewhere; here only what changes the disk counts.
-        if !matches!(op, Op::Get { .. } | Op::MultiGet { .. } | Op::Scan { .. } | Op::CheckAll) {
+        if !matches!(
+            op,
+            Op::Get { .. } | Op::MultiGet { .. } | Op::Scan { .. } | Op::CheckAll
+        ) {
             runner.run(&op);
         }
     }
@@ -160,10 +169,16 @@ fn recover(
     }
     let fs: Arc<dyn FileSystem> = disk.clone();
     let (env, _) = environment(&fs, crate::chance::mix(chance), wall_ms);
-    let db = Db::open(&env, DIR, options(chance % 7)).unwrap_or_else(|e| panic!("open after a crash: {e}"));
+    let db = Db::open(&env, DIR, options(chance % 7))
+        .unwrap_or_else(|e| panic!("open after a crash: {e}"));
     let shown = read_all(&db).unwrap_or_else(|e| panic!("reading after a crash: {e}"));
     disk.record_snapshots(0);
-    (db, digest(&shown), env.clock().wall_ms(), disk.take_snapshots())
+    (
+        db,
+        digest(&shown),
+        env.clock().wall_ms(),
+        disk.take_snapshots(),
+    )
 }
 
 /// The whole check of one state. Returns the number of commits that the store shows.
@@ -174,10 +189,18 @@ fn check(recorded: &Recorded, state: &State) -> usize {
     let mut disk = moment.disk.crash(policy, state.chance);
     let mut first: Option<u64> = None;
     for (at, policy, chance) in &state.deeper {
-        let (db, shown, wall, inside) = recover(&disk, moment.wall_ms, state.chance ^ (at << 33) ^ chance, true);
+        let (db, shown, wall, inside) = recover(
+            &disk,
+            moment.wall_ms,
+            state.chance ^ (at << 33) ^ chance,
+            true,
+        );
         let first = *first.get_or_insert(shown);
         if wall == moment.wall_ms {
-            assert_eq!(first, shown, "recovery after a crash in a recovery shows another state");
+            assert_eq!(
+                first, shown,
+                "recovery after a crash in a recovery shows another state"
+            );
         }
         db.abandon();
         if inside.is_empty() {
@@ -196,7 +219,9 @@ fn check(recorded: &Recorded, state: &State) -> usize {
     let Some(prefix) = prefix else {
         let shown = read_all(&db).expect("it was read before");
         let want = visible(&recorded.model.state_at(moment.durable), now);
-        let other = (0..=recorded.model.len()).rev().find(|&n| marks[n].digest(now) == digest(&shown));
+        let other = (0..=recorded.model.len())
+            .rev()
+            .find(|&n| marks[n].digest(now) == digest(&shown));
         panic!(
             "crash {policy:?} at {:?}: no prefix of {} to {} commits (it is prefix {other:?} of all); beside the first:\n  {}",
             moment.disk,
@@ -211,19 +236,24 @@ fn check(recorded: &Recorded, state: &State) -> usize {
     db.put(&family, b"after the crash", b"works", &WriteOptions::SYNC)
         .unwrap_or_else(|e| panic!("a write after a crash: {e}"));
     let value = db.get(&family, b"after the crash", &ReadOptions::default());
-    assert_eq!(value.expect("a read after a crash").as_deref(), Some(&b"works"[..]));
+    assert_eq!(
+        value.expect("a read after a crash").as_deref(),
+        Some(&b"works"[..])
+    );
     if state.chance % 4 == 0 {
         db.delete(&family, b"after the crash", &WriteOptions::SYNC)
             .unwrap_or_else(|e| panic!("a delete after a crash: {e}"));
         db.abandon();
-        let db = Db::open(&env, DIR, options(state.chance % 5)).unwrap_or_else(|e| panic!("the second open: {e}"));
+        let db = Db::open(&env, DIR, options(state.chance % 5))
+            .unwrap_or_else(|e| panic!("the second open: {e}"));
         let again = read_all(&db).unwrap_or_else(|e| panic!("reading after the second open: {e}"));
         if env.clock().wall_ms() == now {
             assert_eq!(digest(&again), shown, "opening again shows another state");
         }
         db.close().unwrap_or_else(|e| panic!("close: {e}"));
     } else {
-        db.close().unwrap_or_else(|e| panic!("close after a crash: {e}"));
+        db.close()
+            .unwrap_or_else(|e| panic!("close after a crash: {e}"));
     }
     // P8, and every byte once more.
     verify_closed(&env);
@@ -282,7 +312,9 @@ fn a_power_cut_after_every_change_of_the_disk() {
     }
     let (histories, policies) = (30 * scale(), 4);
     let tallies = on_two_threads(histories, move |seed| {
-        let _repeat = Repeat(format!("# while recording history {seed} of the crash campaign:"));
+        let _repeat = Repeat(format!(
+            "# while recording history {seed} of the crash campaign:"
+        ));
         campaign(seed, policies)
     });
     let mut all = Tally::default();
@@ -292,17 +324,35 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.depth3 += t.depth3;
         all.cut += t.cut;
         all.more += t.more;
-        t.calls.into_iter().for_each(|(k, n)| *all.calls.entry(k).or_default() += n);
-        t.files.into_iter().for_each(|(k, n)| *all.files.entry(k).or_default() += n);
-        t.policies.into_iter().for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
+        t.calls
+            .into_iter()
+            .for_each(|(k, n)| *all.calls.entry(k).or_default() += n);
+        t.files
+            .into_iter()
+            .for_each(|(k, n)| *all.files.entry(k).or_default() += n);
+        t.policies
+            .into_iter()
+            .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     println!(
         "crash_states={} depth2={} depth3={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states, all.depth2, all.depth3, all.cut, all.more, all.calls, all.files, all.policies
     );
-    assert!(all.states >= 40_000 * scale(), "only {} crash states", all.states);
-    assert!(all.depth2 >= all.states / 15, "only {} of depth 2", all.depth2);
-    assert!(all.depth3 >= 100 * scale(), "only {} of depth 3", all.depth3);
+    assert!(
+        all.states >= 40_000 * scale(),
+        "only {} crash states",
+        all.states
+    );
+    assert!(
+        all.depth2 >= all.states / 15,
+        "only {} of depth 2",
+        all.depth2
+    );
+    assert!(
+        all.depth3 >= 100 * scale(),
+        "only {} of depth 3",
+        all.depth3
+    );
     // The engine makes all of these; a call that is not crashed at is a promise not tested.
     let made: BTreeSet<&str> = all.calls.keys().copied().collect();
     for call in [
@@ -322,9 +372,16 @@ fn a_power_cut_after_every_change_of_the_disk() {
         assert!(made.contains(call.name()), "no crash after {}", call.name());
     }
     for kind in ["log", "table", "manifest", "current", "lock", "directory"] {
-        assert!(all.files.contains_key(kind), "no crash after a change of a {kind}");
+        assert!(
+            all.files.contains_key(kind),
+            "no crash after a change of a {kind}"
+        );
     }
-    assert_eq!(all.policies.len(), CrashPolicy::ALL.len(), "a policy was never used");
+    assert_eq!(
+        all.policies.len(),
+        CrashPolicy::ALL.len(),
+        "a policy was never used"
+    );
     // A disk that never loses anything would prove nothing, and neither would one that loses all.
     assert!(all.cut > all.states / 50 && all.more > all.states / 50);
 }

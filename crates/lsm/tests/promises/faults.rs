@@ -78,8 +78,15 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
         // Longer than any pause between attempts.
         r.hands.advance(Duration::from_secs(100));
         let before = r.errors;
-        let item = Item { family: 0, key: 5, what: What::Put(20) };
-        r.run(&Op::Write { items: vec![item], sync: true });
+        let item = Item {
+            family: 0,
+            key: 5,
+            what: What::Put(20),
+        };
+        r.run(&Op::Write {
+            items: vec![item],
+            sync: true,
+        });
         if r.db.is_some() && r.errors == before {
             break;
         }
@@ -140,9 +147,13 @@ fn every_call_fails_in_every_way() {
         runs += calls;
         errors += e;
         made.extend(kinds);
-        f.into_iter().for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
+        f.into_iter()
+            .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
-    println!("fault_runs={runs} errors_met={errors} pairs={}", fired.len());
+    println!(
+        "fault_runs={runs} errors_met={errors} pairs={}",
+        fired.len()
+    );
     assert!(runs >= 4000 * scale(), "only {runs} runs");
     for op in made {
         for (kind, _) in FAULTS {
@@ -184,7 +195,10 @@ fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
                 all
             });
             match shown {
-                Ok(all) => assert!(digest(&all) == digest(&want), "a wrong answer after a wrong bit"),
+                Ok(all) => assert!(
+                    digest(&all) == digest(&want),
+                    "a wrong answer after a wrong bit"
+                ),
                 Err(e) => {
                     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
                     assert!(e.path().is_some(), "damage names its file: {e}");
@@ -205,7 +219,8 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
         let _repeat = Repeat(format!("# full disk, seed {seed}:"));
         let mut c = Chance::of(&[seed, 3]);
         let disk = sim_disk(seed, 512, 1 << 20);
-        disk.write_file(Path::new("ballast"), &vec![7; 500_000]).expect("it fits");
+        disk.write_file(Path::new("ballast"), &vec![7; 500_000])
+            .expect("it fits");
         let fs: Arc<dyn FileSystem> = disk.clone();
         let (env, hands) = environment(&fs, seed, 1_700_000_000_000);
         let options = Options {
@@ -223,7 +238,9 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             assert!(n < 5000, "the disk never fills");
             let key = format!("key{:04}", c.below(900)).into_bytes();
             let value = crate::history::value_bytes(n, c.within(100, 4000) as u32);
-            let sync = WriteOptions { sync: c.percent(50) };
+            let sync = WriteOptions {
+                sync: c.percent(50),
+            };
             match db.put(&family, &key, &value, &sync) {
                 Ok(_) => {
                     maybe.clear();
@@ -240,7 +257,9 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             }
         }
         for (k, v) in &there {
-            let got = db.get(&family, k, &ReadOptions::default()).expect("reads go on");
+            let got = db
+                .get(&family, k, &ReadOptions::default())
+                .expect("reads go on");
             assert_eq!(got.as_deref(), Some(v.as_slice()));
         }
         let reopened = c.percent(40);
@@ -268,11 +287,16 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
         while let Err(e) = db.put(&family, b"resumed", b"yes", &WriteOptions::SYNC) {
             hands.advance(Duration::from_secs(100));
             tries += 1;
-            assert!(tries < 4, "space is back and the store takes no writes: {e}");
+            assert!(
+                tries < 4,
+                "space is back and the store takes no writes: {e}"
+            );
         }
         db.settle().expect("there is space to compact");
         for (k, v) in &there {
-            let got = db.get(&family, k, &ReadOptions::default()).expect("reads go on");
+            let got = db
+                .get(&family, k, &ReadOptions::default())
+                .expect("reads go on");
             let whole = got.as_deref() == Some(v.as_slice())
                 || (reopened && got.as_deref() == maybe.get(k).map(|v| v.as_slice()));
             assert!(whole, "{} is lost", String::from_utf8_lossy(k));

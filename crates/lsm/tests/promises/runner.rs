@@ -302,7 +302,10 @@ impl Runner {
         for n in (durable..=self.model.len()).rev() {
             if self.model.mark(n).digest(now) == have {
                 if self.trace {
-                    eprintln!("adopted {n} of {} commits, {durable} durable", self.model.len());
+                    eprintln!(
+                        "adopted {n} of {} commits, {durable} durable",
+                        self.model.len()
+                    );
                 }
                 self.model.cut(n);
                 self.maybe.clear();
@@ -729,7 +732,11 @@ impl Runner {
     pub fn check_all(&mut self) {
         self.poll();
         if self.trace {
-            eprintln!("check_all: {} commits, {:?}", self.model.len(), self.db.as_ref().expect("open").stats());
+            eprintln!(
+                "check_all: {} commits, {:?}",
+                self.model.len(),
+                self.db.as_ref().expect("open").stats()
+            );
         }
         let read = read_all(self.db.as_ref().expect("open"));
         let Some(shown) = self.allow("reading all", read) else {
@@ -741,9 +748,21 @@ impl Runner {
             for (name, table) in &want {
                 for (k, e) in table {
                     let f = self.families[name].clone();
-                    let got = self.db.as_ref().expect("open").get(&f, k, &ReadOptions::default());
-                    if got.as_ref().ok().map(|v| v.as_deref() == Some(&e.value[..])) != Some(true) {
-                        eprintln!("get {name}/{:?} gives {got:?}", String::from_utf8_lossy(&k[..k.len().min(24)]));
+                    let got = self
+                        .db
+                        .as_ref()
+                        .expect("open")
+                        .get(&f, k, &ReadOptions::default());
+                    if got
+                        .as_ref()
+                        .ok()
+                        .map(|v| v.as_deref() == Some(&e.value[..]))
+                        != Some(true)
+                    {
+                        eprintln!(
+                            "get {name}/{:?} gives {got:?}",
+                            String::from_utf8_lossy(&k[..k.len().min(24)])
+                        );
                     }
                 }
             }
