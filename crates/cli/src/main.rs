@@ -7,6 +7,8 @@ mod escape;
 mod export;
 mod failure;
 mod folder;
+#[cfg(test)]
+mod fuzzing;
 mod keyspace;
 mod load;
 mod point;

@@ -85,15 +85,37 @@ const TARGETS: &[Target] = &[
     Target {
         name: "store_edit",
         run: store_edit,
-        seeds: || golden().edits.clone(),
+        seeds: || {
+            let more = Edit {
+                next_file: Some(100),
+                last_seq: Some(1 << 20),
+                add_families: vec![(2, "third".into(), "basalt.bytewise".into())],
+                next_family: Some(3),
+                wall_ms: Some(1_800_000_000_000),
+                ..Edit::default()
+            };
+            let family = Edit {
+                drop_families: vec![1],
+                ..Edit::default()
+            };
+            let golden = golden().edits.iter().cloned();
+            golden.chain([more.encode(), family.encode()]).collect()
+        },
         words: &[],
     },
     Target {
         name: "store_batch",
         run: store_batch,
         seeds: || {
-            let head = [&(1u64 << 20).to_le_bytes()[..], &5u32.to_le_bytes()].concat();
-            vec![[&head[..], &payload_of(&sample_batch())].concat()]
+            let head = |n: u32| [&(1u64 << 20).to_le_bytes()[..], &n.to_le_bytes()].concat();
+            let mut known = WriteBatch::new();
+            for id in [0, 1, 1] {
+                known
+                    .put(&family(id), b"key", &[id as u8; 20])
+                    .expect("fits");
+            }
+            let (known, strange) = (payload_of(&known), payload_of(&sample_batch()));
+            vec![[head(3), known].concat(), [head(5), strange].concat()]
         },
         words: &[],
     },

@@ -497,9 +497,12 @@ impl Keyspace {
         })
     }
 
-    /// The last key of the store in `[from, to)`, whether or not the overlay deletes it.
-    pub fn last_stored(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.store.view().last(from, to)
+    /// An upper end of the keys in `[from, to)`: the last one of store and overlay, even if the overlay deletes it.
+    pub fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+        let range = Bytes::copy_from_slice(from)..Bytes::copy_from_slice(to);
+        let above = self.overlay.range(range).next_back();
+        let stored = self.store.view().last(from, to)?;
+        Ok(above.map(|(k, _)| k.to_vec()).max(stored))
     }
 
     /// Pins everything with a prefix, for a scan on another thread.

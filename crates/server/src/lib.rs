@@ -8,6 +8,9 @@
 
 pub mod command;
 mod cursor;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod glob;
 mod keyspace;
 pub mod layout;

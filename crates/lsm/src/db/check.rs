@@ -301,10 +301,17 @@ impl Walk<'_> {
 
     fn logs(&mut self, catalog: &Catalog) -> Result<()> {
         let mut entries = 0;
-        let walked = replay_logs(self.env, self.dir, catalog.store_id, &catalog.logs, |r| {
-            entries += u64::from(r.record.count);
-            Ok(())
-        });
+        let walked = replay_logs(
+            self.env,
+            self.dir,
+            catalog.store_id,
+            catalog.next_family,
+            &catalog.logs,
+            |r| {
+                entries += u64::from(r.count);
+                Ok(())
+            },
+        );
         self.report.entries += entries;
         self.report.files += catalog.logs.len() as u64;
         match walked {

@@ -12,14 +12,14 @@ use crate::batch::Ops;
 use crate::key::{MAX_SEQ, SeqNo};
 use crate::options::Options;
 use crate::version::catalog::{Catalog, LiveLog};
-use crate::version::edit::Edit;
+use crate::version::edit::{Edit, MAX_FILE_NUMBER};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{FamilyVersion, TableStore, Version};
-use crate::wal::{FileKind, RecordKind, RecordReader};
+use crate::wal::{FileKind, Record, RecordKind, RecordReader};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The file whose lock says that a process has the store open.
@@ -40,7 +40,9 @@ impl StoreFile {
     pub fn parse(name: &str) -> Option<StoreFile> {
         let number = |s: &str| {
             let digits = s.len() >= 6 && s.bytes().all(|b| b.is_ascii_digit());
-            s.parse::<u64>().ok().filter(|_| digits)
+            s.parse::<u64>()
+                .ok()
+                .filter(|n| digits && *n < MAX_FILE_NUMBER)
         };
         Some(match name {
             CURRENT => StoreFile::Current,
@@ -92,6 +94,14 @@ pub(crate) fn load_catalog(
     let mut catalog = Catalog::default();
     let end = manifest::replay(env, dir, &current, |edit| catalog.apply(&edit))
         .map_err(|e| e.with_reach(Reach::Store))?;
+    if !catalog.families.contains_key(&0) {
+        return Err(Error::corruption(
+            &manifest::manifest_path(dir, current.number),
+            0,
+            "the manifest's state lacks the family that every store has",
+        )
+        .with_reach(Reach::Store));
+    }
     if catalog.store_id != current.store_id {
         return Err(Error::corruption(
             &manifest::manifest_path(dir, current.number),
@@ -134,22 +144,16 @@ pub(crate) fn bind_families(
     Ok(families)
 }
 
-/// One batch met while replaying logs.
-pub(crate) struct Replayed {
-    /// Where.
-    pub path: PathBuf,
-    /// The record.
-    pub record: crate::wal::Record,
-}
-
-/// Reads the live logs in order and hands every batch to `apply` after checking that nothing is missing: an ended log must be
+/// Reads the live logs in order and hands every batch to `apply` after checking it and that nothing is missing: its families are
+/// known (dropped ones included), an ended log must be
 /// whole, and a log after one that did not end must be empty. Returns the torn tails met.
 pub(crate) fn replay_logs(
     env: &Env,
     dir: &Path,
     store_id: u128,
+    next_family: u32,
     logs: &BTreeMap<u64, LiveLog>,
-    mut apply: impl FnMut(Replayed) -> Result<()>,
+    mut apply: impl FnMut(Record) -> Result<()>,
 ) -> Result<Vec<String>> {
     let mut torn = Vec::new();
     let mut open_ended: Option<u64> = None;
@@ -196,7 +200,13 @@ pub(crate) fn replay_logs(
             }
             let mut ops = 0;
             for op in Ops::new(&record.payload) {
-                op.map_err(|e| e.at(&path, record.offset))?;
+                let op = op.map_err(|e| e.at(&path, record.offset))?;
+                if op.family >= next_family {
+                    return Err(bad(format!(
+                        "an operation of family {}, and the manifest knows none from {next_family} up",
+                        op.family
+                    )));
+                }
                 ops += 1;
             }
             if ops != record.count {
@@ -206,10 +216,7 @@ pub(crate) fn replay_logs(
                 )));
             }
             last_seq = last - 1;
-            apply(Replayed {
-                path: path.clone(),
-                record,
-            })?;
+            apply(record)?;
         }
         if log.end.is_none() {
             let tail = reader.tail();
@@ -368,23 +375,10 @@ fn recover_logs(
         }
         Ok(())
     };
-    let next_family = catalog.next_family;
-    replay_logs(env, dir, catalog.store_id, logs, |r| {
-        for op in Ops::new(&r.record.payload) {
-            let op = op?;
-            if op.family >= next_family {
-                return Err(Error::corruption(
-                    &r.path,
-                    r.record.offset,
-                    format!(
-                        "an operation of family {}, and the manifest knows none from {next_family} up",
-                        op.family
-                    ),
-                ));
-            }
-        }
-        insert(&generation, &r.record.payload, r.record.first_seq);
-        last_seq = last_seq.max(r.record.first_seq + u64::from(r.record.count) - 1);
+    let (store_id, next_family) = (catalog.store_id, catalog.next_family);
+    replay_logs(env, dir, store_id, next_family, logs, |r| {
+        insert(&generation, &r.payload, r.first_seq);
+        last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
         generation.book_memory();
         if generation.memory() >= options.write_buffer_bytes {
             write_out(&generation, catalog)?;

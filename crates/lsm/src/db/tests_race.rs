@@ -175,7 +175,7 @@ fn history(seed: u64) -> (u64, u64) {
                     drop(j);
                     assert_eq!(read(db, &a, &name(w, key)), want, "{repeat}");
                     if done_failed(&journal.lock(), n) {
-                        std::thread::sleep(std::time::Duration::from_millis(3));
+                        db.env().clock().sleep(std::time::Duration::from_millis(3));
                     }
                 }
             });
@@ -261,7 +261,8 @@ fn history(seed: u64) -> (u64, u64) {
                     });
                 }
             }
-            std::thread::sleep(std::time::Duration::from_millis(10 + r.below(20)));
+            env.clock()
+                .sleep(std::time::Duration::from_millis(10 + r.below(20)));
             let before = snapshot();
             let policy = CrashPolicy::ALL[r.below(CrashPolicy::ALL.len() as u64) as usize];
             let disk = sim.crash(policy, r.next_u64());

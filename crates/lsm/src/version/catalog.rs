@@ -8,6 +8,9 @@ use crate::table::TableMeta;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 
+/// The name of family 0, which every store has.
+pub const DEFAULT: &str = "default";
+
 /// A log that may hold records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveLog {
@@ -91,6 +94,11 @@ impl Catalog {
             self.next_family = n;
         }
         for (id, name, comparator) in &edit.add_families {
+            if self.families.values().any(|f| f.name == *name) || (*id == 0) != (name == DEFAULT) {
+                return Err(bad(format!(
+                    "family {id} is added with the name {name:?}, which another has"
+                )));
+            }
             let family = CatalogFamily {
                 name: name.clone(),
                 comparator: comparator.clone(),
@@ -103,8 +111,10 @@ impl Catalog {
             }
         }
         for id in &edit.drop_families {
-            if self.families.remove(id).is_none() {
-                return Err(bad(format!("family {id} is dropped and does not exist")));
+            if *id == 0 || self.families.remove(id).is_none() {
+                return Err(bad(format!(
+                    "family {id} is dropped and does not exist, or is the one that every store has"
+                )));
             }
         }
         for (family, level, number) in &edit.remove_tables {
@@ -122,22 +132,22 @@ impl Catalog {
             }
         }
         for t in &edit.add_tables {
+            if let Some(other) = self.family_of(t.number) {
+                return Err(bad(format!(
+                    "table {} enters family {} and is in family {other}",
+                    t.number, t.family
+                )));
+            }
             let Some(f) = self.families.get_mut(&t.family) else {
                 return Err(bad(format!(
                     "table {} enters family {}, which does not exist",
                     t.number, t.family
                 )));
             };
-            if t.level as usize >= LEVELS
-                || f.tables
-                    .insert(t.number, (t.level, t.meta.clone()))
-                    .is_some()
-            {
-                return Err(bad(format!(
-                    "table {} enters family {} twice",
-                    t.number, t.family
-                )));
+            if t.level as usize >= LEVELS {
+                return Err(bad(format!("table {} enters level {}", t.number, t.level)));
             }
+            f.tables.insert(t.number, (t.level, t.meta.clone()));
             self.last_seq = self.last_seq.max(t.meta.max_seq);
         }
         for (number, file_id) in &edit.add_logs {
@@ -171,6 +181,14 @@ impl Catalog {
             }
         }
         Ok(())
+    }
+
+    /// The family that a table is in. No table is in two: its file goes when one lets go of it.
+    pub fn family_of(&self, table: u64) -> Option<u32> {
+        let mut families = self.families.iter();
+        families
+            .find(|(_, f)| f.tables.contains_key(&table))
+            .map(|(id, _)| *id)
     }
 
     /// The whole state as the first edit of a fresh manifest.

@@ -3,9 +3,18 @@
 //! A field is a tag (varint), a length (varint) and so many bytes. Tags from 64 up are ignorable: a build that does not
 //! know one skips it. Any other unknown tag refuses the manifest. Tags are persisted and never reused.
 
-use crate::key::{SeqNo, TRAILER_LEN};
+use crate::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
 use crate::table::TableMeta;
 use basalt_fs::{Error, ErrorKind, Result};
+
+/// File numbers stay below this.
+pub const MAX_FILE_NUMBER: u64 = 1 << 48;
+
+/// Family ids stay below this.
+pub const MAX_FAMILY: u32 = u32::MAX - 1;
+
+/// Sizes and counts of one table, and wall times, stay below this: any number of them add up without overflow.
+const MAX_QUANTITY: u64 = 1 << 48;
 
 /// A table entering a level.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -285,7 +294,45 @@ impl Edit {
             }
             f.end()?;
         }
+        e.check_bounds()?;
         Ok(e)
+    }
+
+    /// Refuses numbers that no store reaches: whoever counts on from them would overflow.
+    fn check_bounds(&self) -> Result<()> {
+        let most = |what: &str, n: Option<u64>, limit: u64| match n {
+            Some(n) if n >= limit => Err(Take::bad(&format!("{what} is {n}"))),
+            _ => Ok(()),
+        };
+        most("next file number", self.next_file, MAX_FILE_NUMBER)?;
+        most("last sequence number", self.last_seq, MAX_SEQ)?;
+        most(
+            "next family id",
+            self.next_family.map(u64::from),
+            u64::from(MAX_FAMILY) + 1,
+        )?;
+        let added = self.add_families.iter().map(|f| f.0);
+        let family = added.chain(self.add_tables.iter().map(|t| t.family)).max();
+        most("family id", family.map(u64::from), u64::from(MAX_FAMILY))?;
+        most("wall time", self.wall_ms, MAX_QUANTITY)?;
+        for (number, _) in &self.add_logs {
+            most("number of a log", Some(*number), MAX_FILE_NUMBER)?;
+        }
+        for t in &self.add_tables {
+            let m = &t.meta;
+            most("number of a table", Some(t.number), MAX_FILE_NUMBER)?;
+            most("a table's sequence number", Some(m.max_seq), MAX_SEQ)?;
+            let quantities = [
+                m.size,
+                m.entries,
+                m.deletes,
+                m.raw_key_bytes,
+                m.raw_value_bytes,
+            ];
+            let largest = quantities.into_iter().max();
+            most("a table's size or count", largest, MAX_QUANTITY)?;
+        }
+        Ok(())
     }
 }
 
@@ -304,43 +351,43 @@ mod tests {
         Edit {
             store_id: opt(r).map(u128::from),
             features: Some([r.next_u64() as u32, 0, 1]),
-            next_file: opt(r),
-            last_seq: opt(r),
+            next_file: opt(r).map(|n| n >> 16),
+            last_seq: opt(r).map(|n| n >> 9),
             add_families: (0..r.below(3))
                 .map(|i| (i as u32, format!("family {i}"), "basalt.bytewise".into()))
                 .collect(),
             drop_families: (0..r.below(3)).map(|_| r.next_u64() as u32).collect(),
             add_tables: (0..r.below(4))
                 .map(|_| AddTable {
-                    family: r.next_u64() as u32,
+                    family: r.next_u64() as u32 / 2,
                     level: r.below(7) as u32,
-                    number: r.next_u64(),
+                    number: r.next_u64() >> 16,
                     meta: TableMeta {
                         file_id: r.next_u128(),
-                        size: r.next_u64(),
+                        size: r.next_u64() >> 16,
                         digest: r.next_u128(),
-                        entries: r.next_u64(),
+                        entries: r.next_u64() >> 16,
                         deletes: 0,
                         smallest: key(r),
                         largest: key(r),
                         min_seq: r.next_u64(),
-                        max_seq: r.next_u64(),
-                        raw_key_bytes: r.next_u64(),
-                        raw_value_bytes: r.next_u64(),
+                        max_seq: r.next_u64() >> 9,
+                        raw_key_bytes: r.next_u64() >> 16,
+                        raw_value_bytes: r.next_u64() >> 16,
                         soonest_expiry_ms: u64::MAX,
                     },
                 })
                 .collect(),
             remove_tables: (0..r.below(4)).map(|_| (1, 2, r.next_u64())).collect(),
             add_logs: (0..r.below(3))
-                .map(|_| (r.next_u64(), r.next_u128()))
+                .map(|_| (r.next_u64() >> 16, r.next_u128()))
                 .collect(),
             remove_logs: (0..r.below(3)).map(|_| r.next_u64()).collect(),
             end_logs: (0..r.below(3))
                 .map(|_| (r.next_u64(), r.next_u64()))
                 .collect(),
-            next_family: Some(r.next_u64() as u32),
-            wall_ms: opt(r),
+            next_family: Some(r.next_u64() as u32 / 2),
+            wall_ms: opt(r).map(|n| n >> 16),
         }
     }
 
@@ -363,6 +410,36 @@ mod tests {
                 }
                 let _ = Edit::decode(&m);
             }
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_store_reaches_are_damage() {
+        let too_large = [
+            Edit {
+                next_file: Some(u64::MAX),
+                ..Edit::default()
+            },
+            Edit {
+                last_seq: Some(MAX_SEQ),
+                ..Edit::default()
+            },
+            Edit {
+                next_family: Some(u32::MAX),
+                ..Edit::default()
+            },
+            Edit {
+                wall_ms: Some(u64::MAX),
+                ..Edit::default()
+            },
+            Edit {
+                add_logs: vec![(MAX_FILE_NUMBER, 1)],
+                ..Edit::default()
+            },
+        ];
+        for edit in too_large {
+            let e = Edit::decode(&edit.encode()).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{edit:?}");
         }
     }
 

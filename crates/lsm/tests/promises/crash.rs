@@ -27,7 +27,6 @@ struct Moment {
 
 /// A history that ran through, and all its moments.
 struct Recorded {
-    seed: u64,
     moments: Vec<Moment>,
     model: Model,
 }
@@ -53,7 +52,10 @@ impl State {
     }
 
     fn parse(n: &[u64]) -> State {
-        assert!(n.len() >= 4 && (n.len() - 4) % 3 == 0, "as it was printed");
+        assert!(
+            n.len() >= 4 && (n.len() - 4).is_multiple_of(3),
+            "as it was printed"
+        );
         State {
             seed: n[0],
             moment: n[1],
@@ -150,11 +152,7 @@ fn record(seed: u64) -> Recorded {
     drop(runner);
     disk.on_mutation(|_| ());
     let moments = std::mem::take(&mut *moments.lock().expect("one thread"));
-    Recorded {
-        seed,
-        moments,
-        model,
-    }
+    Recorded { moments, model }
 }
 
 /// Opens the store, watches its recovery when told to, and returns what it shows.
@@ -240,7 +238,7 @@ fn check(recorded: &Recorded, state: &State) -> usize {
         value.expect("a read after a crash").as_deref(),
         Some(&b"works"[..])
     );
-    if state.chance % 4 == 0 {
+    if state.chance.is_multiple_of(4) {
         db.delete(&family, b"after the crash", &WriteOptions::SYNC)
             .unwrap_or_else(|e| panic!("a delete after a crash: {e}"));
         db.abandon();

@@ -7,7 +7,7 @@ use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
 use crate::runner::{DIR, Runner, environment, read_all, sim_disk, verify_closed};
 use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::CrashPolicy;
+use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
 use basalt_fs::{FaultFs, FileSystem, OpKind, When};
 use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     faulty.clear();
 
     // The fault is gone. A third of the runs lose power now, the others go on.
-    if k % 3 == 0 && k != u64::MAX {
+    if k.is_multiple_of(3) && k != u64::MAX {
         let durable = r.progress.durable.load(SeqCst) as usize;
         r.vanish();
         r.disk = disk.crash(CrashPolicy::ALL[(k / 3 % 10) as usize], k);
@@ -103,7 +103,15 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     r.run(&Op::Flush);
     r.run(&Op::Settle);
     r.check_all();
-    r.reopen(if k % 2 == 0 { End::Close } else { End::Abandon }, 0, true);
+    r.reopen(
+        if k.is_multiple_of(2) {
+            End::Close
+        } else {
+            End::Abandon
+        },
+        0,
+        true,
+    );
     r.check_all();
     r.finish();
     Run {
@@ -164,6 +172,45 @@ fn every_call_fails_in_every_way() {
             );
         }
     }
+}
+
+/// What kernels do after a failed writeback: the pages count as clean, a later sync says `Ok`, and what was unsynced is partly
+/// gone for good. Whoever retries a failed sync and believes it loses acknowledged data here.
+#[test]
+fn a_failed_sync_is_not_retried_and_believed() {
+    let n = 250 * scale();
+    let told = on_two_threads(n, |i| {
+        let _repeat = Repeat(format!("# failed sync {i}:"));
+        let mut c = Chance::of(&[i, 71]);
+        let disk = sim_disk(i, 512, 1 << 40);
+        let mut r = Runner::new(disk.clone(), i, i, true);
+        let path = c.pick(&["", ".log", ".tbl", "MANIFEST", "CURRENT"]);
+        disk.lie(Lie {
+            kind: LieKind::FailedSync,
+            path: path.to_string(),
+            when: When::Nth(c.within(1, 25)),
+        });
+        for op in &history(40_000 + i, SHAPE) {
+            r.run(op);
+            r.hands.advance(Duration::from_millis(30));
+        }
+        if r.db.is_some() {
+            r.wait_for_tickets();
+        }
+        let told = disk.lies_told();
+        let durable = r.progress.durable.load(SeqCst) as usize;
+        r.vanish();
+        r.disk = disk.crash(c.pick(CrashPolicy::ALL), i);
+        r.renew_env();
+        r.set_tolerant(false);
+        r.open_expecting(durable);
+        r.check_all();
+        r.finish();
+        told
+    });
+    let told: u64 = told.iter().sum();
+    println!("failed_syncs={told} of {n} runs");
+    assert!(told > n / 3, "only {told} syncs failed");
 }
 
 #[test]

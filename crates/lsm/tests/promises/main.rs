@@ -5,10 +5,13 @@
 //! and `docs/testing/README.md` how to run, scale and repeat. Everything here is seeded; a failure prints one line that
 //! repeats it.
 
+mod bug_classes;
 mod chance;
 mod crash;
+mod damage;
 mod faults;
 mod histories;
 mod history;
 mod model;
 mod runner;
+mod threads;

@@ -71,6 +71,8 @@ pub struct Runner {
     pub last_error: String,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
+    /// On a disk that lies damage is among them.
+    damage_allowed: bool,
     families: BTreeMap<String, Family>,
     sent: VecDeque<Sent>,
     snapshots: Vec<(Snapshot, State)>,
@@ -155,6 +157,7 @@ impl Runner {
             errors: 0,
             last_error: String::new(),
             tolerant: false,
+            damage_allowed: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
             snapshots: Vec::new(),
@@ -172,6 +175,10 @@ impl Runner {
         self.tolerant = tolerant;
     }
 
+    pub fn allow_damage(&mut self) {
+        self.damage_allowed = true;
+    }
+
     /// The result, or `None` for an error that this run may meet.
     #[track_caller]
     fn allow<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
@@ -179,15 +186,17 @@ impl Runner {
             Ok(t) => Some(t),
             Err(e) => {
                 assert!(self.tolerant, "{what} failed on a sound disk: {e}");
+                let damage = self.damage_allowed && e.kind() == ErrorKind::Corruption;
                 assert!(
-                    matches!(
-                        e.kind(),
-                        ErrorKind::Io
-                            | ErrorKind::NoSpace
-                            | ErrorKind::Poisoned
-                            | ErrorKind::ReadOnly
-                            | ErrorKind::Busy
-                    ),
+                    damage
+                        || matches!(
+                            e.kind(),
+                            ErrorKind::Io
+                                | ErrorKind::NoSpace
+                                | ErrorKind::Poisoned
+                                | ErrorKind::ReadOnly
+                                | ErrorKind::Busy
+                        ),
                     "{what}: a failing disk is not {:?}: {e}",
                     e.kind()
                 );
@@ -469,7 +478,7 @@ impl Runner {
             .fetch_max(self.model.len() as u64 + u64::from(!known), SeqCst);
         let result = db.create_family(name, options(self.options).family(name).clone());
         if known {
-            let e = result.err().expect("the name is taken");
+            let e = result.expect_err("the name is taken");
             assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
             return;
         }
@@ -612,7 +621,7 @@ impl Runner {
         let (mut options, table) = self.view(snapshot, name);
         options.lower_bound = from.map(key_bytes);
         options.upper_bound = to.map(key_bytes);
-        options.fill_cache = self.nonce % 3 != 0;
+        options.fill_cache = !self.nonce.is_multiple_of(3);
         let now = self.now();
         let inside = |k: &Key| {
             options.lower_bound.as_ref().is_none_or(|l| k >= l)
@@ -930,7 +939,7 @@ impl Runner {
 }
 
 /// A failed commit can be applied only to a state it was made for.
-fn fits(model: &Model, commit: &Commit) -> bool {
+pub fn fits(model: &Model, commit: &Commit) -> bool {
     commit.iter().all(|c| match c {
         Change::CreateFamily(n) => !model.state().contains_key(n),
         Change::DropFamily(n) => model.state().contains_key(n),

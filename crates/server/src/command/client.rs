@@ -70,7 +70,7 @@ pub(crate) fn hello(c: &mut Context<'_>, r: &Request) -> Done {
                 _ => {
                     return Err(Failure::new(format!(
                         "ERR Syntax error in HELLO option '{}'",
-                        String::from_utf8_lossy(r.arg(i))
+                        super::quoted(r.arg(i))
                     )));
                 }
             }
@@ -161,7 +161,7 @@ pub(crate) fn setinfo(c: &mut Context<'_>, r: &Request) -> Done {
         _ => {
             return Err(Failure::new(format!(
                 "ERR Unrecognized option '{}'",
-                String::from_utf8_lossy(r.arg(2))
+                super::quoted(r.arg(2))
             )));
         }
     }
@@ -209,7 +209,7 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
                 _ => {
                     return Err(Failure::new(format!(
                         "ERR Unknown client type '{}'",
-                        String::from_utf8_lossy(r.arg(3))
+                        super::quoted(r.arg(3))
                     )));
                 }
             },

@@ -73,7 +73,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
         } else {
             return Err(Failure::new(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
-                String::from_utf8_lossy(r.arg(i))
+                super::quoted(r.arg(i))
             )));
         }
     }

@@ -64,7 +64,7 @@ pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> Done {
     for name in r.args().skip(2) {
         match named(name) {
             Some(spec) => facts(c.reply, spec),
-            None => c.reply.null_array(),
+            None => c.reply.null(),
         }
     }
     Ok(Outcome::Replied)

@@ -65,7 +65,7 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
             _ => {
                 return Err(Failure::new(format!(
                     "ERR Unsupported option {}",
-                    String::from_utf8_lossy(r.arg(i))
+                    super::quoted(r.arg(i))
                 )));
             }
         }
@@ -276,31 +276,39 @@ pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
         c.reply.null();
         return Ok(Outcome::Replied);
     };
-    // A random place between the first key and the last, and the key that follows it: quick however many there are,
-    // and fair only where keys are spread evenly.
-    let mut key = None;
-    if let Some(last) = c.exec.keys.last_stored(&from, &to)? {
+    // A random place between two keys and the key that follows it, up to three times with that key as the lower end
+    // (keys stand in clusters), and a few keys on: quick however many there are, and not quite fair.
+    let mut key = first;
+    if let Some(last) = c.exec.keys.last(&from, &to)? {
         let (_, _, last) = layout::decode_key(&last).expect("inside the database");
-        let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-        let low = first.get(common..).unwrap_or_default();
-        let high = last.get(common..).unwrap_or_default();
-        let number = |b: &[u8]| {
-            let mut n = [0; 8];
-            let len = b.len().min(8);
-            n[..len].copy_from_slice(&b[..len]);
-            u64::from_be_bytes(n)
-        };
-        let (low, high) = (number(low), number(high));
-        let span = high.saturating_sub(low).saturating_add(1);
-        let at = low.saturating_add(c.exec.env.random().below(span));
-        let middle = [&from[..], &first[..common], &at.to_be_bytes()].concat();
-        c.exec.keys.scan(&middle.max(from), &to, &mut |k, _| {
-            key = Some(k.to_vec());
-            false
-        })?;
+        for _ in 0..1 + c.exec.env.random().below(3) {
+            let middle = [&from[..], &between(c, &key, last)].concat();
+            let mut steps = c.exec.env.random().below(16);
+            c.exec.keys.scan(&middle, &to, &mut |k, _| {
+                key.clear();
+                key.extend_from_slice(k);
+                steps = steps.saturating_sub(1);
+                steps > 0
+            })?;
+        }
     }
-    c.reply.bulk(&key.unwrap_or(first));
+    c.reply.bulk(&key);
     Ok(Outcome::Replied)
+}
+
+/// Random bytes that order between two keys.
+fn between(c: &Context<'_>, low: &[u8], high: &[u8]) -> Vec<u8> {
+    let common = low.iter().zip(high).take_while(|(a, b)| a == b).count();
+    let number = |b: &[u8]| {
+        let mut n = [0; 8];
+        let len = b.len().min(8);
+        n[..len].copy_from_slice(&b[..len]);
+        u64::from_be_bytes(n)
+    };
+    let (from, to) = (number(&low[common..]), number(&high[common..]));
+    let span = to.saturating_sub(from).saturating_add(1);
+    let at = from.saturating_add(c.exec.env.random().below(span));
+    [&low[..common], &at.to_be_bytes()].concat()
 }
 
 pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> Done {

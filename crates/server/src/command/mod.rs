@@ -289,6 +289,12 @@ pub(crate) fn word(request: &Request, index: usize) -> String {
     String::from_utf8_lossy(request.arg(index)).to_ascii_uppercase()
 }
 
+/// A client's bytes as an error text quotes them: up to the first NUL, as Redis's C strings do.
+pub(crate) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end])
+}
+
 pub(crate) fn wrong_arguments(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }

@@ -98,7 +98,7 @@ pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
         find(spec.subcommands, sub).ok_or_else(|| {
             format!(
                 "ERR unknown subcommand '{}'. Try {} HELP.",
-                String::from_utf8_lossy(&sub[..sub.len().min(128)]),
+                super::quoted(&sub[..sub.len().min(128)]),
                 spec.name.to_ascii_uppercase()
             )
         })?
@@ -123,10 +123,7 @@ pub(crate) fn find(commands: &'static [Spec], name: &[u8]) -> Option<&'static Sp
 
 /// Redis's text for a command that it does not know, with the first arguments.
 fn unknown(request: &Request) -> String {
-    let cut = |arg: &[u8], n: usize| {
-        let end = arg.iter().position(|b| *b == 0).unwrap_or(arg.len());
-        String::from_utf8_lossy(&arg[..end.min(n)]).into_owned()
-    };
+    let cut = |arg: &[u8], n: usize| super::quoted(&arg[..arg.len().min(n)]).into_owned();
     let mut args = String::new();
     for arg in request.args().skip(1) {
         if args.len() >= 128 {
@@ -215,7 +212,7 @@ pub static COMMANDS: &[Spec] = &[
     "Describes commands.", introspect::command, &[
         server!("count", "command|count", 2, "2.8.13", "O(1)", "Returns the number of commands.", introspect::count),
         server!("docs", "command|docs", -2, "7.0.0", "O(N)", "Returns documentation of commands.", introspect::docs),
-        server!("getkeys", "command|getkeys", -3, "2.8.13", "O(N)", "Returns the keys of a request.", introspect::getkeys),
+        server!("getkeys", "command|getkeys", -4, "2.8.13", "O(N)", "Returns the keys of a request.", introspect::getkeys),
         server!("help", "command|help", 2, "5.0.0", "O(1)", "Returns help about COMMAND.", introspect::help),
         server!("info", "command|info", -2, "2.8.13", "O(N)", "Returns facts about commands.", introspect::info),
         server!("list", "command|list", -2, "7.0.0", "O(N)", "Returns the names of commands.", introspect::list),

@@ -1,1 +1,234 @@
+//! Commands without a network: what needs a clock or a store under the test's control.
 
+use super::*;
+use crate::keyspace::EpochLimits;
+use crate::store::memory::MemoryStore;
+use basalt::env::{Clock, EnvBuilder, ManualClock};
+use basalt::fs::{HostFs, HostOptions};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const START_MS: u64 = 1_700_000_000_000;
+
+struct World {
+    exec: Executor,
+    clock: Arc<ManualClock>,
+}
+
+impl World {
+    fn new() -> World {
+        let clock = ManualClock::new(START_MS);
+        let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
+        let env = EnvBuilder::new(fs)
+            .clock(Clock::manual(clock.clone()))
+            .seed(1)
+            .build();
+        let address = "127.0.0.1:1".parse().unwrap();
+        let session = Session {
+            id: 1,
+            address,
+            local: address,
+            name: String::new(),
+            library: String::new(),
+            library_version: String::new(),
+            protocol: Protocol::Resp2,
+            reply_off: false,
+            reply_skip: false,
+            reply_skip_next: false,
+            no_evict: false,
+            created: Duration::ZERO,
+            last: Duration::ZERO,
+            last_command: "NULL",
+            input_bytes: 0,
+            reply_bytes: 0,
+        };
+        let store = Arc::new(MemoryStore::default());
+        World {
+            exec: Executor {
+                keys: Keyspace::new(store, EpochLimits::default()).unwrap(),
+                env,
+                options: ServerOptions::default(),
+                sync: SyncPolicy::Always,
+                sessions: vec![Some(session)],
+                cursors: Cursors::default(),
+                counters: Counters::default(),
+                count: None,
+                actions: vec![],
+                started: Duration::ZERO,
+                listening: address,
+                client_bytes: 0,
+                client_bytes_peak: 0,
+                sampled: (0, Duration::ZERO),
+            },
+            clock,
+        }
+    }
+
+    fn run(&mut self, line: &str) -> String {
+        let request = Request::from_arguments(&line.split(' ').collect::<Vec<_>>());
+        let mut reply = Reply::default();
+        self.exec.execute(0, &request, &mut reply);
+        String::from_utf8(reply.to_vec()).unwrap()
+    }
+
+    fn check(&mut self, script: &[(&str, &str)]) {
+        for (line, reply) in script {
+            assert_eq!(self.run(line), *reply, "{line}");
+        }
+    }
+
+    /// All keys by SCAN with the given options.
+    fn scan_all(&mut self, options: &str, mut between: impl FnMut(&mut World)) -> Vec<String> {
+        let mut cursor = "0".to_string();
+        let mut keys = vec![];
+        loop {
+            let reply = self.run(format!("SCAN {cursor} {options}").trim_end());
+            let lines: Vec<&str> = reply.split("\r\n").collect();
+            assert_eq!(lines[0], "*2", "{reply}");
+            cursor = lines[2].to_string();
+            keys.extend(
+                lines[5..]
+                    .iter()
+                    .step_by(2)
+                    .filter(|k| !k.is_empty())
+                    .map(|k| k.to_string()),
+            );
+            if cursor == "0" {
+                return keys;
+            }
+            between(self);
+        }
+    }
+}
+
+#[test]
+fn expiry_follows_the_clock() {
+    let mut w = World::new();
+    w.check(&[
+        ("SET a 1 EX 10", "+OK\r\n"),
+        ("TTL a", ":10\r\n"),
+        ("PTTL a", ":10000\r\n"),
+        ("PEXPIRETIME a", ":1700000010000\r\n"),
+        ("EXPIRETIME a", ":1700000010\r\n"),
+        ("APPEND a 2", ":2\r\n"),
+        ("INCR a", ":13\r\n"),
+        ("SETRANGE a 0 4", ":2\r\n"),
+        ("INCRBYFLOAT a 0.5", "$4\r\n43.5\r\n"),
+        ("TTL a", ":10\r\n"),
+        ("SET b 1 PX 1500", "+OK\r\n"),
+    ]);
+    w.clock.advance(Duration::from_millis(1499));
+    w.check(&[
+        ("EXISTS a b", ":2\r\n"),
+        ("PTTL b", ":1\r\n"),
+        ("TTL b", ":0\r\n"),
+    ]);
+    w.clock.advance(Duration::from_millis(1));
+    w.check(&[
+        ("EXISTS a b", ":1\r\n"),
+        ("GET b", "$-1\r\n"),
+        ("TTL b", ":-2\r\n"),
+        ("INCR b", ":1\r\n"),
+        ("TTL b", ":-1\r\n"),
+        ("SET a 1 KEEPTTL", "+OK\r\n"),
+        ("PTTL a", ":8500\r\n"),
+        ("GETEX a PERSIST", "$1\r\n1\r\n"),
+        ("TTL a", ":-1\r\n"),
+        ("EXPIRE a -1", ":1\r\n"),
+        ("EXISTS a", ":0\r\n"),
+        ("SET c 1 PXAT 1600000000000", "+OK\r\n"),
+        ("EXISTS c", ":0\r\n"),
+        ("SETNX c 2", ":1\r\n"),
+        ("TIME", "*2\r\n$10\r\n1700000001\r\n$6\r\n500000\r\n"),
+    ]);
+    w.clock.set_wall_ms(START_MS - 1_000_000);
+    w.check(&[("GET b", "$1\r\n1\r\n")]);
+}
+
+#[test]
+fn a_scan_returns_every_key_that_stays() {
+    let mut w = World::new();
+    let mut expected = BTreeSet::new();
+    for i in 0..2_000 {
+        let key = format!("user:{i}");
+        w.run(&format!("SET {key} v"));
+        expected.insert(key);
+    }
+    let all: Vec<String> = w.scan_all("", |_| {});
+    assert_eq!(all.len(), 2_000, "and each once, when nothing disturbs it");
+    assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), expected);
+    // Keys come and go; the server forgets every cursor now and then.
+    let mut n = 0;
+    let found: BTreeSet<String> = w
+        .scan_all("COUNT 7", |w| {
+            n += 1;
+            w.run(&format!("SET new:{n} v"));
+            w.run(&format!("DEL new:{}", n - 1));
+            if n == 20 {
+                w.exec.cursors = Cursors::default();
+            }
+        })
+        .into_iter()
+        .collect();
+    assert!(expected.is_subset(&found));
+    assert_eq!(w.exec.counters.cursors_forgotten, 1);
+    let some = w.scan_all("MATCH user:1?? COUNT 30", |_| {});
+    assert_eq!(some.len(), 100);
+    let none = w.scan_all("TYPE hash COUNT 500", |_| {});
+    assert!(none.is_empty());
+    // A cursor that no server gave out: somewhere, and never an endless loop.
+    let odd = w.run("SCAN 18446744073709551615");
+    assert!(odd.starts_with("*2\r\n"), "{odd}");
+}
+
+#[test]
+fn randomkey_is_some_key() {
+    let mut w = World::new();
+    w.check(&[
+        ("RANDOMKEY", "$-1\r\n"),
+        ("SET a 1", "+OK\r\n"),
+        ("RANDOMKEY", "$1\r\na\r\n"),
+    ]);
+    for i in 0..50 {
+        w.run(&format!("SET key:{i:02} 1"));
+    }
+    let seen: BTreeSet<String> = (0..200).map(|_| w.run("RANDOMKEY")).collect();
+    assert!(seen.len() > 10, "{seen:?}");
+    assert!(
+        seen.iter()
+            .all(|k| k.starts_with("$1\r\na") || k.starts_with("$6\r\nkey:"))
+    );
+}
+
+#[test]
+fn keys_and_values_past_the_limits_are_refused() {
+    let mut w = World::new();
+    let key = "k".repeat(layout::MAX_KEY_LEN);
+    assert_eq!(w.run(&format!("SET {key} v")), "+OK\r\n");
+    assert_eq!(w.run(&format!("GET {key}")), "$1\r\nv\r\n");
+    let long = format!("{key}k");
+    let refused = w.run(&format!("MSET a 1 {long} 2"));
+    assert!(refused.starts_with("-ERR key is too long"), "{refused}");
+    assert_eq!(w.run(&format!("MGET a {long}")), "*2\r\n$-1\r\n$-1\r\n");
+    assert_eq!(w.run(&format!("EXISTS {long}")), ":0\r\n");
+    assert!(
+        w.run("SETRANGE a 536870911 xx")
+            .starts_with("-ERR string exceeds maximum")
+    );
+}
+
+#[test]
+fn replies_can_be_turned_off() {
+    let mut w = World::new();
+    w.check(&[
+        ("CLIENT REPLY OFF", ""),
+        ("SET a 1", ""),
+        ("GET a", ""),
+        ("CLIENT REPLY ON", "+OK\r\n"),
+        ("CLIENT REPLY SKIP", ""),
+        ("GET a", ""),
+        ("GET a", "$1\r\n1\r\n"),
+        ("CLIENT REPLY OFF", ""),
+        ("RESET", "+RESET\r\n"),
+    ]);
+}

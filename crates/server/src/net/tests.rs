@@ -1,1 +1,232 @@
+//! The loop over a store whose commits the test holds back: replies wait for them, clients do not wait for each other.
 
+use super::*;
+use crate::store::memory::MemoryStore;
+use basalt::env::EnvBuilder;
+use basalt::fs::{HostFs, HostOptions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+struct World {
+    store: MemoryStore,
+    address: SocketAddr,
+    stop: ShutdownHandle,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl World {
+    fn new(change: impl FnOnce(&mut ServerOptions)) -> World {
+        let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
+        let env = EnvBuilder::new(fs).build();
+        let mut options = ServerOptions {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ..ServerOptions::default()
+        };
+        change(&mut options);
+        let store = MemoryStore::default();
+        let listener = listen(options.listen).unwrap();
+        let server = Server::over(&env, options, listener, Arc::new(store.clone())).unwrap();
+        let (address, stop) = (server.local_addr(), server.shutdown_handle());
+        let thread =
+            basalt::env::thread::spawn("basalt-server", move || server.run().unwrap()).unwrap();
+        World {
+            store,
+            address,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn client(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+    }
+
+    fn wait_held(&self, n: usize) {
+        while self.store.held() != n {
+            basalt::env::Clock::system().sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn join(mut self) {
+        self.thread.take().unwrap().join().unwrap();
+        assert!(self.store.0.lock().closed);
+    }
+}
+
+fn send(c: &mut TcpStream, line: &str) {
+    c.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+}
+
+fn expect(c: &mut TcpStream, reply: &str) {
+    let mut got = vec![0; reply.len()];
+    c.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), reply);
+}
+
+/// A round trip on another connection: everything sent before it has been executed.
+fn round(w: &World) {
+    let mut c = w.client();
+    send(&mut c, "PING");
+    expect(&mut c, "+PONG\r\n");
+}
+
+fn nothing_yet(c: &mut TcpStream) {
+    c.set_nonblocking(true).unwrap();
+    let e = c.peek(&mut [0]).expect_err("a reply came too early");
+    assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+    c.set_nonblocking(false).unwrap();
+}
+
+fn failed() -> Result<()> {
+    Err(Error::new(ErrorKind::NoSpace, "the disk is full"))
+}
+
+#[test]
+fn a_reply_waits_for_its_commit_and_so_do_replies_that_saw_it() {
+    let w = World::new(|_| {});
+    w.store.hold(true);
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut a, "SET k v");
+    w.wait_held(1);
+    send(&mut b, "GET other");
+    expect(&mut b, "$-1\r\n");
+    send(&mut b, "GET k");
+    // Behind a reply that waits, others wait as well.
+    send(&mut b, "PING");
+    round(&w);
+    nothing_yet(&mut a);
+    nothing_yet(&mut b);
+    w.store.release(0, Ok(()));
+    expect(&mut a, "+OK\r\n");
+    expect(&mut b, "$1\r\nv\r\n+PONG\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
+#[test]
+fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
+    let w = World::new(|_| {});
+    w.store.hold(true);
+    let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
+    send(&mut a, "INCR n\r\nPING\r\nINCR n");
+    w.wait_held(1);
+    send(&mut b, "INCR n\r\nPING");
+    send(&mut c, "GET n");
+    send(&mut c, "GET m");
+    round(&w);
+    assert_eq!(
+        w.store.held(),
+        1,
+        "computed from what may fail: not submitted"
+    );
+    w.store.release(0, failed());
+    let error = "-MISCONF no space: the disk is full\r\n";
+    expect(&mut a, &format!("{error}+PONG\r\n{error}"));
+    expect(&mut b, &format!("{error}+PONG\r\n"));
+    expect(&mut c, &format!("{error}$-1\r\n"));
+    w.store.hold(false);
+    send(&mut a, "INCR n");
+    expect(&mut a, ":1\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
+#[test]
+fn many_epochs_are_in_flight_and_then_writes_share_one() {
+    let w = World::new(|_| {});
+    w.store.hold(true);
+    let mut clients: Vec<_> = (0..20).map(|_| w.client()).collect();
+    for (i, c) in clients.iter_mut().enumerate() {
+        send(c, &format!("SET k{i} v"));
+        round(&w);
+    }
+    assert_eq!(w.store.held(), 8);
+    for _ in 0..8 {
+        w.store.release(0, Ok(()));
+    }
+    w.wait_held(1);
+    w.store.release(0, Ok(()));
+    for c in &mut clients {
+        expect(c, "+OK\r\n");
+    }
+    let submissions = w.store.0.lock().submissions.clone();
+    assert_eq!(submissions.len(), 9);
+    assert_eq!(submissions[8], (12, true), "the rest went together");
+    w.stop.shutdown();
+    w.join();
+}
+
+#[test]
+fn stopping_finishes_what_was_accepted() {
+    let w = World::new(|_| {});
+    w.store.hold(true);
+    let mut a = w.client();
+    let mut counted = w.client();
+    send(&mut a, "SET k v\r\nAPPEND k w\r\nGET k");
+    w.wait_held(1);
+    send(&mut counted, "DBSIZE");
+    round(&w);
+    w.stop.shutdown();
+    // It cannot end before the commit has.
+    w.store.release(0, Ok(()));
+    expect(&mut a, "+OK\r\n:2\r\n$2\r\nvw\r\n");
+    expect(&mut counted, ":1\r\n");
+    assert_eq!(a.read(&mut [0]).unwrap(), 0, "then the connection ends");
+    assert!(TcpStream::connect(w.address).is_err());
+    w.join();
+}
+
+#[test]
+fn a_client_that_takes_no_replies_does_not_keep_the_server_from_stopping() {
+    let w = World::new(|o| o.drain = Duration::from_millis(50));
+    let mut a = w.client();
+    send(&mut a, &format!("SET k {}", "x".repeat(60_000)));
+    expect(&mut a, "+OK\r\n");
+    for _ in 0..2_000 {
+        send(&mut a, "GET k");
+    }
+    round(&w);
+    w.stop.shutdown();
+    w.join();
+}
+
+#[test]
+fn the_sync_policy_decides_what_a_commit_asks_for() {
+    for (policy, sync) in [
+        (SyncPolicy::Always, true),
+        (SyncPolicy::EverySecond, false),
+        (SyncPolicy::Never, false),
+    ] {
+        let w = World::new(|o| o.sync = policy);
+        let mut a = w.client();
+        send(&mut a, "SET k v");
+        expect(&mut a, "+OK\r\n");
+        send(&mut a, "FLUSHALL");
+        expect(&mut a, "+OK\r\n");
+        send(&mut a, "CONFIG SET appendfsync always");
+        expect(&mut a, "+OK\r\n");
+        send(&mut a, "SET k v");
+        expect(&mut a, "+OK\r\n");
+        let asked: Vec<bool> = w.store.0.lock().submissions.iter().map(|s| s.1).collect();
+        assert_eq!(asked, [sync, true, true]);
+        w.stop.shutdown();
+        w.join();
+    }
+}
+
+#[test]
+fn a_failing_disk_is_an_error_reply_for_reads_too() {
+    let w = World::new(|_| {});
+    let mut a = w.client();
+    w.store.0.lock().fail_reads = true;
+    send(&mut a, "MSETNX a 1 b 2\r\nGET a\r\nPING");
+    let error = "-MISCONF i/o error: the disk is gone\r\n";
+    expect(&mut a, &format!("{error}{error}+PONG\r\n"));
+    assert!(w.store.0.lock().submissions.is_empty());
+    w.stop.shutdown();
+    w.join();
+}

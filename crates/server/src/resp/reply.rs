@@ -115,13 +115,16 @@ impl Reply {
         self.tail.extend_from_slice(b"+OK\r\n");
     }
 
-    /// An error that begins with its code, such as `ERR syntax error`. Line ends in it become spaces.
+    /// An error that begins with its code, such as `ERR syntax error`. Line ends in it become spaces, those at its end vanish.
     pub fn error(&mut self, text: impl fmt::Display) {
         self.error_bytes(text.to_string().as_bytes());
     }
 
     /// As [`Reply::error`], for texts that quote a client's bytes.
     pub fn error_bytes(&mut self, text: &[u8]) {
+        // As Redis does: line ends at the end vanish, inside they become spaces.
+        let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
+        let text = &text[..end.map_or(0, |n| n + 1)];
         self.tail.push(b'-');
         self.tail.extend(text.iter().map(|b| match b {
             b'\r' | b'\n' => b' ',

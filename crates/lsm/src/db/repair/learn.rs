@@ -3,7 +3,7 @@
 use super::Loss;
 use crate::db::open::{StoreFile, load_catalog};
 use crate::options::Options;
-use crate::version::catalog::{Catalog, CatalogFamily, LiveLog};
+use crate::version::catalog::{Catalog, CatalogFamily, DEFAULT, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
 use crate::version::table_name;
@@ -373,11 +373,20 @@ impl Learned {
         c.wall_ms = c.wall_ms.max(edit.wall_ms.unwrap_or(0));
         for (id, name, comparator) in &edit.add_families {
             self.dropped_families.remove(id);
+            // A name that another has is an edit that no store writes: the family keeps a made-up one.
+            let taken = (*id == 0) != (name == DEFAULT)
+                || self
+                    .catalog
+                    .families
+                    .iter()
+                    .any(|(i, f)| i != id && f.name == *name);
             let f = self.family(*id, options);
-            f.name.clone_from(name);
+            if !taken {
+                f.name.clone_from(name);
+            }
             f.comparator.clone_from(comparator);
         }
-        for id in &edit.drop_families {
+        for id in edit.drop_families.iter().filter(|id| **id != 0) {
             self.dropped_families.insert(*id);
             if let Some(f) = self.catalog.families.remove(id) {
                 self.retired_tables.extend(f.tables.keys());
@@ -391,6 +400,14 @@ impl Learned {
         }
         for t in &edit.add_tables {
             if self.dropped_families.contains(&t.family) {
+                continue;
+            }
+            // One table in two families is an edit that no store writes: the first one keeps it.
+            if self
+                .catalog
+                .family_of(t.number)
+                .is_some_and(|f| f != t.family)
+            {
                 continue;
             }
             self.retired_tables.remove(&t.number);

@@ -11,6 +11,7 @@ use crate::db::open::{StoreFile, bind_families};
 use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::AddTable;
+use crate::version::edit::MAX_FAMILY;
 use crate::wal::{Record, RecordKind, salvage};
 use basalt_fs::{ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -319,6 +320,9 @@ fn check(record: &Record, last_seq: u64) -> Result<std::result::Result<Record, S
     let mut ops = 0;
     for op in Ops::new(&record.payload) {
         match op {
+            Ok(op) if op.family >= MAX_FAMILY => {
+                return Ok(Err(format!("an operation of family {}", op.family)));
+            }
             Ok(_) => ops += 1,
             Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),
             Err(e) => return Err(e),

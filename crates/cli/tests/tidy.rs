@@ -1,0 +1,596 @@
+//! The house rules that no compiler checks, as a test: what a reviewer would otherwise have to remember.
+//!
+//! Each rule is a function from the tree to complaints, and each has a canary in [`rules_bite`]: a text that breaks it. A
+//! complaint says the file, the line and what to do.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it reads the source tree, which is on the host's disk"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A text of the tree, by its path from the root, with `/` between names.
+struct Text {
+    path: String,
+    text: String,
+}
+
+impl Text {
+    fn new(path: &str, text: &str) -> Text {
+        Text {
+            path: path.into(),
+            text: text.into(),
+        }
+    }
+
+    /// The crate's folder name, for files under `crates/`.
+    fn krate(&self) -> &str {
+        let mut parts = self.path.split('/');
+        match parts.next() {
+            Some("crates") => parts.next().unwrap_or(""),
+            _ => "",
+        }
+    }
+
+    /// Code that only tests run.
+    fn is_test(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or("");
+        self.path.contains("/tests/") || matches!(name, "tests.rs" | "golden.rs" | "fuzzing.rs")
+    }
+
+    fn complaint(&self, line: usize, what: &str) -> String {
+        format!("{}:{}: {what}", self.path, line + 1)
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All texts of the tree with this ending, outside of what builds make.
+fn texts(ending: &str) -> Vec<Text> {
+    fn walk(dir: &Path, from: &str, ending: &str, out: &mut Vec<Text>) {
+        for entry in std::fs::read_dir(dir).expect("a readable directory") {
+            let entry = entry.expect("a readable directory");
+            let name = entry.file_name().into_string().expect("names are UTF-8");
+            let path = match from {
+                "" => name.clone(),
+                from => format!("{from}/{name}"),
+            };
+            let kind = entry.file_type().expect("a kind");
+            if kind.is_dir() {
+                let made = ["target", "corpus", "artifacts", "basalt-data"].contains(&&*name);
+                if !name.starts_with('.') && !made {
+                    walk(&entry.path(), &path, ending, out);
+                }
+            } else if kind.is_file() && name.ends_with(ending) {
+                let text = std::fs::read_to_string(entry.path()).expect("UTF-8");
+                out.push(Text { path, text });
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(&root(), "", ending, &mut out);
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(!out.is_empty(), "no {ending} found");
+    out
+}
+
+fn none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// A name that says where a thing was put, not what it is.
+fn drawer_names(t: &Text) -> Vec<String> {
+    let drawers = [
+        "util", "utils", "common", "helper", "helpers", "manager", "misc", "stuff", "shared",
+    ];
+    let mut out = Vec::new();
+    let parts = t.path.split(['/', '.', '_', '-']);
+    if let Some(part) = parts.into_iter().find(|p| drawers.contains(p)) {
+        out.push(t.complaint(0, &format!("name it after what it is, not {part:?}")));
+    }
+    for (i, line) in t.text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().take(3).collect();
+        let name = match words[..] {
+            ["mod" | "struct" | "trait" | "enum", name, ..] => name,
+            [_, "mod" | "struct" | "trait" | "enum", name] => name,
+            _ => continue,
+        };
+        let name = name.trim_end_matches(|c: char| !c.is_alphanumeric());
+        let tail = ["Util", "Utils", "Helper", "Helpers", "Manager"];
+        if drawers.contains(&name) || tail.iter().any(|t| name.ends_with(t)) {
+            out.push(t.complaint(i, &format!("name it after what it is, not {name:?}")));
+        }
+    }
+    out
+}
+
+/// Every module says first what it is. Modules inside others' files are spared, whole files are not.
+fn heads(t: &Text) -> Vec<String> {
+    if t.text.starts_with("//! ") || t.text.trim().is_empty() {
+        return Vec::new();
+    }
+    vec![t.complaint(0, "begin with `//!`: what the module is, owns and promises")]
+}
+
+/// Nothing is left for later, and nothing is encoded in the host's byte order.
+fn leftovers(t: &Text) -> Vec<String> {
+    // Taken apart, so that this file does not complain of itself.
+    let words = [
+        ("to", "do!("),
+        ("unimple", "mented!("),
+        ("d", "bg!("),
+        ("FIX", "ME"),
+        ("XX", "X"),
+        ("TO", "DO"),
+        ("to_ne_", "bytes"),
+        ("from_ne_", "bytes"),
+    ]
+    .map(|(a, b)| format!("{a}{b}"));
+    let mut out = Vec::new();
+    for (i, line) in t.text.lines().enumerate() {
+        if let Some(word) = words.iter().find(|w| line.contains(&***w)) {
+            out.push(t.complaint(i, &format!("{word} does not belong in the tree")));
+        }
+    }
+    out
+}
+
+/// `unsafe` lives in modules that say so at their head, together with the invariant that makes it sound.
+fn unsafe_modules(t: &Text) -> Vec<String> {
+    let allow = "#![allow(unsafe_code)]";
+    let keyword = format!("un{}", "safe");
+    let allowed = t.text.lines().any(|l| l == allow);
+    let uses = t.text.lines().enumerate().find(|(_, l)| {
+        let code = l.split("//").next().unwrap_or("");
+        let opens = |next: &str| code.contains(&format!("{keyword} {next}"));
+        opens("{") || opens("impl") || opens("fn") || opens("extern")
+    });
+    let mut out = Vec::new();
+    if let Some((i, _)) = uses
+        && !allowed
+    {
+        out.push(t.complaint(
+            i,
+            "unsafe code outside of a module with #![allow(unsafe_code)] at its head",
+        ));
+    }
+    if allowed {
+        let head: String = t
+            .text
+            .lines()
+            .take_while(|l| l.starts_with("//") || l.trim().is_empty())
+            .collect();
+        let head = head.to_lowercase();
+        if !head.contains("invariant") && !head.contains(&keyword) {
+            out.push(t.complaint(0, "the head of an unsafe module states its invariant"));
+        }
+    }
+    if t.text.contains("(unsafe_code)") && !allowed && t.path.ends_with(".rs") {
+        let i = t.text.lines().position(|l| l.contains("(unsafe_code)"));
+        if !t.path.ends_with("tidy.rs") {
+            out.push(t.complaint(
+                i.unwrap_or(0),
+                "unsafe code is allowed for a whole module or not at all",
+            ));
+        }
+    }
+    out
+}
+
+/// Bans of `clippy.toml` are lifted by `expect` with a reason, where they must be; for whole files only in tests and where the
+/// ban's replacement is made.
+fn lifted_bans(t: &Text) -> Vec<String> {
+    let ban = format!("clippy::{}", "disallowed_");
+    let lines: Vec<&str> = t.text.lines().collect();
+    let mut out = Vec::new();
+    for (i, line) in lines.iter().enumerate() {
+        if !line.contains(&ban) || line.trim_start().starts_with("//") {
+            continue;
+        }
+        // The attribute begins at most four lines before and ends at most four behind.
+        let begin = (i.saturating_sub(4)..=i).rev().find(|j| {
+            lines[*j].trim_start().starts_with("#[") || lines[*j].trim_start().starts_with("#![")
+        });
+        let Some(begin) = begin else { continue };
+        let attribute = lines[begin..lines.len().min(i + 5)].join(" ");
+        let attribute = attribute.split(")]").next().unwrap_or("");
+        // What several test binaries share, not all of them use.
+        if !attribute.contains("expect(") && !t.path.contains("/tests/") {
+            out.push(t.complaint(i, "lift a ban with `expect`, not `allow`"));
+        }
+        if !attribute.contains("reason") {
+            out.push(t.complaint(i, "say the reason for lifting the ban"));
+        }
+        let whole = attribute.trim_start().starts_with("#![");
+        // `folder` moves the user's own files, which are no store's.
+        let exempt = ["fs", "env"].contains(&t.krate())
+            || t.is_test()
+            || t.path == "crates/cli/src/folder.rs";
+        if whole && !exempt {
+            out.push(t.complaint(i, "a ban is lifted for a whole file outside of fs and env"));
+        }
+    }
+    out
+}
+
+/// Files longer than the limit without their tests, and why.
+const LONG_FILES: &[(&str, &str)] = &[];
+const LONGEST: usize = 900;
+
+/// A file that needs scrolling to understand wants a second room.
+fn long_files(t: &Text) -> Vec<String> {
+    let code = t.text.lines().take_while(|l| *l != "#[cfg(test)]").count();
+    let listed = LONG_FILES.iter().any(|(p, _)| *p == t.path);
+    match (code > LONGEST, listed) {
+        (true, false) if !t.is_test() => vec![t.complaint(
+            0,
+            &format!("{code} lines of code, at most {LONGEST}: give it a second room"),
+        )],
+        (false, true) => vec![t.complaint(0, "short again: strike it from LONG_FILES")],
+        _ => Vec::new(),
+    }
+}
+
+/// Links of a page, with the line they stand in: `](target)` outside of code.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let (mut out, mut fenced) = (Vec::new(), false);
+    for (i, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        // Every second piece between backticks is code.
+        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        for part in prose.split("](").skip(1) {
+            if let Some((target, _)) = part.split_once(')') {
+                let target = target.split_whitespace().next().unwrap_or("");
+                out.push((i, target.to_string()));
+            }
+        }
+    }
+    out
+}
+
+/// The anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+/// Links between pages lead somewhere, and to a heading that is there. `read` gives the text of a path from the root.
+fn broken_links(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut out = Vec::new();
+    for (i, link) in links(&t.text) {
+        if link.contains("://") || link.starts_with("mailto:") || link.is_empty() {
+            continue;
+        }
+        let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+        let mut place: Vec<&str> = t.path.split('/').collect();
+        if !file.is_empty() {
+            place.pop();
+            for part in file.split('/') {
+                match part {
+                    ".." => {
+                        place.pop();
+                    }
+                    "." | "" => {}
+                    part => place.push(part),
+                }
+            }
+        }
+        match read(&place.join("/")) {
+            None => out.push(t.complaint(i, &format!("the link {link:?} leads nowhere"))),
+            Some(text) => {
+                let is_there = text
+                    .lines()
+                    .any(|l| l.starts_with('#') && anchor(l) == heading);
+                if !heading.is_empty() && !is_there {
+                    out.push(t.complaint(i, &format!("no heading for the link {link:?}")));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Every decision has a number of its own and stands in the index.
+fn decisions(pages: &[Text]) -> Vec<String> {
+    let folder = "docs/decisions/";
+    let of = |t: &&Text| t.path.starts_with(folder) && t.path != format!("{folder}README.md");
+    let index = pages
+        .iter()
+        .find(|t| t.path == format!("{folder}README.md"));
+    let index = index.map_or("", |t| &t.text);
+    let (mut out, mut numbers) = (Vec::new(), BTreeSet::new());
+    for t in pages.iter().filter(of) {
+        let name = &t.path[folder.len()..];
+        let number = name.split('-').next().unwrap_or("");
+        if number.len() != 4 || !number.bytes().all(|b| b.is_ascii_digit()) {
+            out.push(t.complaint(0, "a decision is named NNNN-title.md"));
+        }
+        if !numbers.insert(number.to_string()) {
+            out.push(t.complaint(0, "another decision has this number"));
+        }
+        if !index.contains(&format!("({name})")) {
+            out.push(t.complaint(0, "this decision is not in docs/decisions/README.md"));
+        }
+    }
+    out
+}
+
+/// What each crate may lean on: arrows run down only, as docs/architecture.md has them.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("fs", &[]),
+    ("env", &["fs"]),
+    ("lsm", &["fs", "env"]),
+    ("basalt", &["fs", "env", "lsm"]),
+    ("server", &["basalt"]),
+    ("bench", &["basalt"]),
+    ("cli", &["basalt", "server", "bench"]),
+];
+
+/// Dependencies between the house's own crates, tests' included.
+fn arrows(manifest: &Text) -> Vec<String> {
+    let krate = manifest.krate();
+    let Some((_, below)) = ARROWS.iter().find(|(name, _)| *name == krate) else {
+        return vec![manifest.complaint(0, "a new crate: give it its place in ARROWS")];
+    };
+    let (mut out, mut section) = (Vec::new(), "");
+    for (i, line) in manifest.text.lines().enumerate() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        if !section.contains("dependencies") {
+            continue;
+        }
+        let name = line.split(['.', '=', ' ']).next().unwrap_or("");
+        let own = match name.strip_prefix("basalt-") {
+            Some(own) => own,
+            None if name == "basalt" => name,
+            None => continue,
+        };
+        if !below.contains(&own) {
+            out.push(manifest.complaint(i, &format!("{krate} does not stand above {own}")));
+        }
+    }
+    if !manifest.text.contains("[lints]\nworkspace = true") {
+        out.push(manifest.complaint(0, "the workspace's lints hold in every crate"));
+    }
+    out
+}
+
+fn rust() -> Vec<Text> {
+    texts(".rs")
+}
+
+#[test]
+fn sources_keep_the_house_rules() {
+    let rules = [
+        drawer_names,
+        heads,
+        leftovers,
+        unsafe_modules,
+        lifted_bans,
+        long_files,
+    ];
+    let sources = rust();
+    assert!(sources.len() > 100, "only {} sources found", sources.len());
+    none(
+        sources
+            .iter()
+            .flat_map(|t| rules.iter().flat_map(|rule| rule(t)))
+            .collect(),
+    );
+    for (path, reason) in LONG_FILES {
+        assert!(
+            !reason.is_empty() && sources.iter().any(|t| t.path == *path),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn links_of_the_documents_lead_somewhere() {
+    let read = |path: &str| {
+        let path = root().join(path);
+        if path.is_dir() {
+            return Some(String::new());
+        }
+        std::fs::read(path)
+            .ok()
+            .map(|b| String::from_utf8_lossy(&b).into_owned())
+    };
+    let pages = texts(".md");
+    none(
+        pages
+            .iter()
+            .flat_map(|t| broken_links(t, &read))
+            .chain(decisions(&pages))
+            .collect(),
+    );
+}
+
+#[test]
+fn crates_stand_in_their_order() {
+    let manifests = texts("Cargo.toml");
+    let members = manifests.iter().filter(|t| !t.krate().is_empty());
+    none(members.clone().flat_map(arrows).collect());
+    let found: BTreeMap<&str, ()> = members.map(|t| (t.krate(), ())).collect();
+    assert!(ARROWS.iter().all(|(name, _)| found.contains_key(name)));
+    for (name, below) in ARROWS {
+        for b in *below {
+            let lower = ARROWS.iter().position(|(n, _)| n == b);
+            assert!(lower < ARROWS.iter().position(|(n, _)| n == name));
+        }
+    }
+}
+
+/// The lints that rules of the tree lean on are in force.
+#[test]
+fn the_lints_are_denied() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("there");
+    let (cargo, clippy) = (read("Cargo.toml"), read("clippy.toml"));
+    for lint in [
+        "missing_docs",
+        "unsafe_code",
+        "unsafe_op_in_unsafe_fn",
+        "host_endian_bytes",
+        "undocumented_unsafe_blocks",
+        "disallowed_methods",
+        "disallowed_types",
+    ] {
+        assert!(
+            cargo.contains(&format!("{lint} = \"deny\"")),
+            "{lint} is not denied"
+        );
+    }
+    for banned in [
+        "std::time::Instant::now",
+        "std::time::SystemTime::now",
+        "std::thread::spawn",
+        "std::thread::sleep",
+        "std::thread::Builder",
+        "std::fs::write",
+        "std::fs::File::open",
+        "std::fs::File::create",
+        "std::hash::RandomState::new",
+    ] {
+        assert!(
+            clippy.contains(&format!("\"{banned}\"")),
+            "{banned} is not banned"
+        );
+    }
+    let bare = clippy
+        .lines()
+        .find(|l| l.contains("path = ") && !l.contains("reason = \"use "));
+    assert_eq!(bare, None, "a ban names its replacement");
+}
+
+/// A rule that complains of nothing is not a rule.
+#[test]
+fn rules_bite() {
+    let bites = |rule: fn(&Text) -> Vec<String>, path: &str, text: &str| {
+        assert_eq!(rule(&Text::new(path, text)).len(), 1, "{path}: {text}");
+    };
+    let spares = |rule: fn(&Text) -> Vec<String>, path: &str, text: &str| {
+        assert_eq!(
+            rule(&Text::new(path, text)),
+            Vec::<String>::new(),
+            "{path}: {text}"
+        );
+    };
+    bites(drawer_names, "crates/lsm/src/utils.rs", "//! U.");
+    bites(drawer_names, "crates/lsm/src/a.rs", "pub mod common;");
+    let drawer = format!("pub struct File{} {{", "Manager");
+    bites(drawer_names, "crates/lsm/src/a.rs", &drawer);
+    spares(drawer_names, "crates/lsm/src/a.rs", "struct Commons;");
+    bites(heads, "crates/lsm/src/a.rs", "use std::fmt;");
+    spares(heads, "crates/lsm/src/a.rs", "//! What it is.");
+    for (a, b) in [
+        ("to", "do!()"),
+        ("// FIX", "ME"),
+        ("n.to_ne_", "bytes()"),
+        ("d", "bg!(x)"),
+    ] {
+        bites(leftovers, "crates/lsm/src/a.rs", &format!("{a}{b}"));
+    }
+    let block = format!("let x = un{} {{ *p }};", "safe");
+    bites(unsafe_modules, "crates/lsm/src/a.rs", &block);
+    let allow = "#![allow(unsafe_code)]\n";
+    bites(
+        unsafe_modules,
+        "crates/lsm/src/a.rs",
+        &format!("//! A.\n\n{allow}{block}"),
+    );
+    spares(
+        unsafe_modules,
+        "crates/lsm/src/a.rs",
+        &format!("//! Invariant: p lives.\n\n{allow}{block}"),
+    );
+    let lint = format!("clippy::{}", "disallowed_methods");
+    bites(
+        lifted_bans,
+        "crates/lsm/src/a.rs",
+        &format!("#[allow({lint}, reason = \"r\")]"),
+    );
+    bites(
+        lifted_bans,
+        "crates/lsm/src/a.rs",
+        &format!("#[expect({lint})]"),
+    );
+    bites(
+        lifted_bans,
+        "crates/lsm/src/a.rs",
+        &format!("#![expect({lint}, reason = \"r\")]"),
+    );
+    spares(
+        lifted_bans,
+        "crates/lsm/tests/a.rs",
+        &format!("#![expect(\n    {lint},\n    reason = \"r\"\n)]"),
+    );
+    bites(
+        long_files,
+        "crates/lsm/src/a.rs",
+        &"let x = 1;\n".repeat(901),
+    );
+    spares(
+        long_files,
+        "crates/lsm/src/a.rs",
+        &format!("{}#[cfg(test)]\n{}", "x\n".repeat(800), "x\n".repeat(800)),
+    );
+    let read = |path: &str| (path == "docs/b.md").then(|| "# A `b`, and C".to_string());
+    for (text, n) in [
+        ("[b](b.md)", 0),
+        ("[b](b.md#a-b-and-c)", 0),
+        ("[b](../docs/b.md)", 0),
+        ("`[b](c.md)`", 0),
+        ("[b](https://c.md)", 0),
+        ("[b](c.md)", 1),
+        ("[b](b.md#d)", 1),
+        ("[b](../b.md)", 1),
+    ] {
+        let found = broken_links(&Text::new("docs/a.md", text), &read);
+        assert_eq!(found.len(), n, "{text}: {found:?}");
+    }
+    let pages = [
+        Text::new("docs/decisions/README.md", "[1](0001-a.md)"),
+        Text::new("docs/decisions/0001-a.md", ""),
+        Text::new("docs/decisions/0001-b.md", ""),
+    ];
+    assert_eq!(decisions(&pages[..2]).len(), 0);
+    assert_eq!(
+        decisions(&pages).len(),
+        2,
+        "the number is taken, and not indexed"
+    );
+    let lints = "[lints]\nworkspace = true";
+    bites(
+        arrows,
+        "crates/fs/Cargo.toml",
+        &format!("{lints}\n[dependencies]\nbasalt-env.workspace = true"),
+    );
+    bites(
+        arrows,
+        "crates/server/Cargo.toml",
+        &format!("{lints}\n[dev-dependencies]\nbasalt-lsm = \"1\""),
+    );
+    bites(
+        arrows,
+        "crates/fs/Cargo.toml",
+        "[dependencies]\nbytes = \"1\"",
+    );
+    spares(
+        arrows,
+        "crates/env/Cargo.toml",
+        &format!("{lints}\n[dependencies]\nbasalt-fs = \"1\""),
+    );
+}

@@ -1,0 +1,357 @@
+//! Damage: golden stores, closed and with live logs, of which every byte is flipped, every sector zeroed, exchanged and
+//! replaced by what it held before, every file cut at every sector and exchanged with every other of its kind. The store
+//! gives right answers or a typed error that names the file, never wrong bytes, and `verify_store` finds what opening finds.
+//!
+//! Then disks that lie: there the promise shrinks to no wrong bytes, a consistent earlier state, or an error.
+
+use crate::chance::{Chance, Repeat, numbers_of, on_two_threads, scale};
+use crate::history::{End, Op, Shape, history, options};
+use crate::model::Model;
+use crate::model::digest;
+use crate::runner::{DIR, Runner, environment, read_all, sim_disk};
+use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
+use basalt_fs::{FileSystem, SimFs, When};
+use basalt_lsm::{Db, Error, ErrorKind};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+const SECTOR: usize = 512;
+
+/// A store at rest, and what it must show.
+struct Golden {
+    disk: Arc<SimFs>,
+    files: Vec<(PathBuf, Vec<u8>)>,
+    /// Contents that names had earlier, when they were other than now.
+    earlier: Vec<(PathBuf, Vec<u8>)>,
+    model: Model,
+    wall_ms: u64,
+    closed: bool,
+}
+
+fn files_of(disk: &SimFs) -> Vec<(PathBuf, Vec<u8>)> {
+    let names = disk.list(Path::new(DIR)).expect("it is there");
+    names
+        .into_iter()
+        .map(|e| Path::new(DIR).join(e.name))
+        .map(|p| (p.clone(), disk.read_all(&p).expect("it is there")))
+        .collect()
+}
+
+fn golden(seed: u64) -> Golden {
+    let closed = seed.is_multiple_of(2);
+    let disk = sim_disk(seed, 512, 1 << 40);
+    let mut r = Runner::new(disk.clone(), seed, seed, false);
+    let mut earlier: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
+    if !closed {
+        (1..4).for_each(|f| r.run(&Op::CreateFamily(f)));
+    }
+    for (i, op) in history(
+        20_000 + seed,
+        Shape {
+            ops: 45,
+            keys: 24,
+            coarse_time: true,
+            no_tickets: false,
+        },
+    )
+    .iter()
+    .enumerate()
+    {
+        // A tail that looks torn may be cut, and a family made after it stays: that is no prefix, and no damage that
+        // anybody can see. So the stores with open tails get their families first.
+        if !closed && matches!(op, Op::CreateFamily(_) | Op::DropFamily(_)) {
+            continue;
+        }
+        r.run(op);
+        if i % 8 == 0 {
+            earlier.extend(files_of(&disk));
+        }
+    }
+    let wall_ms = r.env.clock().wall_ms();
+    let disk = if closed {
+        r.end(End::Close);
+        disk
+    } else {
+        r.wait_for_tickets();
+        let left = disk.crash(CrashPolicy::EverythingUnsynced, seed);
+        r.vanish();
+        left
+    };
+    let files = files_of(&disk);
+    let earlier = earlier
+        .into_iter()
+        .filter(|(p, bytes)| files.iter().all(|(q, now)| p != q || bytes != now))
+        .collect();
+    Golden {
+        disk,
+        files,
+        earlier,
+        model: r.model.clone(),
+        wall_ms,
+        closed,
+    }
+}
+
+/// What kinds of error damage may give.
+fn is_damage(e: &Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::Corruption | ErrorKind::Unsupported | ErrorKind::NotFound
+    )
+}
+
+impl Golden {
+    /// Opens, scans and verifies a damaged image. True when the damage was found, false when it changes nothing.
+    fn check(&self, what: &str, damage: impl FnOnce(&SimFs), may_be_earlier: bool) -> bool {
+        let _repeat = Repeat(format!("# {what}:"));
+        let disk = self.disk.kill();
+        damage(&disk);
+        let fs: Arc<dyn FileSystem> = disk.clone();
+        let (env, _) = environment(&fs, 99, self.wall_ms);
+        // First verification: it changes nothing.
+        let before = disk.digest();
+        let report = Db::verify_store(&env, DIR, &options(0), &mut |_, _| ());
+        assert_eq!(
+            disk.digest(),
+            before,
+            "{what}: verification changed the store"
+        );
+        let sound = match &report {
+            Ok(r) => r.damage.is_empty(),
+            Err(e) => {
+                assert!(is_damage(e), "{what}: {e}");
+                false
+            }
+        };
+        let shown = Db::open(&env, DIR, options(0)).and_then(|db| {
+            let all = read_all(&db);
+            let now = env.clock().wall_ms();
+            db.abandon();
+            Ok((digest(&all?), now))
+        });
+        match shown {
+            Ok((shown, now)) => {
+                let n = self.model.len();
+                let right = self.model.mark(n).digest(now) == shown
+                    || (may_be_earlier && (0..n).any(|i| self.model.mark(i).digest(now) == shown));
+                assert!(right, "{what}: a wrong answer (verification: {report:?})");
+                !sound
+            }
+            Err(e) => {
+                assert!(is_damage(&e), "{what}: {e}");
+                assert!(e.path().is_some(), "{what}: the error names no file: {e}");
+                assert!(
+                    !sound,
+                    "{what}: verification found nothing, opening says {e}"
+                );
+                true
+            }
+        }
+    }
+
+    fn sweep(&self, seed: u64) -> (u64, u64) {
+        let mut c = Chance::of(&[seed, 31]);
+        let (mut images, mut found) = (0, 0);
+        let mut count = |hit: bool| {
+            images += 1;
+            found += u64::from(hit);
+        };
+        for (path, bytes) in &self.files {
+            let name = path.display();
+            let is = |end: &str| path.to_string_lossy().contains(end);
+            // A tail that no synced position vouches for looks torn when it is damaged.
+            let open_end = !self.closed && (is(".log") || is("MANIFEST"));
+            if is("LOCK") {
+                continue;
+            }
+            for at in 0..bytes.len() as u64 {
+                let bits = if is("CURRENT") || at < 64 {
+                    0..8
+                } else {
+                    let b = c.below(8) as u8;
+                    b..b + 1
+                };
+                for bit in bits {
+                    let what = format!("golden {seed}: bit {bit} of byte {at} of {name}");
+                    count(self.check(
+                        &what,
+                        |d| d.flip_bit(path, at, bit).expect("inside"),
+                        open_end,
+                    ));
+                }
+            }
+            for at in (0..bytes.len()).step_by(SECTOR) {
+                let end = (at + SECTOR).min(bytes.len());
+                let what = format!("golden {seed}: {name} cut to {at}");
+                count(self.check(
+                    &what,
+                    |d| d.truncate(path, at as u64).expect("a cut"),
+                    open_end,
+                ));
+                let what = format!("golden {seed}: zeros at {at} of {name}");
+                let zeros = vec![0; end - at];
+                count(self.check(
+                    &what,
+                    |d| d.overwrite(path, at as u64, &zeros).expect("inside"),
+                    open_end,
+                ));
+                let (_, other) = c.pick(&self.files);
+                let from = c.below(other.len().max(1) as u64) as usize / SECTOR * SECTOR;
+                let foreign: Vec<u8> = other.iter().skip(from).take(end - at).copied().collect();
+                let what = format!("golden {seed}: a foreign sector at {at} of {name}");
+                count(self.check(
+                    &what,
+                    |d| d.overwrite(path, at as u64, &foreign).expect("inside"),
+                    open_end,
+                ));
+                // A lost write: the sector holds what the name held at an earlier time.
+                for (_, old) in self
+                    .earlier
+                    .iter()
+                    .filter(|(p, old)| p == path && old.len() > at)
+                {
+                    let stale = &old[at..old.len().min(end)];
+                    let what = format!("golden {seed}: a stale sector at {at} of {name}");
+                    count(self.check(
+                        &what,
+                        |d| d.overwrite(path, at as u64, stale).expect("inside"),
+                        open_end,
+                    ));
+                }
+            }
+            let kind = path.extension();
+            for (other, _) in self
+                .files
+                .iter()
+                .filter(|(p, _)| p > path && p.extension() == kind)
+            {
+                let what = format!("golden {seed}: {name} and {} exchanged", other.display());
+                count(self.check(
+                    &what,
+                    |d| d.swap_files(path, other).expect("both are there"),
+                    open_end,
+                ));
+            }
+            let what = format!("golden {seed}: {name} missing");
+            count(self.check(&what, |d| d.remove(path).expect("it is there"), open_end));
+        }
+        // Whole files as they were: CURRENT and manifests put back lead to an earlier state, if all of it is there.
+        for (path, old) in &self.earlier {
+            let what = format!("golden {seed}: an old {} put back", path.display());
+            count(self.check(&what, |d| d.write_file(path, old).expect("a place"), true));
+        }
+        let what = format!("golden {seed}: everything old put back");
+        let all_back = |d: &SimFs| {
+            for (path, old) in &self.earlier {
+                d.write_file(path, old).expect("a place");
+            }
+        };
+        count(self.check(&what, all_back, true));
+        (images, found)
+    }
+}
+
+#[test]
+fn damage_is_found_or_harmless() {
+    let n = 2 * scale();
+    let counts = on_two_threads(n, |seed| golden(seed).sweep(seed));
+    let images: u64 = counts.iter().map(|c| c.0).sum();
+    let found: u64 = counts.iter().map(|c| c.1).sum();
+    println!("damaged_images={images} found={found}");
+    assert!(images > 30_000 * scale(), "only {images} images");
+    assert!(found > images / 5, "the sweep must hit what matters");
+}
+
+#[test]
+fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
+    const KINDS: [LieKind; 4] = [
+        LieKind::DroppedSync,
+        LieKind::MisdirectedSector,
+        LieKind::StaleSector,
+        LieKind::BitFlip,
+    ];
+    let n = 600 * scale();
+    let lie = |i: u64| {
+        let _repeat = Repeat(format!("BASALT_LIE={i}"));
+        let kind = KINDS[(i % 4) as usize];
+        let seed = i / 4;
+        let mut c = Chance::of(&[i, 41]);
+        let disk = sim_disk(seed, 512, 1 << 40);
+        // Families first: one made after a write that the disk lost stays, which is no prefix and no damage to be seen.
+        let mut r = Runner::new(disk.clone(), seed, seed, true);
+        (1..4).for_each(|f| r.run(&Op::CreateFamily(f)));
+        let begun = r.progress.durable.load(SeqCst);
+        assert_eq!(begun, 3);
+        disk.lie(Lie {
+            kind,
+            path: c
+                .pick(&["", ".log", ".tbl", "MANIFEST", "store"])
+                .to_string(),
+            when: When::Nth(c.within(1, 40)),
+        });
+        r.allow_damage();
+        let shape = Shape {
+            ops: 60,
+            keys: 24,
+            coarse_time: true,
+            no_tickets: false,
+        };
+        for op in history(30_000 + seed, shape) {
+            if !matches!(
+                op,
+                Op::Reopen { .. } | Op::CreateFamily(_) | Op::DropFamily(_)
+            ) {
+                r.run(&op);
+            }
+        }
+        if r.db.is_some() {
+            r.wait_for_tickets();
+        }
+        let told = disk.lies_told();
+        let wall = r.env.clock().wall_ms();
+        if c.percent(30) {
+            r.end(End::Close);
+        }
+        let left = disk.crash(c.pick(CrashPolicy::ALL), i);
+        r.vanish();
+        let fs: Arc<dyn FileSystem> = left;
+        let (env, _) = environment(&fs, i, wall);
+        let shown = Db::open(&env, DIR, options(0)).and_then(|db| {
+            let all = read_all(&db);
+            let now = env.clock().wall_ms();
+            db.abandon();
+            Ok((digest(&all?), now))
+        });
+        match shown {
+            Err(e) => {
+                assert!(is_damage(&e), "{kind:?}: {e}");
+                (told, 1, 0)
+            }
+            Ok((shown, now)) => {
+                let mut with = r.model.clone();
+                r.maybe.iter().for_each(|m| {
+                    if crate::runner::fits(&with, m) {
+                        with.commit(m.clone())
+                    }
+                });
+                let found = (0..=with.len())
+                    .rev()
+                    .find(|&n| with.mark(n).digest(now) == shown);
+                let found = found.unwrap_or_else(|| panic!("{kind:?}: a state that never was"));
+                let lost = (found as u64) < r.progress.durable.load(SeqCst);
+                (told, 0, u64::from(lost))
+            }
+        }
+    };
+    if let Some(numbers) = numbers_of("BASALT_LIE") {
+        lie(numbers[0]);
+        return;
+    }
+    let outcomes = on_two_threads(n, lie);
+    let sum = |f: fn(&(u64, u64, u64)) -> u64| outcomes.iter().map(f).sum::<u64>();
+    let (told, errors, earlier) = (sum(|o| o.0), sum(|o| o.1), sum(|o| o.2));
+    println!("lies={told} runs={n} errors={errors} earlier_states={earlier}");
+    assert!(told > n / 4 && errors > 0);
+}

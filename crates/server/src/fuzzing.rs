@@ -1,0 +1,223 @@
+//! The decoders of this crate as targets of mutators; compiled for tests and under `--cfg fuzzing` only. The list with the
+//! promise that each checks is in `docs/testing/fuzzing.md`.
+
+use crate::layout::{self, CollectionHeader};
+use crate::resp::request::{Limits, RequestParser};
+use crate::{glob, number};
+use basalt::env::Random;
+use basalt::env::mutate::{Target, Verdict};
+use bytes::BytesMut;
+
+/// Every target of this crate.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "resp_requests",
+        run: resp_requests,
+        seeds: || {
+            let seeds: [&[u8]; 7] = [
+                b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\nhello\r\n*1\r\n$4\r\nPING\r\n",
+                b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n",
+                b"set a \"b \\x00 c\" 'd\\''\r\nget a\n  \r\nping\r\n",
+                b"*0\r\n*-1\r\n\r\n*1\r\n$0\r\n\r\n",
+                b"*1048576\r\n$1048576\r\nabc",
+                b"*2\r\n$4\r\nECHO\r\n$6\r\n\r\n$1\r\n\r\n",
+                b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\n\x00\xff\n\r\n$2\r\nNX\r\n",
+            ];
+            seeds.iter().map(|s| s.to_vec()).collect()
+        },
+        words: &[b"\r\n", b"*", b"$", b"-1", b"1048577", b"\"", b"'", b"\\x"],
+    },
+    Target {
+        name: "redis_layout",
+        run: redis_layout,
+        seeds: || {
+            let header = CollectionHeader {
+                data_type: layout::DataType::Zset,
+                encoding: 0,
+                incarnation: 7,
+                expire_at_ms: 1_700_000_000_000,
+                len: 3,
+            };
+            vec![
+                layout::encode_key(3, 9, b"user:1").to_vec(),
+                header.encode().to_vec(),
+                layout::encode_layout().to_vec(),
+                layout::layout_key(),
+                layout::generation_key(1),
+                vec![0, 0, 0, 0],
+            ]
+        },
+        words: &[&[0xff, 0xff]],
+    },
+    Target {
+        name: "redis_words",
+        run: redis_words,
+        seeds: || {
+            let seeds: [&[u8]; 5] = [
+                b"-9223372036854775808",
+                b"3.25e2",
+                b"user:*[a-c]?\0user:1b2",
+                b"*a*b*c*\0aaaabbbbcccc",
+                b"[^x]\\*\\\0y*\\",
+            ];
+            seeds.iter().map(|s| s.to_vec()).collect()
+        },
+        words: &[b"\0", b"*", b"[", b"]", b"-", b"^", b"\\", b"e308", b"inf"],
+    },
+];
+
+/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+pub fn run(name: &str, input: &[u8]) {
+    let target = TARGETS.iter().find(|t| t.name == name);
+    (target.expect("a target of this name").run)(input);
+}
+
+type Parsed = (Vec<Vec<Vec<u8>>>, Option<String>);
+
+/// What a parser makes of an input that arrives in pieces.
+fn parse(input: &[u8], mut piece: impl FnMut() -> usize) -> Parsed {
+    let mut parser = RequestParser::new(Limits {
+        bulk_bytes: 1 << 20,
+        request_bytes: 2 << 20,
+    });
+    let (mut buf, mut out, mut at) = (BytesMut::new(), Vec::new(), 0);
+    loop {
+        loop {
+            match parser.next(&mut buf) {
+                Ok(Some(r)) => {
+                    assert!(r.len() > 0 && r.bytes() <= input.len());
+                    out.push(r.args().map(<[u8]>::to_vec).collect());
+                }
+                Ok(None) => break,
+                Err(e) => return (out, Some(e.to_string())),
+            }
+        }
+        assert!(
+            buf.capacity() <= 2 * input.len() + 64,
+            "memory that never arrived"
+        );
+        if at == input.len() {
+            return (out, None);
+        }
+        let n = piece().clamp(1, input.len() - at);
+        buf.extend_from_slice(&input[at..at + n]);
+        at += n;
+    }
+}
+
+/// Any bytes from a client: however they are split, the same requests and the same error, in one line of text, and no more
+/// memory than a constant times what arrived.
+fn resp_requests(input: &[u8]) -> Verdict {
+    let whole = parse(input, || usize::MAX);
+    let seed = input
+        .iter()
+        .fold(1u64, |h, b| h.wrapping_mul(31) ^ u64::from(*b));
+    let random = Random::from_seed(seed);
+    let largest = 1 + random.below(input.len() as u64 + 1);
+    for split in [
+        parse(input, || 1),
+        parse(input, || 1 + random.below(largest) as usize),
+    ] {
+        assert_eq!(split, whole, "splitting changed the meaning");
+    }
+    let arrived: usize = whole.0.iter().flatten().map(Vec::len).sum();
+    assert!(arrived <= input.len());
+    if let Some(e) = &whole.1 {
+        assert!(!e.contains(['\r', '\n']), "an error of two lines: {e:?}");
+    }
+    Verdict::of(whole.1.is_none())
+}
+
+/// Any bytes as keys and values of the store: what is read is written back byte for byte.
+fn redis_layout(bytes: &[u8]) -> Verdict {
+    let mut accepted = false;
+    if let Some((database, generation, key)) = layout::decode_key(bytes) {
+        assert_eq!(layout::encode_key(database, generation, key), bytes);
+        assert_ne!(database, layout::CATALOG);
+        accepted = true;
+    }
+    if let Ok((header, rest)) = CollectionHeader::decode(bytes) {
+        assert_eq!([&header.encode()[..], rest].concat(), bytes);
+        accepted = true;
+    }
+    if let Ok(kind) = layout::value_type(bytes) {
+        assert_eq!(kind as u8, bytes[0]);
+    }
+    if layout::check_layout(bytes).is_ok() {
+        assert_eq!(bytes, layout::encode_layout());
+    }
+    if let Ok(generation) = layout::decode_generation(bytes) {
+        assert_eq!(generation.to_le_bytes(), bytes);
+    }
+    if let Some(b) = bytes.first_chunk::<8>() {
+        let score = f64::from_le_bytes(*b);
+        if !score.is_nan() {
+            let encoded = layout::encode_score(score);
+            assert_eq!(layout::decode_score(encoded), score);
+        }
+        let _ = layout::decode_score(*b);
+    }
+    if bytes.iter().any(|b| *b != 0xff) {
+        let end = layout::prefix_end(bytes);
+        assert!(end[..] > *bytes && !end.starts_with(bytes));
+    }
+    Verdict::of(accepted)
+}
+
+/// Any bytes as a number or as a pattern and a text: numbers stand for their text one to one, and what matches begins with
+/// the pattern's literal prefix.
+fn redis_words(input: &[u8]) -> Verdict {
+    let mut accepted = false;
+    if let Some(n) = number::parse_i64(input) {
+        let mut text = Vec::new();
+        number::push_i64(&mut text, n);
+        assert_eq!(text, input);
+        accepted = true;
+    }
+    if let Some(n) = number::parse_f64(input) {
+        assert!(!n.is_nan());
+        if n.is_finite() && n.abs() >= 1e-16 {
+            let again = number::parse_f64(number::format_f64(n).as_bytes());
+            // 17 digits behind the point are all that is printed.
+            assert!((again.unwrap_or(f64::NAN) - n).abs() <= 1e-17 + n.abs() * 1e-15);
+        }
+        accepted = true;
+    }
+    let mut parts = input.splitn(2, |b| *b == 0);
+    let (pattern, text) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
+    let prefix = glob::literal_prefix(pattern);
+    if glob::matches(pattern, text, false) {
+        assert!(text.starts_with(&prefix), "a match without its prefix");
+        // Without classes, which can be negated, ignoring case only adds matches.
+        assert!(pattern.contains(&b'[') || glob::matches(pattern, text, true));
+        accepted = true;
+    }
+    Verdict::of(accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt::env::mutate::{campaign, scale};
+
+    #[test]
+    fn mutants_of_every_format_are_read_or_refused() {
+        let mut executions = 0;
+        for target in TARGETS {
+            let tally = campaign(target, 100_000 * scale());
+            executions += tally.executions();
+            if tally.executions() > 0 {
+                assert!(
+                    tally.accepted > 1000 && tally.refused > 1000,
+                    "{}: too tame or too wild: {tally:?}",
+                    target.name
+                );
+            }
+        }
+        println!("mutants executions={executions}");
+        assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= 300_000 * scale());
+    }
+}

@@ -1,0 +1,222 @@
+//! Clients that mean harm or are broken: the server answers with Redis's errors, bounds what they cost, and serves others.
+
+use crate::client::{Client, TestServer, encode};
+use basalt::env::Random;
+
+fn memory(c: &mut Client) -> u64 {
+    let info = c.words("INFO memory");
+    let line = info
+        .lines()
+        .find(|l| l.starts_with("mem_clients_peak:"))
+        .unwrap();
+    line.split(':').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn protocol_errors_are_answered_and_close() {
+    let server = TestServer::start("protocol", |_| {});
+    for (input, reply) in [
+        (
+            &b"*a\r\n"[..],
+            "-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+        (
+            b"*2000000\r\n",
+            "-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+        (
+            b"*1\r\n:1\r\n",
+            "-ERR Protocol error: expected '$', got ':'\r\n",
+        ),
+        (
+            b"*1\r\n$-5\r\n",
+            "-ERR Protocol error: invalid bulk length\r\n",
+        ),
+        (
+            b"*2\r\n$3\r\nGET\r\n$536870913\r\n",
+            "-ERR Protocol error: invalid bulk length\r\n",
+        ),
+        (
+            b"get \"a\r\n",
+            "-ERR Protocol error: unbalanced quotes in request\r\n",
+        ),
+        (
+            b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$x\r\nPING\r\n",
+            "+PONG\r\n+PONG\r\n-ERR Protocol error: invalid bulk length\r\n",
+        ),
+    ] {
+        let mut c = server.client();
+        c.send(input);
+        for line in reply.split_inclusive("\r\n") {
+            assert_eq!(String::from_utf8(c.reply().unwrap()).unwrap(), line);
+        }
+        assert!(c.is_closed());
+    }
+    let mut c = server.client();
+    c.send(&vec![b'x'; 70_000]);
+    assert_eq!(
+        c.reply().unwrap(),
+        b"-ERR Protocol error: too big inline request\r\n"
+    );
+    for http in ["POST / HTTP/1.1\r\n", "GET /\r\nHost: localhost\r\n"] {
+        let mut c = server.client();
+        c.send(format!("{http}\r\nSET hacked 1\r\n").as_bytes());
+        while c.reply().is_some() {}
+    }
+    assert_eq!(server.client().words("EXISTS hacked"), ":0\r\n");
+}
+
+#[test]
+fn announced_lengths_cost_nothing() {
+    let server = TestServer::start("announced", |_| {});
+    let mut clients: Vec<Client> = (0..100).map(|_| server.client()).collect();
+    for c in &mut clients {
+        c.send(b"*1000000\r\n$536870912\r\nabc");
+    }
+    assert!(memory(&mut server.client()) < 1 << 20);
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_being_read() {
+    let server = TestServer::start("slow-reader", |_| {});
+    let mut c = server.client();
+    let value = vec![b'v'; 1 << 20];
+    c.send(&encode(&[b"SET", b"k", &value]));
+    assert_eq!(c.reply().unwrap(), b"+OK\r\n");
+    // 300 MB of replies asked for, none read yet.
+    c.send(&b"GET k\r\n".repeat(300));
+    let mut other = server.client();
+    for _ in 0..50 {
+        assert_eq!(other.words("PING"), "+PONG\r\n");
+    }
+    let peak = memory(&mut other);
+    assert!(
+        peak < 16 << 20,
+        "{peak} bytes for a client that does not read"
+    );
+    for _ in 0..300 {
+        assert_eq!(c.reply().unwrap().len(), value.len() + 12);
+    }
+    assert_eq!(c.words("PING"), "+PONG\r\n");
+}
+
+#[test]
+fn too_many_clients_are_told_so() {
+    let server = TestServer::start("flood", |o| o.max_clients = 20);
+    let mut clients: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    for c in &mut clients {
+        assert_eq!(c.words("PING"), "+PONG\r\n");
+    }
+    for _ in 0..100 {
+        let mut c = server.client();
+        assert_eq!(
+            c.reply().unwrap(),
+            b"-ERR max number of clients reached\r\n"
+        );
+        assert!(c.is_closed());
+    }
+    // One leaves, one may come.
+    assert_eq!(clients.pop().unwrap().words("QUIT"), "+OK\r\n");
+    let mut tries = 0;
+    loop {
+        let mut c = server.client();
+        c.send(b"PING\r\n");
+        if c.reply().is_some_and(|r| r == b"+PONG\r\n") {
+            break;
+        }
+        tries += 1;
+        assert!(tries < 10_000);
+    }
+}
+
+#[test]
+fn the_client_that_holds_most_goes_when_all_hold_too_much() {
+    let server = TestServer::start("evict", |o| o.client_memory_bytes = 4 << 20);
+    let mut small = server.client();
+    assert_eq!(small.words("PING"), "+PONG\r\n");
+    let mut large = server.client();
+    let _ = std::io::Write::write_all(
+        &mut large.stream,
+        &encode(&[b"SET", b"k", &vec![b'v'; 30 << 20]]),
+    );
+    assert!(large.is_closed());
+    assert_eq!(small.words("EXISTS k"), ":0\r\n");
+    assert!(small.words("INFO stats").contains("evicted_clients:1\r\n"));
+}
+
+#[test]
+fn connections_come_and_go() {
+    let server = TestServer::start("churn", |_| {});
+    for i in 0..500 {
+        let mut c = server.client();
+        match i % 4 {
+            0 => assert_eq!(c.words("PING"), "+PONG\r\n"),
+            1 => c.send(b"*3\r\n$3\r\nSET\r\n$1\r\n"),
+            2 => c.send(b"INCR n\r\nDBSIZE\r\nKEYS *\r\n"),
+            _ => {}
+        }
+    }
+    let mut c = server.client();
+    let mut other = server.client();
+    let id = other.words("CLIENT ID");
+    assert_eq!(c.call(&["CLIENT", "KILL", "ID", id[1..].trim()]), ":1\r\n");
+    assert!(other.is_closed());
+    // A half-closed connection still gets its replies.
+    let mut half = server.client();
+    half.send(b"SET a 1\r\nGET a\r\n");
+    half.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(half.reply().unwrap(), b"+OK\r\n");
+    assert_eq!(half.reply().unwrap(), b"$1\r\n1\r\n");
+    assert!(half.is_closed());
+}
+
+/// Damaged request streams in random pieces: the server lives, and everyone else's data is untouched.
+#[test]
+fn damaged_streams_harm_nobody() {
+    let server = TestServer::start("mutator", |_| {});
+    let mut witness = server.client();
+    assert_eq!(witness.words("SET witness intact"), "+OK\r\n");
+    let seed = std::env::var("BASALT_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0xbad);
+    println!("BASALT_SEED={seed}");
+    let random = Random::from_seed(seed);
+    let corpus: [&[&[u8]]; 8] = [
+        &[b"SET", b"a", b"1", b"EX", b"100"],
+        &[b"MSET", b"a", b"1", b"b", b"2"],
+        &[b"HELLO", b"3"],
+        &[b"SCAN", b"0", b"MATCH", b"*[a-z", b"COUNT", b"100"],
+        &[b"SETRANGE", b"c", b"100", b"x"],
+        &[b"INCRBYFLOAT", b"f", b"0.1"],
+        &[b"CLIENT", b"KILL", b"SKIPME", b"yes", b"ID", b"99999"],
+        &[b"KEYS", b"w*"],
+    ];
+    for _ in 0..400 * crate::scale() {
+        let mut input = Vec::new();
+        for _ in 0..1 + random.below(6) {
+            let request = encode(corpus[random.below(corpus.len() as u64) as usize]);
+            input.extend_from_slice(&request);
+        }
+        for _ in 0..random.below(6) {
+            let at = random.below(input.len() as u64) as usize;
+            match random.below(4) {
+                0 => input[at] = random.next_u64() as u8,
+                1 => input.truncate(at + 1),
+                2 => input.insert(at, b"\r\n$*-0123456789"[random.below(15) as usize]),
+                _ => input[at] ^= 1 << random.below(8),
+            }
+        }
+        let mut c = server.client();
+        let mut rest = &input[..];
+        while !rest.is_empty() {
+            let n = (1 + random.below(40) as usize).min(rest.len());
+            // The server may have hung up on us already.
+            if std::io::Write::write_all(&mut c.stream, &rest[..n]).is_err() {
+                break;
+            }
+            rest = &rest[n..];
+        }
+    }
+    assert_eq!(witness.words("GET witness"), "$6\r\nintact\r\n");
+}
