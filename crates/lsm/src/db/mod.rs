@@ -18,6 +18,8 @@ mod stats;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_race;
+#[cfg(test)]
 mod tests_review;
 
 pub use check::VerifyReport;
@@ -414,6 +416,8 @@ impl Engine {
             }
             self.env.jobs().notify();
             if self.check_jobs().is_ok() {
+                // There is no later attempt to wait for.
+                writer.last_resume = None;
                 let _ = self.resume_if_halted(&mut writer);
             }
         }

@@ -201,32 +201,47 @@ fn the_last_handle_may_go_inside_a_callback() {
     let env = Env::builder(sim).seed(1).threads(1).build();
     let db = Db::open(&env, "db", Options::default()).unwrap();
     let f = db.default_family();
-    let (tx, rx) = mpsc::channel();
-    let mut handle = Some(db.clone());
-    // More than one group, so that the lane is asked for again before the callbacks run.
-    for i in 0..5000u32 {
+    let batch = |i: u32| {
         let mut b = WriteBatch::new();
         b.put(&f, &i.to_be_bytes(), b"v").unwrap();
-        let tx = tx.clone();
-        let last = handle.take();
-        db.submit(b, &WriteOptions::UNSYNCED).on_complete(move |r| {
-            if let Some(last) = last {
-                // Until the test's own handle is gone.
-                while Arc::strong_count(&last.0) > 1 {
-                    std::thread::yield_now();
+        b
+    };
+    // Holds the lane inside a callback. One that finds its batch done runs here, and is of no use.
+    let here = std::thread::current().id();
+    let (let_go, held) = loop {
+        let (held_tx, held) = mpsc::channel();
+        let (let_go, go) = mpsc::channel::<()>();
+        db.submit(batch(0), &WriteOptions::UNSYNCED)
+            .on_complete(move |_| {
+                let on_lane = std::thread::current().id() != here;
+                held_tx.send(on_lane).unwrap();
+                if on_lane {
+                    go.recv().unwrap();
                 }
+            });
+        if held.recv().unwrap() {
+            break (let_go, held);
+        }
+    };
+    // More than one group, so that the lane is asked for again before the callbacks run.
+    let (tx, rx) = mpsc::channel();
+    let mut handle = Some(db.clone());
+    for i in 0..5000u32 {
+        let (tx, last) = (tx.clone(), handle.take());
+        db.submit(batch(i), &WriteOptions::UNSYNCED)
+            .on_complete(move |r| {
                 drop(last);
-            }
-            let _ = tx.send(r.is_ok());
-        });
+                let _ = tx.send(r.is_ok());
+            });
     }
     drop(db);
-    drop(tx);
+    let_go.send(()).unwrap();
     let patience = std::time::Duration::from_secs(20);
     for i in 0..5000 {
         rx.recv_timeout(patience)
             .unwrap_or_else(|e| panic!("ticket {i} is answered: {e}"));
     }
+    drop(held);
 }
 
 /// The directory was made by a process that died before its name was durable.
