@@ -38,9 +38,12 @@ fn parse_digits(digits: &[u8]) -> Option<u64> {
     }
 }
 
+/// Text this long or longer is no float, as in Redis: the largest number that INCRBYFLOAT prints is far shorter.
+const MAX_FLOAT_LEN: usize = 5 * 1024;
+
 /// A finite or infinite float as `strtod` reads one, without surrounding space; never NaN.
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
-    if text.is_empty() || text.len() > 256 {
+    if text.is_empty() || text.len() >= MAX_FLOAT_LEN {
         return None;
     }
     let text = std::str::from_utf8(text).ok()?;
@@ -138,6 +141,11 @@ mod tests {
             (-2.5e-3, "-0.0025"),
         ] {
             assert_eq!(format_f64(n), text);
+        }
+        // What INCRBYFLOAT stored, it reads again: the largest number has 309 digits.
+        for n in [-9e304, f64::MAX, f64::MIN_POSITIVE] {
+            let printed = parse_f64(format_f64(n).as_bytes()).unwrap();
+            assert!((printed - n).abs() <= 1e-17);
         }
         assert_eq!(parse_f64(b" 1"), None);
         assert_eq!(parse_f64(b"nan"), None);

@@ -289,10 +289,11 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;
     let number = catalog.next_file;
     catalog.next_file += 1;
+    // Before anything is removed: a store that lacks a table stays as it is, for repair.
+    let version = build_version(&tables, &catalog, &families)?;
     let manifest = Manifest::create(env, dir, catalog.store_id, number, &catalog.to_edit())?;
     remove_orphans(env, dir, &names, &catalog, number);
 
-    let version = build_version(&tables, &catalog, &families)?;
     Ok(Engine::new(
         env,
         dir.to_path_buf(),

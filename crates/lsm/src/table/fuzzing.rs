@@ -345,7 +345,7 @@ fn table_footer(bytes: &[u8]) -> Verdict {
     let top = u64::from_le_bytes(f[0..8].try_into().expect("8 bytes"));
     let len = u64::from_le_bytes(f[8..16].try_into().expect("8 bytes"));
     if let Some(at) = top.checked_add(len).and_then(|n| n.checked_add(9))
-        && at + 9 <= start
+        && start.checked_sub(9).is_some_and(|most| at <= most)
     {
         f[16..24].copy_from_slice(&at.to_le_bytes());
         f[24..32].copy_from_slice(&(start - at - 9).to_le_bytes());
