@@ -84,6 +84,12 @@ impl Engine {
                 return;
             }
             let Some((plan, family)) = self.pick_plan(&state.compactions) else {
+                // Nothing is due and nothing runs: the error of an earlier attempt (at a range that somebody wanted
+                // compacted, say) keeps the store from nothing any more.
+                if state.compactions.is_empty() {
+                    state.compaction_error = None;
+                    state.compaction_pause = RETRY_PAUSE;
+                }
                 return;
             };
             let Some(claim) = Claim::take(&plan) else {
