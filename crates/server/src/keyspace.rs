@@ -110,6 +110,9 @@ pub(crate) struct Capture {
     pub changes: u64,
 }
 
+/// Sees a Redis key, its type and its expiry; false ends the scan.
+pub(crate) type Show<'a> = dyn FnMut(&[u8], DataType, Option<u64>) -> bool + 'a;
+
 /// What a scan needs of a value in the overlay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OverlayEntry {
@@ -532,12 +535,9 @@ fn newest(versions: &[Version]) -> Option<OverlayEntry> {
     })
 }
 
-/// Sees a live key, its type and its expiry in ms since 1970; `false` ends the visit.
-pub type Visit<'v> = dyn FnMut(&[u8], DataType, Option<u64>) -> bool + 'v;
-
 impl Capture {
     /// Visits live keys with type and expiry; false ends it.
-    pub fn scan(&self, visit: &mut Visit<'_>) -> Result<()> {
+    pub fn scan(&self, visit: &mut Show<'_>) -> Result<()> {
         let overlay = self.overlay.iter().map(|(k, v)| (&k[..], *v));
         merge(
             &*self.view,
@@ -557,7 +557,7 @@ fn merge<'a>(
     from: &[u8],
     to: &[u8],
     now_ms: u64,
-    visit: &mut Visit<'_>,
+    visit: &mut Show<'_>,
 ) -> Result<()> {
     let mut overlay = overlay.peekable();
     let mut going = true;
