@@ -230,7 +230,6 @@ fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
         KnownTable {
             file_id: Some(id),
             size: Some(len),
-            ..KnownTable::default()
         },
     ] {
         let mut last: Option<Vec<u8>> = None;
