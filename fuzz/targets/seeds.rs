@@ -30,6 +30,8 @@ fn main() -> std::io::Result<()> {
                 format!("\"{hex}\"\n")
             })
             .collect();
+        // libFuzzer refuses a dictionary without words.
+        let words = if words.is_empty() { "\"\\x00\"\n".into() } else { words };
         std::fs::write(corpus.join(format!("{}.dict", target.name)), words)?;
         println!("{}: {} seeds", target.name, seeds.len());
     }

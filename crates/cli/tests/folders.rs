@@ -171,7 +171,7 @@ fn a_killed_load_is_done_again() {
             "seed {seed} round {round}: {check:?}"
         );
     }
-    println!("killed_loads={killed} of {rounds}");
+    basalt::fs::campaign!("killed_loads={killed} of {rounds}");
     s.run("load", ["--files", "in"]).ok();
     s.run("export", ["--files", "out"]).ok();
     assert!(

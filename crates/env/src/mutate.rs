@@ -82,7 +82,7 @@ pub fn campaign(target: &Target, mutants: u64) -> Tally {
             && let Ok(number) = number.parse()
         {
             let input = mutant(target, &seeds, number);
-            println!("{wanted}: {} bytes {:02x?}", input.len(), input);
+            basalt_fs::campaign!("{wanted}: {} bytes {:02x?}", input.len(), input);
             count(&mut tally, (target.run)(&input));
         }
         return tally;
@@ -96,7 +96,7 @@ pub fn campaign(target: &Target, mutants: u64) -> Tally {
         count(&mut tally, (target.run)(&input));
         std::mem::forget(repeat);
     }
-    println!(
+    basalt_fs::campaign!(
         "mutants of {}: executions={} accepted={} refused={}",
         target.name,
         tally.executions(),

@@ -449,7 +449,7 @@ fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
                 theirs += u32::from(lru_hit);
             }
         }
-        println!(
+        basalt_fs::campaign!(
             "exponent {exponent}, scans {scans}: of {asked} reads {ours} hit, with LRU {theirs}"
         );
         assert!(

@@ -35,6 +35,8 @@
 #![deny(missing_docs)]
 
 mod aligned;
+#[doc(hidden)]
+pub mod campaign;
 mod chance;
 pub mod conformance;
 mod error;

@@ -143,5 +143,5 @@ fn sim_answers_as_a_host_directory_does() {
         drop(host);
         dir.forget(seed);
     }
-    println!("traces={traces} calls={calls}");
+    basalt_fs::campaign!("traces={traces} calls={calls}");
 }

@@ -150,7 +150,7 @@ fn every_kth_call_fails_with_every_fault() {
         .flat_map(|&f| OpKind::ALL.iter().map(move |&op| (op, f)))
         .filter(|(op, f)| f.applies_to(*op))
         .collect();
-    println!("runs={runs} pairs={}", fired.len());
+    basalt_fs::campaign!("runs={runs} pairs={}", fired.len());
     assert_eq!(fired, expected, "every pair fires");
 }
 

@@ -96,7 +96,7 @@ fn the_same_seed_leaves_the_same_bytes() {
             }
         }
     }
-    println!("crash_states={states} distinct={}", digests.len());
+    basalt_fs::campaign!("crash_states={states} distinct={}", digests.len());
     assert!(
         digests.len() > 300,
         "only {} distinct states",
@@ -294,7 +294,7 @@ fn a_crashed_clone_is_cheap() {
             .map_or(0, |l| l.len());
     }
     let each = began.elapsed() / CLONES as u32;
-    println!(
+    basalt_fs::campaign!(
         "a crashed clone of {} KiB: {each:?}, {names} names",
         64 + 98 + 30
     );

@@ -345,7 +345,7 @@ fn flipped_bits_in_tables() {
             }
         }
     }
-    println!("damages={cases}");
+    basalt_fs::campaign!("damages={cases}");
     assert!(cases >= 100);
 }
 
@@ -444,7 +444,7 @@ fn damaged_metadata() {
             }
         }
     }
-    println!("damages={cases}");
+    basalt_fs::campaign!("damages={cases}");
 }
 
 #[test]
@@ -575,7 +575,7 @@ fn a_crash_during_repair_is_repaired() {
             drop(damaged);
         }
     }
-    println!("crash_states={crashes}");
+    basalt_fs::campaign!("crash_states={crashes}");
     assert!(crashes > 100);
 }
 
@@ -629,7 +629,7 @@ fn a_call_that_fails_during_repair_costs_nothing() {
             store.check(&fs, &report, &what);
         }
     }
-    println!("failed_calls={failed}");
+    basalt_fs::campaign!("failed_calls={failed}");
     assert!(failed > 50);
 }
 

@@ -532,9 +532,12 @@ fn newest(versions: &[Version]) -> Option<OverlayEntry> {
     })
 }
 
+/// Sees a live key, its type and its expiry in ms since 1970; `false` ends the visit.
+pub type Visit<'v> = dyn FnMut(&[u8], DataType, Option<u64>) -> bool + 'v;
+
 impl Capture {
     /// Visits live keys with type and expiry; false ends it.
-    pub fn scan(&self, visit: &mut dyn FnMut(&[u8], DataType, Option<u64>) -> bool) -> Result<()> {
+    pub fn scan(&self, visit: &mut Visit<'_>) -> Result<()> {
         let overlay = self.overlay.iter().map(|(k, v)| (&k[..], *v));
         merge(
             &*self.view,
@@ -554,7 +557,7 @@ fn merge<'a>(
     from: &[u8],
     to: &[u8],
     now_ms: u64,
-    visit: &mut dyn FnMut(&[u8], DataType, Option<u64>) -> bool,
+    visit: &mut Visit<'_>,
 ) -> Result<()> {
     let mut overlay = overlay.peekable();
     let mut going = true;

@@ -74,7 +74,7 @@ impl Family {
     pub(crate) fn store(&self) -> u64 {
         self.store
     }
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn of_no_store(id: u32) -> Family {
         Family {
             id,

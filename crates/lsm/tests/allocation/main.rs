@@ -158,7 +158,7 @@ fn a_put_copies_a_value_once() {
             db.put(&family, format!("key{n}").as_bytes(), &value, options)
                 .expect("written");
             let bytes = asked() - before;
-            println!("put_value_bytes={size} allocated={bytes}");
+            basalt_fs::campaign!("put_value_bytes={size} allocated={bytes}");
             assert!(
                 bytes as f64 <= size as f64 * 1.1,
                 "{bytes} bytes for a value of {size}"
@@ -200,7 +200,7 @@ fn a_cached_read_copies_nothing() {
         let before = asked();
         let value = read(key).expect("it is there");
         let bytes = asked() - before;
-        println!("cached_get_value_bytes={} allocated={bytes}", value.len());
+        basalt_fs::campaign!("cached_get_value_bytes={} allocated={bytes}", value.len());
         assert!(
             bytes < 600,
             "a cached read of {} bytes allocates {bytes}",
@@ -228,7 +228,7 @@ fn a_hundred_idle_engines() {
         })
         .map(|p| disk.stat(Path::new(&p)).expect("it is there").allocated)
         .sum();
-    println!(
+    basalt_fs::campaign!(
         "idle_engine_heap_bytes={per_engine} disk_bytes={}",
         on_disk / 100
     );

@@ -332,9 +332,16 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .into_iter()
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
-    println!(
+    basalt_fs::campaign!(
         "crash_states={} depth2={} depth3={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
-        all.states, all.depth2, all.depth3, all.cut, all.more, all.calls, all.files, all.policies
+        all.states,
+        all.depth2,
+        all.depth3,
+        all.cut,
+        all.more,
+        all.calls,
+        all.files,
+        all.policies
     );
     assert!(
         all.states >= 40_000 * scale(),

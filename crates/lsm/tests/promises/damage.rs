@@ -259,7 +259,7 @@ fn damage_is_found_or_harmless() {
     let counts = on_two_threads(n, |seed| golden(seed).sweep(seed));
     let images: u64 = counts.iter().map(|c| c.0).sum();
     let found: u64 = counts.iter().map(|c| c.1).sum();
-    println!("damaged_images={images} found={found}");
+    basalt_fs::campaign!("damaged_images={images} found={found}");
     assert!(images > 30_000 * scale(), "only {images} images");
     assert!(found > images / 5, "the sweep must hit what matters");
 }
@@ -352,6 +352,6 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
     let outcomes = on_two_threads(n, lie);
     let sum = |f: fn(&(u64, u64, u64)) -> u64| outcomes.iter().map(f).sum::<u64>();
     let (told, errors, earlier) = (sum(|o| o.0), sum(|o| o.1), sum(|o| o.2));
-    println!("lies={told} runs={n} errors={errors} earlier_states={earlier}");
+    basalt_fs::campaign!("lies={told} runs={n} errors={errors} earlier_states={earlier}");
     assert!(told > n / 4 && errors > 0);
 }

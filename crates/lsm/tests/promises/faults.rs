@@ -158,7 +158,7 @@ fn every_call_fails_in_every_way() {
         f.into_iter()
             .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
-    println!(
+    basalt_fs::campaign!(
         "fault_runs={runs} errors_met={errors} pairs={}",
         fired.len()
     );
@@ -209,7 +209,7 @@ fn a_failed_sync_is_not_retried_and_believed() {
         told
     });
     let told: u64 = told.iter().sum();
-    println!("failed_syncs={told} of {n} runs");
+    basalt_fs::campaign!("failed_syncs={told} of {n} runs");
     assert!(told > n / 3, "only {told} syncs failed");
 }
 
@@ -256,7 +256,7 @@ fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
         caught
     });
     let caught: u64 = hits.iter().sum();
-    println!("wrong_bits_caught={caught}");
+    basalt_fs::campaign!("wrong_bits_caught={caught}");
     assert!(caught > n * 5);
 }
 

@@ -62,7 +62,7 @@ fn random_histories_answer_as_the_reference_does() {
     }
     let n = 150 * scale();
     let done = on_two_threads(n, run_seed).len();
-    println!("histories={done} operations={}", done * Shape::MODEL.ops);
+    basalt_fs::campaign!("histories={done} operations={}", done * Shape::MODEL.ops);
     assert_eq!(done as u64, n);
 }
 
@@ -101,7 +101,7 @@ fn the_same_history_answers_the_same_under_any_options() {
         }
         20 * ops.len()
     });
-    println!(
+    basalt_fs::campaign!(
         "metamorphic_operations={}",
         executions.iter().sum::<usize>()
     );

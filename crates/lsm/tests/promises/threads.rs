@@ -304,6 +304,6 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
         db.close().expect("a sound disk");
         verify_closed(&env);
     }
-    println!("concurrent_crashes={crashes} reader_rounds={reads}");
+    basalt_fs::campaign!("concurrent_crashes={crashes} reader_rounds={reads}");
     assert!(crashes > 0 && reads > 0);
 }

@@ -260,7 +260,8 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
     }
     let me = c.session().id;
     let mut skip_me = true;
-    let mut filters: Vec<Box<dyn Fn(&Session) -> bool>> = Vec::new();
+    type Filter = Box<dyn Fn(&Session) -> bool>;
+    let mut filters: Vec<Filter> = Vec::new();
     let mut i = 2;
     while i < r.len() {
         if i + 1 == r.len() {

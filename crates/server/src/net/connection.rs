@@ -15,10 +15,10 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 
 /// Most bytes taken from a socket at a time through the shared buffer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
-/// An argument of which more than this is missing is read straight to its place.
+/// An argument of which more than this is missing is read straight to its place, once half as much has arrived.
 const DIRECT_FROM: usize = 64 << 10;
 /// Most bytes read straight to their place at a time.
-const DIRECT_BYTES: usize = 4 << 20;
+const DIRECT_BYTES: usize = 1 << 20;
 /// What a waiting segment costs besides its bytes, roughly.
 const SEGMENT_COST: usize = 128;
 
@@ -115,10 +115,10 @@ impl Connection {
     /// Reads what the socket has, up to a limit. `shared` is a buffer of [`READ_BYTES`].
     pub fn read(&mut self, shared: &mut [u8]) -> Progress {
         let missing = self.parser.wanted(self.input.len());
-        let result = if missing > DIRECT_FROM {
+        let at = self.input.len();
+        let result = if missing > DIRECT_FROM && at >= DIRECT_FROM / 2 {
             // Into place, at most doubling what has arrived: a large length that was only announced costs nothing.
-            let at = self.input.len();
-            let n = missing.min(at.max(DIRECT_FROM)).min(DIRECT_BYTES);
+            let n = missing.min(at).min(DIRECT_BYTES);
             self.input.resize(at + n, 0);
             let result = self.stream.read(&mut self.input[at..]);
             let got = result.as_ref().map_or(0, |n| *n);

@@ -131,19 +131,37 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
+    /// Makes sure that a byte is buffered; false when the connection has ended.
+    fn fill(&mut self) -> bool {
+        if self.at < self.buf.len() {
+            return true;
+        }
+        self.at = 0;
+        self.buf.resize(256 << 10, 0);
+        let n = self.stream.read(&mut self.buf).unwrap_or(0);
+        self.buf.truncate(n);
+        n > 0
+    }
+
     /// One more byte, if the connection has one.
     fn byte(&mut self) -> Option<u8> {
-        if self.at == self.buf.len() {
-            self.buf.clear();
-            self.at = 0;
-            let mut part = [0; 64 << 10];
-            match self.stream.read(&mut part) {
-                Ok(0) | Err(_) => return None,
-                Ok(n) => self.buf.extend_from_slice(&part[..n]),
+        self.fill().then(|| {
+            self.at += 1;
+            self.buf[self.at - 1]
+        })
+    }
+
+    fn bytes(&mut self, mut n: usize, out: &mut Vec<u8>) -> Option<()> {
+        while n > 0 {
+            if !self.fill() {
+                return None;
             }
+            let part = n.min(self.buf.len() - self.at);
+            out.extend_from_slice(&self.buf[self.at..self.at + part]);
+            self.at += part;
+            n -= part;
         }
-        self.at += 1;
-        Some(self.buf[self.at - 1])
+        Some(())
     }
 
     fn line(&mut self, out: &mut Vec<u8>) -> Option<Vec<u8>> {
@@ -161,9 +179,7 @@ impl Client {
         let n = || -> i64 { std::str::from_utf8(&line[1..]).unwrap().parse().unwrap() };
         match line[0] {
             b'$' | b'=' if n() >= 0 => {
-                for _ in 0..n() + 2 {
-                    out.push(self.byte()?);
-                }
+                self.bytes(n() as usize + 2, out)?;
             }
             b'*' | b'~' => {
                 for _ in 0..n().max(0) {
