@@ -6,7 +6,7 @@
 use crate::key::{Cmp, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
-use crate::version::Version;
+use crate::version::{TableFile, Version};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::Result;
 use parking_lot::Mutex;
@@ -157,5 +157,103 @@ impl View {
             }
         }
         Ok(None)
+    }
+    /// As [`View::get`] for many keys of one family, in their order. Keys that lie in the same table are asked of it
+    /// together, so that the device works on their blocks at once; an error is that of its own key only.
+    pub fn get_many(
+        &self,
+        family: u32,
+        keys: &[&[u8]],
+        seq: SeqNo,
+        fill_cache: bool,
+    ) -> Vec<Result<Option<Found>>> {
+        let mut out: Vec<Result<Option<Found>>> = keys
+            .iter()
+            .map(|key| Ok(self.memtables(family).find_map(|m| m.get(key, seq))))
+            .collect();
+        let (Some(tables), Some(entry)) = (
+            self.version.families.get(&family),
+            self.families.get(&family),
+        ) else {
+            return out;
+        };
+        // In the order of keys, each block is read once.
+        let mut open: Vec<usize> = (0..keys.len())
+            .filter(|i| matches!(out[*i], Ok(None)))
+            .collect();
+        open.sort_by(|a, b| entry.options.comparator.user(keys[*a], keys[*b]));
+        let mut group: Vec<usize> = Vec::new();
+        for t in tables.levels[0].iter().filter(|t| t.meta.min_seq <= seq) {
+            group.clear();
+            group.extend(open.iter().copied().filter(|&i| {
+                // As in `get`: sorted by newest sequence number, an older table cannot beat what is found.
+                let beaten = match &out[i] {
+                    Ok(best) => best.as_ref().is_some_and(|b| b.seq >= t.meta.max_seq),
+                    Err(_) => true,
+                };
+                !beaten && t.overlaps(Some(keys[i]), Some(keys[i]))
+            }));
+            ask(t, &group, keys, seq, fill_cache, &mut out);
+        }
+        for level in 1..tables.levels.len() {
+            open.retain(|i| matches!(out[*i], Ok(None)));
+            let mut rest = &open[..];
+            while let Some((first, behind)) = rest.split_first() {
+                let Some(t) = tables.find(level, keys[*first]) else {
+                    rest = behind;
+                    continue;
+                };
+                let n = rest
+                    .iter()
+                    .take_while(|i| t.overlaps(Some(keys[**i]), Some(keys[**i])))
+                    .count()
+                    .max(1);
+                ask(t, &rest[..n], keys, seq, fill_cache, &mut out);
+                rest = &rest[n..];
+            }
+        }
+        out
+    }
+}
+
+/// Keys asked of a table together at most: what is read ahead of its use is memory.
+const ASKED_TOGETHER: usize = 64;
+
+/// Asks a table for the keys in `group` (places in `keys`) and keeps what is newer than what `out` has.
+fn ask(
+    table: &Arc<TableFile>,
+    group: &[usize],
+    keys: &[&[u8]],
+    seq: SeqNo,
+    fill_cache: bool,
+    out: &mut [Result<Option<Found>>],
+) {
+    for part in group.chunks(ASKED_TOGETHER) {
+        let together: Vec<&[u8]> = part.iter().map(|i| keys[*i]).collect();
+        let found: Vec<Result<Option<Found>>> = match table.reader() {
+            Err(e) => part.iter().map(|_| Err(e.clone())).collect(),
+            Ok(reader) => {
+                let many = if let [_] = part {
+                    None
+                } else {
+                    reader.get_many(&together, seq, fill_cache).ok()
+                };
+                match many {
+                    Some(found) => found.into_iter().map(Ok).collect(),
+                    // Alone, or one of them failed and the others are well.
+                    None => together
+                        .iter()
+                        .map(|key| reader.get(key, seq, fill_cache))
+                        .collect(),
+                }
+            }
+        };
+        for (&i, found) in part.iter().zip(found) {
+            match (found, &out[i]) {
+                (Ok(None), _) => {}
+                (Ok(Some(f)), Ok(Some(best))) if best.seq >= f.seq => {}
+                (other, _) => out[i] = other,
+            }
+        }
     }
 }

@@ -132,13 +132,26 @@ impl Engine {
             Ok(m) => m,
             Err(e) => return keys.iter().map(|_| Err(e.clone())).collect(),
         };
-        keys.iter()
-            .map(|(family, key)| {
-                self.check_family(&view, family)?;
-                let found = view.get(family.id, key, seq, options.fill_cache)?;
-                Ok(self.live_value(found)?.map(|v| v.value))
-            })
-            .collect()
+        // Each family's keys together, so that reads from the device go out as one batch.
+        let mut by_family: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut out: Vec<Result<Option<Bytes>>> = Vec::with_capacity(keys.len());
+        for (i, (family, _)) in keys.iter().enumerate() {
+            let checked = self.check_family(&view, family);
+            if checked.is_ok() {
+                by_family.entry(family.id).or_default().push(i);
+            }
+            out.push(checked.map(|()| None));
+        }
+        for (family, places) in by_family {
+            let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
+            let found = view.get_many(family, &asked, seq, options.fill_cache);
+            for (i, found) in places.into_iter().zip(found) {
+                out[i] = found
+                    .and_then(|f| self.live_value(f))
+                    .map(|v| v.map(|v| v.value));
+            }
+        }
+        out
     }
 
     pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<UserIter> {

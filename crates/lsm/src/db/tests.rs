@@ -362,3 +362,86 @@ fn a_store_opens_only_as_what_it_is() {
     }
     assert_eq!(keys, b"cba");
 }
+
+/// Many keys at once answer as each alone does, and a read that fails is the error of keys that needed it only.
+#[test]
+fn many_keys_at_once_answer_as_each_alone() {
+    let sim = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(sim.clone(), 1);
+    let env = basalt_env::EnvBuilder::for_tests(faults.clone(), 6)
+        .cache_bytes(0)
+        .build();
+    let mut options = small();
+    options.default_family.block_bytes = 256;
+    options.default_family.table_bytes = 4 << 10;
+    options.default_family.base_level_bytes = 8 << 10;
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let (a, b) = (
+        db.default_family(),
+        db.create_family("b", options.default_family.clone())
+            .unwrap(),
+    );
+    for i in 0..900u32 {
+        let (f, key) = (
+            if i % 3 == 0 { &b } else { &a },
+            format!("key{:03}", i * 7 % 300),
+        );
+        match i % 11 {
+            0 => db
+                .delete(f, key.as_bytes(), &WriteOptions::UNSYNCED)
+                .unwrap(),
+            _ => db
+                .put(
+                    f,
+                    key.as_bytes(),
+                    format!("{i}").as_bytes(),
+                    &WriteOptions::UNSYNCED,
+                )
+                .unwrap(),
+        };
+        if i % 40 == 0 {
+            env.jobs().step();
+        }
+    }
+    let names: Vec<Vec<u8>> = (0..320u32)
+        .map(|i| format!("key{:03}", i * 13 % 320).into_bytes())
+        .collect();
+    let asked: Vec<(&Family, &[u8])> = names
+        .iter()
+        .enumerate()
+        .map(|(i, k)| (if i % 2 == 0 { &a } else { &b }, &k[..]))
+        .collect();
+    let read = ReadOptions::default();
+    let alone: Vec<_> = asked
+        .iter()
+        .map(|(f, k)| db.get(f, k, &read).unwrap())
+        .collect();
+    assert!(alone.iter().filter(|v| v.is_some()).count() > 100);
+    let together: Vec<_> = db
+        .multi_get(&asked, &read)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(alone, together);
+    for nth in 1..40 {
+        faults.clear();
+        faults.inject(Fault {
+            op: Some(OpKind::Read),
+            path: ".tbl".into(),
+            when: When::Nth(nth),
+            kind: FaultKind::Eio,
+        });
+        for (found, want) in db.multi_get(&asked, &read).into_iter().zip(&alone) {
+            if let Ok(found) = found {
+                assert_eq!(&found, want, "read {nth} failed");
+            }
+        }
+        faults.clear();
+        let after: Vec<_> = db
+            .multi_get(&asked, &read)
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(after, alone, "after read {nth} failed once");
+    }
+}

@@ -4,11 +4,12 @@ use super::string::put_until;
 use super::{Context, Done, Failure, Outcome, SlowKind, SlowRead, integer, word};
 use crate::cursor::Place;
 use crate::glob;
-use crate::layout;
+use crate::layout::{self, DataType};
 use crate::number::parse_u64;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use crate::store::DATABASE;
+use std::sync::Arc;
 
 /// Keys that one SCAN looks at, at most: other clients wait for it.
 const MAX_SCAN: i64 = 10_000;
@@ -54,6 +55,17 @@ pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
+/// Another type's header, written by a newer version, would be written back as a string.
+fn only_strings(data_type: DataType) -> Result<(), Failure> {
+    if data_type == DataType::String {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "ERR a newer version wrote this {}; only that version can change it",
+        data_type.name()
+    )))
+}
+
 fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool) -> Done {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for i in 3..r.len() {
@@ -94,6 +106,7 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
         c.reply.integer(0);
         return Ok(Outcome::Replied);
     };
+    only_strings(value.data_type)?;
     let current = value.expire_at_ms.map(|at| at as i64);
     let refused = (nx && current.is_some())
         || (xx && current.is_none())
@@ -154,6 +167,9 @@ pub(crate) fn pexpiretime(c: &mut Context<'_>, r: &Request) -> Done {
 
 pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> Done {
     let value = c.keys().get(r.arg(1))?;
+    if let Some(v) = &value {
+        only_strings(v.data_type)?;
+    }
     let had = value.as_ref().is_some_and(|v| v.expire_at_ms.is_some());
     if had {
         let data = value.expect("has an expiry").data;
@@ -238,12 +254,13 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
 
 fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
     let capture = c.keys().capture(prefix);
-    Ok(Outcome::Slow(SlowRead {
+    Ok(Outcome::Slow(Box::new(SlowRead {
         capture,
         what,
         reply: Reply::new(c.reply.protocol()),
         reply_limit: c.exec.options.reply_hard_bytes,
-    }))
+        gone: Arc::default(),
+    })))
 }
 
 pub(crate) fn keys(c: &mut Context<'_>, r: &Request) -> Done {

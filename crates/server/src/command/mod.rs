@@ -21,6 +21,8 @@ use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use basalt::{Env, Error, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use table::Spec;
 
@@ -83,7 +85,7 @@ pub(crate) enum Outcome {
     /// The reply is complete, and the connection ends behind it.
     Close,
     /// The reply comes from another thread; the client's next requests wait for it.
-    Slow(SlowRead),
+    Slow(Box<SlowRead>),
     /// The server stops; no reply.
     Shutdown,
 }
@@ -94,6 +96,8 @@ pub(crate) struct SlowRead {
     pub what: SlowKind,
     pub reply: Reply,
     pub reply_limit: usize,
+    /// Set when nobody waits for the result any more.
+    pub gone: Arc<AtomicBool>,
 }
 
 /// What a [`SlowRead`] is for.
@@ -132,6 +136,13 @@ pub(crate) struct Session {
     pub last_command: &'static str,
     pub input_bytes: usize,
     pub reply_bytes: usize,
+}
+
+impl Session {
+    /// Bytes that the client chose the length of.
+    pub fn memory(&self) -> usize {
+        self.name.len() + self.library.len() + self.library_version.len()
+    }
 }
 
 /// Counters since the start or CONFIG RESETSTAT.

@@ -37,6 +37,7 @@ pub(crate) struct SlowReader {
     queue: Option<mpsc::Sender<(Asker, SlowRead)>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    awaited: usize,
 }
 
 impl SlowReader {
@@ -45,11 +46,23 @@ impl SlowReader {
             queue: None,
             stop: Arc::default(),
             thread: None,
+            awaited: 0,
         }
+    }
+
+    /// Results are awaited.
+    pub fn is_busy(&self) -> bool {
+        self.awaited > 0
+    }
+
+    /// A result has come.
+    pub fn done(&mut self) {
+        self.awaited -= 1;
     }
 
     /// Queues a read; its result comes through `shared`.
     pub fn ask(&mut self, asker: Asker, read: SlowRead, shared: &Arc<Shared>, clock: &Clock) {
+        self.awaited += 1;
         if self.queue.is_none() {
             let (sender, receiver) = mpsc::channel::<(Asker, SlowRead)>();
             let (shared, stop, clock) = (shared.clone(), self.stop.clone(), clock.clone());
@@ -83,8 +96,18 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
         what,
         mut reply,
         reply_limit,
+        gone,
     } = read;
+    // Whoever asks and leaves, again and again, would otherwise queue work and pin snapshots without end.
+    let wanted = || !stop.load(Ordering::Relaxed) && !gone.load(Ordering::Acquire);
     let mut count = None;
+    if !wanted() {
+        return SlowResult {
+            asker,
+            reply,
+            count,
+        };
+    }
     let result = match what {
         SlowKind::Count => {
             let mut c = Count {
@@ -98,9 +121,9 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
                     c.expires += 1;
                     c.next_expiry_ms = Some(c.next_expiry_ms.map_or(at, |n| n.min(at)));
                 }
-                !stop.load(Ordering::Relaxed)
+                wanted()
             });
-            if result.is_ok() {
+            if result.is_ok() && wanted() {
                 reply.integer(c.keys as i64);
                 count = Some(c);
             }
@@ -114,7 +137,7 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
                     found.bulk(key);
                     n += 1;
                 }
-                found.len() <= reply_limit && !stop.load(Ordering::Relaxed)
+                found.len() <= reply_limit && wanted()
             });
             if result.is_ok() {
                 if found.len() > reply_limit {

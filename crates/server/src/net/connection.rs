@@ -12,6 +12,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most bytes taken from a socket at a time through the shared buffer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
@@ -57,6 +59,16 @@ pub(crate) struct Connection {
     pub queued: bool,
     /// Bytes as last told to the ledger.
     pub accounted: usize,
+    /// Tells the thread with a slow read of this client that it left.
+    pub gone: Option<Arc<AtomicBool>>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(gone) = &self.gone {
+            gone.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// What came of reading or writing.
@@ -89,6 +101,7 @@ impl Connection {
             starved: true,
             queued: false,
             accounted: 0,
+            gone: None,
         }
     }
 
@@ -99,7 +112,7 @@ impl Connection {
 
     /// Bytes of memory held for this client.
     pub fn memory(&self) -> usize {
-        self.input.capacity() + self.reply_bytes()
+        self.input.capacity() + self.parser.memory() + self.reply_bytes()
     }
 
     /// Every reply is out.

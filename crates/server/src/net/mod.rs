@@ -73,7 +73,7 @@ impl Shared {
 
     fn wake(&self) {
         if let Err(e) = self.waker.wake() {
-            // The loop also looks every second.
+            // While something is awaited the loop also looks every second.
             report(&format!("cannot wake the event loop: {e}"));
         }
     }
@@ -326,6 +326,10 @@ impl Server {
             self.take_events();
             for slot in std::mem::take(&mut self.run_list) {
                 self.serve(slot);
+                // At once, not at the end of the turn: ten thousand clients could each have asked for something large.
+                if self.exec.client_bytes > self.exec.options.client_memory_bytes {
+                    self.book();
+                }
             }
             self.submit();
             self.take_events();
@@ -342,6 +346,9 @@ impl Server {
             Some(Duration::ZERO)
         } else if self.accept_blocked || self.stopping.is_some() {
             Some(Duration::from_millis(20))
+        } else if self.exec.keys.in_flight() > 0 || self.slow.is_busy() {
+            // Should a wake fail, what other threads have finished is found all the same.
+            Some(Duration::from_secs(1))
         } else {
             None
         }
@@ -491,6 +498,7 @@ impl Server {
     }
 
     fn slow_done(&mut self, result: SlowResult) {
+        self.slow.done();
         if let Some(count) = result.count {
             self.exec.count = Some(count);
         }
@@ -629,7 +637,8 @@ impl Server {
                 c.push_slow(depends_on, u32::from(replies));
                 let asker = Asker { slot, id: c.id };
                 let clock = self.exec.env.clock().clone();
-                self.slow.ask(asker, read, &self.shared, &clock);
+                c.gone = Some(read.gone.clone());
+                self.slow.ask(asker, *read, &self.shared, &clock);
                 return;
             }
             Outcome::Shutdown => {
@@ -690,7 +699,8 @@ impl Server {
     }
 
     fn account(&mut self, c: &mut Connection, slot: usize) {
-        let bytes = c.memory();
+        let session = self.exec.sessions[slot].as_ref();
+        let bytes = c.memory() + session.map_or(0, Session::memory);
         let total = &mut self.exec.client_bytes;
         *total = *total - c.accounted as u64 + bytes as u64;
         c.accounted = bytes;

@@ -135,6 +135,11 @@ impl RequestParser {
         }
     }
 
+    /// Bytes held for the request begun, besides those of its buffer.
+    pub fn memory(&self) -> usize {
+        self.arguments.capacity() * size_of::<Range<u32>>()
+    }
+
     /// True between requests: what is buffered is not the beginning of one.
     pub fn is_idle(&self, buffered: usize) -> bool {
         self.missing.is_none() && buffered == 0
