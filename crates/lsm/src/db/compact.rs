@@ -132,7 +132,8 @@ impl Engine {
         }
     }
 
-    fn run_part(self: &Arc<Self>, running: &Arc<Running>, part: usize) {
+    /// Carries out one part. The last one to end installs what all made, and returns how that went.
+    fn run_part(self: &Arc<Self>, running: &Arc<Running>, part: usize) -> Option<Result<()>> {
         let outcome = if running.plan.trivial_move {
             Ok(Outcome::default())
         } else {
@@ -157,11 +158,12 @@ impl Engine {
                 .all(|p| p.is_some())
                 .then(|| std::mem::take(&mut *parts))
         };
-        let Some(parts) = finished else { return };
+        let parts = finished?;
         let result = self.finish(&running.plan, parts.into_iter().flatten().collect());
-        self.settle_accounts(running, result);
+        self.settle_accounts(running, result.clone());
         self.schedule();
         self.env.jobs().notify();
+        Some(result)
     }
 
     fn settle_accounts(&self, running: &Running, result: Result<()>) {
@@ -330,11 +332,9 @@ impl Engine {
             parts: Mutex::new(vec![None]),
         };
         let running = Arc::new(running);
-        self.run_part(&running, 0);
-        // What went wrong is noted for everyone; this caller hears of it here.
-        let error = self.state.lock().compaction_error.clone();
-        self.check_open()?;
-        error.map_or(Ok(()), Err)
+        // What went wrong is noted for everyone; this caller hears of its own plan only.
+        self.run_part(&running, 0)
+            .expect("a plan of one part ends with it")
     }
 
     /// Waits until no flush or compaction is due, or one has failed.

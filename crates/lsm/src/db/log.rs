@@ -8,7 +8,7 @@ use super::engine::{Engine, RETRY_PAUSE, Writer};
 use super::generation::View;
 use crate::version::edit::Edit;
 use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
-use basalt_env::JobPriority;
+use basalt_env::{JobPriority, MemoryKind, Reservation};
 use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -35,6 +35,8 @@ pub(crate) struct ActiveLog {
     pub number: u64,
     pub file_id: u128,
     pub writer: RecordWriter,
+    /// The writer's staging buffer in the ledger.
+    booked: Reservation,
 }
 
 struct Space {
@@ -119,6 +121,7 @@ impl Engine {
             number,
             file_id,
             writer,
+            booked: self.env.ledger().reserve(MemoryKind::Buffer, 0),
         })
     }
 
@@ -163,6 +166,10 @@ impl Engine {
         let log = self.ensure_log(writer)?;
         let before = log.writer.end();
         let result = log.writer.append(records, sync);
+        let staging = log.writer.memory() as u64;
+        if staging != log.booked.bytes() {
+            log.booked.resize(staging);
+        }
         self.counters
             .wal_bytes
             .add(log.writer.end().saturating_sub(before));

@@ -241,8 +241,20 @@ fn the_open_file_budget_holds_over_many_tables() {
         cursor.next().unwrap();
     }
     assert_eq!(n, 600);
+    db.put(&f, b"one more", b"value", &WriteOptions::UNSYNCED)
+        .unwrap();
+    assert!(
+        env.ledger().usage().memtable > 0,
+        "memtables are in the ledger"
+    );
     drop(cursor);
     db.close().unwrap();
+    let left = env.ledger().usage();
+    assert_eq!(
+        (left.memtable, left.pinned, left.buffer),
+        (0, 0, 0),
+        "a closed store gives its memory back"
+    );
     assert_eq!(
         env.open_files().count(),
         0,

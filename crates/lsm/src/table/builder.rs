@@ -13,7 +13,7 @@ use super::{TableMeta, TableOptions};
 use crate::key::{Cmp, Kind, MAX_SEQ, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
-use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
+use basalt_env::{CacheKey, CachePriority, Env, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, File, Intent, Result};
 use std::cmp::Ordering;
 use std::io::IoSlice;
@@ -40,6 +40,8 @@ struct Sink {
     written: u64,
     digest: Xxh3Default,
     failed: Option<Error>,
+    /// What the staging buffer grows to, in the ledger.
+    _booked: Reservation,
 }
 
 impl Sink {
@@ -178,6 +180,7 @@ impl TableBuilder {
             written: 0,
             digest: Xxh3Default::new(),
             failed: None,
+            _booked: env.ledger().reserve(MemoryKind::Buffer, PIECE as u64),
         };
         sink.digest.update(&header);
         sink.staging.extend_from_slice(&header);

@@ -6,7 +6,7 @@ use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
 use super::reader::{TableReader, read_exact};
 use crate::iter::InternalIter;
-use basalt_env::{CachePriority, IoPriority};
+use basalt_env::{CachePriority, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ const AHEAD_COMPACTION: usize = 1 << 20;
 /// Bytes read before they are asked for.
 struct Ahead {
     bytes: Bytes,
+    /// `bytes` in the ledger: a reader's own, beside the cache.
+    booked: Reservation,
     at: u64,
     /// The next read's length.
     step: usize,
@@ -43,6 +45,11 @@ pub struct TableIter {
 
 impl TableIter {
     pub(super) fn new(table: Arc<TableReader>, pattern: ReadPattern) -> TableIter {
+        let kind = match pattern {
+            ReadPattern::Compaction => MemoryKind::Buffer,
+            ReadPattern::Cached | ReadPattern::Uncached => MemoryKind::Pinned,
+        };
+        let booked = table.env.ledger().reserve(kind, 0);
         TableIter {
             table,
             pattern,
@@ -53,6 +60,7 @@ impl TableIter {
             block: BlockCursor::new(),
             ahead: Ahead {
                 bytes: Bytes::new(),
+                booked,
                 at: 0,
                 step: AHEAD_FIRST,
                 expected: u64::MAX,
@@ -130,6 +138,7 @@ impl TableIter {
             let left = usize::try_from(table.footer.data_end - handle.offset).unwrap_or(usize::MAX);
             let want = step.max(len).min(left);
             ahead.bytes = Bytes::new();
+            ahead.booked.resize(want as u64);
             if compaction {
                 table.env.io_limit().acquire(want as u64, IoPriority::Low);
             }
