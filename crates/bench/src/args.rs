@@ -13,8 +13,8 @@ Examples:
   basalt-bench mixed --read-percent 90 --seconds 60 --json > mixed.json
   basalt-bench device
 
-Every run also measures the device itself: synced overwrites of the same padded size into written space, 1 MiB sequential
-writes, random 4 KiB reads. Compare the ratios; absolute rates of a shared machine drift by a third between runs.
+Every run also measures the device itself: synced overwrites of the same padded size into written space, 1 MiB sequential \
+writes, random 4 KiB reads. Compare the ratios; absolute rates of a shared machine drift by a third between runs. \
 Data is made under --dir and removed afterwards. `basalt bench` is the same program.";
 
 /// A whole run.
@@ -219,7 +219,10 @@ impl Common {
             ));
         }
         if self.cache > self.memory {
-            return Err("--cache is more than --memory, of which it is a part".into());
+            return Err(format!(
+                "--cache of {} bytes is more than --memory of {} bytes, of which it is a part",
+                self.cache, self.memory
+            ));
         }
         Ok(())
     }

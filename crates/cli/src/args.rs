@@ -183,7 +183,7 @@ Examples:
   basalt scan --from a --to b --reverse
   basalt scan --json | jq -r .key
 
-Each entry is one line, key, tab, value, in the byte order of the keys; what is not printable is escaped (\\t \\n \\r \\\\ \\xNN).
+Each entry is one line, key, tab, value, in the byte order of the keys; what is not printable is escaped (\\t \\n \\r \\\\ \\xNN). \
 `basalt load --format tsv` reads it back. --json prints the JSON lines that `basalt load` reads by default.")]
 pub struct Scan {
     #[command(flatten)]
@@ -234,7 +234,7 @@ Formats:
   --files a folder: key = relative path with / between names, value = content. Names are raw bytes. Mode, owner
           and times are not kept, nor are empty directories; symbolic links and special files are left out and counted
 
-Entries replace what the store has under their keys. The last line says how many are durable: only then does a power cut
+Entries replace what the store has under their keys. The last line says how many are durable: only then does a power cut \
 take none of them. A load that was interrupted is simply run again.")]
 pub struct Load {
     #[command(flatten)]
@@ -266,8 +266,8 @@ Examples:
   basalt export --format tsv --output entries.tsv
   basalt export --files ./copy --prefix site/
 
---files writes every key as a file under DIR, and nowhere else: keys that are no relative path (empty, absolute, with . or ..
-or a zero byte in them) are refused, named, and counted, and the exit code is 1. DIR must be empty or missing, or
+--files writes every key as a file under DIR, and nowhere else: keys that are no relative path (empty, absolute, with . or .. \
+or a zero byte in them) are refused, named, and counted, and the exit code is 1. DIR must be empty or missing, or \
 --overwrite given. Files get the time and mode of any new file; an expiry cannot be kept in a file, and is counted.")]
 pub struct Export {
     #[command(flatten)]
@@ -295,7 +295,7 @@ Examples:
   basalt stats
   basalt stats --json | jq .families
 
-Works on a closed store: opens it, recovering it if it was not closed, and closes it again. For a running server ask
+Works on a closed store: opens it, recovering it if it was not closed, and closes it again. For a running server ask \
 `redis-cli INFO`.")]
 pub struct Stats {
     #[command(flatten)]
@@ -309,7 +309,8 @@ pub struct Stats {
 #[command(after_help = "\
 Exit codes: 0 the store is sound; 1 damage was found, and where is printed; 2 it could not be checked.
 
-Changes nothing. A torn end of a log is normal after a crash: the next open cuts it, and it is no damage.")]
+Changes nothing. A torn end of a log is normal after a crash: the next open cuts it, and it is no damage. \
+Entries are counted as they are stored: deletions and older versions too, and the server's own.")]
 pub struct Check {
     #[command(flatten)]
     pub store: Store,

@@ -58,6 +58,10 @@ impl Failure {
                 ),
                 None => words(&e),
             },
+            // Said by the engine of a directory without a store, which is what this sentence says.
+            ErrorKind::NotFound if e.to_string().contains("no store here") => format!(
+                "there is no store in {dir}; name another with --dir, or make one with `basalt serve` or `basalt put`"
+            ),
             ErrorKind::NotFound => format!(
                 "there is no store in {dir} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
             ),

@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
+use crate::progress::human_bytes;
 use crate::store::environment;
 use basalt_server::{ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,9 +11,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 pub fn serve(args: args::Serve) -> Outcome {
     let dir = &args.store.dir;
     if args.cache > args.memory {
-        return Err(Failure::new(
-            "--cache is more than --memory, of which it is a part; raise the one or lower the other",
-        ));
+        return Err(Failure::new(format!(
+            "--cache {} is more than --memory {}, of which it is a part; raise the one or lower the other",
+            human_bytes(args.cache),
+            human_bytes(args.memory)
+        )));
     }
     let listen = address(&args.listen)?;
     let (env, path) = environment(dir)?;
