@@ -256,7 +256,7 @@ fn a_new_stores_directory_is_durable_whoever_made_it() {
             .unwrap();
         let disk = sim.crash(CrashPolicy::NothingUnsynced, seed);
         db.abandon();
-        let env = Env::for_tests(disk, seed);
+        let env = Env::for_tests(disk, !seed);
         let db = Db::open(&env, "data/db", Options::default()).unwrap();
         assert_eq!(get(&db, b"k").as_deref(), Some(&b"v"[..]), "seed {seed}");
         db.abandon();
