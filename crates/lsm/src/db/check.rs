@@ -69,6 +69,15 @@ pub(super) fn verify_store(
     if !fs.exists(dir)? {
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
+    // Before the lock, which is a file: looking into a folder that is no store leaves nothing there.
+    let of_a_store = |name: &str| StoreFile::parse(name).is_some_and(|f| f != StoreFile::Lock);
+    if !fs
+        .list(dir)?
+        .iter()
+        .any(|e| !e.is_dir && of_a_store(&e.name))
+    {
+        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
+    }
     let _lock = fs.lock(&dir.join(LOCK))?;
     Ok(walk(env, dir, options, progress)?.report)
 }

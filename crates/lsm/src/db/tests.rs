@@ -458,3 +458,14 @@ fn many_keys_at_once_answer_as_each_alone() {
         assert_eq!(after, alone, "after read {nth} failed once");
     }
 }
+
+#[test]
+fn looking_into_a_folder_that_is_no_store_leaves_nothing_there() {
+    let sim = SimFs::new(SimOptions::default());
+    sim.create_dir(Path::new("photos")).unwrap();
+    sim.create(Path::new("photos/cat.jpg")).unwrap();
+    let env = Env::for_tests(sim.clone(), 8);
+    let e = Db::verify_store(&env, "photos", &small(), &mut |_, _| ()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    assert_eq!(sim.list(Path::new("photos")).unwrap().len(), 1);
+}
