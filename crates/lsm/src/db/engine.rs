@@ -58,13 +58,13 @@ pub(crate) struct Engine {
 pub(crate) struct Writer {
     pub log: Option<ActiveLog>,
     pub next_seq: SeqNo,
-    /// Bytes acknowledged at a reduced rate, for the gradual slow-down.
+    /// When a halted store was last tried to be mended.
     pub last_resume: Option<Duration>,
 }
 
 pub(crate) struct ManifestSlot {
     pub manifest: Manifest,
-    /// Number of the manifest that `CURRENT` is known to name; older ones go once a newer one is.
+    /// Manifests that `CURRENT` may still name after a crash: they go once a newer one is durable.
     pub retired: Vec<u64>,
     /// Files of edits that failed: a manifest in doubt may name them, so they wait for a fresh one.
     pub in_doubt: Vec<PathBuf>,

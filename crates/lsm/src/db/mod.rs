@@ -443,7 +443,8 @@ impl Engine {
         flushed
     }
 
-    /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest.
+    /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest. The writer's lock is the proof that no
+    /// log takes records meanwhile.
     fn forget_logs(self: &Arc<Self>, _writer: &mut engine::Writer) -> Result<()> {
         self.give_up_spare_logs();
         let logs: Vec<u64> = self.state.lock().catalog.logs.keys().copied().collect();

@@ -510,7 +510,7 @@ fn a_filter_of_ten_bits_lets_little_through() {
         let hash = filter::key_hash(&(i * 2).to_be_bytes());
         assert!(t.filter_may_contain(hash, true).expect("filter"));
     }
-    println!("false positives: {passed} of {n}");
+    basalt_fs::campaign!("false positives: {passed} of {n}");
     assert!(passed * 1000 <= n * 13, "{passed} of {n} false positives");
 }
 
