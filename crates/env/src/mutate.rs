@@ -106,6 +106,31 @@ pub fn campaign(target: &Target, mutants: u64) -> Tally {
     tally
 }
 
+/// Runs every target, `mutants(name)` mutants each, times the scale, and prints the sum. A target of which fewer than `least`
+/// inputs were accepted, or refused, tests nothing and fails; so does a sum below `floor` times the scale.
+pub fn campaigns<'t>(
+    targets: impl IntoIterator<Item = &'t Target>,
+    mutants: impl Fn(&str) -> u64,
+    least: u64,
+    floor: u64,
+) {
+    let (mut executions, mut names) = (0, std::collections::BTreeSet::new());
+    for target in targets {
+        assert!(names.insert(target.name), "two targets {}", target.name);
+        let tally = campaign(target, mutants(target.name) * scale());
+        executions += tally.executions();
+        if tally.executions() > 0 {
+            assert!(
+                tally.accepted >= least && tally.refused >= least,
+                "{}: too tame or too wild: {tally:?}",
+                target.name
+            );
+        }
+    }
+    basalt_fs::campaign!("mutant_executions={executions}");
+    assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= floor * scale());
+}
+
 fn count(tally: &mut Tally, verdict: Verdict) {
     match verdict {
         Verdict::Accepted => tally.accepted += 1,

@@ -201,23 +201,10 @@ fn redis_words(input: &[u8]) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use basalt::env::mutate::{campaign, scale};
+    use basalt::env::mutate::campaigns;
 
     #[test]
     fn mutants_of_every_format_are_read_or_refused() {
-        let mut executions = 0;
-        for target in TARGETS {
-            let tally = campaign(target, 100_000 * scale());
-            executions += tally.executions();
-            if tally.executions() > 0 {
-                assert!(
-                    tally.accepted > 1000 && tally.refused > 1000,
-                    "{}: too tame or too wild: {tally:?}",
-                    target.name
-                );
-            }
-        }
-        println!("mutants executions={executions}");
-        assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= 300_000 * scale());
+        campaigns(TARGETS, |_| 100_000, 1_001, 300_000);
     }
 }
