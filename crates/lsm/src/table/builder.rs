@@ -10,7 +10,7 @@ use super::format::{
 use super::index::IndexBuilder;
 use super::properties::Properties;
 use super::{TableMeta, TableOptions};
-use crate::key::{Cmp, Kind, MAX_SEQ, TRAILER_LEN, parse_internal_key, split_internal_key};
+use crate::key::{Cmp, Kind, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority, MemoryKind, Reservation};
@@ -197,20 +197,7 @@ impl TableBuilder {
             partition_bytes: 0,
             last_key: Vec::new(),
             hashes: Vec::new(),
-            meta: TableMeta {
-                file_id,
-                size: 0,
-                digest: 0,
-                entries: 0,
-                deletes: 0,
-                smallest: Vec::new(),
-                largest: Vec::new(),
-                min_seq: MAX_SEQ,
-                max_seq: 0,
-                raw_key_bytes: 0,
-                raw_value_bytes: 0,
-                soonest_expiry_ms: u64::MAX,
-            },
+            meta: TableMeta::without_entries(file_id, 0),
             data_blocks: 0,
         }
     }

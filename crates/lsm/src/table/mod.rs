@@ -26,7 +26,7 @@ pub use builder::TableBuilder;
 pub use iter::TableIter;
 pub use reader::TableReader;
 
-use crate::key::{Cmp, SeqNo};
+use crate::key::{Cmp, MAX_SEQ, SeqNo};
 use crate::options::Compression;
 
 /// How a table is built.
@@ -71,6 +71,26 @@ pub struct TableMeta {
     pub raw_value_bytes: u64,
     /// Soonest expiry of any entry, ms since 1970; `u64::MAX` when nothing expires.
     pub soonest_expiry_ms: u64,
+}
+
+impl TableMeta {
+    /// Of a table without entries: what counting begins from.
+    fn without_entries(file_id: u128, size: u64) -> TableMeta {
+        TableMeta {
+            file_id,
+            size,
+            digest: 0,
+            entries: 0,
+            deletes: 0,
+            smallest: Vec::new(),
+            largest: Vec::new(),
+            min_seq: MAX_SEQ,
+            max_seq: 0,
+            raw_key_bytes: 0,
+            raw_value_bytes: 0,
+            soonest_expiry_ms: u64::MAX,
+        }
+    }
 }
 
 /// How a reader treats the cache and the device.

@@ -7,7 +7,7 @@ use super::index::IndexBlock;
 use super::properties::Properties;
 use super::reader::{TableReader, read_exact};
 use super::{TableMeta, TableVerified};
-use crate::key::{Cmp, Kind, MAX_SEQ, split_internal_key, trailer_seq, user_key};
+use crate::key::{Cmp, Kind, split_internal_key, trailer_seq, user_key};
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use std::cmp::Ordering;
@@ -68,20 +68,7 @@ struct Tally {
 impl Tally {
     fn new(file_id: u128, size: u64) -> Tally {
         Tally {
-            meta: TableMeta {
-                file_id,
-                size,
-                digest: 0,
-                entries: 0,
-                deletes: 0,
-                smallest: Vec::new(),
-                largest: Vec::new(),
-                min_seq: MAX_SEQ,
-                max_seq: 0,
-                raw_key_bytes: 0,
-                raw_value_bytes: 0,
-                soonest_expiry_ms: u64::MAX,
-            },
+            meta: TableMeta::without_entries(file_id, size),
         }
     }
 
