@@ -3,7 +3,8 @@
 //! Threads start with the first job and are named `basalt-job-N`. One further lane, `basalt-commit`, starts with
 //! the first [`JobPriority::Commit`] job, so that a commit never waits behind a compaction. In stepped
 //! mode there are no threads: [`Jobs::step`] runs the most urgent job on the caller's thread, and
-//! [`Jobs::wait_until`] steps instead of blocking.
+//! [`Jobs::wait_until`] steps instead of blocking. A job may be given a delay ([`Jobs::spawn_after`]); threads
+//! with nothing to do wait for the next one that comes due, so delays cost no thread of their own.
 //!
 //! Invariants:
 //! 1. No lock of the pool is held while a job runs, is dropped, or while `done()` of a wait is asked: jobs
@@ -59,6 +60,9 @@ struct State {
     queues: [VecDeque<Job>; 5],
     running: [usize; 5],
     owners: BTreeMap<u64, usize>,
+    /// By due time and order of arrival. They count for their owner once they are due.
+    delayed: BTreeMap<(Duration, u64), Job>,
+    next_delayed: u64,
     panics: BTreeMap<u64, String>,
     /// Pool threads alive, and those of them that wait for work.
     alive: usize,
@@ -121,6 +125,30 @@ impl State {
         None
     }
 
+    fn enqueue(&mut self, job: Job) {
+        *self.owners.entry(job.owner).or_insert(0) += 1;
+        self.queues[job.priority as usize].push_back(job);
+    }
+
+    /// Queues the delayed jobs whose time has come; true when there was one.
+    fn promote(&mut self, now: impl Fn() -> Duration) -> bool {
+        let mut any = false;
+        while let Some(first) = self.delayed.first_entry()
+            && first.key().0 <= now()
+        {
+            let job = first.remove();
+            self.enqueue(job);
+            any = true;
+        }
+        any
+    }
+
+    /// Takes an owner's delayed jobs out.
+    fn undelay(&mut self, owner: u64) -> Vec<Job> {
+        let gone = self.delayed.extract_if(.., |_, job| job.owner == owner);
+        gone.map(|(_, job)| job).collect()
+    }
+
     fn forget(&mut self, owner: u64) {
         let n = self
             .owners
@@ -147,7 +175,8 @@ struct Shared {
     waiters: AtomicUsize,
     wait_lock: Mutex<()>,
     wait_cv: Condvar,
-    /// For timeouts of real waits. Not the environment's clock: a manual one does not move by itself.
+    /// For timeouts of real waits and for delays. With threads it is the system's, because a manual one does not move by
+    /// itself; stepped, the environment's.
     clock: Clock,
 }
 
@@ -227,6 +256,19 @@ impl Shared {
         }
     }
 
+    /// Sees to it that a thread is there when the next delayed job comes due.
+    fn attend_delayed(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        self.lane_work.notify_one();
+        if state.idle > 0 {
+            self.pool_work.notify_one();
+        } else if state.alive < self.threads {
+            let n = state.alive;
+            state.alive += 1;
+            drop(state);
+            self.start(format!("basalt-job-{n}"), false);
+        }
+    }
+
     fn start(self: &Arc<Self>, name: String, lane: bool) {
         let shared = self.clone();
         let started = crate::thread::spawn(&name, move || shared.serve(lane));
@@ -245,6 +287,10 @@ impl Shared {
         THREAD_OF.set(self.address());
         let mut state = self.state.lock();
         loop {
+            if state.promote(|| self.clock.now()) {
+                self.attend(state);
+                state = self.state.lock();
+            }
             let job = if lane {
                 state.take_from(COMMIT)
             } else {
@@ -262,12 +308,23 @@ impl Shared {
                     state = self.state.lock();
                 }
                 None if state.stop => return,
-                None if lane => self.lane_work.wait(&mut state),
+                None if lane => self.rest(&self.lane_work, &mut state),
                 None => {
                     state.idle += 1;
-                    self.pool_work.wait(&mut state);
+                    self.rest(&self.pool_work, &mut state);
                     state.idle -= 1;
                 }
+            }
+        }
+    }
+
+    /// Waits for work, or until a delayed job comes due.
+    fn rest(&self, work: &Condvar, state: &mut MutexGuard<'_, State>) {
+        match state.delayed.first_key_value() {
+            None => work.wait(state),
+            Some(((due, _), _)) => {
+                let left = due.saturating_sub(self.clock.now());
+                work.wait_for(state, left);
             }
         }
     }
@@ -277,7 +334,10 @@ impl Shared {
     }
 
     fn step(&self, owner: Option<u64>) -> bool {
-        let job = self.state.lock().take_any(owner);
+        let mut state = self.state.lock();
+        state.promote(|| self.clock.now());
+        let job = state.take_any(owner);
+        drop(state);
         job.map(|job| self.run(job)).is_some()
     }
 }
@@ -290,9 +350,11 @@ impl Drop for Handle {
         let shared = &self.0;
         let mut state = shared.state.lock();
         state.stop = true;
+        let not_due = std::mem::take(&mut state.delayed);
         shared.pool_work.notify_all();
         shared.lane_work.notify_all();
         drop(state);
+        drop(not_due);
         if THREAD_OF.get() == shared.address() {
             // The last handle went with a job. Its thread cannot wait for itself; all end on their own.
             return;
@@ -318,7 +380,8 @@ impl Drop for Handle {
 
 /// The pool. Cheap to clone.
 ///
-/// When the last clone goes, queued jobs are still run and the threads end; stepped, queued jobs are dropped unrun.
+/// When the last clone goes, queued jobs are still run and the threads end; stepped, queued jobs are dropped unrun. Delayed
+/// jobs that are not due are dropped either way.
 #[derive(Clone)]
 pub struct Jobs(Arc<Handle>);
 
@@ -326,13 +389,13 @@ impl Jobs {
     /// A pool of `n` threads, started when first needed. At most `n - 1` of them (at least one)
     /// run jobs of `Compaction` or `Gc` at once, so that a flush always finds a thread when `n > 1`.
     pub fn threads(n: usize) -> Jobs {
-        Jobs::new(n.max(1))
+        Jobs::new(n.max(1), Clock::system())
     }
-    /// No threads; see the module.
-    pub fn stepped() -> Jobs {
-        Jobs::new(0)
+    /// No threads; see the module. Delays are by `clock`.
+    pub fn stepped(clock: Clock) -> Jobs {
+        Jobs::new(0, clock)
     }
-    fn new(threads: usize) -> Jobs {
+    fn new(threads: usize, clock: Clock) -> Jobs {
         Jobs(Arc::new(Handle(Arc::new(Shared {
             threads,
             long_limit: threads.saturating_sub(1).max(1),
@@ -344,7 +407,7 @@ impl Jobs {
             waiters: AtomicUsize::new(0),
             wait_lock: Mutex::new(()),
             wait_cv: Condvar::new(),
-            clock: Clock::system(),
+            clock,
         }))))
     }
     fn shared(&self) -> &Arc<Shared> {
@@ -370,23 +433,59 @@ impl Jobs {
             run: Box::new(run),
         };
         let mut state = shared.state.lock();
-        *state.owners.entry(owner).or_insert(0) += 1;
-        state.queues[priority as usize].push_back(job);
+        state.enqueue(job);
         if !self.is_stepped() {
             shared.attend(state);
+        }
+    }
+    /// Queues a job once `delay` has passed. Nobody waits for it before: [`Jobs::drain`] drops an owner's jobs that are not
+    /// due, unrun. It may come late, when every thread is busy.
+    pub fn spawn_after(
+        &self,
+        owner: u64,
+        priority: JobPriority,
+        delay: Duration,
+        run: impl FnOnce() + Send + 'static,
+    ) {
+        let shared = self.shared();
+        let job = Job {
+            owner,
+            priority,
+            run: Box::new(run),
+        };
+        let mut state = shared.state.lock();
+        let place = (shared.clock.now().saturating_add(delay), state.next_delayed);
+        state.next_delayed += 1;
+        state.delayed.insert(place, job);
+        if !self.is_stepped()
+            && state
+                .delayed
+                .first_key_value()
+                .is_some_and(|f| *f.0 == place)
+        {
+            // Whoever rests, rests too long.
+            shared.attend_delayed(state);
         }
     }
     /// A fresh owner number.
     pub fn new_owner(&self) -> u64 {
         self.shared().next_owner.fetch_add(1, Relaxed)
     }
-    /// Waits until no job of `owner` is queued or running (stepped: runs them). The owner must have stopped queueing.
+    /// Waits until no job of `owner` is queued or running (stepped: runs them). The owner must have stopped queueing. Delayed jobs that are not due are dropped.
     /// Jobs that queue further jobs before they end are waited for with them. Called by a job of `owner`, as when an
     /// engine is dropped by its own last job, it waits for the others. On a thread of the pool it runs what is queued itself.
     pub fn drain(&self, owner: u64) {
         let shared = self.shared();
+        let drop_delayed = || {
+            // In two steps: the jobs go after the lock has.
+            let gone = shared.state.lock().undelay(owner);
+            drop(gone);
+        };
+        drop_delayed();
         if self.is_stepped() {
-            while shared.step(Some(owner)) {}
+            while shared.step(Some(owner)) {
+                drop_delayed();
+            }
             return;
         }
         let mine = usize::from(CURRENT.get() == (shared.address(), owner));
@@ -396,6 +495,7 @@ impl Jobs {
             while helps && shared.step(Some(owner)) {}
             shared.active(owner) <= mine
         });
+        drop_delayed();
     }
     /// Drops the queued jobs of `owner` unrun and returns their number. Running ones go on.
     /// For a simulated power cut: stepped jobs that hold an `Env` would otherwise keep it, and themselves, for ever.
@@ -411,6 +511,7 @@ impl Jobs {
         for job in &dropped {
             state.forget(job.owner);
         }
+        dropped.extend(state.undelay(owner));
         drop(state);
         self.notify();
         dropped.len()

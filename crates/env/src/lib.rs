@@ -61,12 +61,14 @@ pub struct EnvBuilder {
 }
 
 impl EnvBuilder {
-    /// Defaults: as many background threads as processors (at least 2), 512 MiB of memory of which
+    /// Defaults: background threads one more than processors (at least 3), so that a compaction can be spread over all
+    /// processors and a flush still finds a thread; 512 MiB of memory of which
     /// 256 MiB block cache, 4096 open files, no I/O limit, the system's clock and chance.
     pub fn new(fs: Arc<dyn FileSystem>) -> EnvBuilder {
         let threads = std::thread::available_parallelism()
             .map_or(2, |n| n.get())
-            .max(2);
+            .max(2)
+            + 1;
         EnvBuilder {
             fs,
             threads,
@@ -135,7 +137,7 @@ impl EnvBuilder {
         let cache_bytes = self.cache_bytes.min(self.memory_bytes / 4 * 3);
         let env = Env(Arc::new(Parts {
             jobs: if self.stepped {
-                Jobs::stepped()
+                Jobs::stepped(self.clock.clone())
             } else {
                 Jobs::threads(self.threads)
             },

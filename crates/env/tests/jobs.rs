@@ -2,7 +2,7 @@
 
 mod support;
 
-use basalt_env::{JobPriority, Jobs, Random};
+use basalt_env::{Clock, JobPriority, Jobs, ManualClock, Random};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn say(log: &Log, what: impl Into<String>) -> impl FnOnce() + Send + 'static {
 
 #[test]
 fn stepped_jobs_run_by_urgency_and_then_by_age() {
-    let jobs = Jobs::stepped();
+    let jobs = Jobs::stepped(Clock::system());
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     assert_ne!(a, b);
     let log = Log::default();
@@ -76,7 +76,11 @@ fn stepped_program(seed: u64) -> Vec<String> {
         }
         log.lock().unwrap().push(format!("{name}>"));
     }
-    let (jobs, random, log) = (Jobs::stepped(), Random::from_seed(seed), Log::default());
+    let (jobs, random, log) = (
+        Jobs::stepped(Clock::system()),
+        Random::from_seed(seed),
+        Log::default(),
+    );
     for n in 0..4 {
         let owner = jobs.new_owner();
         let (j, r, l) = (jobs.clone(), random.clone(), log.clone());
@@ -105,7 +109,7 @@ fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
 
 #[test]
 fn stepped_waits_end_when_nothing_can_make_them_true() {
-    let jobs = Jobs::stepped();
+    let jobs = Jobs::stepped(Clock::system());
     let owner = jobs.new_owner();
     let flag = Arc::new(AtomicBool::new(false));
     assert!(!jobs.wait_until(None, &mut || false));
@@ -119,7 +123,7 @@ fn stepped_waits_end_when_nothing_can_make_them_true() {
 
 #[test]
 fn stepped_drain_and_cancel_touch_one_owner_only() {
-    let jobs = Jobs::stepped();
+    let jobs = Jobs::stepped(Clock::system());
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     let log = Log::default();
     jobs.spawn(a, Gc, say(&log, "a"));
@@ -138,7 +142,7 @@ fn stepped_drain_and_cancel_touch_one_owner_only() {
 
 #[test]
 fn a_panic_is_recorded_for_its_owner_and_the_pool_lives_on() {
-    for jobs in [Jobs::stepped(), Jobs::threads(1)] {
+    for jobs in [Jobs::stepped(Clock::system()), Jobs::threads(1)] {
         let (bad, good) = (jobs.new_owner(), jobs.new_owner());
         jobs.spawn(bad, Flush, || panic!("block {} is {}", 7, "gone"));
         jobs.spawn(bad, Compaction, || panic!("a consequence"));
@@ -229,7 +233,11 @@ fn drain_waits_for_jobs_that_queue_jobs() {
             counter.fetch_add(1, SeqCst);
         });
     }
-    for jobs in [Jobs::stepped(), Jobs::threads(1), Jobs::threads(4)] {
+    for jobs in [
+        Jobs::stepped(Clock::system()),
+        Jobs::threads(1),
+        Jobs::threads(4),
+    ] {
         for _ in 0..10 * support::scale() {
             let (owner, count) = (jobs.new_owner(), Arc::new(AtomicU64::new(0)));
             tree(&jobs, owner, 6, &count);
@@ -242,7 +250,7 @@ fn drain_waits_for_jobs_that_queue_jobs() {
 #[test]
 fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
     let (tell, told) = mpsc::channel();
-    for jobs in [Jobs::stepped(), Jobs::threads(2)] {
+    for jobs in [Jobs::stepped(Clock::system()), Jobs::threads(2)] {
         let owner = jobs.new_owner();
         let (pool, tell) = (jobs.clone(), tell.clone());
         let count = Arc::new(AtomicUsize::new(0));
@@ -334,4 +342,65 @@ fn many_owners_from_many_threads() {
         }
     });
     assert_eq!(jobs.pending(), [0; 5]);
+}
+
+#[test]
+fn delayed_jobs_wait_for_their_time_and_are_not_waited_for() {
+    let hands = ManualClock::new(0);
+    let jobs = Jobs::stepped(Clock::manual(hands.clone()));
+    let (a, b) = (jobs.new_owner(), jobs.new_owner());
+    let log = Log::default();
+    let ms = Duration::from_millis;
+    jobs.spawn_after(a, Flush, ms(20), say(&log, "later"));
+    jobs.spawn_after(a, Compaction, ms(10), say(&log, "sooner"));
+    jobs.spawn_after(b, Commit, ms(10), say(&log, "of another"));
+    assert!(!jobs.step(), "nothing is due");
+    hands.advance(ms(10));
+    // Due jobs queue by urgency like any other.
+    assert!(jobs.step());
+    assert_eq!(*log.lock().unwrap(), ["of another"]);
+    // One that is due is run by a drain, one that is not is dropped.
+    jobs.drain(a);
+    assert_eq!(*log.lock().unwrap(), ["of another", "sooner"]);
+    hands.advance(ms(100));
+    assert!(!jobs.step(), "dropped by the drain");
+    jobs.spawn_after(a, Gc, ms(5), say(&log, "cancelled"));
+    assert_eq!(jobs.cancel(a), 1);
+    hands.advance(ms(100));
+    assert!(!jobs.step());
+}
+
+#[test]
+fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
+    let jobs = Jobs::threads(1);
+    let owner = jobs.new_owner();
+    let (done, finished) = mpsc::channel();
+    let wait = || {
+        finished
+            .recv_timeout(Duration::from_secs(30))
+            .expect("a delayed job comes due")
+    };
+    let tell = |what: &'static str| {
+        let done = done.clone();
+        move || done.send(what).unwrap()
+    };
+    // No thread has been started yet.
+    jobs.spawn_after(owner, Flush, Duration::from_millis(5), tell("first"));
+    assert_eq!(wait(), "first");
+    // The thread rests without an end, then until a far time, then until a near one.
+    jobs.spawn_after(owner, Flush, Duration::from_secs(3600), tell("far"));
+    jobs.spawn_after(owner, Flush, Duration::from_millis(5), tell("near"));
+    assert_eq!(wait(), "near");
+    // The only thread is busy; the commit lane is not.
+    jobs.spawn(owner, Commit, tell("lane"));
+    assert_eq!(wait(), "lane");
+    let (release, held) = mpsc::channel::<()>();
+    jobs.spawn(owner, Compaction, move || {
+        let _ = held.recv();
+    });
+    jobs.spawn_after(owner, Commit, Duration::from_millis(5), tell("beside"));
+    assert_eq!(wait(), "beside");
+    release.send(()).unwrap();
+    jobs.drain(owner);
+    assert!(finished.try_recv().is_err(), "the far one is dropped");
 }
