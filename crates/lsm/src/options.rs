@@ -99,6 +99,9 @@ pub struct FamilyOptions {
     pub l0_compaction_trigger: usize,
     /// Level-0 tables from which writers are slowed, gradually more up to twice that number. Default 12.
     pub l0_slowdown: usize,
+    /// Bytes that compactions owe (see `Stats::compaction_debt`) from which writers are slowed, gradually more up to twice that
+    /// number, where they wait. Default 64 GiB.
+    pub debt_slowdown_bytes: u64,
     /// Bytes of level 1 (or of the base level, which dynamic level sizes place). Default 256 MiB.
     pub base_level_bytes: u64,
     /// Each level is so many times larger than the one above. Default 10.
@@ -118,6 +121,7 @@ impl Default for FamilyOptions {
             table_bytes: 64 << 20,
             l0_compaction_trigger: 4,
             l0_slowdown: 12,
+            debt_slowdown_bytes: 64 << 30,
             base_level_bytes: 256 << 20,
             level_multiplier: 10,
             compaction_filter: None,
@@ -152,6 +156,9 @@ impl FamilyOptions {
                 "l0_compaction_trigger is {} and l0_slowdown {}: the first must be at least 1 and not above the second",
                 self.l0_compaction_trigger, self.l0_slowdown
             ));
+        }
+        if self.debt_slowdown_bytes == 0 {
+            return bad("debt_slowdown_bytes is 0, at least 1 is needed".to_string());
         }
         if self.level_multiplier < 2 {
             return bad(format!(

@@ -6,6 +6,7 @@
 
 use super::engine::{Engine, Writer};
 use super::generation::Generation;
+use super::throttle::{Patience, Room};
 use crate::batch::{Ops, WriteBatch};
 use crate::key::SeqNo;
 use crate::memtable::MemTable;
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 /// A group ends when it holds so many bytes.
 const GROUP_BYTES: usize = 1 << 20;
@@ -95,7 +97,7 @@ impl Ticket {
                 return r.clone();
             }
             if self.engine.commit.try_lead() {
-                self.engine.lead_group();
+                self.engine.lead_group(Patience::Wait);
                 continue;
             }
             let mut slot = self.state.slot.lock();
@@ -103,7 +105,7 @@ impl Ticket {
                 Phase::Done(r) => return r,
                 Phase::Lead => {
                     drop(slot);
-                    self.engine.lead_group();
+                    self.engine.lead_group(Patience::Wait);
                 }
                 Phase::Insert(task) => {
                     drop(slot);
@@ -152,6 +154,14 @@ struct Pending {
     ticket: Arc<TicketState>,
 }
 
+/// What became of a group.
+enum Committed {
+    /// It is in, from this sequence number on.
+    From(SeqNo),
+    /// Nothing was touched: it is held back for so long.
+    Later(Duration),
+}
+
 #[derive(PartialEq, Eq, Clone, Copy)]
 enum Leader {
     Nobody,
@@ -183,6 +193,15 @@ impl CommitQueue {
         }
         q.leader = Leader::Active;
         true
+    }
+
+    /// Puts a group back that found no room; it goes first next time.
+    fn put_back(&self, group: Vec<Pending>) {
+        let mut q = self.0.lock();
+        debug_assert!(q.leader == Leader::Active);
+        for p in group.into_iter().rev() {
+            q.pending.push_front(p);
+        }
     }
 
     fn take_group(&self) -> Vec<Pending> {
@@ -315,39 +334,65 @@ impl Engine {
         if q.leader == Leader::Nobody && !q.pending.is_empty() {
             q.leader = Leader::Scheduled;
             drop(q);
-            self.spawn_leader();
+            self.spawn_leader(None);
         }
     }
 
-    fn spawn_leader(self: &Arc<Self>) {
-        let engine = self.clone();
-        self.env
-            .jobs()
-            .spawn(self.owner, JobPriority::Commit, move || {
-                if engine.commit.try_lead() {
-                    engine.lead_group();
-                }
+    fn spawn_leader(self: &Arc<Self>, delay: Option<Duration>) {
+        let (jobs, lane) = (self.env.jobs(), JobPriority::Commit);
+        match delay {
+            None => {
+                let engine = self.clone();
+                jobs.spawn(self.owner, lane, move || engine.lead_on_lane());
+            }
+            Some(delay) => {
+                let engine = Arc::downgrade(self);
+                jobs.spawn_after(self.owner, lane, delay, move || {
+                    if let Some(engine) = engine.upgrade() {
+                        engine.lead_on_lane();
+                    }
+                });
+            }
+        }
+    }
+
+    /// Leads one group on the lane that all stores share.
+    fn lead_on_lane(self: &Arc<Self>) {
+        if self.commit.try_lead() {
+            // Stepped, nobody else is kept waiting, and time moves by waiting only.
+            let stepped = self.env.jobs().is_stepped();
+            self.lead_group(if stepped {
+                Patience::Wait
+            } else {
+                Patience::Return
             });
+        }
     }
 
     /// Commits one group. The caller has the lead; it is handed on.
-    fn lead_group(self: &Arc<Self>) {
+    fn lead_group(self: &Arc<Self>, patience: Patience) {
         let mut group = Vec::new();
         // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
         let committed = catch_unwind(AssertUnwindSafe(|| {
             let mut writer = self.writer.lock();
             group = self.commit.take_group();
-            self.commit_group(&mut writer, &mut group)
+            self.commit_group(&mut writer, &mut group, patience)
         }));
         let (result, mut panic) = match committed {
-            Ok(result) => (result, None),
+            Ok(Ok(Committed::Later(delay))) => {
+                self.commit.put_back(group);
+                self.hand_over(Some(delay));
+                return;
+            }
+            Ok(Ok(Committed::From(first))) => (Ok(first), None),
+            Ok(Err(e)) => (Err(e), None),
             Err(panic) => {
                 let _ = self.broken.set(panic_text(&*panic));
                 let e = self.check_jobs().expect_err("just set");
                 (Err(e), Some(panic))
             }
         };
-        self.hand_over();
+        self.hand_over(None);
         let mut seq = result.as_ref().map_or(0, |first| *first);
         for p in group {
             seq += u64::from(p.count);
@@ -365,11 +410,12 @@ impl Engine {
     /// Answers what is queued and nobody will lead.
     pub(super) fn lead_all(self: &Arc<Self>) {
         while self.commit.try_lead() {
-            self.lead_group();
+            self.lead_group(Patience::Wait);
         }
     }
 
-    fn hand_over(self: &Arc<Self>) {
+    /// Gives the lead on: to a writer that waits, else to the lane, at once or after a delay.
+    fn hand_over(self: &Arc<Self>, delay: Option<Duration>) {
         let mut q = self.commit.0.lock();
         if q.pending.is_empty() {
             q.leader = Leader::Nobody;
@@ -385,11 +431,16 @@ impl Engine {
         }
         q.leader = Leader::Scheduled;
         drop(q);
-        self.spawn_leader();
+        self.spawn_leader(delay);
     }
 
-    /// The write path, top to bottom: room, numbers, log, sync, memtables, publish. Returns the first sequence number.
-    fn commit_group(self: &Arc<Self>, writer: &mut Writer, group: &mut [Pending]) -> Result<SeqNo> {
+    /// The write path, top to bottom: room, numbers, log, sync, memtables, publish.
+    fn commit_group(
+        self: &Arc<Self>,
+        writer: &mut Writer,
+        group: &mut [Pending],
+        patience: Patience,
+    ) -> Result<Committed> {
         let bytes: usize = group.iter().map(|p| p.buf.len()).sum();
         let sync = group.iter().any(|p| p.sync);
         let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
@@ -398,9 +449,11 @@ impl Engine {
             if sync {
                 self.sync_log(writer)?;
             }
-            return Ok(writer.next_seq);
+            return Ok(Committed::From(writer.next_seq));
         }
-        self.make_room(writer, bytes)?;
+        if let Room::Later(delay) = self.make_room(writer, bytes as u64, count, patience)? {
+            return Ok(Committed::Later(delay));
+        }
         let first = writer.next_seq;
         writer.next_seq += count;
 
@@ -431,7 +484,7 @@ impl Engine {
             .user_bytes
             .add((bytes - batches * RECORD_HEADER) as u64);
         self.keep_log_ahead(writer);
-        Ok(first)
+        Ok(Committed::From(first))
     }
 
     fn insert_group(

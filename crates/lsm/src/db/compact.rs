@@ -29,6 +29,7 @@ struct Running {
     family: FamilyEntry,
     snapshots: Vec<u64>,
     now_ms: u64,
+    began: Duration,
     claim: Mutex<Option<Claim>>,
     ranges: Vec<KeyRange>,
     parts: Mutex<Vec<Option<Result<Outcome>>>>,
@@ -118,6 +119,7 @@ impl Engine {
             // After the inputs were chosen; see `live_snapshots`.
             snapshots: self.live_snapshots(),
             now_ms: self.env.clock().wall_ms(),
+            began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
             ranges,
             parts: Mutex::new((0..parts).map(|_| None).collect()),
@@ -161,9 +163,34 @@ impl Engine {
         let parts = finished?;
         let result = self.finish(&running.plan, parts.into_iter().flatten().collect());
         self.settle_accounts(running, result.clone());
+        if result.is_ok() {
+            self.time_level0(running);
+        }
         self.schedule();
         self.env.jobs().notify();
         Some(result)
+    }
+
+    /// Tells the throttle how fast level 0 gives its tables away.
+    fn time_level0(&self, running: &Running) {
+        let bytes: u64 = running
+            .plan
+            .inputs
+            .iter()
+            .filter(|(level, _)| *level == 0)
+            .flat_map(|(_, tables)| tables.iter().map(|t| t.meta.size))
+            .sum();
+        if bytes == 0 {
+            return;
+        }
+        let view = self.view();
+        let more = view
+            .version
+            .families
+            .get(&running.plan.family)
+            .is_some_and(|v| v.levels[0].len() >= running.family.options.l0_compaction_trigger);
+        self.drain
+            .left_level0(bytes, running.began, self.env.clock().now(), more);
     }
 
     fn settle_accounts(&self, running: &Running, result: Result<()>) {
@@ -327,6 +354,7 @@ impl Engine {
             family,
             snapshots: self.live_snapshots(),
             now_ms: self.env.clock().wall_ms(),
+            began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
             ranges: vec![(None, None)],
             parts: Mutex::new(vec![None]),

@@ -8,6 +8,7 @@ use super::commit::CommitQueue;
 use super::generation::{FamilyEntry, Generation, View};
 use super::log::{ActiveLog, LogSpace};
 use super::stats::Counters;
+use super::throttle::{Backlog, Drain, Pace};
 use crate::compaction::Reach;
 use crate::key::SeqNo;
 use crate::options::Options;
@@ -48,6 +49,7 @@ pub(crate) struct Engine {
     /// Held while memtables are written out: by the flush job, or by a writer that repairs a failed log.
     pub flushing: Mutex<()>,
     pub counters: Counters,
+    pub drain: Drain,
     pub closing: AtomicBool,
     /// A commit that panicked: what it left of log and memtables is not known.
     pub broken: OnceLock<String>,
@@ -58,6 +60,7 @@ pub(crate) struct Engine {
 pub(crate) struct Writer {
     pub log: Option<ActiveLog>,
     pub next_seq: SeqNo,
+    pub pace: Pace,
     /// When a halted store was last tried to be mended.
     pub last_resume: Option<Duration>,
 }
@@ -123,16 +126,19 @@ impl Engine {
             .name
             .clone()
             .unwrap_or_else(|| dir.display().to_string());
+        let mut view = View {
+            active: Generation::new(env, 1, cmps.into_iter()),
+            sealed: Vec::new(),
+            version: Arc::new(version),
+            families: Arc::new(families),
+            backlog: Backlog::default(),
+        };
+        view.backlog = Backlog::of(&view);
         Arc::new(Engine {
             counters: Counters::new(env, &name),
             store_id: catalog.store_id,
             next_file: AtomicU64::new(catalog.next_file),
-            view: RwLock::new(Arc::new(View {
-                active: Generation::new(env, 1, cmps.into_iter()),
-                sealed: Vec::new(),
-                version: Arc::new(version),
-                families: Arc::new(families),
-            })),
+            view: RwLock::new(Arc::new(view)),
             state: Mutex::new(State {
                 catalog,
                 next_generation: 2,
@@ -155,6 +161,7 @@ impl Engine {
             writer: Mutex::new(Writer {
                 log: None,
                 next_seq: last_seq + 1,
+                pace: Pace::default(),
                 last_resume: None,
             }),
             manifest: Mutex::new(ManifestSlot {
@@ -165,6 +172,7 @@ impl Engine {
             visible: AtomicU64::new(last_seq),
             snapshots: Arc::default(),
             flushing: Mutex::new(()),
+            drain: Drain::new(),
             closing: AtomicBool::new(false),
             broken: OnceLock::new(),
             lock: Mutex::new(Some(lock)),
@@ -182,7 +190,8 @@ impl Engine {
     }
 
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
-    fn set_view(&self, _state: &State, next: View) {
+    fn set_view(&self, _state: &State, mut next: View) {
+        next.backlog = Backlog::of(&next);
         let old = std::mem::replace(&mut *self.view.write(), Arc::new(next));
         // What only the old view held is freed here, outside the lock.
         drop(old);
@@ -270,6 +279,7 @@ impl Engine {
             sealed: now.sealed.clone(),
             version: Arc::new(tree.version),
             families: now.families.clone(),
+            backlog: now.backlog,
         };
         if !edit.drop_families.is_empty() {
             let families = Arc::make_mut(&mut next.families);

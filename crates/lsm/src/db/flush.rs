@@ -118,6 +118,7 @@ impl Engine {
 
     fn flush_generation(self: &Arc<Self>, generation: &Arc<Generation>) -> Result<()> {
         let view = self.view();
+        let started = self.env.clock().now();
         let snapshots = self.live_snapshots();
         let mut edit = Edit::default();
         let mut files: Vec<PathBuf> = Vec::new();
@@ -159,6 +160,8 @@ impl Engine {
                 "the oldest generation is flushed first"
             );
         })?;
+        self.drain
+            .flushed(generation.memory(), self.env.clock().now() - started);
         if log != 0 {
             self.retire_log(log, end);
         }

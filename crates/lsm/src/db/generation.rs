@@ -3,6 +3,7 @@
 //! A generation is one log and the memtables of all families that its records went to. It is sealed and flushed as a
 //! whole, and its log is removed with one manifest edit: what is in tables and what is in logs never overlaps across families.
 
+use super::throttle::Backlog;
 use crate::key::{Cmp, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
@@ -85,7 +86,12 @@ impl Generation {
 
     /// Brings the ledger up to date.
     pub fn book_memory(&self) {
-        self.booked.lock().resize(self.memory());
+        self.book(self.memory());
+    }
+
+    /// Books so many bytes: before a group is inserted what it will need at most, which [`Self::book_memory`] corrects.
+    pub fn book(&self, bytes: u64) {
+        self.booked.lock().resize(bytes);
     }
 }
 
@@ -105,6 +111,8 @@ pub(crate) struct View {
     pub sealed: Vec<Arc<Generation>>,
     pub version: Arc<Version>,
     pub families: Arc<BTreeMap<u32, FamilyEntry>>,
+    /// What `version` makes of writers' speed. Worked out when a view is set.
+    pub backlog: Backlog,
 }
 
 impl View {

@@ -5,17 +5,17 @@
 //! are in tables; the manifest forgets it), then *recycled* for a later log's space, or deleted.
 
 use super::engine::{Engine, RETRY_PAUSE, Writer};
-use super::generation::View;
+use super::throttle::{Patience, Room};
+use crate::memtable::MemTable;
 use crate::version::edit::Edit;
 use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
 use basalt_env::{JobPriority, MemoryKind, Reservation};
-use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
+use basalt_fs::{Error, LogOptions, Reach, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 /// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
 const FIRST_LOG_BYTES: u64 = 256 << 10;
@@ -252,13 +252,24 @@ impl Engine {
         Ok(())
     }
 
-    /// Room for a group before it takes sequence numbers: mends a halted store, slows down, rotates a full memtable.
-    pub fn make_room(self: &Arc<Self>, writer: &mut Writer, bytes: usize) -> Result<()> {
+    /// Room for a group before it takes sequence numbers: mends a halted store, holds the group back as far as background work is
+    /// behind, rotates a full memtable, and books what the memtables will grow by.
+    pub fn make_room(
+        self: &Arc<Self>,
+        writer: &mut Writer,
+        bytes: u64,
+        entries: u64,
+        patience: Patience,
+    ) -> Result<Room> {
         self.check_open()?;
         self.check_jobs()?;
         self.resume_if_halted(writer)?;
-        self.slow_down(bytes)?;
-        let memory = self.active_generation().memory();
+        if let later @ Room::Later(_) = self.hold_back(writer, patience)? {
+            return Ok(later);
+        }
+        let generation = self.active_generation();
+        let memory = generation.memory();
+        let growth = MemTable::growth(memory, bytes, entries);
         let limit = self.options.write_buffer_bytes;
         let log_full = writer
             .log
@@ -266,114 +277,19 @@ impl Engine {
             .is_some_and(|l| l.writer.end() >= self.log_limit());
         let full = memory >= limit
             || log_full
-            || (memory >= limit / 8 && self.env.ledger().over_budget() > 0);
+            || (memory >= limit / 8 && self.env.ledger().free() < growth);
         if !full {
-            return Ok(());
+            generation.book(memory + growth);
+            self.charge(writer, bytes);
+            return Ok(Room::Ready);
         }
-        self.wait_for_flush()?;
-        self.rotate(writer)
-    }
-
-    fn wait_for_flush(self: &Arc<Self>) -> Result<()> {
-        let max = self.options.max_sealed_memtables;
-        if self.view().sealed.len() < max {
-            return Ok(());
+        if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
+            return Ok(later);
         }
-        let started = self.env.clock().now();
-        self.schedule();
-        let room = self.env.jobs().wait_until(None, &mut || {
-            self.view().sealed.len() < max
-                || self.flush_is_stuck()
-                || self.closing.load(SeqCst)
-                || self.check_jobs().is_err()
-        });
-        self.counters
-            .stall_memtables_us
-            .add((self.env.clock().now() - started).as_micros() as u64);
-        self.check_open()?;
-        self.check_jobs()?;
-        if self.view().sealed.len() < max {
-            return Ok(());
-        }
-        let error = self.state.lock().flush_error.clone();
-        match error {
-            Some(e) => Err(e.context("memtables are full and cannot be written out")),
-            None => {
-                debug_assert!(!room);
-                Err(Error::new(
-                    ErrorKind::Busy,
-                    "memtables are full and their flush has not run",
-                ))
-            }
-        }
-    }
-
-    /// A flush has failed and none is on its way: an attempt that has been scheduled since may still make room, and the
-    /// error of the one before it says nothing about it.
-    fn flush_is_stuck(&self) -> bool {
-        let state = self.state.lock();
-        state.flush_error.is_some() && !state.flush_scheduled
-    }
-
-    /// As [`Self::flush_is_stuck`], for compactions.
-    fn compaction_is_stuck(&self) -> bool {
-        let state = self.state.lock();
-        state.compaction_error.is_some() && state.compactions.is_empty()
-    }
-
-    /// Slows writers as level 0 fills: not at all up to `l0_slowdown` tables, then at a rate that falls towards
-    /// 1 MiB/s, and only at twice that number do they wait.
-    fn slow_down(self: &Arc<Self>, bytes: usize) -> Result<()> {
-        let pressure = |view: &View| {
-            view.families
-                .values()
-                .filter_map(|f| {
-                    let tables = view.version.families.get(&f.id)?.levels[0].len();
-                    let start = f.options.l0_slowdown;
-                    (tables >= start).then(|| (tables - start + 1) as f64 / (start + 1) as f64)
-                })
-                .fold(0.0, f64::max)
-        };
-        let p = pressure(&self.view());
-        if p == 0.0 {
-            return Ok(());
-        }
-        let clock = self.env.clock();
-        let started = clock.now();
-        if p < 1.0 {
-            let bytes_per_s = 64.0 * (1 << 20) as f64 * (1.0 - p).max(1.0 / 64.0);
-            clock.sleep(Duration::from_secs_f64(
-                (bytes as f64 / bytes_per_s).min(0.1),
-            ));
-            self.counters
-                .stall_l0_us
-                .add((clock.now() - started).as_micros() as u64);
-            return Ok(());
-        }
-        self.schedule();
-        let relieved = self.env.jobs().wait_until(None, &mut || {
-            pressure(&self.view()) < 1.0
-                || self.compaction_is_stuck()
-                || self.closing.load(SeqCst)
-                || self.check_jobs().is_err()
-        });
-        self.counters
-            .stall_l0_us
-            .add((clock.now() - started).as_micros() as u64);
-        self.check_open()?;
-        self.check_jobs()?;
-        let error = self.state.lock().compaction_error.clone();
-        match error {
-            _ if pressure(&self.view()) < 1.0 => Ok(()),
-            Some(e) => Err(e.context("level 0 is full and cannot be compacted")),
-            None => {
-                debug_assert!(!relieved);
-                Err(Error::new(
-                    ErrorKind::Busy,
-                    "level 0 is full and its compaction has not run",
-                ))
-            }
-        }
+        self.rotate(writer)?;
+        self.active_generation().book(growth);
+        self.charge(writer, bytes);
+        Ok(Room::Ready)
     }
 
     /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is full, in the background.

@@ -21,6 +21,9 @@ mod tests;
 mod tests_race;
 #[cfg(test)]
 mod tests_review;
+#[cfg(test)]
+mod tests_throttle;
+mod throttle;
 
 pub use check::VerifyReport;
 pub use commit::Ticket;
@@ -422,6 +425,8 @@ impl Engine {
             }
         }
         self.env.jobs().drain(self.owner);
+        // What was held back, and nobody would come back for.
+        self.lead_all();
         let flushed = {
             let mut writer = self.writer.lock();
             // What is in the logs stays there after a broken invariant: the next open reads it afresh.

@@ -83,6 +83,7 @@ pub(crate) struct Counters {
     pub log_syncs: Counter,
     pub stall_memtables_us: Counter,
     pub stall_l0_us: Counter,
+    pub stall_debt_us: Counter,
     /// The label of this store's metrics.
     pub label: String,
 }
@@ -123,6 +124,7 @@ impl Counters {
             log_syncs: c("log_syncs_total", "Syncs of the write-ahead log"),
             stall_memtables_us: stall("memtables"),
             stall_l0_us: stall("level0"),
+            stall_debt_us: stall("compaction_debt"),
             label: name.to_string(),
         }
     }
@@ -190,6 +192,7 @@ impl Engine {
             stall_us: vec![
                 ("memtables", c.stall_memtables_us.get()),
                 ("level0", c.stall_l0_us.get()),
+                ("compaction_debt", c.stall_debt_us.get()),
             ],
             snapshots: self.snapshots.lock().values().sum::<usize>() as u64,
             sealed_memtables: view.sealed.len() as u64,

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// Bytes of the first chunk.
 const FIRST_CHUNK: usize = 2 << 10;
 /// Bytes of the largest chunk that several allocations share.
-const LARGEST_CHUNK: usize = 1 << 20;
+pub(super) const LARGEST_CHUNK: usize = 1 << 20;
 /// Every allocation starts at a multiple of this.
 pub(super) const ALIGN: usize = 8;
 

@@ -19,6 +19,9 @@ use basalt_fs::{Bytes, Result};
 use skiplist::{Cursor, SkipList, Target};
 use std::sync::Arc;
 
+/// Bytes of a node of average height beside key and value, that of a large value included.
+const ENTRY_OVERHEAD: u64 = 80;
+
 /// One family's writes since the last flush. See the module.
 pub struct MemTable {
     list: SkipList,
@@ -81,6 +84,12 @@ impl MemTable {
     /// Bytes of memory held: the arena's chunks, large values, and what [`MemTable::add_pinned`] was told.
     pub fn memory(&self) -> usize {
         self.list.memory()
+    }
+
+    /// What memtables that hold `memory` bytes grow by, at most, when `entries` of `payload` bytes in all are inserted: nodes are of
+    /// average height, and the arena doubles its chunks.
+    pub fn growth(memory: u64, payload: u64, entries: u64) -> u64 {
+        payload + entries * ENTRY_OVERHEAD + memory.min(arena::LARGEST_CHUNK as u64)
     }
 
     /// Entries.

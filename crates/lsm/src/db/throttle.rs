@@ -1,0 +1,330 @@
+//! Holding writers back: gradually as background work falls behind, and wholly only at the end.
+//!
+//! Three backlogs press: tables in level 0 (every read looks into each), memtables that wait for their flush (memory), and bytes
+//! that compactions owe (space, and the reads of later). Each is a number that is 0 while all is well and 1 where writers wait.
+//! In between, writers get a share of the rate at which that backlog was last seen to shrink: twice of it where slowing
+//! begins, so that a burst passes almost unhindered, the same at about a third of the way, where a steady load settles, and a
+//! small part near the end. A group pays for its bytes after it was let in, out of the time that passes until the next one, so
+//! the largest group there can be waits for no more than the groups before it, and the one behind it waits for all of its bytes.
+
+use super::engine::{Engine, Writer};
+use super::generation::View;
+use crate::compaction::compaction_debt;
+use basalt_fs::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+/// What a group waits for is looked at again after so long, so that relief is noticed.
+const LONGEST_NAP: Duration = Duration::from_millis(10);
+/// Shorter waits are saved up: a sleep costs about a tenth of this beyond its length.
+const SHORTEST_NAP: Duration = Duration::from_millis(1);
+/// Assumed until a flush or a compaction was timed.
+const FIRST_GUESS: u64 = 64 << 20;
+/// Estimates stay in here: a move of whole tables takes no time, and a paused process any amount of it.
+const DRAIN_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;
+/// The least share of the drain rate that writers get.
+const LEAST_SHARE: f64 = 1.0 / 64.0;
+
+/// What presses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Level0,
+    Memtables,
+    Debt,
+}
+
+/// How far behind the tree is: part of a [`View`], worked out when the tree changes. 0 is well, 1 is where writers wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Backlog {
+    level0: f64,
+    debt: f64,
+}
+
+impl Backlog {
+    /// The worst of all families.
+    pub fn of(view: &View) -> Backlog {
+        let mut worst = Backlog::default();
+        for f in view.families.values() {
+            let Some(version) = view.version.families.get(&f.id) else {
+                continue;
+            };
+            let (tables, start) = (version.levels[0].len(), f.options.l0_slowdown);
+            if tables >= start {
+                let p = (tables - start + 1) as f64 / (start + 1) as f64;
+                worst.level0 = worst.level0.max(p);
+            }
+            let (debt, start) = (
+                compaction_debt(version, &f.options),
+                f.options.debt_slowdown_bytes,
+            );
+            if debt > start {
+                worst.debt = worst.debt.max((debt - start) as f64 / start as f64);
+            }
+        }
+        worst
+    }
+}
+
+/// How fast backlogs shrink, in bytes a second.
+pub(crate) struct Drain {
+    level0: AtomicU64,
+    memtables: AtomicU64,
+    /// When level 0 last gave tables away and still had work left: the next time counts from here.
+    busy_since: Mutex<Option<Duration>>,
+}
+
+impl Drain {
+    pub fn new() -> Drain {
+        Drain {
+            level0: AtomicU64::new(FIRST_GUESS),
+            memtables: AtomicU64::new(FIRST_GUESS),
+            busy_since: Mutex::new(None),
+        }
+    }
+
+    /// A flush of so many bytes of memtables took so long.
+    pub fn flushed(&self, bytes: u64, took: Duration) {
+        learn(&self.memtables, bytes, took);
+    }
+
+    /// A compaction that began at `began` has taken so many bytes out of level 0. `more`: it is still due.
+    pub fn left_level0(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
+        let mut since = self.busy_since.lock();
+        // Under pressure the time between two compactions counts, too: threads were busy elsewhere.
+        let from = since.take().unwrap_or(began);
+        *since = more.then_some(now);
+        drop(since);
+        learn(&self.level0, bytes, now.saturating_sub(from));
+    }
+}
+
+fn learn(rate: &AtomicU64, bytes: u64, took: Duration) {
+    if took.is_zero() {
+        return;
+    }
+    let seen = (bytes as f64 / took.as_secs_f64()) as u64;
+    let seen = seen.clamp(*DRAIN_RANGE.start(), *DRAIN_RANGE.end());
+    // Only one flush and one compaction of level 0 end at a time.
+    let old = rate.load(Relaxed);
+    rate.store((old * 2 + seen) / 3, Relaxed);
+}
+
+/// What groups let in have not paid for yet.
+#[derive(Default)]
+pub(crate) struct Pace {
+    owed: f64,
+    paid_until: Duration,
+}
+
+/// The share of the drain rate that writers get at a pressure from 0 to 1.
+fn share(pressure: f64) -> f64 {
+    (2.0 * (1.0 - pressure).powi(2)).max(LEAST_SHARE)
+}
+
+/// What whoever asks for room does when there is none yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Waits: a thread of the writer's own.
+    Wait,
+    /// Comes again: the lane that all stores share.
+    Return,
+}
+
+/// The answer to a group that asks for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Room {
+    /// It may go.
+    Ready,
+    /// Not yet; ask again after so long.
+    Later(Duration),
+}
+
+impl Engine {
+    /// The backlog that lets the least through, how hard it presses, and the rate in bytes a second that it leaves to writers.
+    fn pressure(&self) -> Option<(Cause, f64, f64)> {
+        let view = self.view();
+        let memtables = {
+            let (most, buffer) = (
+                self.options.max_sealed_memtables,
+                self.options.write_buffer_bytes,
+            );
+            // The last quarter of what may be in memory at all. An early look spares the sum over all families.
+            if (view.sealed.len() + 1) * 4 <= (most + 1) * 3 {
+                0.0
+            } else {
+                let active = view.active.memory() as f64 / buffer as f64;
+                let full = (view.sealed.len() as f64 + active.min(1.0)) / (most as f64 + 1.0);
+                // Never 1: a memtable that is full is the rotation's affair, which waits for the flush.
+                ((full - 0.75) * 4.0).clamp(0.0, 0.999)
+            }
+        };
+        let drain = &self.drain;
+        [
+            (Cause::Level0, view.backlog.level0, &drain.level0),
+            (Cause::Memtables, memtables, &drain.memtables),
+            (Cause::Debt, view.backlog.debt, &drain.level0),
+        ]
+        .into_iter()
+        .filter(|(_, p, _)| *p > 0.0)
+        .map(|(cause, p, drain)| match p {
+            1.0.. => (cause, p, 0.0),
+            _ => (cause, p, drain.load(Relaxed) as f64 * share(p)),
+        })
+        .min_by(|a, b| a.2.total_cmp(&b.2))
+    }
+
+    fn note_stall(&self, cause: Cause, time: Duration) {
+        let counter = match cause {
+            Cause::Level0 => &self.counters.stall_l0_us,
+            Cause::Memtables => &self.counters.stall_memtables_us,
+            Cause::Debt => &self.counters.stall_debt_us,
+        };
+        counter.add(time.as_micros() as u64);
+    }
+
+    /// Slows a group down as the backlogs ask.
+    pub fn hold_back(self: &Arc<Self>, writer: &mut Writer, patience: Patience) -> Result<Room> {
+        let clock = self.env.clock();
+        loop {
+            let Some((cause, pressure, rate)) = self.pressure() else {
+                writer.pace.owed = 0.0;
+                return Ok(Room::Ready);
+            };
+            if pressure >= 1.0 {
+                return self.wait_for_relief(cause, patience);
+            }
+            let now = clock.now();
+            let pace = &mut writer.pace;
+            let paid = now.saturating_sub(pace.paid_until).as_secs_f64() * rate;
+            pace.owed = (pace.owed - paid).max(0.0);
+            pace.paid_until = now;
+            let wait = Duration::from_secs_f64(pace.owed / rate);
+            if wait < SHORTEST_NAP {
+                return Ok(Room::Ready);
+            }
+            let nap = wait.min(LONGEST_NAP);
+            self.note_stall(cause, nap);
+            if patience == Patience::Return {
+                return Ok(Room::Later(nap));
+            }
+            clock.sleep(nap);
+            self.check_open()?;
+            self.check_jobs()?;
+        }
+    }
+
+    /// A group of so many bytes was let in.
+    pub fn charge(&self, writer: &mut Writer, bytes: u64) {
+        // Without pressure the next look forgives it.
+        writer.pace.owed += bytes as f64;
+    }
+
+    /// As [`Self::flush_is_stuck`], for compactions.
+    fn compaction_is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        state.compaction_error.is_some() && state.compactions.is_empty()
+    }
+
+    /// Waits until a compaction has brought the pressure below 1, or cannot.
+    fn wait_for_relief(self: &Arc<Self>, cause: Cause, patience: Patience) -> Result<Room> {
+        let pressing = || {
+            let b = self.view().backlog;
+            (if cause == Cause::Debt {
+                b.debt
+            } else {
+                b.level0
+            }) >= 1.0
+        };
+        let (full, late) = match cause {
+            Cause::Debt => (
+                "compactions are too far behind and fail",
+                "compactions are too far behind and none has run",
+            ),
+            _ => (
+                "level 0 is full and cannot be compacted",
+                "level 0 is full and its compaction has not run",
+            ),
+        };
+        self.schedule();
+        let relieved = match patience {
+            Patience::Return => !pressing(),
+            Patience::Wait => {
+                let started = self.env.clock().now();
+                let relieved = self.env.jobs().wait_until(None, &mut || {
+                    !pressing()
+                        || self.compaction_is_stuck()
+                        || self.closing.load(SeqCst)
+                        || self.check_jobs().is_err()
+                });
+                self.note_stall(cause, self.env.clock().now() - started);
+                relieved
+            }
+        };
+        self.check_open()?;
+        self.check_jobs()?;
+        if !pressing() {
+            return Ok(Room::Ready);
+        }
+        if self.compaction_is_stuck() {
+            let error = self.state.lock().compaction_error.clone();
+            if let Some(e) = error {
+                return Err(e.context(full));
+            }
+        }
+        if patience == Patience::Return {
+            self.note_stall(cause, LONGEST_NAP);
+            return Ok(Room::Later(LONGEST_NAP));
+        }
+        debug_assert!(!relieved);
+        Err(Error::new(ErrorKind::Busy, late))
+    }
+
+    /// A flush has failed and none is on its way: an attempt that has been scheduled since may still make room, and the
+    /// error of the one before it says nothing about it.
+    fn flush_is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        state.flush_error.is_some() && !state.flush_scheduled
+    }
+
+    /// Waits until one more memtable may be sealed.
+    pub fn wait_for_flush(self: &Arc<Self>, patience: Patience) -> Result<Room> {
+        let max = self.options.max_sealed_memtables;
+        let has_room = || self.view().sealed.len() < max;
+        if has_room() {
+            return Ok(Room::Ready);
+        }
+        self.schedule();
+        if patience == Patience::Wait {
+            let started = self.env.clock().now();
+            self.env.jobs().wait_until(None, &mut || {
+                has_room()
+                    || self.flush_is_stuck()
+                    || self.closing.load(SeqCst)
+                    || self.check_jobs().is_err()
+            });
+            self.note_stall(Cause::Memtables, self.env.clock().now() - started);
+        }
+        self.check_open()?;
+        self.check_jobs()?;
+        if has_room() {
+            return Ok(Room::Ready);
+        }
+        if self.flush_is_stuck() {
+            let error = self.state.lock().flush_error.clone();
+            if let Some(e) = error {
+                return Err(e.context("memtables are full and cannot be written out"));
+            }
+        }
+        if patience == Patience::Return {
+            self.note_stall(Cause::Memtables, LONGEST_NAP);
+            return Ok(Room::Later(LONGEST_NAP));
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            "memtables are full and their flush has not run",
+        ))
+    }
+}
