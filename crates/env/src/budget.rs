@@ -4,6 +4,7 @@
 //! loses or invents a byte. Nobody waits inside a budget except in [`RateLimiter::acquire`].
 
 use crate::clock::Clock;
+use basalt_fs::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -176,6 +177,14 @@ impl MemoryLedger {
             .budget
             .saturating_sub(self.0.others.load(Relaxed) + self.0.cache_claim())
     }
+    /// Books what readers keep of a cache's memory; [`MemoryLedger::unpin`] gives it back.
+    pub(crate) fn pin(&self, bytes: u64) {
+        self.0.add(MemoryKind::Pinned, bytes);
+    }
+    /// See [`MemoryLedger::pin`].
+    pub(crate) fn unpin(&self, bytes: u64) {
+        self.0.sub(MemoryKind::Pinned, bytes);
+    }
     /// Keeps `bytes` more of the budget for a cache.
     pub(crate) fn widen_cache_part(&self, bytes: u64) {
         self.0.cache_part.fetch_add(bytes, Relaxed);
@@ -208,6 +217,13 @@ impl Reservation {
         }
         true
     }
+    /// Ties the booking to memory: it ends when the last part of the returned bytes goes.
+    pub fn hold(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Booked {
+            bytes,
+            _booked: self,
+        })
+    }
     /// Bytes booked.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -221,6 +237,18 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.resize(0);
+    }
+}
+
+/// Memory with its booking.
+struct Booked {
+    bytes: Bytes,
+    _booked: Reservation,
+}
+
+impl AsRef<[u8]> for Booked {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -5,6 +5,7 @@
 //!
 //! - `shard` holds the entries of one shard and decides what goes (the policy is described there);
 //! - `index` finds an entry by its key's hash;
+//! - `held` follows a block's memory to those who read it when it has left;
 //! - `flight` sees to it that a block is loaded once when several ask for it at the same time.
 //!
 //! Promises: a block is returned only for the key it was put in under; the bytes held, overhead included, never
@@ -12,12 +13,14 @@
 //! writes at most one byte of the entry. `docs/decisions/0004-block-cache.md` says why it is built so.
 
 mod flight;
+mod held;
 mod index;
 mod shard;
 
 use crate::budget::{MemoryKind, MemoryLedger};
 use basalt_fs::{Bytes, Result};
 use flight::{Flights, Seat};
+use held::Held;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use shard::Shard;
 use std::sync::Arc;
@@ -78,8 +81,9 @@ const MAX_SHARDS: usize = 64;
 /// A shard has at least this many bytes, so that whole filters and large blocks fit in one.
 const SHARD_BYTES: u64 = 8 << 20;
 /// Bytes an entry costs beside its block, at worst: itself and a quarter of it for the slab's growth, its share of the index and of
-/// the remembered hashes (8 bytes each, at least three of eight places taken), and the reference count that [`Bytes`] allocates.
-const ENTRY_OVERHEAD: u64 = (shard::ENTRY_BYTES * 5 / 4 + 2 * 8 * 8 / 3 + 40) as u64;
+/// the remembered hashes (8 bytes each, at least three of eight places taken), the reference count that [`Bytes`] allocates, and
+/// what `held` keeps to follow the memory.
+const ENTRY_OVERHEAD: u64 = (shard::ENTRY_BYTES * 5 / 4 + 2 * 8 * 8 / 3 + 40 + held::BYTES) as u64;
 
 /// One shard with what belongs to it; alone on its cache lines.
 #[repr(align(128))]
@@ -193,15 +197,32 @@ impl BlockCache {
 
     /// Puts a block in; `charge` is the memory it keeps alive. Evicts what is needed; a block larger than a shard is not kept.
     /// A block that is here already is replaced and keeps the higher of both priorities.
-    pub fn insert(&self, key: CacheKey, block: Bytes, charge: usize, priority: CachePriority) {
+    ///
+    /// Returns the block: whoever reads it on holds what is returned, so that the ledger knows of its memory when the cache
+    /// has let go of it (`MemoryKind::Pinned`).
+    pub fn insert(
+        &self,
+        key: CacheKey,
+        block: Bytes,
+        charge: usize,
+        priority: CachePriority,
+    ) -> Bytes {
         let hash = key.hash();
-        let charge = (charge as u64).saturating_add(ENTRY_OVERHEAD);
+        let charge = charge as u64;
+        let block = Held::new(block, charge, &self.0.ledger);
+        let bytes = block.bytes();
         let mut evicted = Vec::new();
-        self.0
-            .write(hash)
-            .insert(key, hash, block, charge, priority, &mut evicted);
+        self.0.write(hash).insert(
+            key,
+            hash,
+            block,
+            charge.saturating_add(ENTRY_OVERHEAD),
+            priority,
+            &mut evicted,
+        );
         // The memory of evicted blocks goes back after the lock is released.
-        drop(evicted);
+        evicted.into_iter().for_each(Held::let_go);
+        bytes
     }
 
     /// Gets, or loads once and puts in. Whoever asks while another thread loads the same block waits for that load and
@@ -242,11 +263,8 @@ impl BlockCache {
                         flight.land(Ok(block.clone()));
                         return Ok(block);
                     }
-                    let loaded = load();
-                    if let Ok((block, charge)) = &loaded {
-                        self.insert(key, block.clone(), *charge, priority);
-                    }
-                    let result = loaded.map(|(block, _)| block);
+                    let result =
+                        load().map(|(block, charge)| self.insert(key, block, charge, priority));
                     flight.land(result.clone());
                     return result;
                 }
@@ -263,7 +281,9 @@ impl BlockCache {
     pub fn remove(&self, key: CacheKey) {
         let hash = key.hash();
         let removed = self.0.write(hash).remove(&key, hash);
-        drop(removed);
+        if let Some(block) = removed {
+            block.let_go();
+        }
     }
 
     /// Changes the budget. Blocks stay as far as they fit.
@@ -293,7 +313,7 @@ impl BlockCache {
         }
         drop(shards);
         inner.ledger.narrow_cache_part(before);
-        drop(evicted);
+        evicted.into_iter().for_each(Held::let_go);
     }
 
     /// Counters and sizes.

@@ -4,6 +4,7 @@ use crate::key::{Cmp, SeqNo};
 use basalt_fs::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How blocks are compressed. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +35,9 @@ pub struct Options {
     pub write_buffer_bytes: u64,
     /// Sealed generations of memtables that may wait for their flush before writers are held. Default 3.
     pub max_sealed_memtables: usize,
+    /// A store to which nothing was written for so long (up to twice that) writes its memtables out and deletes the logs kept
+    /// for their space. Zero: never. Default one minute.
+    pub idle_release: Duration,
     /// Checks every block's checksum also on reads of this process's own fresh tables. Default true.
     pub verify_checksums: bool,
     /// A name for metrics and messages. Default: the path.
@@ -49,6 +53,7 @@ impl Default for Options {
             families: BTreeMap::new(),
             write_buffer_bytes: 64 << 20,
             max_sealed_memtables: 3,
+            idle_release: Duration::from_secs(60),
             verify_checksums: true,
             name: None,
         }

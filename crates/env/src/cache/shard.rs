@@ -18,6 +18,7 @@
 //!
 //! So the order is: High beyond three quarters, Low, aged High, Small beyond a tenth, Main, Small, High.
 
+use super::held::Held;
 use super::index::Index;
 use super::{CacheKey, CachePriority, CacheStats};
 use crate::budget::Reservation;
@@ -39,7 +40,7 @@ enum Queue {
 
 pub(super) struct Entry {
     key: CacheKey,
-    block: Bytes,
+    block: Held,
     charge: u64,
     prev: u32,
     /// Also links free slots.
@@ -134,7 +135,7 @@ impl Shard {
         if uses < MOST_USES {
             entry.uses.store(uses + 1, Relaxed);
         }
-        Some(entry.block.clone())
+        Some(entry.block.bytes())
     }
 
     pub(super) fn contains(&self, key: &CacheKey, hash: u64) -> bool {
@@ -169,13 +170,13 @@ impl Shard {
     }
 
     /// Takes an entry out altogether and returns its block.
-    fn take_out(&mut self, slot: u32) -> Bytes {
+    fn take_out(&mut self, slot: u32) -> Held {
         self.unlink(slot);
         let hash = self.slab[slot as usize].hash();
         self.index.remove(hash, slot);
         let entry = &mut self.slab[slot as usize];
         entry.next = std::mem::replace(&mut self.free, slot);
-        std::mem::take(&mut entry.block)
+        std::mem::replace(&mut entry.block, Held::nothing())
     }
 
     fn move_to(&mut self, slot: u32, queue: Queue) {
@@ -217,7 +218,7 @@ impl Shard {
 
     /// Evicts one block. Ends: each round either evicts, or moves a block on in the order Low, Small, Main or
     /// takes a use from it.
-    fn evict_one(&mut self) -> Option<Bytes> {
+    fn evict_one(&mut self) -> Option<Held> {
         loop {
             let queue = self.giving_way()?;
             let slot = self.head(queue).expect("the queue holds bytes");
@@ -333,12 +334,13 @@ impl Shard {
         &mut self,
         key: CacheKey,
         hash: u64,
-        block: Bytes,
+        block: Held,
         charge: u64,
         priority: CachePriority,
-        evicted: &mut Vec<Bytes>,
+        evicted: &mut Vec<Held>,
     ) {
         if charge > self.capacity {
+            evicted.push(block);
             return;
         }
         let mut queue = match priority {
@@ -375,7 +377,7 @@ impl Shard {
         self.book();
     }
 
-    fn make_room(&mut self, charge: u64, evicted: &mut Vec<Bytes>) {
+    fn make_room(&mut self, charge: u64, evicted: &mut Vec<Held>) {
         while self.used() + charge > self.capacity {
             match self.evict_one() {
                 Some(block) => evicted.push(block),
@@ -388,7 +390,7 @@ impl Shard {
         self.booked.resize(self.used());
     }
 
-    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<Bytes> {
+    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<Held> {
         let slot = self.find(key, hash)?;
         let block = self.take_out(slot);
         self.book();
@@ -401,7 +403,7 @@ impl Shard {
     }
 
     /// Evicts down to the capacity, and gives the memory of the tables back when nothing is left.
-    pub(super) fn shrink(&mut self, evicted: &mut Vec<Bytes>) {
+    pub(super) fn shrink(&mut self, evicted: &mut Vec<Held>) {
         self.make_room(0, evicted);
         if self.used() == 0 {
             self.take_all();
@@ -432,7 +434,7 @@ impl Shard {
     }
 
     /// Takes an entry of another shard over.
-    pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Bytes>) {
+    pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Held>) {
         if entry.charge > self.capacity {
             self.evictions += 1;
             evicted.push(entry.block);

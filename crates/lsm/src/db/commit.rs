@@ -484,6 +484,7 @@ impl Engine {
             .user_bytes
             .add((bytes - batches * RECORD_HEADER) as u64);
         self.keep_log_ahead(writer);
+        self.watch_idle();
         Ok(Committed::From(first))
     }
 

@@ -193,7 +193,7 @@ impl Engine {
             .left_level0(bytes, running.began, self.env.clock().now(), more);
     }
 
-    fn settle_accounts(&self, running: &Running, result: Result<()>) {
+    fn settle_accounts(self: &Arc<Self>, running: &Running, result: Result<()>) {
         let mut state = self.state.lock();
         let reach = running.plan.reach(&running.family.options.comparator);
         let at = state.compactions.iter().position(|r| *r == reach);
@@ -213,6 +213,8 @@ impl Engine {
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
                 state.compaction_retry_at = self.env.clock().now() + state.compaction_pause;
                 state.compaction_pause = (state.compaction_pause * 2).min(LONGEST_PAUSE);
+                drop(state);
+                self.retry_later();
             }
         }
     }

@@ -6,6 +6,7 @@
 
 use super::commit::CommitQueue;
 use super::generation::{FamilyEntry, Generation, View};
+use super::idle::Armed;
 use super::log::{ActiveLog, LogSpace};
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace};
@@ -50,6 +51,9 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub counters: Counters,
     pub drain: Drain,
+    pub armed: Armed,
+    /// Commit groups when the store was last looked at for idleness.
+    pub last_watched: AtomicU64,
     pub closing: AtomicBool,
     /// A commit that panicked: what it left of log and memtables is not known.
     pub broken: OnceLock<String>,
@@ -173,6 +177,8 @@ impl Engine {
             snapshots: Arc::default(),
             flushing: Mutex::new(()),
             drain: Drain::new(),
+            armed: Armed::default(),
+            last_watched: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             broken: OnceLock::new(),
             lock: Mutex::new(Some(lock)),
@@ -267,6 +273,7 @@ impl Engine {
                 // The edit may be on the device or not. A write acknowledged now could depend on which: one into a log that the edit
                 // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
                 self.state.lock().halt.get_or_insert_with(|| e.clone());
+                self.retry_later();
                 return Err(e);
             }
         };

@@ -109,6 +109,7 @@ impl Engine {
                 state.flush_error = Some(e.clone());
                 state.retry_at = self.env.clock().now() + RETRY_PAUSE;
                 drop(state);
+                self.retry_later();
                 self.env.jobs().notify();
                 return Err(e);
             }

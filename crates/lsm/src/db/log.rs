@@ -193,11 +193,12 @@ impl Engine {
     }
 
     /// Notes that writes cannot go on before the store is mended, and words the error for the writers it concerns.
-    fn halt(&self, cause: Error) -> Error {
+    fn halt(self: &Arc<Self>, cause: Error) -> Error {
         let error = cause
             .context("the write-ahead log failed; nothing of this write is acknowledged")
             .with_reach(Reach::Store);
         self.state.lock().halt = Some(error.clone());
+        self.retry_later();
         error
     }
 

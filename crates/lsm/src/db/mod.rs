@@ -10,6 +10,7 @@ mod compact;
 mod engine;
 mod flush;
 mod generation;
+mod idle;
 mod log;
 mod open;
 mod read;
@@ -17,6 +18,8 @@ mod repair;
 mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_idle;
 #[cfg(test)]
 mod tests_race;
 #[cfg(test)]
@@ -398,7 +401,7 @@ impl Db {
 
 impl Engine {
     /// Ends the active log, seals its memtables and writes everything out on this thread.
-    fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
         {
             let mut writer = self.writer.lock();
             self.resume_if_halted(&mut writer)?;

@@ -279,3 +279,56 @@ fn memtables_are_booked_before_they_grow() {
     db.close().unwrap();
     assert_eq!(env.ledger().usage().memtable, 0);
 }
+
+#[test]
+fn what_readers_keep_is_booked_until_they_let_go() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    // The cache of 1 MiB holds a fraction of them.
+    let count = 100u64;
+    for n in 0..count {
+        held(&env, &db, n as u32, 100_000);
+    }
+    db.flush().unwrap();
+    for fill_cache in [true, false] {
+        let how = ReadOptions {
+            fill_cache,
+            ..ReadOptions::default()
+        };
+        let mut kept = Vec::new();
+        for n in 0..count {
+            kept.push(
+                db.get(&f, &(n as u32).to_be_bytes(), &how)
+                    .unwrap()
+                    .unwrap(),
+            );
+        }
+        let keys: Vec<_> = (0..count).map(|n| (n as u32).to_be_bytes()).collect();
+        let many: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
+        let fetched = db.multi_get(&many, &how);
+        let u = env.ledger().usage();
+        let all = 2 * count * 100_000;
+        assert!(u.cache + u.pinned >= all - (1 << 20), "{u:?}");
+        assert!(u.cache + u.pinned < all + all / 20, "{u:?}");
+        let mut iter = db.iter(&f, &how).unwrap();
+        iter.seek_to_first().unwrap();
+        let before = env.ledger().usage();
+        let mut scanned = Vec::new();
+        while iter.valid() {
+            scanned.push(iter.pinned_value());
+            iter.next().unwrap();
+        }
+        let more = env.ledger().usage();
+        let scan = (more.cache + more.pinned) - (before.cache + before.pinned);
+        assert!(
+            scan >= count * 100_000 - (2 << 20),
+            "{scan} bytes booked for a scan kept"
+        );
+        drop((kept, fetched, scanned, iter));
+        assert_eq!(env.ledger().usage().pinned, 0, "fill_cache {fill_cache}");
+        env.cache().set_capacity(0);
+        env.cache().set_capacity(1 << 20);
+    }
+    db.close().unwrap();
+}

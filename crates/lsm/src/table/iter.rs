@@ -6,7 +6,7 @@ use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
 use super::reader::{TableReader, read_exact};
 use crate::iter::InternalIter;
-use basalt_env::{CachePriority, IoPriority, MemoryKind, Reservation};
+use basalt_env::{CachePriority, IoPriority, MemoryKind};
 use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const AHEAD_COMPACTION: usize = 1 << 20;
 struct Ahead {
     bytes: Bytes,
     /// `bytes` in the ledger: a reader's own, beside the cache.
-    booked: Reservation,
+    kind: MemoryKind,
     at: u64,
     /// The next read's length.
     step: usize,
@@ -49,7 +49,6 @@ impl TableIter {
             ReadPattern::Compaction => MemoryKind::Buffer,
             ReadPattern::Cached | ReadPattern::Uncached => MemoryKind::Pinned,
         };
-        let booked = table.env.ledger().reserve(kind, 0);
         TableIter {
             table,
             pattern,
@@ -60,7 +59,7 @@ impl TableIter {
             block: BlockCursor::new(),
             ahead: Ahead {
                 bytes: Bytes::new(),
-                booked,
+                kind,
                 at: 0,
                 step: AHEAD_FIRST,
                 expected: u64::MAX,
@@ -138,11 +137,12 @@ impl TableIter {
             let left = usize::try_from(table.footer.data_end - handle.offset).unwrap_or(usize::MAX);
             let want = step.max(len).min(left);
             ahead.bytes = Bytes::new();
-            ahead.booked.resize(want as u64);
+            let booked = table.env.ledger().reserve(ahead.kind, want as u64);
             if compaction {
                 table.env.io_limit().acquire(want as u64, IoPriority::Low);
             }
-            ahead.bytes = read_exact(&*table.file, &table.path, handle.offset, want)?;
+            // Values that a reader keeps are parts of it.
+            ahead.bytes = booked.hold(read_exact(&*table.file, &table.path, handle.offset, want)?);
             ahead.at = handle.offset;
         }
         let from = (handle.offset - ahead.at) as usize;
@@ -155,13 +155,20 @@ impl TableIter {
             } else {
                 payload
             };
-            table.env.cache().insert(
+            let charge = own.len();
+            return Ok(table.env.cache().insert(
                 table.cache_key(handle),
-                own.clone(),
-                own.len(),
+                own,
+                charge,
                 CachePriority::Normal,
-            );
-            return Ok(own);
+            ));
+        }
+        if handle.raw != 0 {
+            let booked = table
+                .env
+                .ledger()
+                .reserve(ahead.kind, u64::from(handle.raw));
+            return Ok(booked.hold(payload));
         }
         Ok(payload)
     }

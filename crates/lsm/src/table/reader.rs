@@ -9,7 +9,7 @@ use super::properties::Properties;
 use super::{ReadPattern, TableMeta, TableVerified};
 use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
-use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, File, ReadRequest, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -179,6 +179,10 @@ impl TableReader {
             let (handle, payload) = &mut wanted[missing[0]];
             *payload = Some(self.block(BlockKind::Data, handle, fill_cache)?);
         } else if !missing.is_empty() {
+            let mut booked: Vec<Option<Reservation>> = missing
+                .iter()
+                .map(|i| Some(self.book_read(&wanted[*i].0)))
+                .collect();
             let requests = missing
                 .iter()
                 .map(|i| ReadRequest {
@@ -191,10 +195,8 @@ impl TableReader {
             while let Some((i, disk)) = done.next() {
                 let (handle, payload) = &mut wanted[missing[i]];
                 let opened = open_block(&self.path, self.file_id, BlockKind::Data, handle, disk?)?;
-                if fill_cache {
-                    self.keep(BlockKind::Data, handle, &opened);
-                }
-                *payload = Some(opened);
+                let booked = booked[i].take().expect("each read ends once");
+                *payload = Some(self.keep(BlockKind::Data, handle, opened, booked, fill_cache));
             }
         }
         user_keys
@@ -336,32 +338,44 @@ impl TableReader {
         if let Some(payload) = self.env.cache().get(key) {
             return Ok(payload);
         }
+        let booked = self.book_read(handle);
         let payload = self.read_block(kind, handle)?;
-        if fill_cache {
-            self.keep(kind, handle, &payload);
-        }
-        Ok(payload)
+        Ok(self.keep(kind, handle, payload, booked, fill_cache))
     }
 
-    /// Puts a payload as read into the cache.
-    fn keep(&self, kind: BlockKind, handle: &BlockHandle, payload: &Bytes) {
+    /// Books the memory of a block before it is read.
+    fn book_read(&self, handle: &BlockHandle) -> Reservation {
+        let bytes = handle.disk_len() as u64 + u64::from(handle.raw);
+        self.env.ledger().reserve(MemoryKind::Pinned, bytes)
+    }
+
+    /// Puts a payload as read into the cache, when asked. What is returned carries its memory's booking.
+    fn keep(
+        &self,
+        kind: BlockKind,
+        handle: &BlockHandle,
+        payload: Bytes,
+        mut booked: Reservation,
+        fill_cache: bool,
+    ) -> Bytes {
         // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
         let charge = if handle.raw != 0 {
             payload.len() as u64
         } else {
             handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
         };
+        if !fill_cache {
+            booked.resize(charge);
+            return booked.hold(payload);
+        }
         let priority = if kind == BlockKind::Data {
             CachePriority::Normal
         } else {
             CachePriority::High
         };
-        self.env.cache().insert(
-            self.cache_key(handle),
-            payload.clone(),
-            charge as usize,
-            priority,
-        );
+        self.env
+            .cache()
+            .insert(self.cache_key(handle), payload, charge as usize, priority)
     }
 
     /// A block's payload from the file.

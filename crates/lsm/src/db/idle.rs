@@ -1,0 +1,101 @@
+//! What a store does that nobody writes to: it tries again what failed, and gives back memory and space it does not need.
+//!
+//! Both are delayed jobs that hold no reference to the store: one that is dropped is not kept alive by them.
+
+use super::engine::Engine;
+use super::log::log_path;
+use crate::version::edit::Edit;
+use basalt_env::JobPriority;
+use basalt_fs::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// How long after a failure a store that nobody uses tries again. One that is written to tries sooner, with a write.
+const RETRY_UNASKED: Duration = Duration::from_secs(1);
+
+/// Which delayed jobs are on their way.
+#[derive(Default)]
+pub(crate) struct Armed {
+    retry: AtomicBool,
+    release: AtomicBool,
+}
+
+impl Engine {
+    fn after(self: &Arc<Self>, delay: Duration, then: fn(&Arc<Engine>)) {
+        let engine = Arc::downgrade(self);
+        self.env
+            .jobs()
+            .spawn_after(self.owner, JobPriority::Housekeeping, delay, move || {
+                if let Some(engine) = engine.upgrade()
+                    && !engine.closing.load(SeqCst)
+                {
+                    then(&engine);
+                }
+            });
+    }
+
+    /// Something failed: sees to it that it is tried again even if no write comes.
+    pub fn retry_later(self: &Arc<Self>) {
+        if !self.closing.load(SeqCst) && !self.armed.retry.swap(true, SeqCst) {
+            self.after(RETRY_UNASKED, |engine| {
+                engine.armed.retry.store(false, SeqCst);
+                engine.retry();
+            });
+        }
+    }
+
+    fn retry(self: &Arc<Self>) {
+        if self.check_jobs().is_err() {
+            return;
+        }
+        if self.state.lock().halt.is_some() {
+            // A failure is in the state, where the next write finds it.
+            let _ = self.resume_if_halted(&mut self.writer.lock());
+        }
+        self.schedule();
+        let state = self.state.lock();
+        let failing =
+            state.halt.is_some() || state.flush_error.is_some() || state.compaction_error.is_some();
+        drop(state);
+        if failing {
+            self.retry_later();
+        }
+    }
+
+    /// Called with each group: watches for the time when no more come.
+    pub fn watch_idle(self: &Arc<Self>) {
+        let period = self.options.idle_release;
+        if period.is_zero() || self.armed.release.load(SeqCst) {
+            return;
+        }
+        self.armed.release.store(true, SeqCst);
+        self.last_watched
+            .store(self.counters.commit_groups.get(), SeqCst);
+        self.after(period, |engine| {
+            engine.armed.release.store(false, SeqCst);
+            let groups = engine.counters.commit_groups.get();
+            if groups != engine.last_watched.load(SeqCst) {
+                engine.watch_idle();
+            } else if engine.release_idle().is_err() {
+                engine.retry_later();
+            }
+        });
+    }
+
+    /// Writes the memtables out and deletes the logs, spare and recycled ones too: what is left costs what an opened
+    /// store costs.
+    fn release_idle(self: &Arc<Self>) -> Result<()> {
+        self.seal_and_flush()?;
+        if let Some(spare) = self.give_up_spare_logs() {
+            let edit = Edit {
+                remove_logs: vec![spare],
+                ..Edit::default()
+            };
+            self.install(edit, Vec::new(), |_, _| ())?;
+            // What cannot be removed is an orphan, which the next open removes.
+            let _ = self.env.fs().remove(&log_path(&self.dir, spare));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! A store that nobody writes to mends itself and gives back what it does not need.
+
+use super::*;
+use crate::options::WriteOptions;
+use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::{FileSystem, OpKind, When};
+use std::time::Duration;
+
+fn fill(db: &Db, keys: std::ops::Range<u32>) {
+    for n in keys {
+        db.put(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &[7; 1000],
+            &WriteOptions::SYNC,
+        )
+        .unwrap();
+    }
+}
+
+fn settle(env: &Env) {
+    while env.jobs().step() {}
+}
+
+#[test]
+fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
+    let sim = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(sim.clone(), 1);
+    let options = Options {
+        write_buffer_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let logs = || {
+        let names = sim.list(Path::new("db")).unwrap();
+        names.iter().filter(|e| e.name.ends_with(".log")).count()
+    };
+    for round in 0..3u32 {
+        fill(&db, round * 1000..round * 1000 + 900);
+        settle(&env);
+        let busy = db.stats();
+        assert!(busy.log_bytes > 256 << 10 && busy.memtable_bytes > 0 && logs() > 0);
+        // Writes in between put it off.
+        for _ in 0..3 {
+            env.clock().sleep(Duration::from_secs(59));
+            settle(&env);
+            assert!(logs() > 0);
+            fill(&db, round * 1000 + 900..round * 1000 + 901);
+        }
+        for _ in 0..2 {
+            env.clock().sleep(Duration::from_secs(60));
+            settle(&env);
+        }
+        let idle = db.stats();
+        assert_eq!((idle.log_bytes, logs()), (0, 0), "round {round}");
+        assert!(
+            idle.memtable_bytes < 8 << 10,
+            "{} bytes",
+            idle.memtable_bytes
+        );
+        assert_eq!(env.ledger().usage().buffer, 0);
+        // Nothing is left that would come due again and again.
+        let edits = db.stats().flush_bytes_written;
+        env.clock().sleep(Duration::from_secs(3600));
+        settle(&env);
+        assert_eq!(db.stats().flush_bytes_written, edits);
+    }
+    // As a killed process leaves it.
+    db.abandon();
+    let env = Env::for_tests(sim, 2);
+    let db = Db::open(&env, "db", options).unwrap();
+    for n in (0..3u32).flat_map(|r| r * 1000..r * 1000 + 901) {
+        let found = db.get(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &ReadOptions::default(),
+        );
+        assert_eq!(found.unwrap().as_deref(), Some(&[7; 1000][..]), "{n}");
+    }
+    db.close().unwrap();
+}
+
+/// A full disk, a failed log, a failed compaction: once the cause is gone the store is whole again without a write.
+#[test]
+fn what_failed_is_tried_again_although_nobody_writes() {
+    for (op, path) in [
+        (OpKind::Create, ".tbl"),
+        (OpKind::Append, ".log"),
+        (OpKind::Append, "MANIFEST"),
+    ] {
+        let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+        let env = Env::for_tests(faults.clone(), 1);
+        let db = Db::open(&env, "db", Options::default()).unwrap();
+        fill(&db, 0..10);
+        faults.inject(Fault {
+            op: Some(op),
+            path: path.into(),
+            when: When::From(1),
+            kind: FaultKind::Enospc,
+        });
+        let put = db.put(&db.default_family(), b"k", b"v", &WriteOptions::SYNC);
+        assert_eq!(put.is_err(), path == ".log");
+        if path != ".log" {
+            assert!(db.flush().is_err(), "{path}");
+            for _ in 0..3 {
+                env.clock().sleep(Duration::from_secs(1));
+                settle(&env);
+            }
+        }
+        assert!(db.stats().read_only.is_some(), "{path}: the failure shows");
+        faults.clear();
+        env.clock().sleep(Duration::from_secs(1));
+        settle(&env);
+        assert_eq!(db.stats().read_only, None, "{path}: mended");
+        assert_eq!(db.stats().sealed_memtables, 0, "{path}");
+        fill(&db, 10..20);
+        db.close().unwrap();
+    }
+}
