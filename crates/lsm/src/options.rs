@@ -240,6 +240,10 @@ pub struct ReadOptions {
     pub upper_bound: Option<Vec<u8>>,
     /// Put blocks read into the cache. Default true; scans over everything do better without.
     pub fill_cache: bool,
+    /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
+    /// as one more) an iterator passes over in its life. Then it pauses, and its `paused_at` says where another goes on. Default
+    /// `u64::MAX`, which never pauses; at least 1. For readers that must not be held up by a long run of deleted keys.
+    pub skip_budget: u64,
 }
 
 impl Default for ReadOptions {
@@ -249,6 +253,7 @@ impl Default for ReadOptions {
             lower_bound: None,
             upper_bound: None,
             fill_cache: true,
+            skip_budget: u64::MAX,
         }
     }
 }

@@ -38,6 +38,7 @@ use crate::batch::WriteBatch;
 use crate::iter::user::UserIter;
 use crate::key::SeqNo;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
+use crate::table::ReadBudget;
 use crate::version::edit::Edit;
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
@@ -319,7 +320,25 @@ impl Db {
         keys: &[(&Family, &[u8])],
         options: &ReadOptions,
     ) -> Vec<Result<Option<Bytes>>> {
-        self.engine().multi_get(keys, options)
+        self.engine()
+            .multi_get(keys, options, &mut ReadBudget::unbounded())
+            .into_iter()
+            .map(|answer| answer.expect("nothing is put off without a bound"))
+            .collect()
+    }
+
+    /// As [`Db::multi_get`], with bounded memory: blocks read from the device and values found in memory count against
+    /// `budget_bytes`, and a key that it does not reach for is answered with `None`, to be asked again in another call. At least
+    /// one key is answered in each call, whatever the budget; so a call brings at most the budget and one block into memory.
+    /// Without a snapshot in `options`, each call reads as of its own moment.
+    pub fn multi_get_within(
+        &self,
+        keys: &[(&Family, &[u8])],
+        options: &ReadOptions,
+        budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>> {
+        self.engine()
+            .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes))
     }
 
     /// A cursor over a family, not yet positioned.

@@ -8,7 +8,7 @@ use crate::iter::{InternalIter, LevelIter, MergingIter};
 use crate::key::{Kind, SeqNo};
 use crate::memtable::Found;
 use crate::options::ReadOptions;
-use crate::table::ReadPattern;
+use crate::table::{ReadBudget, ReadPattern};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -127,29 +127,39 @@ impl Engine {
         &self,
         keys: &[(&Family, &[u8])],
         options: &ReadOptions,
-    ) -> Vec<Result<Option<Bytes>>> {
+        budget: &mut ReadBudget,
+    ) -> Vec<Option<Result<Option<Bytes>>>> {
         let (view, seq) = match self.moment(options) {
             Ok(m) => m,
-            Err(e) => return keys.iter().map(|_| Err(e.clone())).collect(),
+            Err(e) => return keys.iter().map(|_| Some(Err(e.clone()))).collect(),
         };
         // Each family's keys together, so that reads from the device go out as one batch.
         let mut by_family: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        let mut out: Vec<Result<Option<Bytes>>> = Vec::with_capacity(keys.len());
+        let mut out: Vec<Option<Result<Option<Bytes>>>> = Vec::with_capacity(keys.len());
         for (i, (family, _)) in keys.iter().enumerate() {
             let checked = self.check_family(&view, family);
             if checked.is_ok() {
                 by_family.entry(family.id).or_default().push(i);
             }
-            out.push(checked.map(|()| None));
+            out.push(Some(checked.map(|()| None)));
         }
         for (family, places) in by_family {
             let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
-            let found = view.get_many(family, &asked, seq, options.fill_cache);
+            let found = view.get_many(family, &asked, seq, options.fill_cache, budget);
             for (i, found) in places.into_iter().zip(found) {
-                out[i] = found
-                    .and_then(|f| self.live_value(f))
-                    .map(|v| v.map(|v| v.value));
+                out[i] = found.map(|found| {
+                    let value = self.live_value(found?)?;
+                    Ok(value.map(|v| v.value))
+                });
             }
+        }
+        // Somebody who asks again for what was put off must get further.
+        if let Some((family, key)) = keys.first()
+            && out.iter().all(Option::is_none)
+        {
+            let found = view.get(family.id, key, seq, options.fill_cache);
+            let value = found.and_then(|f| self.live_value(f));
+            out[0] = Some(value.map(|v| v.map(|v| v.value)));
         }
         out
     }
@@ -192,11 +202,9 @@ impl Engine {
         if let Some(s) = &options.snapshot {
             pins.push(s.0.clone());
         }
-        Ok(UserIter::new(
-            MergingIter::new(cmp.clone(), children),
-            cmp,
-            shown,
-            pins,
-        ))
+        Ok(
+            UserIter::new(MergingIter::new(cmp.clone(), children), cmp, shown, pins)
+                .with_skip_budget(options.skip_budget),
+        )
     }
 }

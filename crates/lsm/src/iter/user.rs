@@ -7,6 +7,9 @@
 //!
 //! A version is visible when its sequence number is not above the snapshot's. Of a key's visible versions the newest decides:
 //! a tombstone, or a value whose time is over, hides the key whole. The wall time is fixed when the iterator is made.
+//!
+//! A reader that must not be held up (long runs of tombstones are walked over one by one) gives the iterator a skip budget: when it is
+//! used up, the iterator pauses before a key that it has not looked at, and says which.
 
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
@@ -18,6 +21,9 @@ use std::sync::Arc;
 
 /// Entries of one key that are stepped over before a seek past the rest: about what a seek costs.
 const STEPS_BEFORE_SEEK: usize = 8;
+
+/// Bytes of a value that count as another entry passed over: they had to be read as well.
+const SKIP_UNIT: u64 = 4 << 10;
 
 /// Sorts before every entry of its user key.
 const FIRST_TRAILER: u64 = u64::MAX;
@@ -45,6 +51,8 @@ enum State {
     Forward { skip: usize },
     /// `saved_key` and `saved_value` are shown; the merged cursor stands before all entries of that key, or nowhere.
     Backward,
+    /// The skip budget is used up; `saved_key` was not looked at yet.
+    Paused,
 }
 
 /// A cursor over live user keys. See the module.
@@ -56,6 +64,8 @@ pub struct UserIter {
     saved_key: Vec<u8>,
     saved_value: Bytes,
     expire_at_ms: Option<u64>,
+    /// Entries that may still be passed over.
+    skips: u64,
     /// Seek targets are built here.
     target: Vec<u8>,
     /// Keeps version, memtables and snapshot alive.
@@ -124,14 +134,43 @@ impl UserIter {
             saved_key: Vec::new(),
             saved_value: Bytes::new(),
             expire_at_ms: None,
+            skips: u64::MAX,
             target: Vec::new(),
             _pins: pins,
         }
     }
 
+    /// Bounds how many entries that are not shown it passes over in its life: `ReadOptions::skip_budget`.
+    pub fn with_skip_budget(mut self, entries: u64) -> UserIter {
+        self.skips = entries;
+        self
+    }
+
     /// True when positioned on a key.
     pub fn valid(&self) -> bool {
-        self.state != State::Invalid
+        matches!(self.state, State::Forward { .. } | State::Backward)
+    }
+
+    /// Where it stopped because the skip budget is used up; it is not `valid` then. No live key lies between the one it was moved
+    /// from and this one, which was not looked at: another iterator goes on with a seek to it.
+    pub fn paused_at(&self) -> Option<&[u8]> {
+        (self.state == State::Paused).then_some(&self.saved_key)
+    }
+
+    /// True when another key may be looked at; otherwise it pauses before the one under the merged cursor.
+    fn goes_on(&mut self) -> bool {
+        if self.skips > 0 {
+            return true;
+        }
+        self.saved_key.clear();
+        self.saved_key.extend_from_slice(user_key(self.iter.key()));
+        self.state = State::Paused;
+        false
+    }
+
+    /// What passing over the entry under the merged cursor counts.
+    fn skip_cost(&self) -> u64 {
+        1 + self.iter.value().len() as u64 / SKIP_UNIT
     }
 
     /// To the first key inside the bounds.
@@ -206,7 +245,7 @@ impl UserIter {
     )]
     pub fn next(&mut self) -> Result<()> {
         match self.state {
-            State::Invalid => panic!("next on an iterator that is not positioned"),
+            State::Invalid | State::Paused => panic!("next on an iterator that is not positioned"),
             State::Forward { .. } => {
                 self.saved_key.clear();
                 self.saved_key.extend_from_slice(user_key(self.iter.key()));
@@ -227,7 +266,7 @@ impl UserIter {
     /// To the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         match self.state {
-            State::Invalid => panic!("prev on an iterator that is not positioned"),
+            State::Invalid | State::Paused => panic!("prev on an iterator that is not positioned"),
             State::Forward { .. } => {
                 self.target.clear();
                 encode_internal_key(&mut self.target, user_key(self.iter.key()), FIRST_TRAILER);
@@ -242,7 +281,7 @@ impl UserIter {
     /// The user key here. Requires `valid`.
     pub fn key(&self) -> &[u8] {
         match self.state {
-            State::Invalid => panic!("key of an iterator that is not positioned"),
+            State::Invalid | State::Paused => panic!("key of an iterator that is not positioned"),
             State::Forward { .. } => user_key(self.iter.key()),
             State::Backward => &self.saved_key,
         }
@@ -251,7 +290,7 @@ impl UserIter {
     /// The value here (expiry stripped). Requires `valid`.
     pub fn value(&self) -> &[u8] {
         match self.state {
-            State::Invalid => panic!("value of an iterator that is not positioned"),
+            State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => &self.iter.value()[skip..],
             State::Backward => &self.saved_value,
         }
@@ -260,7 +299,7 @@ impl UserIter {
     /// The value here, pinned. Requires `valid`.
     pub fn pinned_value(&self) -> Bytes {
         match self.state {
-            State::Invalid => panic!("value of an iterator that is not positioned"),
+            State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => self.iter.pinned_value().slice(skip..),
             State::Backward => self.saved_value.clone(),
         }
@@ -284,7 +323,7 @@ impl UserIter {
         let (mut tracked, mut hidden) = (skipping, skipping);
         let mut steps = 0;
         while self.iter.valid() {
-            let (user, trailer) = split_internal_key(self.iter.key());
+            let user = user_key(self.iter.key());
             let again = tracked && self.cmp.user(user, &self.saved_key) != Ordering::Greater;
             if again {
                 steps += 1;
@@ -296,7 +335,11 @@ impl UserIter {
                 {
                     return Ok(());
                 }
+                if !self.goes_on() {
+                    return Ok(());
+                }
             }
+            let (user, trailer) = split_internal_key(self.iter.key());
             let too_new = trailer_seq(trailer) > self.view.seq;
             if !hidden && !too_new {
                 let seen = see(&self.iter, self.view.now_ms)?;
@@ -312,6 +355,7 @@ impl UserIter {
                 self.saved_key.extend_from_slice(user);
                 tracked = true;
             }
+            self.skips = self.skips.saturating_sub(self.skip_cost());
             if steps < STEPS_BEFORE_SEEK {
                 self.iter.next()?;
             } else {
@@ -337,18 +381,23 @@ impl UserIter {
     /// From the merged cursor's place back to the first live key.
     fn find_backward(&mut self) -> Result<()> {
         while self.iter.valid() {
-            let user = user_key(self.iter.key());
             if let Some(lower) = &self.view.lower
-                && self.cmp.user(user, lower) == Ordering::Less
+                && self.cmp.user(user_key(self.iter.key()), lower) == Ordering::Less
             {
                 return Ok(());
             }
+            if !self.goes_on() {
+                return Ok(());
+            }
             self.saved_key.clear();
-            self.saved_key.extend_from_slice(user);
+            self.saved_key.extend_from_slice(user_key(self.iter.key()));
+            // The oldest of its entries stands for all: there are few, or they are not walked over.
+            let cost = self.skip_cost();
             if self.take_key()? {
                 self.state = State::Backward;
                 return Ok(());
             }
+            self.skips = self.skips.saturating_sub(cost);
             self.saved_value = Bytes::new();
         }
         Ok(())

@@ -24,7 +24,7 @@ mod verify;
 
 pub use builder::TableBuilder;
 pub use iter::TableIter;
-pub use reader::TableReader;
+pub use reader::{Answer, ReadBudget, TableReader};
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};
 use crate::options::Compression;

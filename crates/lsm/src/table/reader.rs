@@ -19,6 +19,44 @@ const TAIL_READ: usize = 16 << 10;
 /// User keys up to this length are sought without an allocation.
 const INLINE_KEY: usize = 256;
 
+/// How many bytes of answers a batch of reads may still bring into memory.
+#[derive(Debug)]
+pub struct ReadBudget(usize);
+
+impl ReadBudget {
+    /// So many bytes.
+    pub fn bytes(bytes: usize) -> ReadBudget {
+        ReadBudget(bytes)
+    }
+
+    /// No bound.
+    pub fn unbounded() -> ReadBudget {
+        ReadBudget(usize::MAX)
+    }
+
+    /// Takes so many bytes if it holds them.
+    pub fn take(&mut self, bytes: usize) -> bool {
+        match self.0.checked_sub(bytes) {
+            // Without a bound nothing is counted, so that it never runs out.
+            Some(_) if self.0 == usize::MAX => true,
+            Some(left) => {
+                self.0 = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// What a bounded read says of one key.
+#[derive(Debug)]
+pub enum Answer {
+    /// Its newest visible version, if there is one.
+    Is(Option<Found>),
+    /// The budget did not reach: to be asked again.
+    Later,
+}
+
 /// An open table.
 pub struct TableReader {
     pub(super) env: Env,
@@ -141,74 +179,104 @@ impl TableReader {
 
     /// As [`TableReader::get`] for many keys, in their order; the data blocks that are in no cache are read as one batch, so that the
     /// device works on all of them at once. Keys in ascending order read each block once; any order is right.
-    /// The first error is returned.
+    ///
+    /// Blocks that must be read, and values found in cached ones, are taken from `budget`. A key whose share it no longer holds is
+    /// [`Answer::Later`], and nothing was read for it. The first error is returned.
     pub fn get_many(
         &self,
         user_keys: &[&[u8]],
         seq: SeqNo,
         fill_cache: bool,
-    ) -> Result<Vec<Option<Found>>> {
-        // Where each key's answer must be, if anywhere: its hash and the number of a wanted block.
-        let mut wanted: Vec<(BlockHandle, Option<Bytes>)> = Vec::new();
-        let mut places: Vec<Option<(Option<u64>, usize)>> = Vec::with_capacity(user_keys.len());
+        budget: &mut ReadBudget,
+    ) -> Result<Vec<Answer>> {
+        enum Place {
+            Nowhere,
+            Later,
+            /// The key's hash and the number of a wanted block.
+            Block(Option<u64>, usize),
+        }
+        struct Wanted {
+            handle: BlockHandle,
+            payload: Option<Bytes>,
+            /// Its length was taken from the budget: the values in it cost nothing more.
+            paid: bool,
+        }
+        let mut wanted: Vec<Wanted> = Vec::new();
+        let mut places: Vec<Place> = Vec::with_capacity(user_keys.len());
         let mut target = Vec::new();
         for key in user_keys {
             let hash = self.bytewise.then(|| filter::key_hash(key));
             if let Some(hash) = hash
                 && !self.filter_may_contain(hash, fill_cache)?
             {
-                places.push(None);
+                places.push(Place::Nowhere);
                 continue;
             }
             target.clear();
             encode_internal_key(&mut target, key, seek_trailer(seq));
             let Some(handle) = self.find_block(&target, fill_cache)? else {
-                places.push(None);
+                places.push(Place::Nowhere);
                 continue;
             };
-            if wanted.last().is_none_or(|(h, _)| *h != handle) {
-                let cached = self.env.cache().get(self.cache_key(&handle));
-                wanted.push((handle, cached));
+            if wanted.last().is_none_or(|w| w.handle != handle) {
+                let payload = self.env.cache().get(self.cache_key(&handle));
+                let paid = payload.is_none();
+                // What is read and what it unpacks to are in memory at the same time.
+                if paid && !budget.take(handle.disk_len() + handle.raw as usize) {
+                    places.push(Place::Later);
+                    continue;
+                }
+                wanted.push(Wanted {
+                    handle,
+                    payload,
+                    paid,
+                });
             }
-            places.push(Some((hash, wanted.len() - 1)));
+            places.push(Place::Block(hash, wanted.len() - 1));
         }
         let missing: Vec<usize> = (0..wanted.len())
-            .filter(|i| wanted[*i].1.is_none())
+            .filter(|i| wanted[*i].payload.is_none())
             .collect();
         if missing.len() == 1 {
-            let (handle, payload) = &mut wanted[missing[0]];
-            *payload = Some(self.block(BlockKind::Data, handle, fill_cache)?);
+            let one = &mut wanted[missing[0]];
+            one.payload = Some(self.block(BlockKind::Data, &one.handle, fill_cache)?);
         } else if !missing.is_empty() {
             let mut booked: Vec<Option<Reservation>> = missing
                 .iter()
-                .map(|i| Some(self.book_read(&wanted[*i].0)))
+                .map(|i| Some(self.book_read(&wanted[*i].handle)))
                 .collect();
             let requests = missing
                 .iter()
                 .map(|i| ReadRequest {
                     file: self.file.clone(),
-                    offset: wanted[*i].0.offset,
-                    len: wanted[*i].0.disk_len(),
+                    offset: wanted[*i].handle.offset,
+                    len: wanted[*i].handle.disk_len(),
                 })
                 .collect();
             let mut done = self.env.fs().submit_reads(requests);
             while let Some((i, disk)) = done.next() {
-                let (handle, payload) = &mut wanted[missing[i]];
-                let opened = open_block(&self.path, self.file_id, BlockKind::Data, handle, disk?)?;
+                let one = &mut wanted[missing[i]];
+                let (path, id, handle) = (&self.path, self.file_id, &one.handle);
+                let opened = open_block(path, id, BlockKind::Data, handle, disk?)?;
                 let booked = booked[i].take().expect("each read ends once");
-                *payload = Some(self.keep(BlockKind::Data, handle, opened, booked, fill_cache));
+                one.payload = Some(self.keep(BlockKind::Data, handle, opened, booked, fill_cache));
             }
         }
         user_keys
             .iter()
             .zip(places)
             .map(|(key, place)| {
-                let Some((hash, i)) = place else {
-                    return Ok(None);
+                let (hash, one) = match place {
+                    Place::Nowhere => return Ok(Answer::Is(None)),
+                    Place::Later => return Ok(Answer::Later),
+                    Place::Block(hash, i) => (hash, &wanted[i]),
                 };
-                let (handle, payload) = &wanted[i];
-                let payload = payload.as_ref().expect("every wanted block was read");
-                self.found(payload, handle, key, seq, hash)
+                let payload = one.payload.as_ref().expect("every wanted block was read");
+                let found = self.found(payload, &one.handle, key, seq, hash)?;
+                Ok(match found {
+                    Some(f) if !one.paid && !budget.take(f.value.len()) => Answer::Later,
+                    found => Answer::Is(found),
+                })
             })
             .collect()
     }

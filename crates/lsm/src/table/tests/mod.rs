@@ -380,8 +380,14 @@ fn tables_answer_as_their_model_does() {
         }
         let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
         let seq = r.below(2 * entries.len() as u64);
-        let many = t.get_many(&keys, seq, r.one_in(2)).expect("get_many");
+        let mut budget = ReadBudget::unbounded();
+        let many = t
+            .get_many(&keys, seq, r.one_in(2), &mut budget)
+            .expect("get_many");
         for (key, found) in keys.iter().zip(many) {
+            let Answer::Is(found) = found else {
+                panic!("put off without a bound")
+            };
             let expected = model_get(&entries, &cmp, key, seq);
             assert_eq!(found.is_some(), expected.is_some());
             if let (Some(f), Some((k, v))) = (found, expected) {
