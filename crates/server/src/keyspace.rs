@@ -245,18 +245,22 @@ impl Keyspace {
         Ok(value.filter(|v| Keyspace::alive(v, now)))
     }
 
-    /// The live strings of many keys, read in one batch; absent for other types.
+    /// The live strings of many keys, read in one batch; absent for other types. Their lengths count against `budget_bytes`; a
+    /// key that it does not reach for is `None`, to be asked again. At least one is answered.
     pub fn get_strings<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a [u8]>,
-    ) -> Vec<Result<Option<Bytes>>> {
+        mut budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>> {
         self.touch_flush();
         let mut out = Vec::new();
+        let mut answered = false;
         let mut ask = Vec::new();
         let mut places = Vec::new();
         for (place, key) in keys.enumerate() {
-            out.push(Ok(None));
+            out.push(Some(Ok(None)));
             if key.len() > layout::MAX_KEY_LEN {
+                answered = true;
                 continue;
             }
             let key = layout::encode_key(DATABASE, self.generation, key);
@@ -268,8 +272,14 @@ impl Keyspace {
                         && v.data_type == DataType::String
                         && Keyspace::alive(v, self.now_ms)
                     {
-                        out[place] = Ok(Some(v.data.clone()));
+                        if answered && v.data.len() > budget_bytes {
+                            out[place] = None;
+                            continue;
+                        }
+                        budget_bytes = budget_bytes.saturating_sub(v.data.len());
+                        out[place] = Some(Ok(Some(v.data.clone())));
                     }
+                    answered = true;
                 }
                 None => {
                     ask.push(key);
@@ -278,7 +288,8 @@ impl Keyspace {
             }
         }
         if !ask.is_empty() {
-            for (place, value) in places.into_iter().zip(self.store.get_strings(&ask)) {
+            let found = self.store.get_strings(&ask, budget_bytes);
+            for (place, value) in places.into_iter().zip(found) {
                 out[place] = value;
             }
         }

@@ -51,8 +51,13 @@ pub(crate) trait View: Send {
 pub(crate) trait Store: Send + Sync {
     /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry of the others.
     fn get(&self, key: &[u8]) -> Result<Option<Value>>;
-    /// Many values' data in one batch of reads; other types than strings count as absent.
-    fn get_strings(&self, keys: &[Bytes]) -> Vec<Result<Option<Bytes>>>;
+    /// Many values' data in one batch of reads; other types than strings count as absent. What is read counts against
+    /// `budget_bytes`; a key that it does not reach for is `None`, to be asked again. At least one is answered.
+    fn get_strings(
+        &self,
+        keys: &[Bytes],
+        budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>>;
     /// Pins the present moment.
     fn view(&self) -> Box<dyn View>;
     /// Queues writes to be committed together. Submissions take effect in order.
@@ -158,15 +163,20 @@ impl Store for DbStore {
         }
     }
 
-    fn get_strings(&self, keys: &[Bytes]) -> Vec<Result<Option<Bytes>>> {
+    fn get_strings(
+        &self,
+        keys: &[Bytes],
+        budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>> {
         let list: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&self.keys, &k[..])).collect();
+        let string = |r: Result<Option<Bytes>>| match r? {
+            Some(v) if layout::value_type(&v)? == DataType::String => Ok(Some(v.slice(1..))),
+            _ => Ok(None),
+        };
         self.db
-            .multi_get(&list, &ReadOptions::default())
+            .multi_get_within(&list, &ReadOptions::default(), budget_bytes)
             .into_iter()
-            .map(|r| match r? {
-                Some(v) if layout::value_type(&v)? == DataType::String => Ok(Some(v.slice(1..))),
-                _ => Ok(None),
-            })
+            .map(|answer| answer.map(string))
             .collect()
     }
 
@@ -258,6 +268,7 @@ impl DbView {
             lower_bound: Some(from.to_vec()),
             upper_bound: Some(to.to_vec()),
             fill_cache: false,
+            ..ReadOptions::default()
         }
     }
 }
@@ -304,6 +315,8 @@ pub(crate) mod memory {
         pub hold: bool,
         pub submissions: Vec<(usize, bool)>,
         pub fail_reads: bool,
+        /// Most bytes that one batch of reads has answered.
+        pub largest_batch: usize,
         pub retired: u32,
         pub closed: bool,
     }
@@ -359,10 +372,19 @@ pub(crate) mod memory {
                 None => None,
             })
         }
-        fn get_strings(&self, keys: &[Bytes]) -> Vec<Result<Option<Bytes>>> {
-            keys.iter()
-                .map(|k| Ok(self.get(k)?.map(|v| v.data)))
-                .collect()
+        fn get_strings(&self, keys: &[Bytes], budget: usize) -> Vec<Option<Result<Option<Bytes>>>> {
+            let mut spent = 0;
+            let answers = keys.iter().enumerate().map(|(i, k)| {
+                let value = self.get(k).map(|v| v.map(|v| v.data));
+                let len = value.iter().flatten().map(Bytes::len).sum::<usize>();
+                let within = i == 0 || spent + len <= budget;
+                spent += if within { len } else { 0 };
+                within.then_some(value)
+            });
+            let answers = answers.collect();
+            let mut s = self.0.lock();
+            s.largest_batch = s.largest_batch.max(spent);
+            answers
         }
         fn view(&self) -> Box<dyn View> {
             Box::new(MemoryView(self.0.lock().entries.clone()))

@@ -290,6 +290,11 @@ fn check_keys(spec: &Spec, request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The error of a command whose reply passes the limit.
+pub(crate) fn too_long(limit: usize) -> Failure {
+    Failure::new(format!("ERR the reply would exceed {limit} bytes"))
+}
+
 /// An integer argument.
 pub(crate) fn integer(request: &Request, index: usize) -> Result<i64, Failure> {
     crate::number::parse_i64(request.arg(index)).ok_or_else(Failure::not_an_integer)

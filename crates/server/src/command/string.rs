@@ -1,11 +1,18 @@
 //! Strings: GET, SET and their kin.
 
-use super::{Context, Done, Failure, Outcome, integer, word, wrong_arguments};
+use super::{Context, Done, Failure, Outcome, integer, too_long, word, wrong_arguments};
 use crate::layout::DataType;
 use crate::number::{format_f64, parse_f64, parse_i64, push_i64};
 use crate::resp::request::Request;
 use crate::store::Value;
 use basalt::Bytes;
+
+/// Keys of an MGET that are looked for together.
+const MGET_KEYS: usize = 1024;
+/// Bytes that an MGET reads at a time.
+const MGET_BYTES: usize = 16 << 20;
+/// Values below this length do not keep blocks alive while an MGET goes on.
+const MGET_SMALL: usize = 8 << 10;
 
 /// The string at a key; `WRONGTYPE` for other types. Counts hits and misses.
 pub(crate) fn string(c: &mut Context<'_>, key: &[u8]) -> Result<Option<Value>, Failure> {
@@ -213,12 +220,10 @@ pub(crate) fn getex(c: &mut Context<'_>, r: &Request) -> Done {
 
 pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
     c.reply.array(r.len() - 1);
-    // In parts, so that the reply's limit is seen before everything was read.
     let keys: Vec<&[u8]> = r.args().skip(1).collect();
-    let limit = c.exec.options.reply_hard_bytes;
-    for part in keys.chunks(1024) {
-        for value in c.exec.keys.get_strings(part.iter().copied()) {
-            match value? {
+    for part in keys.chunks(MGET_KEYS) {
+        for value in strings_within(c, part)? {
+            match value {
                 Some(v) => {
                     c.exec.counters.hits += 1;
                     c.reply.bulk_shared(v);
@@ -229,13 +234,52 @@ pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
                 }
             }
         }
-        if c.reply.len() > limit {
-            return Err(Failure::new(format!(
-                "ERR the reply would exceed {limit} bytes"
-            )));
-        }
     }
     Ok(Outcome::Replied)
+}
+
+/// The strings of some keys, read in pieces that fit what is left of the reply's limit: it is noticed before everything was read.
+fn strings_within(c: &mut Context<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>, Failure> {
+    let limit = c.exec.options.reply_hard_bytes;
+    let mut values = vec![None; keys.len()];
+    let mut open: Vec<usize> = (0..keys.len()).collect();
+    let mut held = c.reply.len();
+    while !open.is_empty() {
+        let budget = MGET_BYTES.min(limit.saturating_sub(held));
+        let asked = open.iter().map(|i| keys[*i]);
+        let answers = c.exec.keys.get_strings(asked, budget);
+        let mut answers = answers.into_iter();
+        let mut failed = None;
+        let all = open.len();
+        open.retain(|&i| match answers.next().expect("an answer a key") {
+            None => true,
+            Some(Ok(value)) => {
+                held += value.as_ref().map_or(0, Bytes::len);
+                values[i] = value;
+                false
+            }
+            Some(Err(e)) => {
+                failed = Some(e);
+                false
+            }
+        });
+        if let Some(e) = failed {
+            return Err(e.into());
+        }
+        assert!(open.len() < all, "every batch answers something");
+        if held > limit {
+            return Err(too_long(limit));
+        }
+        if !open.is_empty() {
+            // A small value keeps the whole block alive that it was read with.
+            for v in values.iter_mut().flatten() {
+                if v.len() < MGET_SMALL {
+                    *v = Bytes::copy_from_slice(v);
+                }
+            }
+        }
+    }
+    Ok(values)
 }
 
 pub(crate) fn mset(c: &mut Context<'_>, r: &Request) -> Done {

@@ -12,6 +12,7 @@ const START_MS: u64 = 1_700_000_000_000;
 
 struct World {
     exec: Executor,
+    store: MemoryStore,
     clock: Arc<ManualClock>,
 }
 
@@ -42,10 +43,11 @@ impl World {
             input_bytes: 0,
             reply_bytes: 0,
         };
-        let store = Arc::new(MemoryStore::default());
+        let store = MemoryStore::default();
         World {
+            store: store.clone(),
             exec: Executor {
-                keys: Keyspace::new(store, EpochLimits::default()).unwrap(),
+                keys: Keyspace::new(Arc::new(store), EpochLimits::default()).unwrap(),
                 env,
                 options: ServerOptions::default(),
                 sync: SyncPolicy::Always,
@@ -69,6 +71,16 @@ impl World {
         let mut reply = Reply::default();
         self.exec.execute(0, &request, &mut reply);
         String::from_utf8(reply.to_vec()).unwrap()
+    }
+
+    /// Brings everything written into the store.
+    fn commit(&mut self) {
+        let ended = Arc::new(parking_lot::Mutex::new(None));
+        let note = ended.clone();
+        let done = |slot| Box::new(move |r| *note.lock() = Some((slot, r))) as crate::store::Done;
+        assert!(self.exec.keys.submit(true, done));
+        let (slot, result) = ended.lock().take().expect("the store commits at once");
+        self.exec.keys.complete(slot, result);
     }
 
     fn check(&mut self, script: &[(&str, &str)]) {
@@ -215,6 +227,43 @@ fn keys_and_values_past_the_limits_are_refused() {
         w.run("SETRANGE a 536870911 xx")
             .starts_with("-ERR string exceeds maximum")
     );
+}
+
+/// An MGET once read up to 1,024 values, whatever their length, before it looked at the limit of its reply.
+#[test]
+fn an_mget_past_the_reply_limit_is_refused_before_all_is_read() {
+    const VALUE: usize = 64 << 10;
+    let mut w = World::new();
+    w.exec.options.reply_hard_bytes = 1 << 20;
+    let value = "v".repeat(VALUE);
+    for i in 0..200 {
+        w.run(&format!("SET k{i} {value}"));
+    }
+    w.commit();
+    let ask = |n: u32| {
+        let keys: Vec<String> = (0..n).map(|i| format!("k{}", i % 200)).collect();
+        format!("MGET {}", keys.join(" "))
+    };
+    assert_eq!(
+        w.run(&ask(200)),
+        "-ERR the reply would exceed 1048576 bytes\r\n"
+    );
+    let largest = w.store.0.lock().largest_batch;
+    assert!(largest <= 1 << 20, "{largest} bytes were read for it");
+    let whole = w.run(&ask(15));
+    assert_eq!(whole.len(), 5 + 15 * (VALUE + 10));
+    // One that is larger than all the room there is.
+    w.exec.options.reply_hard_bytes = 1 << 10;
+    assert_eq!(w.run(&ask(2)), "-ERR the reply would exceed 1024 bytes\r\n");
+    assert_eq!(
+        w.run("MGET nothing k nothing"),
+        "*3\r\n$-1\r\n$-1\r\n$-1\r\n"
+    );
+    // Not yet committed: what is on its way counts as well.
+    w.run(&format!("SET k0 {value}"));
+    assert_eq!(w.run(&ask(1)), "-ERR the reply would exceed 1024 bytes\r\n");
+    w.exec.options.reply_hard_bytes = 1 << 30;
+    assert_eq!(w.run(&ask(200)).len(), 6 + 200 * (VALUE + 10));
 }
 
 #[test]
