@@ -37,6 +37,9 @@ pub(crate) struct EpochLimits {
     pub bytes: usize,
     /// Writes from which the open epoch takes no further command.
     pub writes: usize,
+    /// Bytes of keys and values in all epochs, the open one and those on their way, from which no further command is taken. One
+    /// command always fits: it may be larger than this.
+    pub pending_bytes: usize,
 }
 
 impl Default for EpochLimits {
@@ -45,6 +48,7 @@ impl Default for EpochLimits {
             in_flight: 8,
             bytes: 32 << 20,
             writes: 65_536,
+            pending_bytes: 64 << 20,
         }
     }
 }
@@ -89,6 +93,9 @@ pub(crate) struct Keyspace {
     epochs: [Option<Epoch>; SLOTS],
     open: usize,
     in_flight: usize,
+    /// Bytes of all epochs together.
+    pending_bytes: usize,
+    pending_bytes_peak: usize,
     generation: u32,
     flush: Option<usize>,
     /// Counts every change, so that a figure computed from the whole keyspace knows when it is out of date.
@@ -136,6 +143,8 @@ impl Keyspace {
             epochs,
             open: 0,
             in_flight: 0,
+            pending_bytes: 0,
+            pending_bytes_peak: 0,
             generation,
             flush: None,
             changes: 0,
@@ -179,10 +188,12 @@ impl Keyspace {
         self.wrote
     }
 
-    /// The open epoch takes no further command until it could be submitted.
+    /// No further command is taken until the open epoch could be submitted, or one on its way has ended.
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
-        open.bytes >= self.limits.bytes || open.keys.len() >= self.limits.writes
+        open.bytes >= self.limits.bytes
+            || open.keys.len() >= self.limits.writes
+            || self.pending_bytes >= self.limits.pending_bytes
     }
 
     /// Nothing is collected and nothing is on its way.
@@ -196,7 +207,12 @@ impl Keyspace {
 
     /// Bytes of keys and values that are not in the store yet.
     pub fn pending_bytes(&self) -> usize {
-        self.epochs.iter().flatten().map(|e| e.bytes).sum()
+        self.pending_bytes
+    }
+
+    /// The most that [`Keyspace::pending_bytes`] has been.
+    pub fn pending_bytes_peak(&self) -> usize {
+        self.pending_bytes_peak
     }
 
     /// Epochs on their way.
@@ -338,6 +354,8 @@ impl Keyspace {
         }
         let open = self.open_epoch();
         open.bytes = open.bytes + grown - shrunk;
+        self.pending_bytes = self.pending_bytes + grown - shrunk;
+        self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
     }
 
     /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time however many there are.
@@ -450,6 +468,7 @@ impl Keyspace {
     /// Takes an epoch and its writes out.
     fn take_epoch(&mut self, slot: usize) -> Epoch {
         let epoch = self.epochs[slot].take().expect("the epoch is known");
+        self.pending_bytes -= epoch.bytes;
         for key in &epoch.keys {
             let versions = self
                 .overlay

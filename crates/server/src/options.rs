@@ -62,6 +62,9 @@ pub struct ServerOptions {
     /// Bytes of requests and replies of all clients together, at which the client that holds most is disconnected.
     /// Default 2 GiB.
     pub client_memory_bytes: u64,
+    /// Bytes of writes that may wait for their commit, of all clients together; requests wait past it. One request always
+    /// fits. Default 64 MiB.
+    pub pending_write_bytes: usize,
     /// How long a stopping server waits for clients to take their last replies. Default 5 s.
     pub drain: Duration,
     /// Settings of the engine.
@@ -81,6 +84,7 @@ impl Default for ServerOptions {
             reply_soft_bytes: 1 << 20,
             reply_hard_bytes: 1 << 30,
             client_memory_bytes: 2 << 30,
+            pending_write_bytes: 64 << 20,
             drain: Duration::from_secs(5),
             engine: basalt::Options::default(),
         }

@@ -106,6 +106,12 @@ fn memory(e: &mut Executor, out: &mut String) {
     line!(out, "maxmemory_policy:noeviction");
     line!(out, "mem_clients_normal:{}", e.client_bytes);
     line!(out, "mem_clients_peak:{}", e.client_bytes_peak);
+    line!(out, "mem_pending_writes:{}", e.keys.pending_bytes());
+    line!(
+        out,
+        "mem_pending_writes_peak:{}",
+        e.keys.pending_bytes_peak()
+    );
     line!(out, "mem_memtables:{}", used.memtable);
     line!(out, "mem_block_cache:{}", used.cache);
     line!(out, "mem_pinned:{}", used.pinned);

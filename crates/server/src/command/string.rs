@@ -132,7 +132,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
         if expiry == Expiry::Keep {
             at = old.as_ref().and_then(|v| v.expire_at_ms);
         }
-        put_until(c, key, r.arg_bytes(2), at);
+        put_until(c, key, r.arg_kept(2), at);
     }
     if get {
         return reply_value(c, old);
@@ -148,7 +148,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
 pub(crate) fn setnx(c: &mut Context<'_>, r: &Request) -> Done {
     let absent = c.keys().get(r.arg(1))?.is_none();
     if absent {
-        c.keys().put(r.arg(1), r.arg_bytes(2), None);
+        c.keys().put(r.arg(1), r.arg_kept(2), None);
     }
     c.reply.integer(i64::from(absent));
     Ok(Outcome::Replied)
@@ -156,7 +156,7 @@ pub(crate) fn setnx(c: &mut Context<'_>, r: &Request) -> Done {
 
 fn set_with_expiry(c: &mut Context<'_>, r: &Request, unit_ms: i64) -> Done {
     let at = expire_at(c, r, Expiry::At(2, unit_ms, true))?;
-    put_until(c, r.arg(1), r.arg_bytes(3), at);
+    put_until(c, r.arg(1), r.arg_kept(3), at);
     c.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -171,7 +171,7 @@ pub(crate) fn psetex(c: &mut Context<'_>, r: &Request) -> Done {
 
 pub(crate) fn getset(c: &mut Context<'_>, r: &Request) -> Done {
     let old = string(c, r.arg(1))?;
-    c.keys().put(r.arg(1), r.arg_bytes(2), None);
+    c.keys().put(r.arg(1), r.arg_kept(2), None);
     reply_value(c, old)
 }
 
@@ -287,7 +287,7 @@ pub(crate) fn mset(c: &mut Context<'_>, r: &Request) -> Done {
         return Err(Failure::new(wrong_arguments("mset")));
     }
     for i in (1..r.len()).step_by(2) {
-        c.keys().put(r.arg(i), r.arg_bytes(i + 1), None);
+        c.keys().put(r.arg(i), r.arg_kept(i + 1), None);
     }
     c.reply.ok();
     Ok(Outcome::Replied)
@@ -304,7 +304,7 @@ pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> Done {
         }
     }
     for i in (1..r.len()).step_by(2) {
-        c.keys().put(r.arg(i), r.arg_bytes(i + 1), None);
+        c.keys().put(r.arg(i), r.arg_kept(i + 1), None);
     }
     c.reply.integer(1);
     Ok(Outcome::Replied)
@@ -421,7 +421,7 @@ pub(crate) fn append(c: &mut Context<'_>, r: &Request) -> Done {
     let old = old_string(c, r.arg(1))?;
     let len = match old {
         None => {
-            c.keys().put(r.arg(1), r.arg_bytes(2), None);
+            c.keys().put(r.arg(1), r.arg_kept(2), None);
             r.arg(2).len()
         }
         Some(v) => {

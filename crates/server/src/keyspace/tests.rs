@@ -18,8 +18,10 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let store = MemoryStore::default();
-        let keys = Keyspace::new(Arc::new(store.clone()), EpochLimits::default()).unwrap();
+        World::with(MemoryStore::default(), EpochLimits::default())
+    }
+    fn with(store: MemoryStore, limits: EpochLimits) -> World {
+        let keys = Keyspace::new(Arc::new(store.clone()), limits).unwrap();
         World {
             store,
             keys,
@@ -320,4 +322,44 @@ fn random_histories_agree_with_a_model() {
     }
     println!("failures={failures} dependents={dependents}");
     assert!(failures > 100 && dependents > 20);
+}
+
+/// Eight epochs of 32 MiB each, with values of 512 MiB at their ends, once could wait for a slow disk at the same time.
+#[test]
+fn writes_on_their_way_are_bounded_over_all_epochs() {
+    const VALUE: usize = 10_000;
+    let store = MemoryStore::default();
+    store.hold(true);
+    let limits = EpochLimits {
+        pending_bytes: 100_000,
+        ..EpochLimits::default()
+    };
+    let mut w = World::with(store, limits);
+    let mut written = 0;
+    while !w.keys.is_full() {
+        w.put(&format!("k{written}"), &"v".repeat(VALUE));
+        w.submit();
+        written += 1;
+        assert!(written < 100, "never full");
+    }
+    assert!(written >= 9);
+    assert!(w.keys.pending_bytes() < 100_000 + 2 * VALUE);
+    // What is on its way counts, whatever epoch it is in; and room comes back when it has ended, well or not.
+    let most = w.keys.pending_bytes();
+    w.store.release(0, Err(io()));
+    w.complete();
+    assert!(!w.keys.is_full());
+    assert!(w.keys.pending_bytes() < most);
+    w.put("huge", &"v".repeat(1_000_000));
+    assert!(w.keys.is_full(), "one command fits whatever its length");
+    w.store.hold(false);
+    while w.store.held() > 0 {
+        w.store.release(0, Ok(()));
+        w.complete();
+        w.submit();
+    }
+    w.complete();
+    assert!(w.keys.is_settled());
+    assert_eq!(w.keys.pending_bytes(), 0);
+    assert!(w.keys.pending_bytes_peak() >= 1_000_000);
 }

@@ -55,6 +55,8 @@ pub(crate) struct Connection {
     pub closing: bool,
     /// The buffered bytes hold no whole request.
     pub starved: bool,
+    /// In the list of those that wait for room for their writes.
+    pub stalled: bool,
     /// In the list of connections with something to do.
     pub queued: bool,
     /// Bytes as last told to the ledger.
@@ -99,6 +101,7 @@ impl Connection {
             ended: false,
             closing: false,
             starved: true,
+            stalled: false,
             queued: false,
             accounted: 0,
             gone: None,

@@ -8,8 +8,8 @@
 //! 5. Write replies.
 //!
 //! So all clients that were ready in a turn share a commit, the engine's commit groups join the epochs in flight, and no
-//! client costs a thread. A client is not read while its replies pile up, while the open epoch is full or while a slow read
-//! of its own runs.
+//! client costs a thread. A client is not read while its replies pile up or while a slow read of its own runs, and none is
+//! while the writes on their way take all the room they may.
 
 mod background;
 mod connection;
@@ -102,7 +102,7 @@ pub struct Server {
     free: Vec<usize>,
     next_id: u64,
     run_list: Vec<usize>,
-    /// Clients that wait for room in the open epoch.
+    /// Clients that wait for room for their writes.
     stalled: Vec<usize>,
     /// Clients that wait for an epoch, by slot.
     waiting: [Vec<Asker>; 16],
@@ -210,6 +210,10 @@ impl Server {
             .map_err(|e| io_error("poll", e))?;
         let listening = listener.local_addr().map_err(|e| io_error("listen", e))?;
         let now = env.clock().now();
+        let limits = EpochLimits {
+            pending_bytes: options.pending_write_bytes,
+            ..EpochLimits::default()
+        };
         let mut reclaimer = Reclaimer::new();
         if store.generation()? > 0 {
             // A flush whose space a crash or a stop kept from coming back.
@@ -225,7 +229,7 @@ impl Server {
             }),
             signals: None,
             exec: Executor {
-                keys: Keyspace::new(store, EpochLimits::default())?,
+                keys: Keyspace::new(store, limits)?,
                 env: env.clone(),
                 sync: options.sync,
                 sessions: Vec::new(),
@@ -492,6 +496,7 @@ impl Server {
         }
         for slot in std::mem::take(&mut self.stalled) {
             if let Some(c) = &mut self.connections[slot] {
+                c.stalled = false;
                 enqueue(&mut self.run_list, c, slot);
             }
         }
@@ -557,7 +562,10 @@ impl Server {
                 if self.exec.keys.is_full() {
                     self.submit();
                     if self.exec.keys.is_full() {
-                        self.stalled.push(slot);
+                        if !c.stalled {
+                            c.stalled = true;
+                            self.stalled.push(slot);
+                        }
                         return true;
                     }
                 }

@@ -18,6 +18,12 @@ pub const MAX_INLINE: usize = 64 << 10;
 /// Arguments of one request, at most.
 pub const MAX_ARGUMENTS: i64 = 1 << 20;
 
+/// Arguments from this length on are kept without copying.
+const SHARE_FROM: usize = 32 << 10;
+
+/// Requests from this length on share their buffer with nobody.
+const LARGE_FRAME: usize = 64 << 10;
+
 /// What a client may send.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -82,6 +88,16 @@ impl Request {
     pub fn arg_bytes(&self, index: usize) -> Bytes {
         let r = &self.arguments[index];
         self.frame.slice(r.start as usize..r.end as usize)
+    }
+
+    /// An argument to be kept while other requests come and go. A short one is copied: sharing it would keep the whole buffer
+    /// that it arrived in.
+    pub fn arg_kept(&self, index: usize) -> Bytes {
+        let argument = self.arg(index);
+        if argument.len() < SHARE_FROM {
+            return Bytes::copy_from_slice(argument);
+        }
+        self.arg_bytes(index)
     }
 
     /// All arguments in order.
@@ -179,6 +195,10 @@ impl RequestParser {
                 }
             }
             let frame = buf.split_to(self.at).freeze();
+            if frame.len() >= LARGE_FRAME {
+                // What follows moves out of the large buffer, or a short request in it would keep all of it alive.
+                *buf = BytesMut::from(&buf[..]);
+            }
             let arguments = std::mem::take(&mut self.arguments);
             self.begin();
             return Ok(Some(Request { frame, arguments }));

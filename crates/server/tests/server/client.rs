@@ -1,11 +1,12 @@
 //! A server on a free port in a directory of its own, and the smallest possible client.
 
 use basalt::env::EnvBuilder;
-use basalt::fs::{HostFs, HostOptions};
+use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt_server::{Server, ServerOptions, ShutdownHandle};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,11 +31,20 @@ impl TestServer {
         TestServer::start_in(fresh_dir(name), change)
     }
 
+    pub fn start_in(dir: PathBuf, change: impl FnOnce(&mut ServerOptions)) -> TestServer {
+        TestServer::start_over(dir, |fs| fs, change)
+    }
+
+    /// As [`TestServer::start_in`], over a filesystem that stands in front of the directory.
     #[expect(
         clippy::disallowed_methods,
         reason = "the test makes its own directory"
     )]
-    pub fn start_in(dir: PathBuf, change: impl FnOnce(&mut ServerOptions)) -> TestServer {
+    pub fn start_over(
+        dir: PathBuf,
+        over: impl FnOnce(Arc<dyn FileSystem>) -> Arc<dyn FileSystem>,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> TestServer {
         std::fs::create_dir_all(&dir).unwrap();
         let mut options = ServerOptions {
             dir: "store".into(),
@@ -42,7 +52,7 @@ impl TestServer {
             ..ServerOptions::default()
         };
         change(&mut options);
-        let env = EnvBuilder::new(HostFs::new(HostOptions::new(&dir)).unwrap()).build();
+        let env = EnvBuilder::new(over(HostFs::new(HostOptions::new(&dir)).unwrap())).build();
         let server = Server::bind(&env, options).unwrap();
         let (address, stop) = (server.local_addr(), server.shutdown_handle());
         let thread = spawn(move || server.run());

@@ -1,15 +1,19 @@
 //! Clients that mean harm or are broken: the server answers with Redis's errors, bounds what they cost, and serves others.
 
-use crate::client::{Client, TestServer, encode};
+use crate::client::{Client, TestServer, encode, fresh_dir, spawn};
 use basalt::env::Random;
+use basalt::fs::fault::{Fault, FaultFs, FaultKind};
+use basalt::fs::{OpKind, When};
+use std::time::Duration;
+
+fn number(c: &mut Client, section: &str, name: &str) -> u64 {
+    let info = c.call(&["INFO", section]);
+    let line = info.lines().find(|l| l.starts_with(name)).unwrap();
+    line.split(':').nth(1).unwrap().parse().unwrap()
+}
 
 fn memory(c: &mut Client) -> u64 {
-    let info = c.words("INFO memory");
-    let line = info
-        .lines()
-        .find(|l| l.starts_with("mem_clients_peak:"))
-        .unwrap();
-    line.split(':').nth(1).unwrap().parse().unwrap()
+    number(c, "memory", "mem_clients_peak:")
 }
 
 #[test]
@@ -98,6 +102,54 @@ fn a_client_that_does_not_read_stops_being_read() {
         assert_eq!(c.reply().unwrap().len(), value.len() + 12);
     }
     assert_eq!(c.words("PING"), "+PONG\r\n");
+}
+
+/// While a slow disk synced one epoch, eight more of 32 MiB each once piled up behind it.
+#[test]
+fn a_slow_disk_makes_writers_wait_instead_of_memory_grow() {
+    const BOUND: u64 = 4 << 20;
+    const VALUE: usize = 256 << 10;
+    let slow = |fs| -> std::sync::Arc<dyn basalt::fs::FileSystem> {
+        let faults = FaultFs::new(fs, 1);
+        for op in [OpKind::SyncData, OpKind::SyncFiles, OpKind::SyncAll] {
+            faults.inject(Fault {
+                op: Some(op),
+                path: ".log".into(),
+                when: When::From(1),
+                kind: FaultKind::Latency(Duration::from_millis(100)),
+            });
+        }
+        faults
+    };
+    let server = TestServer::start_over(fresh_dir("slow-disk"), slow, |o| {
+        o.pending_write_bytes = BOUND as usize;
+    });
+    let address = server.address;
+    let writers: Vec<_> = (0..8u8)
+        .map(|n| {
+            spawn(move || {
+                let mut c = Client::connect(address);
+                let value = vec![n; VALUE];
+                let mut all = Vec::new();
+                for i in 0..16u8 {
+                    all.extend(encode(&[b"SET", &[n, i], &value]));
+                }
+                c.send(&all);
+                for _ in 0..16 {
+                    assert_eq!(c.reply().unwrap(), b"+OK\r\n");
+                }
+            })
+        })
+        .collect();
+    for w in writers {
+        w.join().unwrap();
+    }
+    let mut c = server.client();
+    let peak = number(&mut c, "memory", "mem_pending_writes_peak:");
+    assert!(peak >= BOUND, "{peak} bytes: the disk was not slow");
+    let most = BOUND + VALUE as u64 + 1024;
+    assert!(peak <= most, "{peak} bytes of writes waited for the disk");
+    assert_eq!(c.words("DBSIZE"), ":128\r\n");
 }
 
 #[test]

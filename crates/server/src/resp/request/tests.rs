@@ -252,3 +252,22 @@ fn damaged_input_gives_requests_or_an_error() {
         "the mutator is too tame or too wild"
     );
 }
+
+/// A value of a few bytes, kept until its commit, once kept the buffer of half a gigabyte that had come before it.
+#[test]
+fn what_is_kept_keeps_little_else_alive() {
+    let mut parser = RequestParser::new(LIMITS);
+    let large = vec![b'x'; 100_000];
+    let mut buf = BytesMut::new();
+    buf.extend_from_slice(b"*2\r\n$4\r\nECHO\r\n$100000\r\n");
+    buf.extend_from_slice(&large);
+    buf.extend_from_slice(b"\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n");
+    let before = buf.as_ptr() as usize;
+    let echo = parser.next(&mut buf).unwrap().unwrap();
+    assert_eq!(echo.arg_kept(1).as_ptr(), echo.arg(1).as_ptr());
+    let set = parser.next(&mut buf).unwrap().unwrap();
+    let at = set.arg(2).as_ptr() as usize;
+    assert!(!(before..before + 110_000).contains(&at));
+    assert_ne!(set.arg_kept(2).as_ptr(), set.arg(2).as_ptr());
+    assert_eq!(&set.arg_kept(2)[..], b"v");
+}
