@@ -319,6 +319,10 @@ pub(crate) mod memory {
         pub largest_batch: usize,
         pub retired: u32,
         pub closed: bool,
+        /// Scans wait until this is false again.
+        pub hold_scans: bool,
+        /// Views that somebody holds.
+        pub views: usize,
     }
 
     /// Commits at once unless told to hold.
@@ -387,7 +391,9 @@ pub(crate) mod memory {
             answers
         }
         fn view(&self) -> Box<dyn View> {
-            Box::new(MemoryView(self.0.lock().entries.clone()))
+            let mut s = self.0.lock();
+            s.views += 1;
+            Box::new(MemoryView(s.entries.clone(), self.clone()))
         }
         fn submit(&self, writes: &[Write], sync: bool, done: Done) {
             let mut s = self.0.lock();
@@ -424,10 +430,19 @@ pub(crate) mod memory {
         }
     }
 
-    struct MemoryView(Entries);
+    struct MemoryView(Entries, MemoryStore);
+
+    impl Drop for MemoryView {
+        fn drop(&mut self) {
+            self.1.0.lock().views -= 1;
+        }
+    }
 
     impl View for MemoryView {
         fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+            while self.1.0.lock().hold_scans {
+                basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
+            }
             for (k, (v, expire)) in self.0.range(from.to_vec()..to.to_vec()) {
                 if !visit(k, v, *expire) {
                     break;

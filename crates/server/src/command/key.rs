@@ -253,6 +253,9 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
+    if !c.exec.slow_room {
+        return Ok(Outcome::Later);
+    }
     let capture = c.keys().capture(prefix);
     Ok(Outcome::Slow(Box::new(SlowRead {
         capture,

@@ -86,6 +86,8 @@ pub(crate) enum Outcome {
     Close,
     /// The reply comes from another thread; the client's next requests wait for it.
     Slow(Box<SlowRead>),
+    /// Nothing was done: the request runs again when the thread for slow reads has room.
+    Later,
     /// The server stops; no reply.
     Shutdown,
 }
@@ -179,6 +181,8 @@ pub(crate) struct Executor {
     pub counters: Counters,
     pub count: Option<Count>,
     pub actions: Vec<Action>,
+    /// The thread for slow reads takes another one.
+    pub slow_room: bool,
     pub started: Duration,
     pub listening: SocketAddr,
     pub client_bytes: u64,
@@ -227,7 +231,7 @@ impl Executor {
     }
 
     /// Runs one request of the session in `slot`. `reply` must be empty; it receives exactly one reply, unless the outcome
-    /// is slow.
+    /// is slow or to come later.
     pub fn execute(&mut self, slot: usize, request: &Request, reply: &mut Reply) -> Executed {
         debug_assert!(reply.is_empty());
         self.counters.commands += 1;
@@ -259,6 +263,15 @@ impl Executor {
             failure.reply(reply);
             Outcome::Replied
         });
+        if matches!(outcome, Outcome::Later) {
+            self.counters.commands -= 1;
+            self.keys.finish();
+            return Executed {
+                outcome,
+                depends_on: 0,
+                replies: false,
+            };
+        }
         let session = self.sessions[slot].as_mut().expect("a session");
         let silent = session.reply_off || session.reply_skip;
         session.reply_skip = std::mem::take(&mut session.reply_skip_next);

@@ -56,6 +56,7 @@ impl World {
                 counters: Counters::default(),
                 count: None,
                 actions: vec![],
+                slow_room: true,
                 started: Duration::ZERO,
                 listening: address,
                 client_bytes: 0,

@@ -32,6 +32,10 @@ pub(crate) struct SlowResult {
     pub count: Option<Count>,
 }
 
+/// Slow reads taken at a time: the one that runs, and the next. Each pins a moment of the store and holds a copy of the writes on
+/// their way; whoever comes later waits on its connection, where it costs nothing.
+const SLOW_READS: usize = 2;
+
 /// Reads the whole keyspace, one request after the other.
 pub(crate) struct SlowReader {
     queue: Option<mpsc::Sender<(Asker, SlowRead)>>,
@@ -55,13 +59,19 @@ impl SlowReader {
         self.awaited > 0
     }
 
+    /// How many more reads are taken now.
+    pub fn room(&self) -> usize {
+        SLOW_READS - self.awaited
+    }
+
     /// A result has come.
     pub fn done(&mut self) {
         self.awaited -= 1;
     }
 
-    /// Queues a read; its result comes through `shared`.
+    /// Queues a read; its result comes through `shared`. Requires room.
     pub fn ask(&mut self, asker: Asker, read: SlowRead, shared: &Arc<Shared>, clock: &Clock) {
+        assert!(self.room() > 0, "more slow reads than are taken");
         self.awaited += 1;
         if self.queue.is_none() {
             let (sender, receiver) = mpsc::channel::<(Asker, SlowRead)>();

@@ -6,7 +6,7 @@
 use crate::command::store_error;
 use crate::keyspace::Epochs;
 use crate::resp::reply::Reply;
-use crate::resp::request::{Limits, RequestParser};
+use crate::resp::request::{Limits, Request, RequestParser};
 use basalt::Error;
 use bytes::{Buf, Bytes, BytesMut};
 use mio::net::TcpStream;
@@ -55,6 +55,10 @@ pub(crate) struct Connection {
     pub closing: bool,
     /// The buffered bytes hold no whole request.
     pub starved: bool,
+    /// A request that waits for room on the thread for slow reads, and what comes behind it waits too.
+    pub parked: Option<Request>,
+    /// Room has come for it.
+    pub unparked: bool,
     /// In the list of those that wait for room for their writes.
     pub stalled: bool,
     /// In the list of connections with something to do.
@@ -101,6 +105,8 @@ impl Connection {
             ended: false,
             closing: false,
             starved: true,
+            parked: None,
+            unparked: false,
             stalled: false,
             queued: false,
             accounted: 0,
@@ -115,7 +121,8 @@ impl Connection {
 
     /// Bytes of memory held for this client.
     pub fn memory(&self) -> usize {
-        self.input.capacity() + self.parser.memory() + self.reply_bytes()
+        let parked = self.parked.as_ref().map_or(0, Request::bytes);
+        self.input.capacity() + self.parser.memory() + parked + self.reply_bytes()
     }
 
     /// Every reply is out.

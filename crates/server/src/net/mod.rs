@@ -20,6 +20,7 @@ use crate::keyspace::{EpochLimits, Keyspace};
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;
 use crate::resp::reply::Reply;
+use crate::resp::request::Request;
 use crate::store::{DbStore, Store};
 use background::{Asker, Reclaimer, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
@@ -28,6 +29,7 @@ use connection::{Connection, Progress, READ_BYTES};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::io::Read as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -104,6 +106,8 @@ pub struct Server {
     run_list: Vec<usize>,
     /// Clients that wait for room for their writes.
     stalled: Vec<usize>,
+    /// Clients with a request that waits for the thread for slow reads, in order.
+    parked: VecDeque<Asker>,
     /// Clients that wait for an epoch, by slot.
     waiting: [Vec<Asker>; 16],
     /// Whose replies may have become writable in this turn.
@@ -237,6 +241,7 @@ impl Server {
                 counters: Default::default(),
                 count: None,
                 actions: Vec::new(),
+                slow_room: true,
                 started: now,
                 listening,
                 client_bytes: 0,
@@ -249,6 +254,7 @@ impl Server {
             next_id: 1,
             run_list: Vec::new(),
             stalled: Vec::new(),
+            parked: VecDeque::new(),
             waiting: Default::default(),
             to_write: Vec::new(),
             accept_blocked: false,
@@ -337,6 +343,7 @@ impl Server {
             }
             self.submit();
             self.take_events();
+            self.unpark();
             self.write_replies();
             self.book();
             if self.stopping.is_some() && self.stopped() {
@@ -559,6 +566,9 @@ impl Server {
                 if c.closing || c.slow || c.reply_bytes() > self.exec.options.reply_soft_bytes {
                     return true;
                 }
+                if c.parked.is_some() && !c.unparked {
+                    return true;
+                }
                 if self.exec.keys.is_full() {
                     self.submit();
                     if self.exec.keys.is_full() {
@@ -573,14 +583,21 @@ impl Server {
                     enqueue(&mut self.run_list, c, slot);
                     return true;
                 }
-                match c.parser.next(&mut c.input) {
+                let request = match c.parked.take() {
+                    Some(request) => Ok(Some(request)),
+                    None => c.parser.next(&mut c.input),
+                };
+                match request {
                     Ok(Some(request)) => {
                         requests += 1;
                         if is_http(request.arg(0)) {
                             // A browser was led here: it gets no chance to send commands in a body.
                             return false;
                         }
-                        self.execute(c, slot, &request);
+                        if !self.execute(c, slot, &request) {
+                            c.parked = Some(request);
+                            return true;
+                        }
                         if c.reply_bytes() > self.exec.options.reply_hard_bytes {
                             return false;
                         }
@@ -616,13 +633,12 @@ impl Server {
         }
     }
 
-    fn execute(
-        &mut self,
-        c: &mut Connection,
-        slot: usize,
-        request: &crate::resp::request::Request,
-    ) {
+    /// Runs a request; false when it must run again later.
+    fn execute(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
         self.reply.clear();
+        // Those that wait already come first.
+        let first = std::mem::take(&mut c.unparked);
+        self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
         let Executed {
             outcome,
             depends_on,
@@ -641,23 +657,57 @@ impl Server {
         match outcome {
             Outcome::Replied => {}
             Outcome::Close => c.closing = true,
+            Outcome::Later => {
+                let asker = Asker { slot, id: c.id };
+                if first {
+                    self.parked.push_front(asker);
+                } else {
+                    self.parked.push_back(asker);
+                }
+                return false;
+            }
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
                 let asker = Asker { slot, id: c.id };
                 let clock = self.exec.env.clock().clone();
                 c.gone = Some(read.gone.clone());
                 self.slow.ask(asker, *read, &self.shared, &clock);
-                return;
+                return true;
             }
             Outcome::Shutdown => {
                 c.closing = true;
                 self.shared.stop.store(true, Ordering::Release);
                 self.shared.wake();
-                return;
+                return true;
             }
         }
         if replies {
             c.push(&mut self.reply, depends_on, 1);
+        }
+        true
+    }
+
+    /// Lets clients go on whose requests wait for the thread for slow reads, as many as it has room for.
+    fn unpark(&mut self) {
+        let mut room = self.slow.room();
+        while room > 0
+            && let Some(asker) = self.parked.pop_front()
+        {
+            let c = self.connections[asker.slot].as_mut();
+            // Others have left.
+            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+                c.unparked = true;
+                enqueue(&mut self.run_list, c, asker.slot);
+                room -= 1;
+            }
+        }
+        // They may leave faster than there is room.
+        if self.parked.len() > 2 * self.connections.len() {
+            let connections = &self.connections;
+            self.parked.retain(|asker| {
+                let c = connections[asker.slot].as_ref();
+                c.is_some_and(|c| c.id == asker.id)
+            });
         }
     }
 

@@ -230,3 +230,69 @@ fn a_failing_disk_is_an_error_reply_for_reads_too() {
     w.stop.shutdown();
     w.join();
 }
+
+/// Each KEYS once pinned a moment of the store and a copy of the writes on their way as soon as it came, however many came.
+#[test]
+fn slow_reads_wait_on_their_connections() {
+    const CLIENTS: usize = 20;
+    let w = World::new(|_| {});
+    let mut setter = w.client();
+    send(&mut setter, "SET k v");
+    expect(&mut setter, "+OK\r\n");
+    w.store.0.lock().hold_scans = true;
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| w.client()).collect();
+    for c in &mut clients {
+        send(c, "KEYS *\r\nGET k\r\nDBSIZE\r\nPING");
+    }
+    // Some leave, and come again.
+    for c in &mut clients[CLIENTS - 5..] {
+        *c = w.client();
+        send(c, "KEYS *\r\nGET k\r\nDBSIZE\r\nPING");
+    }
+    round(&w);
+    send(&mut setter, "SET k w");
+    expect(&mut setter, "+OK\r\n");
+    assert!((1..=2).contains(&w.store.0.lock().views));
+    for c in &mut clients {
+        nothing_yet(c);
+    }
+    w.store.0.lock().hold_scans = false;
+    for c in &mut clients {
+        expect(c, "*1\r\n$1\r\nk\r\n$1\r\nw\r\n:1\r\n+PONG\r\n");
+    }
+    send(&mut setter, "INFO stats");
+    let mut info = vec![0; 4096];
+    let n = setter.read(&mut info).unwrap();
+    let info = String::from_utf8_lossy(&info[..n]).into_owned();
+    // Waiting is not running: each is counted once.
+    let commands = 1 + 1 + 1 + 4 * CLIENTS + 1;
+    let line = info
+        .lines()
+        .find(|l| l.starts_with("total_commands_processed:"));
+    let counted: usize = line.unwrap().split(':').nth(1).unwrap().parse().unwrap();
+    assert!(
+        (commands..=commands + 4 * 5).contains(&counted),
+        "{counted}"
+    );
+    w.stop.shutdown();
+    w.join();
+}
+
+#[test]
+fn stopping_answers_the_slow_reads_that_wait() {
+    let w = World::new(|_| {});
+    w.store.0.lock().hold_scans = true;
+    let mut clients: Vec<_> = (0..6).map(|_| w.client()).collect();
+    for c in &mut clients {
+        send(c, "SET k v\r\nKEYS k*");
+        expect(c, "+OK\r\n");
+    }
+    round(&w);
+    w.stop.shutdown();
+    w.store.0.lock().hold_scans = false;
+    for c in &mut clients {
+        expect(c, "*1\r\n$1\r\nk\r\n");
+        assert_eq!(c.read(&mut [0]).unwrap(), 0);
+    }
+    w.join();
+}
