@@ -1,111 +1,100 @@
 //! SCAN's cursors: numbers that stand for a place in the order of keys.
 //!
 //! Redis cursors are integers, and clients parse them as such, some as a floating-point number with 53 bits. A place in an
-//! ordered keyspace is a whole key. So the server keeps a bounded table from number to key, and a number also says by
-//! itself roughly where it points, for when the table has forgotten it:
+//! ordered keyspace is a whole key. So the server keeps a bounded table from number to key.
 //!
-//! - A cursor is 53 bits: the first 3 bytes of the last key seen, and 29 bits of a hash of that key. The same place
-//!   always has the same number (a collision takes the next free one), so repeated scans do not fill the table.
-//! - A cursor in the table goes on exactly behind its key.
-//! - One that is not (pushed out by 16,384 younger ones, or from before a restart) goes on at the first key that begins with
-//!   its 3 bytes: keys may come twice, as SCAN allows, and none is left out. A full scan returns every key
-//!   that is there from its beginning to its end.
-//!
-//! Two different places share a number in one of 2^29 cases when one of them was pushed out; only then could a
-//! scan that had rested for that long skip keys.
+//! - A number is given out once in the life of a store: the catalog has the first one that never was, and a server reserves
+//!   them by the block ([`crate::store::CURSOR_BLOCK`]). So a cursor, however old, is known for what it is or not known at all.
+//! - A cursor in the table goes on at its key. A place in the table keeps its number, so that repeated scans do not fill it.
+//! - One that is not (pushed out by 16,384 younger ones, or from before a restart) begins at the first key again: keys come
+//!   twice, as SCAN allows, and none is left out. A full scan returns every key that is there from its beginning to its end.
 
+use crate::layout::CURSOR_END;
+use crate::store::CURSOR_BLOCK;
+use basalt::Bytes;
 use std::collections::BTreeMap;
 
 /// Places remembered at most.
 const CAPACITY: usize = 16_384;
 /// Bytes of remembered keys at most.
 const CAPACITY_BYTES: usize = 16 << 20;
-const HASH_BITS: u32 = 29;
 
 /// Where a scan goes on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At the first key.
     Start,
-    /// Behind this key.
-    Behind(Vec<u8>),
-    /// At the first key not before these bytes.
-    From(Vec<u8>),
+    /// At the first key that is not before this one.
+    At(Bytes),
+    /// Nobody knows any more.
+    Forgotten,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Cursors {
-    places: BTreeMap<u64, (Vec<u8>, u64)>,
+    places: BTreeMap<u64, (Bytes, u64)>,
+    numbers: BTreeMap<Bytes, u64>,
     by_age: BTreeMap<u64, u64>,
     age: u64,
     bytes: usize,
-}
-
-fn fnv(key: &[u8]) -> u64 {
-    // FNV-1a, mixed: stable across restarts and builds, which the module promises.
-    let mut h = 0xcbf2_9ce4_8422_2325u64;
-    for b in key {
-        h = (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
-    }
-    h ^= h >> 32;
-    h.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - HASH_BITS)
+    next: u64,
+    end: u64,
 }
 
 impl Cursors {
+    /// No number is left to give out.
+    pub fn is_used_up(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// Takes a block of numbers that were never given out.
+    pub fn give(&mut self, first: u64) {
+        assert!(first > 0 && first + CURSOR_BLOCK <= CURSOR_END);
+        self.next = first;
+        self.end = first + CURSOR_BLOCK;
+    }
+
     /// The place a client's cursor stands for.
     pub fn place(&mut self, cursor: u64) -> Place {
         if cursor == 0 {
             return Place::Start;
         }
-        if let Some((key, age)) = self.places.get_mut(&cursor) {
-            self.age += 1;
-            self.by_age.remove(age);
-            *age = self.age;
-            self.by_age.insert(self.age, cursor);
-            return Place::Behind(key.clone());
+        match self.touch(cursor) {
+            Some(key) => Place::At(key),
+            None => Place::Forgotten,
         }
-        let coarse = (cursor >> HASH_BITS) & 0xff_ffff;
-        let bytes = (coarse as u32).to_be_bytes();
-        // Trailing zeros stand for a shorter key as well: begin there.
-        let mut from = bytes[1..].to_vec();
-        while from.last() == Some(&0) {
-            from.pop();
-        }
-        Place::From(from)
     }
 
-    /// The cursor for going on behind `key`. Never 0.
-    pub fn behind(&mut self, key: &[u8]) -> u64 {
-        let mut coarse = 0u64;
-        for i in 0..3 {
-            coarse = coarse << 8 | u64::from(key.get(i).copied().unwrap_or(0));
-        }
-        let mask = (1 << HASH_BITS) - 1;
-        let mut hash = fnv(key);
-        let cursor = loop {
-            let cursor = coarse << HASH_BITS | hash;
-            let free = match self.places.get(&cursor) {
-                None => true,
-                Some((k, _)) => k == key,
-            };
-            if cursor != 0 && free {
-                break cursor;
-            }
-            hash = (hash + 1) & mask;
-        };
+    /// Makes a place the youngest.
+    fn touch(&mut self, cursor: u64) -> Option<Bytes> {
+        let (key, age) = self.places.get_mut(&cursor)?;
+        self.by_age.remove(age);
         self.age += 1;
-        match self.places.insert(cursor, (key.to_vec(), self.age)) {
-            Some((_, age)) => {
-                self.by_age.remove(&age);
-            }
-            None => self.bytes += key.len(),
+        *age = self.age;
+        self.by_age.insert(self.age, cursor);
+        Some(key.clone())
+    }
+
+    /// The cursor for going on at `key`. Requires that numbers are left.
+    pub fn at(&mut self, key: Bytes) -> u64 {
+        if let Some(&cursor) = self.numbers.get(&key) {
+            self.touch(cursor);
+            return cursor;
         }
+        assert!(!self.is_used_up(), "a number was not reserved");
+        let cursor = self.next;
+        self.next += 1;
+        self.age += 1;
+        self.bytes += key.len();
+        self.places.insert(cursor, (key.clone(), self.age));
+        self.numbers.insert(key, cursor);
         self.by_age.insert(self.age, cursor);
         while self.places.len() > CAPACITY || (self.bytes > CAPACITY_BYTES && self.places.len() > 1)
         {
             let (_, oldest) = self.by_age.pop_first().expect("as many ages as places");
             let (key, _) = self.places.remove(&oldest).expect("the same cursors");
+            self.numbers.remove(&key);
             self.bytes -= key.len();
         }
         cursor
@@ -116,32 +105,48 @@ impl Cursors {
 mod tests {
     use super::*;
 
+    fn key(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
     #[test]
-    fn cursors_are_stable_bounded_and_never_skip() {
+    fn cursors_are_stable_and_bounded_and_none_stands_for_two_places() {
         let mut c = Cursors::default();
-        let cursor = c.behind(b"user:1");
-        assert!(cursor > 0 && cursor < 1 << 53);
+        assert!(c.is_used_up());
+        c.give(1);
+        let cursor = c.at(key("user:1"));
+        assert!(cursor > 0 && cursor < CURSOR_END);
         assert_eq!(
-            c.behind(b"user:1"),
+            c.at(key("user:1")),
             cursor,
             "the same place, the same number"
         );
-        assert_eq!(Cursors::default().behind(b"user:1"), cursor);
         assert_eq!(c.place(0), Place::Start);
-        assert_eq!(c.place(cursor), Place::Behind(b"user:1".to_vec()));
+        assert_eq!(c.place(cursor), Place::At(key("user:1")));
+        let mut given = std::collections::BTreeSet::from([cursor]);
         for i in 0..3 * CAPACITY {
-            c.behind(format!("k{i}").as_bytes());
+            assert!(given.insert(c.at(key(&format!("k{i}")))), "given out twice");
         }
         assert_eq!(c.places.len(), CAPACITY);
+        assert_eq!(c.numbers.len(), CAPACITY);
         assert_eq!(c.by_age.len(), CAPACITY);
-        // Forgotten: from the beginning of what it could have pointed to.
-        assert_eq!(c.place(cursor), Place::From(b"use".to_vec()));
-        let short = c.behind(b"");
-        assert_ne!(short, 0);
-        assert_eq!(Cursors::default().place(short), Place::From(vec![]));
+        assert_eq!(c.place(cursor), Place::Forgotten);
+        let again = c.at(key("user:1"));
+        assert!(given.insert(again), "a forgotten place has a new number");
+        // Whoever is asked for again and again stays.
+        for i in 0..3 * CAPACITY {
+            c.at(key(&format!("j{i}")));
+            assert_eq!(c.place(again), Place::At(key("user:1")));
+        }
+        // A server that starts later knows none of them, and gives out others.
+        let mut later = Cursors::default();
+        later.give(1 + CURSOR_BLOCK);
+        assert_eq!(later.place(again), Place::Forgotten);
+        assert!(given.insert(later.at(key("user:1"))));
+        assert_eq!(c.place(u64::MAX), Place::Forgotten);
         let long = vec![7u8; 65_000];
         for i in 0..1_000u32 {
-            c.behind(&[&long[..], &i.to_be_bytes()].concat());
+            c.at([&long[..], &i.to_be_bytes()].concat().into());
         }
         assert!(c.bytes <= CAPACITY_BYTES);
     }

@@ -506,16 +506,18 @@ impl Keyspace {
         }
     }
 
-    /// Visits live keys (without their prefix) in `[from, to)` in order, with type; false ends it.
+    /// Visits live keys (without their prefix) in `[from, to)` in order, with type; false ends it. It looks at about `work` keys,
+    /// live or not, and counts a long value as several: the loop waits for it. Then it returns the key to go on with.
     pub fn scan(
         &mut self,
         from: &[u8],
         to: &[u8],
+        work: u64,
         visit: &mut dyn FnMut(&[u8], DataType) -> bool,
-    ) -> Result<()> {
+    ) -> Result<Option<Vec<u8>>> {
         self.touch_all();
         if from >= to {
-            return Ok(());
+            return Ok(None);
         }
         let view = self.store.view();
         let overlay = self
@@ -525,17 +527,26 @@ impl Keyspace {
                 std::ops::Bound::Excluded(to),
             ))
             .map(|(k, v)| (&k[..], newest(v)));
-        merge(&*view, overlay, from, to, self.now_ms, &mut |k, t, _| {
-            visit(k, t)
-        })
+        let paused = merge(
+            &*view,
+            overlay,
+            from,
+            to,
+            self.now_ms,
+            work,
+            &mut |k, t, _| visit(k, t),
+        )?;
+        Ok(paused.map(redis_key))
     }
 
-    /// An upper end of the keys in `[from, to)`: the last one of store and overlay, even if the overlay deletes it.
-    pub fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// An upper end of the keys in `[from, to)`: about the last one of store and overlay, even if it is deleted. `work` is as
+    /// for [`Keyspace::scan`].
+    pub fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>> {
         let range = Bytes::copy_from_slice(from)..Bytes::copy_from_slice(to);
         let above = self.overlay.range(range).next_back();
-        let stored = self.store.view().last(from, to)?;
-        Ok(above.map(|(k, _)| k.to_vec()).max(stored))
+        let stored = self.store.view().last(from, to, work)?;
+        let last = above.map(|(k, _)| k.to_vec()).max(stored);
+        Ok(last.map(redis_key))
     }
 
     /// Pins everything with a prefix, for a scan on another thread.
@@ -565,47 +576,73 @@ fn newest(versions: &[Version]) -> Option<OverlayEntry> {
     })
 }
 
+/// An engine key without its prefix.
+fn redis_key(mut key: Vec<u8>) -> Vec<u8> {
+    key.drain(..layout::KEY_PREFIX_LEN);
+    key
+}
+
 impl Capture {
     /// Visits live keys with type and expiry; false ends it.
     pub fn scan(&self, visit: &mut Show<'_>) -> Result<()> {
-        let overlay = self.overlay.iter().map(|(k, v)| (&k[..], *v));
-        merge(
+        self.scan_from(&self.from, visit)
+    }
+
+    /// As [`Capture::scan`], from an engine key on.
+    pub fn scan_from(&self, from: &[u8], visit: &mut Show<'_>) -> Result<()> {
+        let skipped = self.overlay.partition_point(|(k, _)| &k[..] < from);
+        let overlay = self.overlay[skipped..].iter().map(|(k, v)| (&k[..], *v));
+        let paused = merge(
             &*self.view,
             overlay,
-            &self.from,
+            from,
             &self.to,
             self.now_ms,
+            u64::MAX,
             visit,
-        )
+        )?;
+        assert!(paused.is_none(), "nothing pauses without a bound");
+        Ok(())
     }
 }
 
-/// Merges a view with what lies over it; both are in order.
+/// Bytes of a value that count as another key looked at: they had to be read as well.
+const WORK_UNIT: u64 = 4 << 10;
+
+/// Merges a view with what lies over it; both are in order. After about `work` keys it returns the engine key to go on with.
 fn merge<'a>(
     view: &dyn View,
     overlay: impl Iterator<Item = (&'a [u8], Option<OverlayEntry>)>,
     from: &[u8],
     to: &[u8],
     now_ms: u64,
+    work: u64,
     visit: &mut Show<'_>,
-) -> Result<()> {
+) -> Result<Option<Vec<u8>>> {
     let mut overlay = overlay.peekable();
     let mut going = true;
     let mut failed = None;
-    let mut show = |key: &[u8], entry: OverlayEntry| {
-        if entry.expire_at_ms.is_some_and(|at| at <= now_ms) {
-            return true;
+    let mut left = work;
+    let mut paused = None;
+    let mut show = |key: &[u8], entry: Option<OverlayEntry>, value_len: usize| {
+        if left == 0 {
+            paused = Some(key.to_vec());
+            return false;
         }
-        let (_, _, key) = layout::decode_key(key).expect("scans stay inside a database");
-        visit(key, entry.data_type, entry.expire_at_ms)
+        left = left.saturating_sub(1 + value_len as u64 / WORK_UNIT);
+        match entry {
+            Some(e) if e.expire_at_ms.is_none_or(|at| at > now_ms) => {
+                let (_, _, key) = layout::decode_key(key).expect("scans stay inside a database");
+                visit(key, e.data_type, e.expire_at_ms)
+            }
+            _ => true,
+        }
     };
-    view.scan(from, to, &mut |key, value, expire_at_ms| {
+    let stopped_at = view.scan(from, to, work, &mut |key, value, expire_at_ms| {
         while let Some((k, entry)) = overlay.next_if(|(k, _)| *k < key) {
-            if let Some(entry) = entry {
-                going = show(k, entry);
-                if !going {
-                    return false;
-                }
+            going = show(k, entry, 0);
+            if !going {
+                return false;
             }
         }
         let entry = match overlay.next_if(|(k, _)| *k == key) {
@@ -622,21 +659,20 @@ fn merge<'a>(
                 }
             },
         };
-        going = entry.is_none_or(|entry| show(key, entry));
+        going = show(key, entry, value.len());
         going
     })?;
     if let Some(e) = failed {
         return Err(e);
     }
     for (k, entry) in overlay {
+        // What the store did not look at may stand between.
+        going = going && stopped_at.as_ref().is_none_or(|at| k < &at[..]) && show(k, entry, 0);
         if !going {
             break;
         }
-        if let Some(entry) = entry {
-            going = show(k, entry);
-        }
     }
-    Ok(())
+    Ok(paused.or(stopped_at))
 }
 
 #[cfg(test)]

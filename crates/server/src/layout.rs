@@ -169,6 +169,28 @@ pub fn decode_generation(record: &[u8]) -> Result<u32> {
         .map_err(|_| damaged("generation record", record.len(), 4))
 }
 
+/// The catalog key of the next cursor number.
+pub fn cursor_key() -> Vec<u8> {
+    [&CATALOG.to_be_bytes()[..], b"cursor"].concat()
+}
+
+/// Cursors are below it: clients may keep them as floating-point numbers.
+pub const CURSOR_END: u64 = 1 << 53;
+
+/// A cursor record: the first number that was never reserved (u64, little-endian), 1 to [`CURSOR_END`].
+pub fn decode_cursor(record: &[u8]) -> Result<u64> {
+    let bytes = record
+        .try_into()
+        .map_err(|_| damaged("cursor record", record.len(), 8))?;
+    match u64::from_le_bytes(bytes) {
+        n @ 1..=CURSOR_END => Ok(n),
+        n => Err(Error::new(
+            ErrorKind::Corruption,
+            format!("cursor record of the Redis catalog: {n} is no cursor"),
+        )),
+    }
+}
+
 fn damaged(what: &str, got: usize, expected: usize) -> Error {
     Error::new(
         ErrorKind::Corruption,
@@ -314,6 +336,8 @@ mod tests {
             ("layout record", hex(&encode_layout())),
             ("generation key", hex(&generation_key(0))),
             ("generation record", hex(&2u32.to_le_bytes())),
+            ("cursor key", hex(&cursor_key())),
+            ("cursor record", hex(&((1u64 << 24) + 1).to_le_bytes())),
             (
                 "string value",
                 hex(&[&STRING_HEADER[..], b"hello"].concat()),
@@ -345,6 +369,11 @@ mod tests {
                 "docs/format/redis-keys.md lacks the {name}: {bytes}"
             );
         }
+        assert_eq!(decode_cursor(&CURSOR_END.to_le_bytes()).unwrap(), CURSOR_END);
+        for n in [0, CURSOR_END + 1] {
+            assert!(decode_cursor(&n.to_le_bytes()).is_err());
+        }
+        assert!(decode_cursor(&[1, 0, 0, 0]).is_err());
         for n in 0..=5 {
             assert_eq!(DataType::from_u8(n).unwrap() as u8, n);
         }

@@ -5,8 +5,8 @@
 
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use basalt::{
-    Bytes, CompactionFilter, Db, Env, Family, FilterContext, FilterDecision, Options, ReadOptions,
-    Result, Snapshot, WriteBatch, WriteOptions,
+    Bytes, CompactionFilter, Db, Env, Error, Family, FilterContext, FilterDecision, Options,
+    ReadOptions, Result, Snapshot, WriteBatch, WriteOptions,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The one database served so far.
 pub(crate) const DATABASE: u16 = 0;
+
+/// Cursor numbers reserved at a time: 2^29 starts have a block each.
+pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
 
 /// A Redis value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,10 +44,17 @@ pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8], Option<u64>) -> bool + 'a;
 
 /// The store as of one moment.
 pub(crate) trait View: Send {
-    /// Visits the live entries of `redis.keys` in `[from, to)` in order.
-    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()>;
-    /// The last live key in `[from, to)`.
-    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>>;
+    /// Visits the live entries of `redis.keys` in `[from, to)` in order. After about `work` entries that are not live it gives up
+    /// and returns the key to go on with.
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        work: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<Option<Vec<u8>>>;
+    /// A key in `[from, to)` that no live one follows: the last live one, or where it gave up after about `work` others.
+    fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>>;
 }
 
 /// See the module.
@@ -66,6 +76,8 @@ pub(crate) trait Store: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// The current generation of the database, as of open.
     fn generation(&self) -> Result<u32>;
+    /// The first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never will be again. Blocks for a sync.
+    fn reserve_cursors(&self) -> Result<u64>;
     /// From here on compactions may drop what is older than this generation, which is durable.
     fn retire_below(&self, generation: u32);
     /// Compacts away what is older than the current generation. Blocks, possibly for long.
@@ -227,6 +239,21 @@ impl Store for DbStore {
         }
     }
 
+    fn reserve_cursors(&self) -> Result<u64> {
+        let key = layout::cursor_key();
+        let first = match self.db.get(&self.keys, &key, &ReadOptions::default())? {
+            Some(record) => layout::decode_cursor(&record)?,
+            None => 1,
+        };
+        let next = first + CURSOR_BLOCK;
+        if next > layout::CURSOR_END {
+            return Err(Error::unsupported("all 2^53 cursor numbers were given out"));
+        }
+        self.db
+            .put(&self.keys, &key, &next.to_le_bytes(), &WriteOptions::SYNC)?;
+        Ok(first)
+    }
+
     fn retire_below(&self, generation: u32) {
         self.retired.fetch_max(generation, Ordering::AcqRel);
     }
@@ -236,7 +263,7 @@ impl Store for DbStore {
         let from = layout::key_prefix(DATABASE, 0);
         let to = layout::key_prefix(DATABASE, current);
         let mut left = false;
-        self.view().scan(&from, &to, &mut |_, _, _| {
+        self.view().scan(&from, &to, u64::MAX, &mut |_, _, _| {
             left = true;
             false
         })?;
@@ -262,36 +289,45 @@ struct DbView {
 }
 
 impl DbView {
-    fn options(&self, from: &[u8], to: &[u8]) -> ReadOptions {
+    fn options(&self, from: &[u8], to: &[u8], work: u64) -> ReadOptions {
         ReadOptions {
             snapshot: Some(self.snapshot.clone()),
             lower_bound: Some(from.to_vec()),
             upper_bound: Some(to.to_vec()),
             fill_cache: false,
-            ..ReadOptions::default()
+            skip_budget: work,
         }
     }
 }
 
 impl View for DbView {
-    fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        work: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<Option<Vec<u8>>> {
         if from >= to {
-            return Ok(());
+            return Ok(None);
         }
-        let mut it = self.db.iter(&self.keys, &self.options(from, to))?;
+        let mut it = self.db.iter(&self.keys, &self.options(from, to, work))?;
         it.seek_to_first()?;
         while it.valid() && visit(it.key(), it.value(), it.expire_at_ms()) {
             it.next()?;
         }
-        Ok(())
+        Ok(it.paused_at().map(<[u8]>::to_vec))
     }
 
-    fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>> {
         if from >= to {
             return Ok(None);
         }
-        let mut it = self.db.iter(&self.keys, &self.options(from, to))?;
+        let mut it = self.db.iter(&self.keys, &self.options(from, to, work))?;
         it.seek_to_last()?;
+        if let Some(key) = it.paused_at() {
+            return Ok(Some(key.to_vec()));
+        }
         Ok(it.valid().then(|| it.key().to_vec()))
     }
 }
@@ -301,7 +337,7 @@ pub(crate) mod memory {
     //! A store in memory whose commits wait until a test releases or fails them.
 
     use super::*;
-    use basalt::{Error, ErrorKind};
+    use basalt::ErrorKind;
     use parking_lot::Mutex;
     use std::collections::{BTreeMap, VecDeque};
 
@@ -319,6 +355,8 @@ pub(crate) mod memory {
         pub largest_batch: usize,
         pub retired: u32,
         pub closed: bool,
+        /// Blocks of cursor numbers given out.
+        pub cursor_blocks: u64,
         /// Scans wait until this is false again.
         pub hold_scans: bool,
         /// Views that somebody holds.
@@ -412,6 +450,14 @@ pub(crate) mod memory {
         fn generation(&self) -> Result<u32> {
             Ok(self.0.lock().generation)
         }
+        fn reserve_cursors(&self) -> Result<u64> {
+            let mut s = self.0.lock();
+            if s.fail_reads {
+                return Err(Error::new(ErrorKind::Io, "the disk is gone"));
+            }
+            s.cursor_blocks += 1;
+            Ok(1 + (s.cursor_blocks - 1) * CURSOR_BLOCK)
+        }
         fn retire_below(&self, generation: u32) {
             self.0.lock().retired = generation;
         }
@@ -439,7 +485,13 @@ pub(crate) mod memory {
     }
 
     impl View for MemoryView {
-        fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<()> {
+        fn scan(
+            &self,
+            from: &[u8],
+            to: &[u8],
+            _: u64,
+            visit: &mut Visit<'_>,
+        ) -> Result<Option<Vec<u8>>> {
             while self.1.0.lock().hold_scans {
                 basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
             }
@@ -448,9 +500,9 @@ pub(crate) mod memory {
                     break;
                 }
             }
-            Ok(())
+            Ok(None)
         }
-        fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Vec<u8>>> {
+        fn last(&self, from: &[u8], to: &[u8], _: u64) -> Result<Option<Vec<u8>>> {
             let mut range = self.0.range(from.to_vec()..to.to_vec());
             Ok(range.next_back().map(|(k, _)| k.clone()))
         }

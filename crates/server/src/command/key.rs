@@ -11,8 +11,12 @@ use crate::resp::request::Request;
 use crate::store::DATABASE;
 use std::sync::Arc;
 
-/// Keys that one SCAN looks at, at most: other clients wait for it.
-const MAX_SCAN: i64 = 10_000;
+/// Keys that one SCAN looks at, at most, and about how many others that have ended or were deleted: other clients wait for it.
+const SCAN_WORK: u64 = 10_000;
+/// As [`SCAN_WORK`], for each of the few steps of a RANDOMKEY.
+const RANDOM_WORK: u64 = 1_000;
+/// Pairs of a pattern's byte and a key's byte from which on a SCAN tries no further key.
+const MATCH_WORK: u64 = 1 << 27;
 
 pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
     let mut found = Vec::new();
@@ -208,42 +212,49 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     let (start, _) = c.keys().bounds(b"");
     let resume = match c.exec.cursors.place(cursor) {
         Place::Start => None,
-        Place::Behind(key) => Some([&start[..], &key, &[0]].concat()),
-        Place::From(key) => {
+        Place::At(key) => Some([&start[..], &key].concat()),
+        Place::Forgotten => {
             c.exec.counters.cursors_forgotten += 1;
-            Some([&start[..], &key].concat())
+            None
         }
     };
     if let Some(resume) = resume {
         from = from.max(resume);
     }
-    let budget = count.min(MAX_SCAN);
+    let budget = (count as u64).min(SCAN_WORK);
     let mut seen = 0;
-    let mut last = Vec::new();
-    let mut more = false;
+    let mut matching = 0;
+    let mut next = None;
     let mut found = Reply::new(c.reply.protocol());
     let mut n = 0;
     let byte_limit = c.exec.options.reply_soft_bytes;
-    c.exec.keys.scan(&from, &to, &mut |key, data_type| {
-        if seen == budget || found.len() >= byte_limit {
-            more = true;
-            return false;
+    let paused = c
+        .exec
+        .keys
+        .scan(&from, &to, SCAN_WORK, &mut |key, data_type| {
+            if seen == budget || found.len() >= byte_limit || matching >= MATCH_WORK {
+                next = Some(key.to_vec());
+                return false;
+            }
+            seen += 1;
+            matching += (pattern.map_or(0, <[u8]>::len) * key.len()) as u64;
+            if pattern.is_none_or(|p| glob::matches(p, key, false))
+                && wanted.as_ref().is_none_or(|w| w == data_type.name())
+            {
+                found.bulk(key);
+                n += 1;
+            }
+            true
+        })?;
+    let next = match next.or(paused) {
+        Some(key) => {
+            if c.exec.cursors.is_used_up() {
+                let first = c.exec.keys.store().reserve_cursors()?;
+                c.exec.cursors.give(first);
+            }
+            c.exec.cursors.at(key.into())
         }
-        seen += 1;
-        last.clear();
-        last.extend_from_slice(key);
-        if pattern.is_none_or(|p| glob::matches(p, key, false))
-            && wanted.as_ref().is_none_or(|w| w == data_type.name())
-        {
-            found.bulk(key);
-            n += 1;
-        }
-        true
-    })?;
-    let next = if more {
-        c.exec.cursors.behind(&last)
-    } else {
-        0
+        None => 0,
     };
     c.reply.array(2);
     c.reply.bulk_u64(next);
@@ -287,32 +298,36 @@ pub(crate) fn dbsize(c: &mut Context<'_>, _: &Request) -> Done {
 
 pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
     let (from, to) = c.keys().bounds(b"");
-    let mut first = None;
-    c.exec.keys.scan(&from, &to, &mut |key, _| {
-        first = Some(key.to_vec());
+    let mut key = None;
+    let first = c.exec.keys.scan(&from, &to, RANDOM_WORK, &mut |k, _| {
+        key = Some(k.to_vec());
         false
     })?;
-    let Some(first) = first else {
+    // Where the keys begin, or a place before which there are none.
+    let Some(mut low) = key.clone().or(first) else {
         c.reply.null();
         return Ok(Outcome::Replied);
     };
     // A random place between two keys and the key that follows it, up to three times with that key as the lower end
     // (keys stand in clusters), and a few keys on: quick however many there are, and not quite fair.
-    let mut key = first;
-    if let Some(last) = c.exec.keys.last(&from, &to)? {
-        let (_, _, last) = layout::decode_key(&last).expect("inside the database");
+    let mut middle = from.clone();
+    if let Some(last) = c.exec.keys.last(&from, &to, RANDOM_WORK)? {
         for _ in 0..1 + c.exec.env.random().below(3) {
-            let middle = [&from[..], &between(c, &key, last)].concat();
+            middle = [&from[..], &between(c, &low, &last)].concat();
             let mut steps = c.exec.env.random().below(16);
-            c.exec.keys.scan(&middle, &to, &mut |k, _| {
-                key.clear();
-                key.extend_from_slice(k);
+            c.exec.keys.scan(&middle, &to, RANDOM_WORK, &mut |k, _| {
+                low = k.to_vec();
+                key = Some(k.to_vec());
                 steps = steps.saturating_sub(1);
                 steps > 0
             })?;
         }
     }
-    c.reply.bulk(&key);
+    match key {
+        Some(key) => c.reply.bulk(&key),
+        // Only deleted and ended keys so far: somebody with more time looks on.
+        None => return slow(c, b"", SlowKind::Random { from: middle }),
+    }
     Ok(Outcome::Replied)
 }
 

@@ -105,7 +105,13 @@ pub(crate) struct SlowRead {
 /// What a [`SlowRead`] is for.
 pub(crate) enum SlowKind {
     Count,
-    Keys { pattern: Vec<u8> },
+    Keys {
+        pattern: Vec<u8>,
+    },
+    /// Some key, from an engine key on if there is one.
+    Random {
+        from: Vec<u8>,
+    },
 }
 
 /// The number of keys, as counted.

@@ -194,6 +194,72 @@ fn a_scan_returns_every_key_that_stays() {
     assert!(odd.starts_with("*2\r\n"), "{odd}");
 }
 
+/// A run of deleted keys once held the loop until its end, however long it was.
+#[test]
+fn a_scan_pauses_inside_a_run_of_deleted_keys() {
+    let mut w = World::new();
+    for i in 0..25_000 {
+        w.run(&format!("SET user:{i:05} v"));
+    }
+    w.commit();
+    for i in (0..25_000).filter(|i| *i != 20_000) {
+        w.run(&format!("DEL user:{i:05}"));
+    }
+    let first = w.run("SCAN 0 COUNT 1000000");
+    assert!(first.ends_with("*0\r\n"), "no key yet: {first}");
+    let mut pauses = 0;
+    assert_eq!(w.scan_all("COUNT 5", |_| pauses += 1), ["user:20000"]);
+    assert_eq!(pauses, 2, "10,000 keys at a time");
+    assert_eq!(w.scan_all("MATCH user:2*", |_| {}), ["user:20000"]);
+    // Long values are read as well: fewer of them at a time.
+    let value = "v".repeat(400 << 10);
+    for i in 0..300 {
+        w.run(&format!("SET long:{i:03} {value}"));
+        if i % 50 == 0 {
+            w.commit();
+        }
+    }
+    w.commit();
+    let mut calls = 0;
+    let found = w.scan_all("COUNT 1000 MATCH long:*", |_| calls += 1);
+    assert_eq!(found.len(), 300);
+    assert_eq!(calls, 2, "three calls for 120 MB");
+}
+
+/// A pattern that is dear to match is tried against few keys at a time.
+#[test]
+fn a_dear_pattern_takes_several_calls() {
+    let mut w = World::new();
+    let long = "a".repeat(8_000);
+    for i in 0..40 {
+        w.run(&format!("SET {long}{i:02} v"));
+    }
+    let pattern = format!("*{}", "a*".repeat(500_000));
+    let mut calls = 0;
+    let found = w.scan_all(&format!("COUNT 1000 MATCH {pattern}"), |_| calls += 1);
+    assert_eq!(found.len(), 0);
+    assert!(calls > 2, "{calls} calls");
+}
+
+/// A server that restarts must not take an old cursor for another place: a scan would leave keys out.
+#[test]
+fn cursors_from_before_a_restart_are_never_mistaken() {
+    let mut w = World::new();
+    for i in 0..100 {
+        w.run(&format!("SET k{i:02} v"));
+    }
+    let cursor = |reply: String| reply.split("\r\n").nth(2).unwrap().to_string();
+    let old = cursor(w.run("SCAN 0 COUNT 10"));
+    w.exec.cursors = Cursors::default();
+    // Another place gets the first number after the restart.
+    assert_ne!(cursor(w.run("SCAN 0 COUNT 90")), old);
+    let reply = w.run(&format!("SCAN {old} COUNT 20"));
+    assert!(reply.contains("k00") && reply.contains("k19"), "{reply}");
+    w.exec.cursors = Cursors::default();
+    w.store.0.lock().fail_reads = true;
+    assert!(w.run("SCAN 0").starts_with("-MISCONF"));
+}
+
 #[test]
 fn randomkey_is_some_key() {
     let mut w = World::new();

@@ -60,7 +60,7 @@ impl World {
         let (from, to) = self.keys.bounds(b"");
         self.command(|k| {
             let mut out = vec![];
-            k.scan(&from, &to, &mut |key, _| {
+            k.scan(&from, &to, u64::MAX, &mut |key, _| {
                 out.push(String::from_utf8(key.to_vec()).unwrap());
                 true
             })

@@ -139,6 +139,27 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
             }
             result
         }
+        SlowKind::Random { from } => {
+            let mut found = None;
+            let mut take = |key: &[u8], _, _| {
+                found = Some(key.to_vec());
+                false
+            };
+            let mut result = capture.scan_from(&from, &mut take);
+            if result.is_ok() && found.is_none() {
+                result = capture.scan(&mut |key, _, _| {
+                    found = Some(key.to_vec());
+                    false
+                });
+            }
+            if result.is_ok() {
+                match found {
+                    Some(key) => reply.bulk(&key),
+                    None => reply.null(),
+                }
+            }
+            result
+        }
         SlowKind::Keys { pattern } => {
             let mut found = Reply::new(reply.protocol());
             let mut n = 0;

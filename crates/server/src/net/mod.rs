@@ -218,6 +218,11 @@ impl Server {
             pending_bytes: options.pending_write_bytes,
             ..EpochLimits::default()
         };
+        let mut cursors = Cursors::default();
+        // A store that takes no writes serves all the same; the first SCAN that needs a cursor tries again.
+        if let Ok(first) = store.reserve_cursors() {
+            cursors.give(first);
+        }
         let mut reclaimer = Reclaimer::new();
         if store.generation()? > 0 {
             // A flush whose space a crash or a stop kept from coming back.
@@ -237,7 +242,7 @@ impl Server {
                 env: env.clone(),
                 sync: options.sync,
                 sessions: Vec::new(),
-                cursors: Cursors::default(),
+                cursors,
                 counters: Default::default(),
                 count: None,
                 actions: Vec::new(),

@@ -272,3 +272,42 @@ fn damaged_streams_harm_nobody() {
     }
     assert_eq!(witness.words("GET witness"), "$6\r\nintact\r\n");
 }
+
+/// Keys that were deleted stay in the store as tombstones for a while: SCAN and RANDOMKEY must not hold the others up for them.
+#[test]
+fn a_long_run_of_deleted_keys_holds_nobody_up() {
+    const KEYS: usize = 60_000;
+    let server = TestServer::start("deleted", |_| {});
+    let mut c = server.client();
+    let name = |i: usize| format!("user:{i:06}");
+    for part in 0..10 {
+        let keys: Vec<String> = (0..KEYS / 10).map(|i| name(part * KEYS / 10 + i)).collect();
+        let pairs = keys.iter().flat_map(|k| [k.as_bytes(), &b"v"[..]]);
+        let mset: Vec<&[u8]> = [&b"MSET"[..]].into_iter().chain(pairs).collect();
+        let del = keys.iter().map(|k| k.as_bytes());
+        let del: Vec<&[u8]> = [&b"DEL"[..]].into_iter().chain(del).collect();
+        c.send(&encode(&mset));
+        c.send(&encode(&del));
+        assert_eq!(c.reply().unwrap(), b"+OK\r\n");
+        assert_eq!(c.reply().unwrap(), b":6000\r\n");
+    }
+    assert_eq!(c.words("RANDOMKEY"), "$-1\r\n");
+    assert_eq!(c.words("SET user:045000 v"), "+OK\r\n");
+    let mut cursor = "0".to_string();
+    let mut found = 0;
+    let mut calls = 0;
+    loop {
+        let reply = c.call(&["SCAN", &cursor, "COUNT", "100000"]);
+        calls += 1;
+        found += reply.matches("user:045000").count();
+        cursor = reply.split("\r\n").nth(2).unwrap().to_string();
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found, 1);
+    assert!((6..60).contains(&calls), "{calls} calls");
+    for _ in 0..20 {
+        assert_eq!(c.words("RANDOMKEY"), "$11\r\nuser:045000\r\n");
+    }
+}
