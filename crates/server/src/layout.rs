@@ -369,7 +369,10 @@ mod tests {
                 "docs/format/redis-keys.md lacks the {name}: {bytes}"
             );
         }
-        assert_eq!(decode_cursor(&CURSOR_END.to_le_bytes()).unwrap(), CURSOR_END);
+        assert_eq!(
+            decode_cursor(&CURSOR_END.to_le_bytes()).unwrap(),
+            CURSOR_END
+        );
         for n in [0, CURSOR_END + 1] {
             assert!(decode_cursor(&n.to_le_bytes()).is_err());
         }

@@ -1,9 +1,12 @@
 //! The connection: greeting, names, replies on and off, and the list of all connections.
 
-use super::{Action, Context, Done, Failure, Outcome, Session, integer, word, wrong_arguments};
+use super::{
+    Action, Context, Done, Failure, Outcome, Session, integer, too_long, word, wrong_arguments,
+};
 use crate::number::parse_i64;
 use crate::resp::Protocol;
 use crate::resp::request::Request;
+use std::collections::BTreeSet;
 
 /// The version of Redis whose behaviour this server follows; client libraries decide by it what they may send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -108,6 +111,7 @@ pub(crate) fn reset(c: &mut Context<'_>, _: &Request) -> Done {
     session.name.clear();
     session.reply_off = false;
     session.reply_skip = false;
+    session.reply_skip_next = false;
     session.no_evict = false;
     c.reply.set_protocol(Protocol::Resp2);
     c.reply.simple("RESET");
@@ -199,7 +203,7 @@ pub(crate) fn info(c: &mut Context<'_>, _: &Request) -> Done {
 }
 
 pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
-    let mut ids: Option<Vec<i64>> = None;
+    let mut ids: Option<BTreeSet<i64>> = None;
     let mut normal = true;
     if r.len() > 2 {
         match word(r, 2).as_str() {
@@ -214,9 +218,10 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
                 }
             },
             "ID" if r.len() > 3 => {
-                let mut list = Vec::new();
+                // A set: a request may name a million, and there may be thousands of clients.
+                let mut list = BTreeSet::new();
                 for i in 3..r.len() {
-                    list.push(
+                    list.insert(
                         parse_i64(r.arg(i))
                             .filter(|id| *id > 0)
                             .ok_or_else(|| Failure::new("ERR Invalid client ID"))?,
@@ -228,11 +233,15 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
         }
     }
     let mut text = String::new();
+    let limit = c.exec.options.reply_hard_bytes;
     if normal {
         for s in c.exec.sessions.iter().flatten() {
             if ids.as_ref().is_none_or(|l| l.contains(&(s.id as i64))) {
                 text.push_str(&describe(c, s));
                 text.push('\n');
+            }
+            if text.len() > limit {
+                return Err(too_long(limit));
             }
         }
     }
@@ -244,24 +253,22 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
     // The old form: one address.
     if r.len() == 3 {
         let address = String::from_utf8_lossy(r.arg(2)).into_owned();
-        let found = c
-            .exec
-            .sessions
-            .iter()
-            .flatten()
-            .find(|s| s.address.to_string() == address)
-            .map(|s| s.id);
-        let Some(id) = found else {
+        let found = c.exec.sessions.iter().enumerate().find_map(|(slot, s)| {
+            let s = s.as_ref()?;
+            (s.address.to_string() == address).then_some(Action::Kill { slot, id: s.id })
+        });
+        let Some(kill) = found else {
             return Err(Failure::new("ERR No such client"));
         };
-        c.exec.actions.push(Action::Kill(id));
+        c.exec.actions.push(kill);
         c.reply.ok();
         return Ok(Outcome::Replied);
     }
     let me = c.session().id;
     let mut skip_me = true;
-    type Filter = Box<dyn Fn(&Session) -> bool>;
-    let mut filters: Vec<Filter> = Vec::new();
+    // The last of a kind counts, as in Redis; so a request's length does not multiply with the number of clients.
+    let (mut with_id, mut address, mut local) = (None, None, None);
+    let mut possible = true;
     let mut i = 2;
     while i < r.len() {
         if i + 1 == r.len() {
@@ -273,12 +280,12 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
                 let id = parse_i64(r.arg(i + 1))
                     .filter(|id| *id > 0)
                     .ok_or_else(|| Failure::new("ERR client-id should be greater than 0"))?;
-                filters.push(Box::new(move |s| s.id as i64 == id));
+                with_id = Some(id as u64);
             }
-            "ADDR" => filters.push(Box::new(move |s| s.address.to_string() == value)),
-            "LADDR" => filters.push(Box::new(move |s| s.local.to_string() == value)),
-            "USER" => filters.push(Box::new(move |_| value == "default")),
-            "TYPE" => filters.push(Box::new(move |_| value.eq_ignore_ascii_case("normal"))),
+            "ADDR" => address = Some(value),
+            "LADDR" => local = Some(value),
+            "USER" => possible &= value == "default",
+            "TYPE" => possible &= value.eq_ignore_ascii_case("normal"),
             "SKIPME" => match value.to_ascii_lowercase().as_str() {
                 "yes" => skip_me = true,
                 "no" => skip_me = false,
@@ -288,16 +295,21 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
         }
         i += 2;
     }
-    let ids: Vec<u64> = c
-        .exec
-        .sessions
-        .iter()
-        .flatten()
-        .filter(|s| !(skip_me && s.id == me) && filters.iter().all(|f| f(s)))
-        .map(|s| s.id)
-        .collect();
-    c.reply.integer(ids.len() as i64);
-    c.exec.actions.extend(ids.into_iter().map(Action::Kill));
+    let chosen = |s: &Session| {
+        possible
+            && !(skip_me && s.id == me)
+            && with_id.is_none_or(|id| s.id == id)
+            && (address.as_ref()).is_none_or(|a| s.address.to_string() == *a)
+            && (local.as_ref()).is_none_or(|a| s.local.to_string() == *a)
+    };
+    let before = c.exec.actions.len();
+    for (slot, s) in c.exec.sessions.iter().enumerate() {
+        if let Some(s) = s.as_ref().filter(|s| chosen(s)) {
+            c.exec.actions.push(Action::Kill { slot, id: s.id });
+        }
+    }
+    let killed = c.exec.actions.len() - before;
+    c.reply.integer(killed as i64);
     Ok(Outcome::Replied)
 }
 

@@ -185,7 +185,11 @@ fn cpu(_: &mut Executor, out: &mut String) {
     line!(out, "used_cpu_user:{:.6}", seconds(11));
 }
 
-fn errors(_: &mut Executor, _: &mut String) {}
+fn errors(e: &mut Executor, out: &mut String) {
+    for (code, count) in &e.counters.errors_by_code {
+        line!(out, "errorstat_{code}:count={count}");
+    }
+}
 
 fn cluster(_: &mut Executor, out: &mut String) {
     line!(out, "cluster_enabled:0");

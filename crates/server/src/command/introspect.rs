@@ -1,7 +1,7 @@
 //! COMMAND: the table, for clients that read it.
 
 use super::table::{COMMANDS, Spec, find, resolve};
-use super::{Context, Done, Failure, Outcome, word, wrong_arguments};
+use super::{Context, Done, Failure, Outcome, too_long, word, wrong_arguments};
 use crate::glob;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
@@ -66,6 +66,7 @@ pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> Done {
             Some(spec) => facts(c.reply, spec),
             None => c.reply.null(),
         }
+        check_length(c)?;
     }
     Ok(Outcome::Replied)
 }
@@ -101,8 +102,18 @@ pub(crate) fn docs(c: &mut Context<'_>, r: &Request) -> Done {
     c.reply.map(list.len());
     for spec in list {
         documentation(c.reply, spec);
+        check_length(c)?;
     }
     Ok(Outcome::Replied)
+}
+
+/// A request may name a command a million times, and what is said of it is longer than its name.
+fn check_length(c: &Context<'_>) -> Result<(), Failure> {
+    let limit = c.exec.options.reply_hard_bytes;
+    if c.reply.len() > limit {
+        return Err(too_long(limit));
+    }
+    Ok(())
 }
 
 pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {

@@ -20,6 +20,8 @@ use crate::resp::Protocol;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use basalt::{Env, Error, ErrorKind};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -53,13 +55,14 @@ impl Failure {
     pub fn not_an_integer() -> Failure {
         Failure::new("ERR value is not an integer or out of range")
     }
-    pub fn reply(&self, reply: &mut Reply) {
+    /// As the error reply says it.
+    pub fn text(&self) -> Cow<'_, str> {
         match self {
-            Failure::Text(t) => reply.error(t),
+            Failure::Text(t) => t.into(),
             Failure::WrongType => {
-                reply.error("WRONGTYPE Operation against a key holding the wrong kind of value");
+                "WRONGTYPE Operation against a key holding the wrong kind of value".into()
             }
-            Failure::Store(e) => reply.error(store_error(e)),
+            Failure::Store(e) => store_error(e).into(),
         }
     }
 }
@@ -161,6 +164,8 @@ pub(crate) struct Counters {
     pub evicted_clients: u64,
     pub commands: u64,
     pub errors: u64,
+    /// By the code that their text begins with.
+    pub errors_by_code: BTreeMap<String, u64>,
     pub hits: u64,
     pub misses: u64,
     pub input_bytes: u64,
@@ -170,10 +175,35 @@ pub(crate) struct Counters {
     pub cursors_forgotten: u64,
 }
 
+/// Kinds of errors told apart. The server's own texts have fewer; the bound is for texts that somebody forgot to give a code.
+const ERROR_CODES: usize = 32;
+/// Longest code, as in Redis.
+const ERROR_CODE_LEN: usize = 32;
+
+impl Counters {
+    /// Counts error replies by the first word of their text, as Redis does.
+    pub fn count_errors(&mut self, text: &[u8], n: u64) {
+        if n == 0 {
+            return;
+        }
+        self.errors += n;
+        let head = &text[..text.len().min(ERROR_CODE_LEN)];
+        let code = head.iter().position(|b| *b == b' ').map(|end| &head[..end]);
+        let known = |code: &&[u8]| !code.is_empty() && code.iter().all(u8::is_ascii_uppercase);
+        let code = String::from_utf8_lossy(code.filter(known).unwrap_or(b"ERR"));
+        if let Some(count) = self.errors_by_code.get_mut(&*code) {
+            *count += n;
+        } else if self.errors_by_code.len() < ERROR_CODES {
+            self.errors_by_code.insert(code.into_owned(), n);
+        }
+    }
+}
+
 /// What a command asks of the event loop.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Kill(u64),
+    /// Closes the connection in a slot, if it still has this id.
+    Kill { slot: usize, id: u64 },
 }
 
 /// The state that commands work on.
@@ -264,9 +294,10 @@ impl Executor {
                 !self.keys.wrote(),
                 "a command failed after its first write: {failure:?}"
             );
-            self.counters.errors += 1;
+            let text = failure.text();
+            self.counters.count_errors(text.as_bytes(), 1);
             reply.clear();
-            failure.reply(reply);
+            reply.error_bytes(text.as_bytes());
             Outcome::Replied
         });
         if matches!(outcome, Outcome::Later) {

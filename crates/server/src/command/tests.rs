@@ -346,5 +346,56 @@ fn replies_can_be_turned_off() {
         ("GET a", "$1\r\n1\r\n"),
         ("CLIENT REPLY OFF", ""),
         ("RESET", "+RESET\r\n"),
+        ("GET a", "$1\r\n1\r\n"),
+        ("CLIENT REPLY SKIP", ""),
+        ("RESET", "+RESET\r\n"),
+        ("GET a", "$1\r\n1\r\n"),
     ]);
+    w.exec.sessions[0].as_mut().unwrap().reply_skip_next = true;
+    w.check(&[("RESET", "+RESET\r\n"), ("GET a", "$1\r\n1\r\n")]);
+}
+
+#[test]
+fn errors_are_counted_by_their_code() {
+    let mut w = World::new();
+    let stats = |w: &mut World| {
+        let text = w.run("INFO errorstats");
+        let lines = text.lines().filter(|l| l.starts_with("errorstat_"));
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
+    assert!(stats(&mut w).is_empty());
+    for line in ["NOSUCH", "GET", "HELLO 9", "SET a x", "INCR a"] {
+        w.run(line);
+    }
+    assert_eq!(
+        stats(&mut w),
+        ["errorstat_ERR:count=3", "errorstat_NOPROTO:count=1"]
+    );
+    // Whatever the texts, the table stays small.
+    for i in 0..1_000u32 {
+        let letter = |n: u32| char::from(b'A' + (n % 26) as u8);
+        let text = format!("{}{}{} text", letter(i), letter(i / 26), letter(i / 676));
+        w.exec.counters.count_errors(text.as_bytes(), 1);
+    }
+    w.exec.counters.count_errors(&[b'x'; 1_000], 1);
+    assert!(stats(&mut w).len() <= ERROR_CODES);
+    assert!(stats(&mut w).contains(&"errorstat_ERR:count=4".to_string()));
+    assert_eq!(w.exec.counters.errors, 1_005);
+    w.run("CONFIG RESETSTAT");
+    assert!(stats(&mut w).is_empty());
+}
+
+/// Answers that are longer than their questions once grew past every limit before anybody looked.
+#[test]
+fn answers_about_commands_and_clients_have_a_limit_too() {
+    let mut w = World::new();
+    w.exec.options.reply_hard_bytes = 100_000;
+    for command in ["COMMAND INFO", "COMMAND DOCS"] {
+        let line = format!("{command}{}", " client".repeat(10_000));
+        let reply = w.run(&line);
+        assert_eq!(reply, "-ERR the reply would exceed 100000 bytes\r\n");
+    }
+    w.exec.sessions[0].as_mut().unwrap().name = "n".repeat(200_000);
+    assert!(w.run("CLIENT LIST").starts_with("-ERR the reply would"));
+    assert_eq!(w.run("CLIENT KILL ID 7 ID 1 SKIPME no"), ":1\r\n");
 }

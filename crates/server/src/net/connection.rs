@@ -226,8 +226,9 @@ impl Connection {
         self.release();
     }
 
-    /// An epoch has ended; replies that depended on a failed one become its error.
-    pub fn epoch_ended(&mut self, slot: usize, result: &Result<(), Error>) {
+    /// An epoch has ended; replies that depended on a failed one become its error. How many did.
+    pub fn epoch_ended(&mut self, slot: usize, result: &Result<(), Error>) -> u64 {
+        let mut failed = 0;
         let bit = 1 << slot;
         self.waits_for &= !bit;
         for segment in self.segments.iter_mut().filter(|s| s.depends_on & bit != 0) {
@@ -238,6 +239,7 @@ impl Connection {
                 // A slow read that saw the failed writes is answered now; its result finds no place.
                 segment.slow = false;
                 let text = store_error(e);
+                failed += u64::from(segment.replies);
                 for _ in 0..segment.replies {
                     segment.reply.error(&text);
                 }
@@ -246,6 +248,7 @@ impl Connection {
             }
         }
         self.release();
+        failed
     }
 
     fn release(&mut self) {

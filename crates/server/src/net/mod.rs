@@ -14,7 +14,7 @@
 mod background;
 mod connection;
 
-use crate::command::{Action, Executed, Executor, Outcome, Session};
+use crate::command::{Action, Executed, Executor, Outcome, Session, store_error};
 use crate::cursor::Cursors;
 use crate::keyspace::{EpochLimits, Keyspace};
 use crate::options::{ServerOptions, SyncPolicy};
@@ -501,7 +501,11 @@ impl Server {
                 else {
                     continue;
                 };
-                c.epoch_ended(epoch.slot, &epoch.result);
+                let failed = c.epoch_ended(epoch.slot, &epoch.result);
+                if let Err(e) = &epoch.result {
+                    let text = store_error(e);
+                    self.exec.counters.count_errors(text.as_bytes(), failed);
+                }
                 enqueue(&mut self.run_list, c, asker.slot);
                 self.to_write.push(asker.slot);
             }
@@ -524,6 +528,9 @@ impl Server {
             .as_mut()
             .filter(|c| c.id == result.asker.id)
         {
+            if let Some(text) = result.reply.error_text() {
+                self.exec.counters.count_errors(text, 1);
+            }
             c.slow_done(result.reply);
             enqueue(&mut self.run_list, c, slot);
             self.to_write.push(slot);
@@ -545,18 +552,12 @@ impl Server {
             self.drop_client(slot);
         }
         for action in std::mem::take(&mut self.exec.actions) {
-            let Action::Kill(id) = action;
-            let victim = self
-                .connections
-                .iter()
-                .position(|c| c.as_ref().is_some_and(|c| c.id == id));
-            match victim {
+            let Action::Kill { slot: victim, id } = action;
+            match &mut self.connections[victim] {
                 // Its own end: the reply goes out first.
-                Some(victim) if victim == slot => {
-                    self.connections[slot].as_mut().expect("found").closing = true;
-                }
-                Some(victim) => self.drop_client(victim),
-                None => {}
+                Some(c) if c.id == id && victim == slot => c.closing = true,
+                Some(c) if c.id == id => self.drop_client(victim),
+                _ => {}
             }
         }
     }
@@ -612,9 +613,10 @@ impl Server {
                         break;
                     }
                     Err(e) => {
-                        self.exec.counters.errors += 1;
+                        let text = format!("ERR Protocol error: {e}");
+                        self.exec.counters.count_errors(text.as_bytes(), 1);
                         self.reply.clear();
-                        self.reply.error(format_args!("ERR Protocol error: {e}"));
+                        self.reply.error(text);
                         c.push(&mut self.reply, 0, 1);
                         c.closing = true;
                         return true;

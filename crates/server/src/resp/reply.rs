@@ -49,6 +49,12 @@ impl Reply {
         self.len() == 0
     }
 
+    /// The text of the error that this begins with, without its `-`; the beginning of it if it was very long.
+    pub fn error_text(&self) -> Option<&[u8]> {
+        let first = self.chunks.first().map_or(&self.tail[..], |c| &c[..]);
+        first.strip_prefix(b"-")
+    }
+
     /// Drops everything, keeping memory.
     pub fn clear(&mut self) {
         self.chunks.clear();
