@@ -134,7 +134,7 @@ fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
     send(&mut a, "INFO errorstats");
     expect(
         &mut a,
-        "$45\r\n# Errorstats\r\nerrorstat_MISCONF:count=4\r\n\r\n",
+        "$41\r\n# Errorstats\r\nerrorstat_MISCONF:count=4\r\n\r\n",
     );
     w.stop.shutdown();
     w.join();

@@ -1,0 +1,157 @@
+//! What comes back: epochs and slow reads that have ended release replies, replies go to their sockets, and what all clients hold
+//! is booked, within its bound.
+
+use super::background::SlowResult;
+use super::connection::{Connection, Progress};
+use super::{Event, Server, enqueue};
+use crate::command::{Session, store_error};
+use crate::options::SyncPolicy;
+use basalt::Result;
+
+impl Server {
+    /// Takes in what other threads have finished.
+    pub(super) fn take_events(&mut self) {
+        loop {
+            let events = std::mem::take(&mut *self.shared.events.lock());
+            if events.is_empty() {
+                return;
+            }
+            for event in events {
+                match event {
+                    Event::Epoch { slot, result } => self.epoch_completed(slot, result),
+                    Event::Slow(result) => self.slow_done(result),
+                }
+            }
+            // An epoch in flight less: the next may go.
+            self.submit();
+        }
+    }
+
+    fn epoch_completed(&mut self, slot: usize, result: Result<()>) {
+        if result.is_err() {
+            self.exec.counters.epoch_failures += 1;
+        } else if self.exec.sync == SyncPolicy::EverySecond {
+            self.syncer.written(self.exec.keys.store());
+        }
+        let (ended, flushed) = self.exec.keys.complete(slot, result);
+        if flushed {
+            self.reclaimer.start(self.exec.keys.store());
+        }
+        for epoch in ended {
+            for asker in std::mem::take(&mut self.waiting[epoch.slot]) {
+                let Some(c) = self.connections[asker.slot]
+                    .as_mut()
+                    .filter(|c| c.id == asker.id)
+                else {
+                    continue;
+                };
+                let failed = c.epoch_ended(epoch.slot, &epoch.result);
+                if let Err(e) = &epoch.result {
+                    let text = store_error(e);
+                    self.exec.counters.count_errors(text.as_bytes(), failed);
+                }
+                enqueue(&mut self.run_list, c, asker.slot);
+                self.to_write.push(asker.slot);
+            }
+        }
+        for slot in std::mem::take(&mut self.stalled) {
+            if let Some(c) = &mut self.connections[slot] {
+                c.stalled = false;
+                enqueue(&mut self.run_list, c, slot);
+            }
+        }
+    }
+
+    fn slow_done(&mut self, result: SlowResult) {
+        self.slow.done();
+        if let Some(count) = result.count {
+            self.exec.count = Some(count);
+        }
+        let slot = result.asker.slot;
+        if let Some(c) = self.connections[slot]
+            .as_mut()
+            .filter(|c| c.id == result.asker.id)
+        {
+            if let Some(text) = result.reply.error_text() {
+                self.exec.counters.count_errors(text, 1);
+            }
+            c.slow_done(result.reply);
+            enqueue(&mut self.run_list, c, slot);
+            self.to_write.push(slot);
+        }
+    }
+
+    pub(super) fn write_replies(&mut self) {
+        let mut list = std::mem::take(&mut self.to_write);
+        list.sort_unstable();
+        list.dedup();
+        for slot in list.drain(..) {
+            let Some(mut c) = self.connections[slot].take() else {
+                continue;
+            };
+            let mut alive = true;
+            if c.can_write() {
+                let paused = c.reply_bytes() > self.exec.options.reply_soft_bytes;
+                match c.write() {
+                    Progress::Bytes(n) => {
+                        self.exec.counters.output_bytes += n as u64;
+                        if paused && c.reply_bytes() <= self.exec.options.reply_soft_bytes {
+                            enqueue(&mut self.run_list, &mut c, slot);
+                        }
+                    }
+                    _ => alive = false,
+                }
+            }
+            // Nothing more will come and everything has been said.
+            let last = c.closing
+                || (c.ended && c.starved)
+                || (self.stopping.is_some() && c.starved && !c.slow);
+            alive &= !(last && c.is_flushed());
+            self.account(&mut c, slot);
+            self.connections[slot] = Some(c);
+            if !alive {
+                self.drop_client(slot);
+            }
+        }
+        self.to_write = list;
+    }
+
+    pub(super) fn account(&mut self, c: &mut Connection, slot: usize) {
+        let session = self.exec.sessions[slot].as_ref();
+        let bytes = c.memory() + session.map_or(0, Session::memory);
+        let total = &mut self.exec.client_bytes;
+        *total = *total - c.accounted as u64 + bytes as u64;
+        c.accounted = bytes;
+        if let Some(session) = &mut self.exec.sessions[slot] {
+            session.input_bytes = c.input.len();
+            session.reply_bytes = c.reply_bytes();
+        }
+    }
+
+    /// Tells the ledger, and sends away whoever holds most when all hold too much.
+    pub(super) fn book(&mut self) {
+        while self.exec.client_bytes > self.exec.options.client_memory_bytes {
+            let largest = self
+                .connections
+                .iter()
+                .enumerate()
+                .filter_map(|(slot, c)| {
+                    let session = self.exec.sessions[slot].as_ref()?;
+                    Some((session.no_evict, c.as_ref()?.accounted, slot))
+                })
+                // Those that asked to stay go last.
+                .max_by_key(|(no_evict, bytes, _)| (!no_evict, *bytes));
+            let Some((_, _, slot)) = largest else {
+                break;
+            };
+            self.exec.counters.evicted_clients += 1;
+            self.drop_client(slot);
+        }
+        let peak = &mut self.exec.client_bytes_peak;
+        *peak = (*peak).max(self.exec.client_bytes);
+        let bytes = self.exec.client_bytes + self.exec.keys.pending_bytes() as u64;
+        if self.booked.bytes() != bytes {
+            self.booked.resize(bytes);
+        }
+    }
+}

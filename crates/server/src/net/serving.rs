@@ -1,0 +1,201 @@
+//! A client's turn: its requests are run and more is read, in bounded portions, until it has to wait for something.
+
+use super::background::Asker;
+use super::connection::{Connection, Progress};
+use super::{Server, enqueue};
+use crate::command::{Action, Executed, Outcome};
+use crate::resp::request::Request;
+use std::sync::atomic::Ordering;
+
+/// Requests of one client in a turn, before the others have theirs.
+const REQUESTS_A_TURN: usize = 1024;
+/// Reads of one client in a turn.
+const READS_A_TURN: usize = 8;
+
+impl Server {
+    /// Gives a client its turn.
+    pub(super) fn serve(&mut self, slot: usize) {
+        let Some(mut c) = self.connections[slot].take() else {
+            return;
+        };
+        c.queued = false;
+        let alive = self.turn(&mut c, slot);
+        self.account(&mut c, slot);
+        self.connections[slot] = Some(c);
+        if alive {
+            self.to_write.push(slot);
+        } else {
+            self.drop_client(slot);
+        }
+        for action in std::mem::take(&mut self.exec.actions) {
+            let Action::Kill { slot: victim, id } = action;
+            match &mut self.connections[victim] {
+                // Its own end: the reply goes out first.
+                Some(c) if c.id == id && victim == slot => c.closing = true,
+                Some(c) if c.id == id => self.drop_client(victim),
+                _ => {}
+            }
+        }
+    }
+
+    /// Runs and reads in turns. False when the connection is broken.
+    fn turn(&mut self, c: &mut Connection, slot: usize) -> bool {
+        let mut requests = 0;
+        let mut reads = 0;
+        loop {
+            c.starved = false;
+            loop {
+                if c.closing || c.slow || c.reply_bytes() > self.exec.options.reply_soft_bytes {
+                    return true;
+                }
+                if c.parked.is_some() && !c.unparked {
+                    return true;
+                }
+                if self.exec.keys.is_full() {
+                    self.submit();
+                    if self.exec.keys.is_full() {
+                        if !c.stalled {
+                            c.stalled = true;
+                            self.stalled.push(slot);
+                        }
+                        return true;
+                    }
+                }
+                if requests == REQUESTS_A_TURN {
+                    enqueue(&mut self.run_list, c, slot);
+                    return true;
+                }
+                let request = match c.parked.take() {
+                    Some(request) => Ok(Some(request)),
+                    None => c.parser.next(&mut c.input),
+                };
+                match request {
+                    Ok(Some(request)) => {
+                        requests += 1;
+                        if is_http(request.arg(0)) {
+                            // A browser was led here: it gets no chance to send commands in a body.
+                            return false;
+                        }
+                        if !self.execute(c, slot, &request) {
+                            c.parked = Some(request);
+                            return true;
+                        }
+                        if c.reply_bytes() > self.exec.options.reply_hard_bytes {
+                            return false;
+                        }
+                    }
+                    Ok(None) => {
+                        c.starved = true;
+                        break;
+                    }
+                    Err(e) => {
+                        let text = format!("ERR Protocol error: {e}");
+                        self.exec.counters.count_errors(text.as_bytes(), 1);
+                        self.reply.clear();
+                        self.reply.error(text);
+                        c.push(&mut self.reply, 0, 1);
+                        c.closing = true;
+                        return true;
+                    }
+                }
+            }
+            c.rest();
+            if !c.readable || self.stopping.is_some() {
+                return true;
+            }
+            if reads == READS_A_TURN {
+                enqueue(&mut self.run_list, c, slot);
+                return true;
+            }
+            reads += 1;
+            match c.read(&mut self.buffer) {
+                Progress::Bytes(n) => self.exec.counters.input_bytes += n as u64,
+                Progress::Blocked | Progress::Ended => return true,
+                Progress::Broken => return false,
+            }
+        }
+    }
+
+    /// Runs a request; false when it must run again later.
+    fn execute(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
+        self.reply.clear();
+        // Those that wait already come first.
+        let first = std::mem::take(&mut c.unparked);
+        self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
+        let Executed {
+            outcome,
+            depends_on,
+            replies,
+        } = self.exec.execute(slot, request, &mut self.reply);
+        let new = depends_on & !c.waits_for;
+        if new != 0 {
+            let asker = Asker { slot, id: c.id };
+            for (epoch, waiting) in self.waiting.iter_mut().enumerate() {
+                if new & 1 << epoch != 0 {
+                    waiting.push(asker);
+                }
+            }
+            c.waits_for |= new;
+        }
+        match outcome {
+            Outcome::Replied => {}
+            Outcome::Close => c.closing = true,
+            Outcome::Later => {
+                let asker = Asker { slot, id: c.id };
+                if first {
+                    self.parked.push_front(asker);
+                } else {
+                    self.parked.push_back(asker);
+                }
+                return false;
+            }
+            Outcome::Slow(read) => {
+                c.push_slow(depends_on, u32::from(replies));
+                let asker = Asker { slot, id: c.id };
+                let clock = self.exec.env.clock().clone();
+                c.gone = Some(read.gone.clone());
+                self.slow.ask(asker, *read, &self.shared, &clock);
+                return true;
+            }
+            Outcome::Shutdown => {
+                c.closing = true;
+                self.shared.stop.store(true, Ordering::Release);
+                self.shared.wake();
+                return true;
+            }
+        }
+        if replies {
+            c.push(&mut self.reply, depends_on, 1);
+        }
+        true
+    }
+
+    /// Lets clients go on whose requests wait for the thread for slow reads, as many as it has room for.
+    pub(super) fn unpark(&mut self) {
+        let mut room = self.slow.room();
+        while room > 0
+            && let Some(asker) = self.parked.pop_front()
+        {
+            let c = self.connections[asker.slot].as_mut();
+            // Others have left.
+            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+                c.unparked = true;
+                enqueue(&mut self.run_list, c, asker.slot);
+                room -= 1;
+            }
+        }
+        // They may leave faster than there is room.
+        if self.parked.len() > 2 * self.connections.len() {
+            let connections = &self.connections;
+            self.parked.retain(|asker| {
+                let c = connections[asker.slot].as_ref();
+                c.is_some_and(|c| c.id == asker.id)
+            });
+        }
+    }
+}
+
+/// What an HTTP request begins with, which a web page can make a browser send here.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
