@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     pub slow: bool,
     pub readable: bool,
     pub writable: bool,
+    /// The client's end of its sending is known to be near: bytes, if any, and then it.
+    pub hung_up: bool,
     /// The client sends nothing more.
     pub ended: bool,
     /// No further request is taken; the connection ends when the replies are out.
@@ -102,6 +104,7 @@ impl Connection {
             slow: false,
             readable: true,
             writable: true,
+            hung_up: false,
             ended: false,
             closing: false,
             starved: true,
@@ -139,15 +142,18 @@ impl Connection {
     pub fn read(&mut self, shared: &mut [u8]) -> Progress {
         let missing = self.parser.wanted(self.input.len());
         let at = self.input.len();
+        let asked;
         let result = if missing > DIRECT_FROM && at >= DIRECT_FROM / 2 {
             // Into place, at most doubling what has arrived: a large length that was only announced costs nothing.
             let n = missing.min(at).min(DIRECT_BYTES);
+            asked = n;
             self.input.resize(at + n, 0);
             let result = self.stream.read(&mut self.input[at..]);
             let got = result.as_ref().map_or(0, |n| *n);
             self.input.truncate(at + got);
             result
         } else {
+            asked = shared.len();
             let result = self.stream.read(shared);
             if let Ok(n) = result {
                 self.input.extend_from_slice(&shared[..n]);
@@ -160,7 +166,14 @@ impl Connection {
                 self.ended = true;
                 Progress::Ended
             }
-            Ok(n) => Progress::Bytes(n),
+            Ok(n) => {
+                // Less than asked for: the socket is empty, and whatever comes next is told anew. Asking once more would say the
+                // same for one system call a request. The end of the stream may have been told already.
+                if n < asked && !self.hung_up {
+                    self.readable = false;
+                }
+                Progress::Bytes(n)
+            }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
                 Progress::Blocked

@@ -56,18 +56,25 @@ enum Event {
 struct Shared {
     waker: Waker,
     events: Mutex<Vec<Event>>,
+    /// The loop waits, or is about to and will not look at `events` before.
+    asleep: AtomicBool,
     stop: AtomicBool,
 }
 
 impl Shared {
     fn post(&self, event: Event) {
-        let mut events = self.events.lock();
-        let first = events.is_empty();
-        events.push(event);
-        drop(events);
-        if first {
+        self.events.lock().push(event);
+        // The loop says that it goes to sleep before it looks at the events for the last time, under their lock: it has seen
+        // this one, or it is woken. While it is awake, which it is for what ends on its own thread, a wake would only cost.
+        if self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
         }
+    }
+
+    /// Notes that the loop goes to sleep; false when it must not.
+    fn sleeps(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        self.events.lock().is_empty()
     }
 
     fn wake(&self) {
@@ -180,6 +187,7 @@ impl Server {
             shared: Arc::new(Shared {
                 waker,
                 events: Mutex::new(Vec::new()),
+                asleep: AtomicBool::new(false),
                 stop: AtomicBool::new(false),
             }),
             signals: None,
@@ -233,8 +241,13 @@ impl Server {
     pub fn run(mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
-            let timeout = self.timeout();
-            match self.poll.poll(&mut events, timeout) {
+            let mut timeout = self.timeout();
+            if timeout != Some(Duration::ZERO) && !self.shared.sleeps() {
+                timeout = Some(Duration::ZERO);
+            }
+            let polled = self.poll.poll(&mut events, timeout);
+            self.shared.asleep.store(false, Ordering::SeqCst);
+            match polled {
                 Ok(()) => {}
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(io_error("poll", e)),
@@ -249,6 +262,7 @@ impl Server {
                         let slot = n - FIRST_CLIENT;
                         if let Some(Some(c)) = self.connections.get_mut(slot) {
                             c.readable |= event.is_readable() || event.is_read_closed();
+                            c.hung_up |= event.is_read_closed();
                             c.writable |= event.is_writable() || event.is_write_closed();
                             enqueue(&mut self.run_list, c, slot);
                         }
