@@ -62,6 +62,14 @@ pub struct Store {
     pub dir: PathBuf,
 }
 
+/// Where a command may make the store that it finds missing.
+#[derive(Args, Clone, Copy, PartialEq, Eq)]
+pub struct Make {
+    /// Make a missing store also in a folder that holds other files
+    #[arg(long)]
+    pub among_files: bool,
+}
+
 #[derive(Args)]
 pub struct Which {
     #[command(flatten)]
@@ -94,6 +102,8 @@ SIGTERM and Ctrl-C finish what was accepted, close the store and exit 0. Without
 pub struct Serve {
     #[command(flatten)]
     pub store: Store,
+    #[command(flatten)]
+    pub make: Make,
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     pub listen: String,
@@ -123,6 +133,8 @@ The write survives a power cut when the command returns. An expiry the key had i
 pub struct Put {
     #[command(flatten)]
     pub which: Which,
+    #[command(flatten)]
+    pub make: Make,
     /// The key
     pub key: OsString,
     /// The value; without it, or as -, it is read from standard input
@@ -239,6 +251,8 @@ take none of them. A load that was interrupted is simply run again.")]
 pub struct Load {
     #[command(flatten)]
     pub which: Which,
+    #[command(flatten)]
+    pub make: Make,
     /// The file to read; - or nothing is standard input
     #[arg(value_name = "FILE", conflicts_with = "files")]
     pub input: Option<PathBuf>,

@@ -74,7 +74,12 @@ impl Failure {
             ErrorKind::Unsupported => {
                 format!("{e}; the store in {dir} needs a newer version of basalt")
             }
-            ErrorKind::InvalidArgument => words(&e),
+            ErrorKind::InvalidArgument => match words(&e).rsplit_once("; ") {
+                Some((what, advice)) if advice.contains("create_among_files") => format!(
+                    "{what}; name an empty or missing folder with --dir, or make the store among them with --among-files"
+                ),
+                _ => words(&e),
+            },
             _ => format!("{e} (store in {dir})"),
         })
     }

@@ -53,7 +53,7 @@ pub fn load(args: args::Load) -> Outcome {
             None,
         ),
     };
-    let store = Store::open(&args.which, Access::Write)?;
+    let store = Store::open(&args.which, Access::Write(args.make))?;
     let clock = store.db().env().clock().clone();
     let start = clock.now();
     let mut load = Load {

@@ -25,7 +25,7 @@ pub fn put(args: args::Put) -> Outcome {
     Limits::of(&args.which)
         .check(&key, value.len() as u64, || brief(&key))
         .map_err(Failure::new)?;
-    let store = Store::open(&args.which, Access::Write)?;
+    let store = Store::open(&args.which, Access::Write(args.make))?;
     let expire_at_ms = args
         .expire_in
         .map(|s| store.db().env().clock().wall_ms().saturating_add(s * 1000));

@@ -32,6 +32,10 @@ pub fn serve(args: args::Serve) -> Outcome {
             args::Sync::Everysec => SyncPolicy::EverySecond,
             args::Sync::Never => SyncPolicy::Never,
         },
+        engine: basalt::Options {
+            create_among_files: args.make.among_files,
+            ..basalt::Options::default()
+        },
         ..ServerOptions::default()
     };
     let sync = options.sync.name();

@@ -3,7 +3,7 @@
 //! Without `--family`, keys and values are those of Redis strings in database 0, in the encoding of
 //! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
 
-use crate::args::Which;
+use crate::args::{Make, Which};
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
@@ -24,9 +24,19 @@ pub enum Access {
     /// Only look: a store that is not there is an error.
     Read,
     /// Write: a store, or a family, that is not there is made.
-    Write,
+    Write(Make),
     /// Write, but make nothing.
     Remove,
+}
+
+impl Access {
+    /// What it says about making a store, if it may make one.
+    fn make(self) -> Option<Make> {
+        match self {
+            Access::Write(make) => Some(make),
+            Access::Read | Access::Remove => None,
+        }
+    }
 }
 
 /// An open store and the entries of it that the command sees.
@@ -132,12 +142,13 @@ pub fn must_exist(dir: &Path) -> Result<(), Failure> {
 
 /// Opens the store in `dir`.
 pub fn open_db(dir: &Path, access: Access) -> Result<Db, Failure> {
-    if access != Access::Write {
+    if access.make().is_none() {
         must_exist(dir)?;
     }
     let (env, path) = environment(dir)?;
     let options = Options {
-        create_if_missing: access == Access::Write,
+        create_if_missing: access.make().is_some(),
+        create_among_files: access.make().is_some_and(|m| m.among_files),
         ..Options::default()
     };
     Db::open(&env.build(), path, options).map_err(|e| Failure::store(dir, e))
@@ -150,7 +161,7 @@ impl Store {
         let db = open_db(&dir, access)?;
         let failure = |e| Failure::store(&dir, e);
         let space = match &which.family {
-            None if access == Access::Write => Space::Redis(Keyspace::make(&db).map_err(failure)?),
+            None if access.make().is_some() => Space::Redis(Keyspace::make(&db).map_err(failure)?),
             None => match Keyspace::find(&db).map_err(failure)? {
                 Some(keyspace) => Space::Redis(keyspace),
                 None => Space::Empty,
@@ -162,7 +173,7 @@ impl Store {
             }
             Some(name) => match db.family(name) {
                 Some(family) => Space::Raw(family),
-                None if access == Access::Write => Space::Raw(
+                None if access.make().is_some() => Space::Raw(
                     db.create_family(name, FamilyOptions::default())
                         .map_err(failure)?,
                 ),

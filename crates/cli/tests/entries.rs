@@ -250,6 +250,38 @@ fn errors_are_one_sentence_that_says_what_to_do() {
     assert!(wrong.err.contains("--no-such-flag"), "{}", wrong.err);
 }
 
+/// `basalt put` in the wrong folder made a store among the files there, and said nothing.
+#[test]
+fn a_folder_of_other_files_is_not_taken_for_a_store() {
+    let s = Scratch::new("foreign");
+    s.file("db/notes.txt", "mine");
+    let commands: [(&str, &[&str]); 3] = [
+        ("put", &["k", "v"]),
+        ("load", &["--format", "tsv"]),
+        ("serve", &["--listen", "127.0.0.1:0"]),
+    ];
+    for (command, args) in commands {
+        s.run(command, args).fails(
+            2,
+            &[
+                "db holds files and no store (notes.txt)",
+                "--dir",
+                "--among-files",
+            ],
+        );
+    }
+    s.run("get", ["k"]).fails(2, &["there is no store in db"]);
+    let left = std::fs::read_dir(s.path("db"))
+        .expect("it is there")
+        .count();
+    assert_eq!(left, 1, "nothing was made");
+    s.run("put", ["--among-files", "k", "v"]).ok();
+    // Now it is a store, and needs no flag.
+    s.run("put", ["k2", "v2"]).ok();
+    assert_eq!(s.run("get", ["k"]).ok(), b"v");
+    s.run("check", [""; 0]).ok();
+}
+
 #[test]
 fn help_teaches_every_command() {
     let s = Scratch::new("help");

@@ -24,6 +24,9 @@ pub enum Compression {
 pub struct Options {
     /// Make the store when there is none. Default true.
     pub create_if_missing: bool,
+    /// Make it also in a folder that holds files which are no store's. Default false: such a folder is refused with
+    /// `InvalidArgument`, and nothing is left in it. `lost+found` is nobody's file; an existing store may have any beside it.
+    pub create_among_files: bool,
     /// Fail with `AlreadyExists` when there is one. Default false.
     pub error_if_exists: bool,
     /// Settings of the family `default`, and of families not named in `families`.
@@ -48,6 +51,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             create_if_missing: true,
+            create_among_files: false,
             error_if_exists: false,
             default_family: FamilyOptions::default(),
             families: BTreeMap::new(),

@@ -8,6 +8,7 @@ use super::engine::Engine;
 use super::flush::write_table;
 use super::generation::{FamilyEntry, Generation};
 use super::log::log_path;
+use super::repair::LOST_DIR;
 use crate::batch::Ops;
 use crate::key::{MAX_SEQ, SeqNo};
 use crate::options::Options;
@@ -17,7 +18,7 @@ use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{FamilyVersion, TableStore, Version};
 use crate::wal::{FileKind, Record, RecordKind, RecordReader};
 use basalt_env::Env;
-use basalt_fs::{Error, ErrorKind, Reach, Result};
+use basalt_fs::{DirEntry, Error, ErrorKind, Reach, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -242,6 +243,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             .in_file(dir));
         }
         fs.create_dir(dir)?;
+    } else {
+        may_be_opened_or_made(env, dir, &options)?;
     }
     let lock = fs.lock(&dir.join(LOCK))?;
     let names: Vec<String> = fs
@@ -307,6 +310,52 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         last_seq,
         lock,
     ))
+}
+
+/// Fails when a folder holds no store and none may be made there; among somebody else's files it may not, because most likely
+/// the folder's name is a mistake. Called before the lock is taken, which makes a file: nothing is left there.
+fn may_be_opened_or_made(env: &Env, dir: &Path, options: &Options) -> Result<()> {
+    let entries = env.fs().list(dir)?;
+    let parsed = |e: &DirEntry| StoreFile::parse(&e.name).filter(|_| !e.is_dir);
+    // A store, whole or damaged, is opened and not made. What a creation leaves that died early is no trace of one.
+    if entries
+        .iter()
+        .any(|e| parsed(e).is_some_and(|f| !matches!(f, StoreFile::Lock | StoreFile::CurrentTmp)))
+    {
+        return Ok(());
+    }
+    if !options.create_if_missing {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            "no store here, and create_if_missing is false",
+        )
+        .in_file(dir));
+    }
+    if options.create_among_files {
+        return Ok(());
+    }
+    let foreign: Vec<&str> = entries
+        .iter()
+        .filter(|e| parsed(e).is_none() && !nobodys(e))
+        .map(|e| e.name.as_str())
+        .collect();
+    let Some(first) = foreign.iter().min() else {
+        return Ok(());
+    };
+    let others = match foreign.len() - 1 {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Err(Error::invalid(format!(
+        "{} holds files and no store ({first}{others}); give an empty or missing folder, or allow it with create_among_files",
+        dir.display()
+    )))
+}
+
+/// Names that say nothing about whose folder it is: what `mkfs` makes, what repair and a probe of the device leave.
+fn nobodys(e: &DirEntry) -> bool {
+    e.name.starts_with(".basalt-probe-")
+        || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR))
 }
 
 /// Makes the names of the store's directory and of those above it survive a power cut. A directory that this process may not

@@ -6,6 +6,7 @@ use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
 use basalt_fs::{FileSystem, OpKind, When};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 fn small() -> Options {
@@ -271,6 +272,58 @@ impl crate::Comparator for Backwards {
     }
     fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
         b.cmp(a)
+    }
+}
+
+/// `serve --dir .` in a folder of photos made a store among them, and said nothing.
+#[test]
+fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {
+    let photos = || {
+        let sim = SimFs::new(SimOptions::default());
+        sim.create_dir("db".as_ref()).unwrap();
+        sim.write_file("db/beach.jpg".as_ref(), b"sand").unwrap();
+        sim.create_dir("db/2024".as_ref()).unwrap();
+        sim
+    };
+    let sim = photos();
+    let before = sim.digest();
+    let refused = Db::open(&Env::for_tests(sim.clone(), 1), "db", small())
+        .err()
+        .unwrap();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(
+        refused
+            .to_string()
+            .contains("db holds files and no store (2024 and 1 more)"),
+        "{refused}"
+    );
+    let absent = Options {
+        create_if_missing: false,
+        ..small()
+    };
+    let refused = Db::open(&Env::for_tests(sim.clone(), 1), "db", absent).err();
+    assert_eq!(refused.unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(sim.digest(), before, "nothing was left there");
+
+    let allowed = Options {
+        create_among_files: true,
+        ..small()
+    };
+    let env = Env::for_tests(sim.clone(), 2);
+    Db::open(&env, "db", allowed).unwrap().close().unwrap();
+    // From here on it is a store, whatever else lies there.
+    Db::open(&env, "db", small()).unwrap().close().unwrap();
+    assert_eq!(sim.read_all("db/beach.jpg".as_ref()).unwrap(), b"sand");
+
+    // What `mkfs` makes, and what is left when its maker dies, is no foreign file.
+    for leaving in ["LOCK", "CURRENT.tmp", "MANIFEST-000001", ".basalt-probe-77"] {
+        let sim = SimFs::new(SimOptions::default());
+        sim.create_dir("db".as_ref()).unwrap();
+        sim.create_dir("db/lost+found".as_ref()).unwrap();
+        sim.write_file(Path::new("db").join(leaving).as_path(), b"")
+            .unwrap();
+        let env = Env::for_tests(sim, 3);
+        Db::open(&env, "db", small()).unwrap().close().unwrap();
     }
 }
 
