@@ -11,7 +11,7 @@ use basalt::fs::Bytes;
 use basalt::fs::sim::{SimFs, SimOptions};
 use basalt::lsm::iter::InternalIter;
 use basalt::lsm::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
-use basalt::lsm::table::{ReadPattern, TableBuilder, TableOptions, TableReader};
+use basalt::lsm::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
 use basalt::{Compression, Env, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ fn key(n: u64) -> Vec<u8> {
 fn table(env: &Env) -> Result<Arc<TableReader>> {
     let path = Path::new("table");
     let options = TableOptions {
+        family: TableFamily::default(),
         cmp: Cmp::Bytewise,
         block_bytes: 4096,
         filter_bits_per_key: 10,

@@ -3,7 +3,7 @@
 use crate::compaction::run::Job;
 use crate::key::Cmp;
 use crate::options::FamilyOptions;
-use crate::table::{TableBuilder, TableMeta, TableOptions};
+use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use crate::version::TableFile;
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{ErrorKind, Result};
@@ -16,8 +16,13 @@ use std::sync::Arc;
 pub(super) const GRANDPARENT_FACTOR: u64 = 10;
 
 /// How a family's tables are built. `bottommost`: nothing older lies below, so the bottom's compression applies.
-pub fn table_options(options: &FamilyOptions, bottommost: bool) -> TableOptions {
+pub fn table_options(
+    options: &FamilyOptions,
+    family: TableFamily,
+    bottommost: bool,
+) -> TableOptions {
     TableOptions {
+        family,
         cmp: options.comparator.clone(),
         block_bytes: options.block_bytes,
         filter_bits_per_key: options.filter_bits_per_key,
@@ -120,7 +125,11 @@ impl Sink for Outputs<'_> {
                 file,
                 &path,
                 self.job.env.random().next_u128(),
-                table_options(self.job.options, self.job.plan.bottommost),
+                table_options(
+                    self.job.options,
+                    self.job.family.clone(),
+                    self.job.plan.bottommost,
+                ),
                 IoPriority::Low,
             );
             self.builder = Some((number, builder));

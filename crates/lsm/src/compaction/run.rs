@@ -19,7 +19,7 @@ use crate::compaction::split::KeyRange;
 use crate::iter::{InternalIter, MergingIter, expiry_of};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
-use crate::table::TableMeta;
+use crate::table::{TableFamily, TableMeta};
 use crate::version::{TableFile, TableStore};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -39,8 +39,8 @@ pub struct Job<'a> {
     pub plan: &'a Plan,
     /// The family's settings.
     pub options: &'a FamilyOptions,
-    /// The family's name, for its filter.
-    pub family: &'a str,
+    /// The family, for its filter and its tables.
+    pub family: TableFamily,
     /// Live snapshots, ascending. Taken under the engine's lock after the plan was made; snapshots made later see only
     /// newer states and need not be here.
     pub snapshots: &'a [SeqNo],
@@ -116,7 +116,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
         snapshots: job.snapshots,
         now_ms: job.now_ms,
         filter: job.options.compaction_filter.as_deref(),
-        family: job.family,
+        family: &job.family.name,
         level: job.plan.output_level,
         cancelled: job.cancelled,
     };

@@ -156,6 +156,7 @@ fn total_bytes(env: &Env, dir: &Path, catalog: &Catalog) -> u64 {
 pub(super) fn verify_table(
     env: &Env,
     dir: &Path,
+    family: u32,
     number: u64,
     meta: &TableMeta,
     cmp: &Cmp,
@@ -176,7 +177,18 @@ pub(super) fn verify_table(
             format!("the file has {len} bytes, the manifest says {}", meta.size),
         ));
     }
-    TableReader::open(env, file, &path, meta.file_id, meta.size, cmp.clone())?.verify(meta)
+    let table = TableReader::open(env, file, &path, meta.file_id, meta.size, cmp.clone())?;
+    if let Some(own) = table.family().filter(|f| f.id != family) {
+        return Err(Error::corruption(
+            &path,
+            0,
+            format!(
+                "the table says that it is of family {} ({:?}), the manifest says {family}",
+                own.id, own.name
+            ),
+        ));
+    }
+    table.verify(meta)
 }
 
 struct Walk<'a> {
@@ -245,7 +257,7 @@ impl Walk<'_> {
                     cmp.clone(),
                 ));
                 self.report.files += 1;
-                match verify_table(self.env, self.dir, number, meta, &cmp) {
+                match verify_table(self.env, self.dir, *id, number, meta, &cmp) {
                     Ok(seen) => self.report.entries += seen.entries,
                     Err(e) => {
                         self.bad_tables.insert(number);

@@ -144,7 +144,7 @@ impl Engine {
                 store: self.tables.clone(),
                 plan: &running.plan,
                 options: &running.family.options,
-                family: &running.family.name,
+                family: running.family.in_table(),
                 snapshots: &running.snapshots,
                 now_ms: running.now_ms,
                 new_file_number: &|| self.new_file_number(),

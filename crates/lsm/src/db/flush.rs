@@ -33,7 +33,7 @@ pub(super) fn write_table(
         // What was just written is likely to be read: its blocks go into the cache on the way out.
         let table_options = TableOptions {
             warm_cache: true,
-            ..table_options(options, false)
+            ..table_options(options, family.in_table(), false)
         };
         let mut builder =
             TableBuilder::new(env, file, &path, file_id, table_options, IoPriority::High);

@@ -7,7 +7,7 @@ use super::throttle::Backlog;
 use crate::key::{Cmp, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
-use crate::table::{Answer, ReadBudget};
+use crate::table::{Answer, ReadBudget, TableFamily};
 use crate::version::{TableFile, Version};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::Result;
@@ -102,6 +102,16 @@ pub(crate) struct FamilyEntry {
     pub id: u32,
     pub name: Arc<str>,
     pub options: Arc<FamilyOptions>,
+}
+
+impl FamilyEntry {
+    /// As its tables name it.
+    pub fn in_table(&self) -> TableFamily {
+        TableFamily {
+            id: self.id,
+            name: self.name.clone(),
+        }
+    }
 }
 
 /// All that readers need, as of the last change of shape. Readers clone the `Arc` and work undisturbed.

@@ -47,6 +47,8 @@ struct Run<'a> {
     next_number: u64,
     /// Operations of a family besides `default` were met.
     other_families: bool,
+    /// Tables put into `default` because nothing says where they belong.
+    supposed: BTreeSet<u64>,
     /// Files to be moved into `lost`.
     aside: Vec<String>,
     /// The table that a damaged one's readable entries went to.
@@ -118,6 +120,7 @@ pub(super) fn repair(
         bad_tables: walked.bad_tables,
         tables: TableStore::new(env, dir, env.jobs().new_owner()),
         other_families: false,
+        supposed: BTreeSet::new(),
         aside: Vec::new(),
         replacement: BTreeMap::new(),
         replaced: Vec::new(),

@@ -492,6 +492,7 @@ impl TableBuilder {
         let top = self.put_block(BlockKind::TopIndex, Compression::None, &top.finish(), None)?;
         let properties = Properties {
             comparator: self.options.cmp.name().to_owned(),
+            family: Some(self.options.family.clone()),
             meta: self.meta.clone(),
             data_blocks: self.data_blocks,
         }

@@ -7,8 +7,8 @@ use super::format::{
 use super::properties::Properties;
 use super::salvage::{KnownTable, salvage};
 use super::{
-    ReadPattern, TableBuilder, TableIter, TableMeta, TableOptions, TableReader, block, filter,
-    index,
+    ReadPattern, TableBuilder, TableFamily, TableIter, TableMeta, TableOptions, TableReader, block,
+    filter, index,
 };
 use crate::fuzzing::{arc, env};
 use crate::iter::InternalIter;
@@ -141,6 +141,7 @@ fn sample() -> &'static Sample {
         let path = Path::new(PATH);
         let file = fs.create(path).expect("create");
         let options = TableOptions {
+            family: TableFamily::default(),
             cmp: Cmp::Bytewise,
             block_bytes: 300,
             filter_bits_per_key: 10,

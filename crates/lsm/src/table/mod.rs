@@ -24,14 +24,38 @@ mod verify;
 
 pub use builder::TableBuilder;
 pub use iter::TableIter;
+pub use properties::family_of;
 pub use reader::{Answer, ReadBudget, TableReader};
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};
 use crate::options::Compression;
+use crate::version::catalog::DEFAULT;
+use std::sync::Arc;
+
+/// The family that a table belongs to, as the table itself says it: what `repair` has when no manifest can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFamily {
+    /// Its id.
+    pub id: u32,
+    /// Its name, 1 to 255 bytes.
+    pub name: Arc<str>,
+}
+
+impl Default for TableFamily {
+    /// The family that every store has.
+    fn default() -> TableFamily {
+        TableFamily {
+            id: 0,
+            name: DEFAULT.into(),
+        }
+    }
+}
 
 /// How a table is built.
 #[derive(Debug, Clone)]
 pub struct TableOptions {
+    /// Whose it is.
+    pub family: TableFamily,
     /// The family's order.
     pub cmp: Cmp,
     /// Bytes of a data block before compression.

@@ -1,10 +1,14 @@
 //! The properties block: what a table says about itself, as tags that readers must understand or may skip.
 
-use super::TableMeta;
-use super::format::{get_varint, put_varint};
+use super::format::{
+    BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, get_varint, open_block, put_varint,
+};
+use super::reader::read_exact;
+use super::{TableFamily, TableMeta};
 use crate::MAX_KEY_LEN;
 use crate::key::{SeqNo, TRAILER_LEN};
-use basalt_fs::{Error, Result};
+use crate::version::edit::MAX_FAMILY;
+use basalt_fs::{Error, ErrorKind, File, Result};
 use std::path::Path;
 
 // Property tags. An odd tag must be understood by a reader, an even one may be skipped. Never reused.
@@ -19,11 +23,15 @@ const P_RAW_KEY_BYTES: u64 = 14;
 const P_RAW_VALUE_BYTES: u64 = 16;
 const P_SOONEST_EXPIRY: u64 = 17;
 const P_DATA_BLOCKS: u64 = 18;
+const P_FAMILY: u64 = 20;
+const P_FAMILY_NAME: u64 = 22;
 
 /// What a table says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Properties {
     pub(super) comparator: String,
+    /// `None` in a table of another writer.
+    pub(super) family: Option<TableFamily>,
     /// File id, size and digest are not in the properties and 0 here.
     pub(super) meta: TableMeta,
     pub(super) data_blocks: u64,
@@ -49,6 +57,10 @@ impl Properties {
         put(P_RAW_VALUE_BYTES, &m.raw_value_bytes.to_le_bytes());
         put(P_SOONEST_EXPIRY, &m.soonest_expiry_ms.to_le_bytes());
         put(P_DATA_BLOCKS, &self.data_blocks.to_le_bytes());
+        if let Some(f) = &self.family {
+            put(P_FAMILY, &u64::from(f.id).to_le_bytes());
+            put(P_FAMILY_NAME, f.name.as_bytes());
+        }
         out
     }
 
@@ -62,6 +74,7 @@ impl Properties {
         };
         let mut p = Properties {
             comparator: String::new(),
+            family: None,
             meta: TableMeta {
                 file_id: 0,
                 size: 0,
@@ -81,6 +94,7 @@ impl Properties {
         let mut at = 0;
         let mut last_tag = 0;
         let mut mandatory = 0;
+        let mut family = None;
         while at < bytes.len() {
             let start = at;
             let cut = || bad(start, "cut off".into());
@@ -130,6 +144,25 @@ impl Properties {
                 P_RAW_VALUE_BYTES => p.meta.raw_value_bytes = number()?,
                 P_SOONEST_EXPIRY => p.meta.soonest_expiry_ms = number()?,
                 P_DATA_BLOCKS => p.data_blocks = number()?,
+                P_FAMILY => {
+                    let id = u32::try_from(number()?).ok().filter(|id| *id <= MAX_FAMILY);
+                    family = Some(id.ok_or_else(|| bad(start, "no family has this id".into()))?);
+                }
+                P_FAMILY_NAME => {
+                    let name = std::str::from_utf8(value)
+                        .ok()
+                        .filter(|n| (1..=255).contains(&n.len()));
+                    p.family = family.zip(name).map(|(id, name)| TableFamily {
+                        id,
+                        name: name.into(),
+                    });
+                    if p.family.is_none() {
+                        return Err(bad(
+                            start,
+                            "a family's name that is none, or that has no id".into(),
+                        ));
+                    }
+                }
                 unknown if unknown % 2 == 1 => {
                     return Err(Error::unsupported(format!(
                         "table has property {unknown}, which a later version writes and a reader must understand"
@@ -145,6 +178,30 @@ impl Properties {
                 format!("{mandatory} of 8 mandatory properties present"),
             ));
         }
+        if family.is_some() != p.family.is_some() {
+            return Err(bad(at, "a family's id without its name".into()));
+        }
         Ok(p)
+    }
+}
+
+/// What the table in `file` says of the family it belongs to, and the name of its comparator. For `repair`, which knows
+/// nothing else of it. `None` when header, footer or properties do not verify, or say nothing of it.
+pub fn family_of(file: &dyn File, path: &Path) -> Result<Option<(TableFamily, String)>> {
+    let read = || -> Result<Properties> {
+        let size = file.len();
+        let header = Header::decode(path, &read_exact(file, path, 0, HEADER_LEN)?)?;
+        let tail_at = size.saturating_sub(FOOTER_LEN as u64);
+        let tail = read_exact(file, path, tail_at, FOOTER_LEN)?;
+        let footer = Footer::decode(path, header.file_id, size, &tail)?;
+        let h = &footer.properties;
+        let disk = read_exact(file, path, h.offset, h.disk_len())?;
+        let block = open_block(path, header.file_id, BlockKind::Properties, h, disk)?;
+        Properties::decode(path, h.offset, &block)
+    };
+    match read() {
+        Ok(p) => Ok(p.family.map(|f| (f, p.comparator))),
+        Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported) => Ok(None),
+        Err(e) => Err(e),
     }
 }

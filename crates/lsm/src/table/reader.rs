@@ -6,7 +6,7 @@ use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Head
 use super::index::IndexBlock;
 use super::iter::TableIter;
 use super::properties::Properties;
-use super::{ReadPattern, TableMeta, TableVerified};
+use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
 use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
@@ -483,8 +483,14 @@ impl TableReader {
             + self.top.bytes_len()
             + self.path.as_os_str().len()
             + self.properties.comparator.len()
+            + self.family().map_or(0, |f| f.name.len())
             + self.properties.meta.smallest.len()
             + self.properties.meta.largest.len()
+    }
+
+    /// The family it says that it belongs to.
+    pub fn family(&self) -> Option<&TableFamily> {
+        self.properties.family.as_ref()
     }
 
     /// Its path, for messages.

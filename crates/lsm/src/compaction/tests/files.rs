@@ -7,7 +7,7 @@ use crate::compaction::{
 };
 use crate::iter::tests::{encode, random_cmp, random_history, seeds, visible};
 use crate::iter::{InternalIter, LevelIter};
-use crate::table::{ReadPattern, TableBuilder};
+use crate::table::{ReadPattern, TableBuilder, TableFamily};
 use crate::version::FamilyVersion;
 use basalt_env::{IoPriority, Random};
 use basalt_fs::fault::{Fault, FaultKind};
@@ -60,7 +60,7 @@ impl Room {
             self.env.fs().create(&path).unwrap(),
             &path,
             self.env.random().next_u128(),
-            table_options(&self.options, false),
+            table_options(&self.options, TableFamily::default(), false),
             IoPriority::High,
         );
         for (k, v) in &entries {
@@ -106,7 +106,7 @@ impl Room {
             store: self.store.clone(),
             plan,
             options: &self.options,
-            family: "default",
+            family: TableFamily::default(),
             snapshots,
             now_ms: 50,
             new_file_number: &|| self.number(),
@@ -331,7 +331,7 @@ fn cancellation_leaves_no_file() {
         store: room.store.clone(),
         plan: &plan,
         options: &room.options,
-        family: "default",
+        family: TableFamily::default(),
         snapshots: &[],
         now_ms: 50,
         new_file_number: &|| {

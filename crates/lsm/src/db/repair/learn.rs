@@ -3,6 +3,7 @@
 use super::Loss;
 use crate::db::open::{StoreFile, load_catalog};
 use crate::options::Options;
+use crate::table;
 use crate::version::catalog::{Catalog, CatalogFamily, DEFAULT, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
@@ -27,6 +28,8 @@ pub(in crate::db) struct Learned {
     pub retired_tables: BTreeSet<u64>,
     pub retired_logs: BTreeSet<u64>,
     pub dropped_families: BTreeSet<u32>,
+    /// What tables on disk that no readable edit removed say of their family.
+    pub table_families: BTreeMap<u64, u32>,
     /// Where the last edit read ends.
     end: u64,
     /// What is lost of the metadata itself.
@@ -65,6 +68,7 @@ pub(in crate::db) fn learn(
         ))),
         Err(e) if e.kind() == ErrorKind::Corruption => {
             let mut learned = rebuild(env, dir, names, options)?;
+            learned.ask_tables(env, dir, names, options)?;
             learned.check_store(env, dir, options)?;
             Ok(Some((learned, Some(e))))
         }
@@ -121,6 +125,7 @@ fn cut_short(
         ));
         l.damaged.push(name);
     }
+    l.ask_tables(env, dir, names, options)?;
     l.check_store(env, dir, options)?;
     Ok(l)
 }
@@ -240,6 +245,57 @@ impl Learned {
                 name,
                 tables: BTreeMap::new(),
             })
+    }
+
+    /// Lets the tables say which families there are, where edits are lost that said so.
+    fn ask_tables(
+        &mut self,
+        env: &Env,
+        dir: &Path,
+        names: &[String],
+        options: &Options,
+    ) -> Result<()> {
+        if self.sure {
+            return Ok(());
+        }
+        for name in names {
+            let Some(StoreFile::Table(number)) = StoreFile::parse(name) else {
+                continue;
+            };
+            let path = dir.join(name);
+            let Some((own, comparator)) = table::family_of(&*env.fs().open(&path)?, &path)? else {
+                continue;
+            };
+            let known = self.catalog.families.contains_key(&own.id);
+            let retired = self.retired_tables.contains(&number);
+            if self.dropped_families.contains(&own.id) || (retired && !known) {
+                continue;
+            }
+            if !retired {
+                self.table_families.insert(number, own.id);
+            }
+            let made_up = recovered_name(own.id);
+            if !known || self.catalog.families[&own.id].name == made_up {
+                self.name_family(own.id, &own.name, &comparator, options);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a family the name and comparator that a readable edit or table says. A name that another has is one that no
+    /// store writes: the family keeps a made-up one.
+    fn name_family(&mut self, id: u32, name: &str, comparator: &str, options: &Options) {
+        let taken = (id == 0) != (name == DEFAULT)
+            || self
+                .catalog
+                .families
+                .iter()
+                .any(|(i, f)| *i != id && f.name == name);
+        let f = self.family(id, options);
+        if !taken {
+            f.name = name.to_string();
+        }
+        f.comparator = comparator.to_string();
     }
 
     fn lose_edits(&mut self, n: Option<u64>) {
@@ -373,18 +429,7 @@ impl Learned {
         c.wall_ms = c.wall_ms.max(edit.wall_ms.unwrap_or(0));
         for (id, name, comparator) in &edit.add_families {
             self.dropped_families.remove(id);
-            // A name that another has is an edit that no store writes: the family keeps a made-up one.
-            let taken = (*id == 0) != (name == DEFAULT)
-                || self
-                    .catalog
-                    .families
-                    .iter()
-                    .any(|(i, f)| i != id && f.name == *name);
-            let f = self.family(*id, options);
-            if !taken {
-                f.name.clone_from(name);
-            }
-            f.comparator.clone_from(comparator);
+            self.name_family(*id, name, comparator, options);
         }
         for id in edit.drop_families.iter().filter(|id| **id != 0) {
             self.dropped_families.insert(*id);

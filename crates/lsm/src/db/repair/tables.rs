@@ -9,7 +9,7 @@ use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::table::salvage::{KnownTable, salvage};
-use crate::table::{ReadPattern, TableBuilder, TableMeta, TableReader};
+use crate::table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use crate::version::catalog::CatalogFamily;
 use crate::version::edit::AddTable;
 use crate::version::{LEVELS, table_name};
@@ -18,16 +18,26 @@ use basalt_fs::{ErrorKind, Result};
 use std::cmp::Ordering;
 
 impl Run<'_> {
-    fn builder(&self, family: &CatalogFamily, level: u32, number: u64) -> Result<TableBuilder> {
+    fn builder(
+        &self,
+        id: u32,
+        family: &CatalogFamily,
+        level: u32,
+        number: u64,
+    ) -> Result<TableBuilder> {
         let path = self.tables.path(number);
         let file = self.env.fs().create(&path)?;
         let bottom = level as usize == LEVELS - 1;
+        let own = TableFamily {
+            id,
+            name: family.name.as_str().into(),
+        };
         Ok(TableBuilder::new(
             self.env,
             file,
             &path,
             self.env.random().next_u128(),
-            table_options(self.options.family(&family.name), bottom),
+            table_options(self.options.family(&family.name), own, bottom),
             IoPriority::High,
         ))
     }
@@ -105,7 +115,7 @@ impl Run<'_> {
         let run = &*self;
         let walked = salvage(&*file, &path, &known, &cmp, &mut |key, value| {
             if builder.is_none() {
-                builder = Some(run.builder(&family, level, new_number)?);
+                builder = Some(run.builder(family_id, &family, level, new_number)?);
             }
             builder.as_mut().expect("just made").add(key, value)
         });
@@ -194,14 +204,17 @@ impl Run<'_> {
             && self.options.families.keys().all(|n| n == "default");
         // An edit that makes a family adds no table: with one edit lost and a table to show for it, no family was made.
         let provable = !self.learned.any_edit || self.learned.lost_edits.is_some_and(|n| n <= 1);
-        if !self.learned.any_edit && alone {
+        if !self.learned.any_edit {
             self.report.notes.push(
-                "no edit of the manifest is readable: all tables are taken for the family \"default\". If the store had other families, their keys are among its keys now, and of equal keys only the newest shows; merged tables are kept as they were in the folder `lost`"
-                    .into(),
+                "no edit of the manifest is readable: the families are those that the tables name, and a family that was dropped shortly before may be among them".into(),
             );
         }
         for number in strangers {
             let name = table_name(number);
+            if let Some(&family) = self.learned.table_families.get(&number) {
+                self.place_stranger(family, number)?;
+                continue;
+            }
             if !(alone && provable) {
                 let len = self.env.fs().stat(&self.tables.path(number))?.len;
                 self.lose(Loss {
@@ -216,33 +229,38 @@ impl Run<'_> {
                 self.set_aside(&name, "its family is not known");
                 continue;
             }
-            self.place_stranger(number)?;
+            self.report.notes.push(format!(
+                "{name} does not say which family it belongs to, and is taken for one of \"default\""
+            ));
+            self.supposed.insert(number);
+            self.place_stranger(0, number)?;
         }
         Ok(())
     }
 
-    fn place_stranger(&mut self, number: u64) -> Result<()> {
+    fn place_stranger(&mut self, family: u32, number: u64) -> Result<()> {
         let name = table_name(number);
         let path = self.tables.path(number);
-        let cmp = self.options.family("default").comparator.clone();
+        let family_name = self.learned.family(family, self.options).name.clone();
+        let cmp = self.options.family(&family_name).comparator.clone();
         let file = self.env.fs().open(&path)?;
         let sound = TableReader::inspect(self.env, file, &path, cmp.clone()).and_then(|meta| {
-            check::verify_table(self.env, self.dir, number, &meta, &cmp).map(|_| meta)
+            check::verify_table(self.env, self.dir, family, number, &meta, &cmp).map(|_| meta)
         });
         match sound {
             Ok(meta) => {
                 self.report.notes.push(format!(
-                    "{name} is taken into family \"default\": the edit that named it is lost"
+                    "{name} is taken into family {family_name:?}: the edit that named it is lost"
                 ));
                 let c = &mut self.learned.catalog;
                 c.last_seq = c.last_seq.max(meta.max_seq);
                 self.report.tables_kept += 1;
-                let f = self.learned.family(0, self.options);
+                let f = self.learned.family(family, self.options);
                 f.tables.insert(number, (0, meta));
                 Ok(())
             }
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
-                self.salvage_table(0, 0, number, None)
+                self.salvage_table(family, 0, number, None)
             }
             Err(e) => Err(e),
         }
@@ -320,7 +338,7 @@ impl Run<'_> {
                 }
                 if builder.is_none() {
                     let number = self.new_number();
-                    builder = Some((number, self.builder(&family, level, number)?));
+                    builder = Some((number, self.builder(id, &family, level, number)?));
                 }
                 let (_, b) = builder.as_mut().expect("just made");
                 b.add(iter.key(), iter.value())?;
@@ -345,8 +363,9 @@ impl Run<'_> {
             .report
             .tables_kept
             .saturating_sub(family.tables.len() as u64);
-        for name in family.tables.keys().map(|n| table_name(*n)) {
-            if !self.learned.any_edit && self.names.contains(&name) {
+        for number in family.tables.keys() {
+            let name = table_name(*number);
+            if self.supposed.contains(number) {
                 self.set_aside(&name, "that it is of this family is supposed, not known");
             } else {
                 self.replaced.push(name);

@@ -279,6 +279,10 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
     };
     let properties = Properties {
         comparator: "c".into(),
+        family: Some(TableFamily {
+            id: 7,
+            name: "seven".into(),
+        }),
         meta,
         data_blocks: 1,
     };
@@ -287,16 +291,36 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         Properties::decode(path, 0, &plain).expect("plain"),
         properties
     );
-    let ignorable = [&plain[..], &[20, 1, 0]].concat();
+    let ignorable = [&plain[..], &[24, 1, 0]].concat();
     assert_eq!(
         Properties::decode(path, 0, &ignorable).expect("even tags are skipped"),
         properties
     );
-    let mandatory = [&plain[..], &[21, 1, 0]].concat();
+    let mandatory = [&plain[..], &[25, 1, 0]].concat();
     assert_eq!(
         Properties::decode(path, 0, &mandatory)
             .expect_err("odd tags are not")
             .kind(),
         ErrorKind::Unsupported
     );
+    // An id without a name, a name without an id, a name of no bytes, an id that no family has.
+    let bare = Properties {
+        family: None,
+        ..properties
+    }
+    .encode();
+    let id = [&[20u8, 8], &7u64.to_le_bytes()[..]].concat();
+    let wild = [&[20u8, 8], &u64::MAX.to_le_bytes()[..]].concat();
+    let name = [22u8, 1, b'n'];
+    let sound = [&bare[..], &id, &name].concat();
+    assert!(Properties::decode(path, 0, &sound).is_ok());
+    for more in [
+        id.clone(),
+        name.to_vec(),
+        [&id[..], &[22, 0]].concat(),
+        [&wild[..], &name].concat(),
+    ] {
+        let e = Properties::decode(path, 0, &[&bare[..], &more].concat());
+        assert_eq!(e.expect_err("no family").kind(), ErrorKind::Corruption);
+    }
 }

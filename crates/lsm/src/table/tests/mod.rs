@@ -71,6 +71,7 @@ pub(super) fn sim_env(cache_bytes: u64) -> (Arc<SimFs>, Env) {
 
 pub(super) fn options(cmp: Cmp) -> TableOptions {
     TableOptions {
+        family: TableFamily::default(),
         cmp,
         block_bytes: 4096,
         filter_bits_per_key: 10,
@@ -342,6 +343,7 @@ fn tables_answer_as_their_model_does() {
             ],
         );
         let options = TableOptions {
+            family: TableFamily::default(),
             cmp: cmp.clone(),
             block_bytes: any_of(&r, &[64, 200, 1000, 4096, 65536]),
             filter_bits_per_key: any_of(&r, &[0, 1, 10, 20, 64]),
