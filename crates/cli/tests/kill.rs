@@ -5,6 +5,7 @@
 //! was sent but not acknowledged may be there whole or not at all.
 
 use basalt::env::{Clock, Random, thread};
+use basalt::fs::repeat;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -236,7 +237,7 @@ fn last_write(key: u64, count: u64) -> Option<u64> {
 
 /// Reads every key back and compares with what each client knows. A key's newest acknowledged write, or a later one that
 /// was sent, must be there.
-fn verify(port: u16, state: &BTreeMap<u64, Known>, repeat: &str) {
+fn verify(port: u16, state: &BTreeMap<u64, Known>) {
     let mut c = Client::connect(port).expect("connect");
     for (&client, known) in state {
         let keys = KEYS.min(known.sent);
@@ -262,7 +263,7 @@ fn verify(port: u16, state: &BTreeMap<u64, Known>, repeat: &str) {
             };
             assert!(
                 fits,
-                "client {client}, key {k}: acknowledged write {must:?}, sent up to {may}, found {}; repeat with {repeat}",
+                "client {client}, key {k}: acknowledged write {must:?}, sent up to {may}, found {}",
                 found.map_or("nothing".into(), |v| String::from_utf8_lossy(
                     &v[..v.len().min(20)]
                 )
@@ -274,7 +275,7 @@ fn verify(port: u16, state: &BTreeMap<u64, Known>, repeat: &str) {
     }
 }
 
-fn check(dir: &Path, repeat: &str) {
+fn check(dir: &Path) {
     let out = Command::new(env!("CARGO_BIN_EXE_basalt"))
         .args(["check", "--dir"])
         .arg(dir)
@@ -282,7 +283,7 @@ fn check(dir: &Path, repeat: &str) {
         .expect("the binary runs");
     assert!(
         out.status.success(),
-        "check after a kill: {}{}; repeat with {repeat}",
+        "check after a kill: {}{}",
         String::from_utf8_lossy(&out.stdout),
         String::from_utf8_lossy(&out.stderr)
     );
@@ -297,7 +298,10 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or_else(|| Random::from_system().next_u64());
-    let repeat = format!("BASALT_SEED={seed} cargo test -p basalt-cli --test kill");
+    let _repeat = repeat!(
+        no_acknowledged_write_is_lost_under_kill_9,
+        "BASALT_SEED={seed}"
+    );
     let r = Random::from_seed(seed);
     let mut state: BTreeMap<u64, Known> = (0..CLIENTS).map(|c| (c, Known::default())).collect();
     let kills = KILLS * scale();
@@ -305,7 +309,7 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
     for _ in 0..kills {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
         let server = Server::start(&store, sync, &clock);
-        verify(server.port, &state, &repeat);
+        verify(server.port, &state);
         let stop = Arc::new(AtomicBool::new(false));
         let mut clients = Vec::new();
         for (&client, known) in &state {
@@ -332,10 +336,10 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
                 known.doubt.push((known.acked, sent));
             }
         }
-        check(&store, &repeat);
+        check(&store);
     }
     let server = Server::start(&store, "always", &clock);
-    verify(server.port, &state, &repeat);
+    verify(server.port, &state);
     server.kill();
     basalt::fs::campaign!("kills={kills} acknowledged={acknowledged}");
     assert!(

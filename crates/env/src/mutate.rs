@@ -144,7 +144,7 @@ struct Repeat(&'static str, u64);
 impl Drop for Repeat {
     fn drop(&mut self) {
         eprintln!(
-            "repeat with BASALT_MUTANT={}:{} cargo test mutants -- --nocapture",
+            "repeat with: BASALT_MUTANT={}:{} cargo test --workspace mutants -- --nocapture",
             self.0, self.1
         );
     }

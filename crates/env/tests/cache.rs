@@ -40,7 +40,9 @@ fn cache(capacity: u64) -> (BlockCache, MemoryLedger) {
 
 #[test]
 fn a_random_history_agrees_with_a_model() {
-    for seed in 0..30 * support::scale() {
+    for seed in basalt_fs::campaign::cases(0..30 * support::scale()) {
+        let _repeat =
+            basalt_fs::repeat!(a_random_history_agrees_with_a_model, "BASALT_CASE={seed}");
         let context = format!("repeat with seed {seed}");
         let random = Random::from_seed(seed);
         let mut capacity = random.below(40 << 20) >> random.below(12);

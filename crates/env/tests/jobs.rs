@@ -99,7 +99,11 @@ fn stepped_program(seed: u64) -> Vec<String> {
 #[test]
 fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
     let mut different = std::collections::BTreeSet::new();
-    for seed in 0..50 * support::scale() {
+    for seed in basalt_fs::campaign::cases(0..50 * support::scale()) {
+        let _repeat = basalt_fs::repeat!(
+            stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves,
+            "BASALT_CASE={seed}"
+        );
         let first = stepped_program(seed);
         assert_eq!(first, stepped_program(seed), "repeat with seed {seed}");
         different.insert(first);

@@ -11,7 +11,11 @@ fn any_magnitude(random: &Random) -> u64 {
 
 #[test]
 fn quantiles_are_within_two_percent_of_exact_over_all_of_u64() {
-    for seed in 0..20 * support::scale() {
+    for seed in basalt_fs::campaign::cases(0..20 * support::scale()) {
+        let _repeat = basalt_fs::repeat!(
+            quantiles_are_within_two_percent_of_exact_over_all_of_u64,
+            "BASALT_CASE={seed}"
+        );
         let random = Random::from_seed(seed);
         let histogram = Histogram::new();
         let n = 1 + random.below(5000);

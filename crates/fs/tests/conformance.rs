@@ -89,7 +89,8 @@ impl Drop for TempDir {
 #[test]
 fn sim_conforms() {
     for unit in [512, 1024, 4096] {
-        for seed in 0..5 {
+        for seed in basalt_fs::campaign::cases(0..5) {
+            let _repeat = basalt_fs::repeat!(sim_conforms, "BASALT_CASE={seed}");
             conformance::run_all(&|| sim(unit, seed));
         }
     }
@@ -130,7 +131,9 @@ fn sim_answers_as_a_host_directory_does() {
     let (on_disk, in_memory) = (TempDir::new(), TempDir::in_memory());
     let traces = 2_000 * scale();
     let mut calls = 0;
-    for seed in 0..traces {
+    for seed in basalt_fs::campaign::cases(0..traces) {
+        let _repeat =
+            basalt_fs::repeat!(sim_answers_as_a_host_directory_does, "BASALT_CASE={seed}");
         let dir = if seed % 20 < 2 { &on_disk } else { &in_memory };
         let host = dir.host(seed, seed % 2 == 1);
         let sim: Arc<dyn FileSystem> = sim(host.info().write_unit, seed);

@@ -157,7 +157,11 @@ fn every_kth_call_fails_with_every_fault() {
 #[test]
 fn a_failed_append_poisons_and_hides_what_it_left() {
     let mut left = BTreeSet::new();
-    for seed in 0..50 {
+    for seed in basalt_fs::campaign::cases(0..50) {
+        let _repeat = basalt_fs::repeat!(
+            a_failed_append_poisons_and_hides_what_it_left,
+            "BASALT_CASE={seed}"
+        );
         for kind in [FaultKind::ShortWrite, FaultKind::Eio, FaultKind::Enospc] {
             let (sim, fs) = wrapped(seed);
             fs.inject(Fault {
@@ -196,7 +200,11 @@ fn a_failed_append_poisons_and_hides_what_it_left() {
 #[test]
 fn a_failed_sync_poisons_and_its_bytes_are_there_or_not() {
     let mut kept = [0; 2];
-    for seed in 0..100 {
+    for seed in basalt_fs::campaign::cases(0..100) {
+        let _repeat = basalt_fs::repeat!(
+            a_failed_sync_poisons_and_its_bytes_are_there_or_not,
+            "BASALT_CASE={seed}"
+        );
         let (sim, fs) = wrapped(seed);
         fs.inject(fault(FaultKind::FailedSync, When::Nth(2)));
         let f = fs.create(p("f")).unwrap();

@@ -106,7 +106,11 @@ fn the_same_seed_leaves_the_same_bytes() {
 
 #[test]
 fn what_was_synced_survives_every_cut_and_the_old_disk_runs_on() {
-    for seed in 0..200 {
+    for seed in basalt_fs::campaign::cases(0..200) {
+        let _repeat = basalt_fs::repeat!(
+            what_was_synced_survives_every_cut_and_the_old_disk_runs_on,
+            "BASALT_CASE={seed}"
+        );
         let fs = sim(if seed % 2 == 0 { 512 } else { 4096 }, seed);
         play(&fs);
         let before = fs.digest();
@@ -303,7 +307,11 @@ fn a_crashed_clone_is_cheap() {
 
 #[test]
 fn a_file_renamed_between_directories_is_never_nowhere() {
-    for seed in 0..100 {
+    for seed in basalt_fs::campaign::cases(0..100) {
+        let _repeat = basalt_fs::repeat!(
+            a_file_renamed_between_directories_is_never_nowhere,
+            "BASALT_CASE={seed}"
+        );
         for synced in 0..4 {
             let fs = sim(512, seed);
             fs.create_dir(p("a")).unwrap();

@@ -337,7 +337,8 @@ fn a_store_that_is_open_is_not_repaired() {
 #[test]
 fn flipped_bits_in_tables() {
     let mut cases = 0;
-    for seed in 1..=3 * scale() {
+    for seed in basalt_fs::campaign::cases(1..1 + 3 * scale()) {
+        let _repeat = basalt_fs::repeat!(flipped_bits_in_tables, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, true);
         let r = Random::from_seed(seed);
         let tables = store.files(".tbl");
@@ -366,7 +367,11 @@ fn flipped_bits_in_tables() {
 
 #[test]
 fn tables_cut_missing_exchanged_and_overwritten() {
-    for seed in 4..4 + 3 * scale() {
+    for seed in basalt_fs::campaign::cases(4..4 + 3 * scale()) {
+        let _repeat = basalt_fs::repeat!(
+            tables_cut_missing_exchanged_and_overwritten,
+            "BASALT_CASE={seed}"
+        );
         let store = Store::build(seed, 2, true);
         let tables = store.files(".tbl");
         let r = Random::from_seed(seed);
@@ -395,7 +400,8 @@ fn tables_cut_missing_exchanged_and_overwritten() {
 
 #[test]
 fn an_index_in_ruins_costs_nothing() {
-    for seed in 7..10 {
+    for seed in basalt_fs::campaign::cases(7..10) {
+        let _repeat = basalt_fs::repeat!(an_index_in_ruins_costs_nothing, "BASALT_CASE={seed}");
         let store = Store::build(seed, 1, true);
         for (name, len) in store.files(".tbl") {
             // Footer and properties, and the top-level index before them.
@@ -462,7 +468,8 @@ fn damaged_metadata() {
 
 #[test]
 fn damaged_logs() {
-    for seed in 21..21 + 3 * scale() {
+    for seed in basalt_fs::campaign::cases(21..21 + 3 * scale()) {
+        let _repeat = basalt_fs::repeat!(damaged_logs, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, false);
         let r = Random::from_seed(seed);
         let logs = store.files(".log");
@@ -499,7 +506,8 @@ fn damaged_logs() {
 
 #[test]
 fn much_damage_at_once_is_all_named() {
-    for seed in 31..31 + 6 * scale() {
+    for seed in basalt_fs::campaign::cases(31..31 + 6 * scale()) {
+        let _repeat = basalt_fs::repeat!(much_damage_at_once_is_all_named, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, seed % 2 == 0);
         let r = Random::from_seed(seed);
         let mut hit = BTreeSet::new();
@@ -541,7 +549,8 @@ fn two_holes_in_one_table_are_two_findings() {
 #[test]
 fn a_crash_during_repair_is_repaired() {
     let mut crashes = 0;
-    for seed in 51..51 + 2 * scale() {
+    for seed in basalt_fs::campaign::cases(51..51 + 2 * scale()) {
+        let _repeat = basalt_fs::repeat!(a_crash_during_repair_is_repaired, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, false);
         let r = Random::from_seed(seed);
         let table = store.files(".tbl")[r.below(3) as usize].clone();

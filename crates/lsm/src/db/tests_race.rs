@@ -327,15 +327,15 @@ fn threads_failures_and_power_cuts() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(1);
-    let first: u64 = std::env::var("BASALT_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
     let (mut ops, mut fired) = (0, 0);
-    for seed in first..first + 12 * scale {
+    for seed in basalt_fs::campaign::cases(0..12 * scale) {
+        let _repeat = basalt_fs::repeat!(threads_failures_and_power_cuts, "BASALT_CASE={seed}");
         let (o, f) = history(seed);
         (ops, fired) = (ops + o, fired + f);
     }
     basalt_fs::campaign!("raced_operations={ops} faults_fired={fired}");
-    assert!(fired >= 12 * scale, "only {fired} faults fired");
+    assert!(
+        basalt_fs::campaign::case().is_some() || fired >= 12 * scale,
+        "only {fired} faults fired"
+    );
 }

@@ -19,7 +19,9 @@ pub(crate) fn seeds(name: &str, n: u64, mut run: impl FnMut(u64)) {
     for seed in 0..n {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
         if let Err(panic) = result {
-            eprintln!("repeat with: BASALT_SEED={seed} cargo test -p basalt-lsm {name}");
+            eprintln!(
+                "repeat with: BASALT_SEED={seed} cargo test -p basalt-lsm --lib {name} -- --nocapture"
+            );
             std::panic::resume_unwind(panic);
         }
     }

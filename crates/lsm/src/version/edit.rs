@@ -393,7 +393,11 @@ mod tests {
 
     #[test]
     fn edits_survive_encoding_and_mutants_never_panic() {
-        for seed in 0..300 {
+        for seed in basalt_fs::campaign::cases(0..300) {
+            let _repeat = basalt_fs::repeat!(
+                edits_survive_encoding_and_mutants_never_panic,
+                "BASALT_CASE={seed}"
+            );
             let r = Random::from_seed(seed);
             let e = sample(&r);
             let bytes = e.encode();

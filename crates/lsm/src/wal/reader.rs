@@ -4,7 +4,9 @@
 //! place, its chain field names the record before it, and its payload's checksum fits. Where the walk ends, the question is
 //! whether the rest was lost in a power cut, as unsynced bytes may be, or had been synced and is damaged:
 //!
-//! 1. The two places where a record may begin are looked at: at the end, and at the next multiple of the write unit.
+//! 1. The two places where a record may begin are looked at: at the end, and at the next multiple of the write unit. What they do
+//!    not hold is read from the device a second time: one wrong bit on the way in is not to look like a torn tail, which would
+//!    be cut for good.
 //! 2. The rest of the allocated space is searched for good headers of this life. One of them that says "synced up to Y" with Y
 //!    past the end was written after a sync had returned: what is missing had been synced. That is damage.
 //! 3. So it is when the caller knows of such a Y: from the manifest, or from the next log's header.
@@ -178,7 +180,12 @@ impl RecordReader {
             return Err(e.clone());
         }
         if self.ending.is_none() {
-            match self.step()? {
+            let mut place = self.step()?;
+            if place.is_err() {
+                self.source.forget();
+                place = self.step()?;
+            }
+            match place {
                 Ok(record) => return Ok(Some(record)),
                 Err((found, mut torn)) => {
                     let (other, proof) = self.source.search(self.life, self.end)?;
@@ -310,6 +317,11 @@ struct Source {
 }
 
 impl Source {
+    /// What comes next is read from the device.
+    fn forget(&mut self) {
+        self.window = Bytes::new();
+    }
+
     /// Exactly `len` bytes, or `None` when the allocated space ends before. Nothing is allocated in that case.
     fn exact(&mut self, offset: u64, len: usize) -> Result<Option<Bytes>> {
         match offset.checked_add(len as u64) {

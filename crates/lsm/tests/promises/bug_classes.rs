@@ -1,12 +1,11 @@
 //! Bugs that trusted engines shipped, as tests of this one. Each names its story.
 
-use crate::chance::Repeat;
 use crate::history::options;
 use crate::runner::{DIR, environment, read_all, sim_disk, verify_closed};
 use basalt_env::Env;
 use basalt_fs::fault::{Fault, FaultKind};
 use basalt_fs::sim::CrashPolicy;
-use basalt_fs::{FaultFs, FileSystem, OpKind, SimFs, When};
+use basalt_fs::{FaultFs, FileSystem, OpKind, SimFs, When, campaign, repeat};
 use basalt_lsm::{Db, ErrorKind, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +36,12 @@ fn put(db: &Db, key: &[u8], value: &[u8], sync: bool) {
 /// Class 1 (RocksDB 7.7.0: the directory of CURRENT was not synced; 7.6.0: syncs skipped after DropColumnFamily).
 #[test]
 fn names_are_durable_before_anything_is_acknowledged() {
-    for &policy in CrashPolicy::ALL {
+    for policy in campaign::cases(0..CrashPolicy::ALL.len() as u64) {
+        let _repeat = repeat!(
+            names_are_durable_before_anything_is_acknowledged,
+            "BASALT_CASE={policy}"
+        );
+        let policy = CrashPolicy::ALL[policy as usize];
         let disk = sim_disk(1, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
         let doomed = db
@@ -65,7 +69,12 @@ fn names_are_durable_before_anything_is_acknowledged() {
 /// before it, in the log at hand and in those before it.
 #[test]
 fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
-    for &policy in CrashPolicy::ALL {
+    for policy in campaign::cases(0..CrashPolicy::ALL.len() as u64) {
+        let _repeat = repeat!(
+            a_sync_covers_everything_before_it_also_in_earlier_logs,
+            "BASALT_CASE={policy}"
+        );
+        let policy = CrashPolicy::ALL[policy as usize];
         let disk = sim_disk(2, 512, 1 << 40);
         // Much room for sealed memtables, and no flush runs: logs follow each other.
         let options = Options {
@@ -102,6 +111,7 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
 /// recycled log stands where an old one of the same size ends, so a stale one would be found at the right place.
 #[test]
 fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
+    let _repeat = repeat!(records_of_a_recycled_logs_earlier_life_are_not_believed, "");
     let disk = sim_disk(3, 512, 1 << 40);
     let db = Db::open(
         &env_over(&disk, 1),
@@ -192,11 +202,19 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
         disk.take_snapshots()
     };
     let mut states = 0u64;
+    let only = campaign::case().map(|c| c[0]);
     for (i, first) in watch(&crashed, 10).into_iter().enumerate() {
         let policy = CrashPolicy::ALL[i % CrashPolicy::ALL.len()];
         let again = first.crash(policy, i as u64);
         for (j, second) in watch(&again, 11).into_iter().enumerate() {
-            let _repeat = Repeat(format!("# steps {i} and {j} of recovery:"));
+            let _repeat = repeat!(
+                a_crash_at_every_step_of_recovery_and_of_the_next_one,
+                "BASALT_CASE={states}"
+            );
+            if only.is_some_and(|n| n != states) {
+                states += 1;
+                continue;
+            }
             let policy = CrashPolicy::ALL[(i + j) % CrashPolicy::ALL.len()];
             watch(&second.crash(policy, j as u64), 12);
             states += 1;
@@ -209,7 +227,12 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
 /// of it is in tables.
 #[test]
 fn a_log_is_kept_as_long_as_any_family_needs_it() {
-    for &policy in CrashPolicy::ALL {
+    for policy in campaign::cases(0..CrashPolicy::ALL.len() as u64) {
+        let _repeat = repeat!(
+            a_log_is_kept_as_long_as_any_family_needs_it,
+            "BASALT_CASE={policy}"
+        );
+        let policy = CrashPolicy::ALL[policy as usize];
         let disk = sim_disk(5, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
         let quiet = db
@@ -239,7 +262,11 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
 /// want of space again and again, and the manifest that opens is always one that holds everything.
 #[test]
 fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
-    for from in 1..12u64 {
+    for from in campaign::cases(1..12) {
+        let _repeat = repeat!(
+            a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was,
+            "BASALT_CASE={from}"
+        );
         let disk = sim_disk(6, 512, 1 << 40);
         let faulty = FaultFs::new(disk.clone(), from);
         let fs: Arc<dyn FileSystem> = faulty.clone();
@@ -282,7 +309,11 @@ fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
 /// recovery from an error).
 #[test]
 fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
-    for k in 1..10u64 {
+    for k in campaign::cases(1..10) {
+        let _repeat = repeat!(
+            after_failed_flushes_everything_is_there_and_sequence_numbers_go_up,
+            "BASALT_CASE={k}"
+        );
         let disk = sim_disk(7, 512, 1 << 40);
         let faulty = FaultFs::new(disk.clone(), k);
         let fs: Arc<dyn FileSystem> = faulty.clone();
@@ -340,7 +371,8 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
 /// read that fails is an error, never an absent key, and a compaction that cannot read drops nothing.
 #[test]
 fn a_failed_read_is_never_an_absent_key() {
-    for k in 1..40u64 {
+    for k in campaign::cases(1..40) {
+        let _repeat = repeat!(a_failed_read_is_never_an_absent_key, "BASALT_CASE={k}");
         let disk = sim_disk(8, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
         for n in 0..120u32 {
@@ -399,8 +431,11 @@ fn a_failed_read_is_never_an_absent_key() {
 /// Class 9 (RocksDB 11.1.0, 7.10.0, 6.11; fjall 230: a compaction misses an input, and an old version comes back).
 #[test]
 fn no_old_version_comes_back_whatever_is_compacted() {
-    for seed in 0..30 {
-        let _repeat = Repeat(format!("# compactions, seed {seed}:"));
+    for seed in campaign::cases(0..30) {
+        let _repeat = repeat!(
+            no_old_version_comes_back_whatever_is_compacted,
+            "BASALT_CASE={seed}"
+        );
         let disk = sim_disk(seed, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, seed), DIR, options(seed)).expect("open");
         let family = db.default_family();
@@ -443,6 +478,10 @@ fn no_old_version_comes_back_whatever_is_compacted() {
 /// Class 11 (RocksDB 9.10.0: a snapshot at sequence number 0; 7.1.0: flush, write and snapshot in one moment).
 #[test]
 fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
+    let _repeat = repeat!(
+        a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions,
+        ""
+    );
     let disk = sim_disk(11, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
     let family = db.default_family();
@@ -481,6 +520,10 @@ fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
 /// Class 17 (SlateDB 271: two writers; RocksDB 10.9.0: a file deleted because the clock moved back).
 #[test]
 fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
+    let _repeat = repeat!(
+        two_cannot_have_a_store_and_the_clock_decides_over_no_file,
+        ""
+    );
     let disk = sim_disk(17, 512, 1 << 40);
     let fs: Arc<dyn FileSystem> = disk.clone();
     let (env, hands) = environment(&fs, 1, WALL);
@@ -505,10 +548,12 @@ fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
 /// Class 19 (redb 4.2.0: a header durable, the file's extension not): with every length lost, what was synced is found.
 #[test]
 fn lost_lengths_lose_nothing_synced() {
-    for policy in [
-        CrashPolicy::DataWithoutLength,
-        CrashPolicy::LengthWithoutData,
-    ] {
+    for which in campaign::cases(0..2) {
+        let _repeat = repeat!(lost_lengths_lose_nothing_synced, "BASALT_CASE={which}");
+        let policy = [
+            CrashPolicy::DataWithoutLength,
+            CrashPolicy::LengthWithoutData,
+        ][which as usize];
         let disk = sim_disk(19, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
         for n in 0..100u32 {
@@ -525,6 +570,7 @@ fn lost_lengths_lose_nothing_synced() {
 /// checksum; 11.3.0: an empty family name was accepted and not kept).
 #[test]
 fn caches_know_files_by_more_than_their_number() {
+    let _repeat = repeat!(caches_know_files_by_more_than_their_number, "");
     let disk = sim_disk(20, 512, 1 << 40);
     // One environment, one cache, two stores of the same name and with the same file numbers, one after the other.
     let env = env_over(&disk, 1);

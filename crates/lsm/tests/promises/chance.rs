@@ -1,4 +1,4 @@
-//! Chance by seed, the campaign's scale, and the one line that repeats a failure.
+//! Chance by seed, and the campaign's scale.
 //!
 //! Written anew here, so that the proof shares no generator with what it proves.
 
@@ -69,21 +69,8 @@ pub fn numbers_of(variable: &str) -> Option<Vec<u64>> {
     )
 }
 
-/// Prints how to repeat what is running, if it panics.
-pub struct Repeat(pub String);
-
-impl Drop for Repeat {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!(
-                "repeat with: {} cargo test -p basalt-lsm --test promises -- --nocapture",
-                self.0
-            );
-        }
-    }
-}
-
-/// Runs jobs `0..n` on two threads and returns their results in order; a panic in one ends the test after all ran.
+/// Runs jobs `0..n` on two threads and returns their results in order; a panic in one ends the test after all ran. Of a
+/// campaign that is asked for one case (`BASALT_CASE`), that job alone is run.
 pub fn on_two_threads<T: Send + 'static>(
     n: u64,
     job: impl Fn(u64) -> T + Send + Sync + 'static,
@@ -91,7 +78,9 @@ pub fn on_two_threads<T: Send + 'static>(
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use std::sync::{Arc, Mutex};
     let job = Arc::new(job);
-    let next = Arc::new(AtomicU64::new(0));
+    let cases = basalt_fs::campaign::cases(0..n);
+    let n = cases.end;
+    let next = Arc::new(AtomicU64::new(cases.start));
     let done = Arc::new(Mutex::new(Vec::new()));
     let threads: Vec<_> = (0..2)
         .map(|i| {

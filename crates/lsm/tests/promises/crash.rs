@@ -2,14 +2,14 @@
 //! goes; the store is opened on what is left and must keep P1 to P4, P7 and P8. A tenth of the states lose power again
 //! inside the recovery, and a hundredth once more inside that one.
 
-use crate::chance::{Chance, Repeat, numbers_of, on_two_threads, scale};
+use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, Item, LARGE_BUFFER, Op, Shape, What, history, options};
 use crate::model::{Model, difference, digest, visible};
 use crate::runner::{
     DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
 };
 use basalt_fs::sim::{CrashPolicy, SimSnapshot};
-use basalt_fs::{FileSystem, OpKind, SimFs};
+use basalt_fs::{FileSystem, OpKind, SimFs, repeat};
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
@@ -181,7 +181,11 @@ fn recover(
 
 /// The whole check of one state. Returns the number of commits that the store shows.
 fn check(recorded: &Recorded, state: &State) -> usize {
-    let _repeat = Repeat(state.line());
+    let _repeat = repeat!(
+        a_power_cut_after_every_change_of_the_disk,
+        "{}",
+        state.line()
+    );
     let moment = &recorded.moments[state.moment as usize];
     let policy = CrashPolicy::ALL[state.policy as usize];
     let mut disk = moment.disk.crash(policy, state.chance);
@@ -303,6 +307,10 @@ fn campaign(seed: u64, policies: u64) -> Tally {
 #[test]
 fn a_power_cut_after_every_change_of_the_disk() {
     if let Some(numbers) = numbers_of("BASALT_CRASH") {
+        if let [seed] = numbers[..] {
+            campaign(seed, 4);
+            return;
+        }
         let state = State::parse(&numbers);
         let recorded = record(state.seed);
         check(&recorded, &state);
@@ -310,9 +318,10 @@ fn a_power_cut_after_every_change_of_the_disk() {
     }
     let (histories, policies) = (30 * scale(), 4);
     let tallies = on_two_threads(histories, move |seed| {
-        let _repeat = Repeat(format!(
-            "# while recording history {seed} of the crash campaign:"
-        ));
+        let _repeat = repeat!(
+            a_power_cut_after_every_change_of_the_disk,
+            "BASALT_CRASH={seed}"
+        );
         campaign(seed, policies)
     });
     let mut all = Tally::default();

@@ -1,8 +1,9 @@
 //! The model test: random histories, every answer compared; and the same history under many options.
 
-use crate::chance::{Repeat, numbers_of, on_two_threads, scale};
+use crate::chance::{numbers_of, on_two_threads, scale};
 use crate::history::{Op, Shape, history, options};
 use crate::runner::{Runner, sim_disk};
+use basalt_fs::{campaign, repeat};
 
 fn run(ops: &[Op], seed: u64, options_seed: u64) -> u64 {
     let disk = sim_disk(seed, if seed % 5 == 4 { 4096 } else { 512 }, 1 << 40);
@@ -15,7 +16,10 @@ fn run(ops: &[Op], seed: u64, options_seed: u64) -> u64 {
 }
 
 fn run_seed(seed: u64) {
-    let _repeat = Repeat(format!("BASALT_HISTORY={seed}"));
+    let _repeat = repeat!(
+        random_histories_answer_as_the_reference_does,
+        "BASALT_HISTORY={seed}"
+    );
     run(&history(seed, Shape::MODEL), seed, seed);
 }
 
@@ -85,10 +89,10 @@ fn the_same_history_answers_the_same_under_any_options() {
         }
         let mut first = None;
         for options_seed in 0..20 {
-            let _repeat = Repeat(format!(
-                "# history {} with options {options_seed}:",
-                1000 + seed
-            ));
+            let _repeat = repeat!(
+                the_same_history_answers_the_same_under_any_options,
+                "BASALT_CASE={seed}"
+            );
             options(options_seed)
                 .validate()
                 .expect("drawn inside the limits");
@@ -109,7 +113,8 @@ fn the_same_history_answers_the_same_under_any_options() {
 
 #[test]
 fn a_seed_gives_the_same_disk_twice() {
-    for seed in 0..2 {
+    for seed in campaign::cases(0..2) {
+        let _repeat = repeat!(a_seed_gives_the_same_disk_twice, "BASALT_CASE={seed}");
         let bytes = || {
             let disk = sim_disk(seed, 512, 1 << 40);
             let mut runner = Runner::new(disk.clone(), seed, seed, false);
@@ -119,6 +124,6 @@ fn a_seed_gives_the_same_disk_twice() {
             runner.finish();
             (disk.digest(), runner.answers)
         };
-        assert_eq!(bytes(), bytes(), "seed {seed}");
+        assert_eq!(bytes(), bytes());
     }
 }

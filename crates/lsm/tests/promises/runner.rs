@@ -15,8 +15,8 @@ use basalt_lsm::{
     Db, ErrorKind, Family, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Where stores stand on the simulated disk.
@@ -54,6 +54,9 @@ struct Cursor {
     orphan: bool,
 }
 
+/// The hands of the clock that a runner goes by at present, for a disk that takes its time.
+pub type HandsInUse = Arc<Mutex<Option<Arc<ManualClock>>>>;
+
 pub struct Runner {
     pub disk: Arc<dyn FileSystem>,
     pub hands: Arc<ManualClock>,
@@ -71,6 +74,8 @@ pub struct Runner {
     pub last_error: String,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
+    /// Told of every environment made anew.
+    hands_in_use: HandsInUse,
     /// On a disk that lies damage is among them.
     damage_allowed: bool,
     families: BTreeMap<String, Family>,
@@ -126,6 +131,27 @@ impl Runner {
         runner
     }
 
+    /// As [`Runner::new`], for calls that may fail, and not yet opened.
+    pub fn unopened_over(disk: Arc<dyn FileSystem>, seed: u64, options_seed: u64) -> Runner {
+        let mut runner = Runner::unopened(disk, seed, options_seed, Arc::default());
+        runner.tolerant = true;
+        runner
+    }
+
+    /// As [`Runner::new`], telling `hands` which clock is in use.
+    pub fn on_a_slow_disk(
+        disk: Arc<dyn FileSystem>,
+        seed: u64,
+        options_seed: u64,
+        hands: HandsInUse,
+    ) -> Runner {
+        let mut runner = Runner::unopened(disk, seed, options_seed, Arc::default());
+        *hands.lock().expect("never held in a panic") = Some(runner.hands.clone());
+        runner.hands_in_use = hands;
+        runner.open();
+        runner
+    }
+
     /// As [`Runner::new`], telling `progress` how far it is from the first call on.
     pub fn watched(
         disk: Arc<dyn FileSystem>,
@@ -157,6 +183,7 @@ impl Runner {
             errors: 0,
             last_error: String::new(),
             tolerant: false,
+            hands_in_use: HandsInUse::default(),
             damage_allowed: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
@@ -187,6 +214,10 @@ impl Runner {
             Err(e) => {
                 assert!(self.tolerant, "{what} failed on a sound disk: {e}");
                 let damage = self.damage_allowed && e.kind() == ErrorKind::Corruption;
+                assert!(
+                    !damage || e.path().is_some(),
+                    "{what}: damage names its file: {e}"
+                );
                 assert!(
                     damage
                         || matches!(
@@ -387,6 +418,7 @@ impl Runner {
         let (env, hands) = environment(&self.disk, self.seed, wall);
         self.env = env;
         self.hands = hands;
+        *self.hands_in_use.lock().expect("never held in a panic") = Some(self.hands.clone());
     }
 
     // ---- operations ----

@@ -7,7 +7,7 @@ use crate::history::options;
 use crate::runner::{DIR, environment, sim_disk, verify_closed};
 use basalt_env::Env;
 use basalt_fs::sim::CrashPolicy;
-use basalt_fs::{FileSystem, SimFs};
+use basalt_fs::{FileSystem, SimFs, campaign, repeat};
 use basalt_lsm::{Db, Family, FamilyOptions, ReadOptions, WriteBatch, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -211,7 +211,11 @@ fn crash_a_copy(disk: &SimFs, acked: &Acked, c: &mut Chance) {
 fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
     let mut crashes = 0;
     let mut reads = 0;
-    for seed in 0..6 * scale() {
+    for seed in campaign::cases(0..6 * scale()) {
+        let _repeat = repeat!(
+            threads_see_whole_batches_and_power_cuts_take_nothing_durable,
+            "BASALT_CASE={seed}"
+        );
         let disk = sim_disk(seed, 512, 1 << 40);
         let env = Env::builder(disk.clone())
             .threads(3)

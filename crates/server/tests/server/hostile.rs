@@ -232,7 +232,7 @@ fn damaged_streams_harm_nobody() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(0xbad);
-    println!("BASALT_SEED={seed}");
+    let _repeat = basalt::fs::repeat!(damaged_streams_harm_nobody, "BASALT_SEED={seed}");
     let random = Random::from_seed(seed);
     let corpus: [&[&[u8]]; 8] = [
         &[b"SET", b"a", b"1", b"EX", b"100"],

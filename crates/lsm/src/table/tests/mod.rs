@@ -328,9 +328,9 @@ pub(super) fn check_meta(meta: &TableMeta, entries: &Entries) {
 
 #[test]
 fn tables_answer_as_their_model_does() {
-    for case in 0..60 * scale() {
+    for case in basalt_fs::campaign::cases(0..60 * scale()) {
+        let _repeat = basalt_fs::repeat!(tables_answer_as_their_model_does, "BASALT_CASE={case}");
         let seed = 0x7ab1e + case;
-        println!("repeat with: seed {seed:#x}");
         let r = Random::from_seed(seed);
         let style = r.below(5);
         let cmp = any_of(
