@@ -12,6 +12,7 @@ mod damage;
 mod faults;
 mod histories;
 mod history;
+mod latency;
 mod model;
 mod runner;
 mod threads;
