@@ -71,6 +71,10 @@ impl Clock {
         }
     }
     /// Monotonic time since the clock was made.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the monotonic clock"
+    )]
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::System(s) => s.start.elapsed(),

@@ -13,3 +13,15 @@ pub fn spawn(
         .name(name.to_string())
         .spawn(run)
 }
+
+/// Threads that borrow from their caller and have ended when it returns, as [`std::thread::scope`]; for tests, and for what
+/// stands beside an engine.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that starts borrowing threads"
+)]
+pub fn scope<'env, T>(
+    run: impl for<'scope> FnOnce(&'scope std::thread::Scope<'scope, 'env>) -> T,
+) -> T {
+    std::thread::scope(run)
+}

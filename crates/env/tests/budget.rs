@@ -53,7 +53,7 @@ fn a_reservation_fits_or_is_refused_and_is_given_back() {
 fn the_ledger_sums_back_to_zero_under_many_threads_and_never_passes_the_budget() {
     let budget = 1000;
     let ledger = MemoryLedger::new(budget);
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
             let ledger = ledger.clone();
             scope.spawn(move || {
@@ -157,7 +157,7 @@ fn no_limit_passes_at_once_and_the_rate_can_change() {
 #[test]
 fn lifting_the_limit_frees_those_who_wait() {
     let limit = RateLimiter::new(1, Clock::system());
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for priority in [IoPriority::High, IoPriority::Low, IoPriority::Low] {
             let limit = limit.clone();
             scope.spawn(move || limit.acquire(1 << 30, priority));
@@ -174,7 +174,7 @@ fn high_passes_low_and_low_is_not_starved() {
     let clock = Clock::manual(ManualClock::new(0));
     let limit = RateLimiter::new(1_000_000, clock);
     let (high, low) = (AtomicU64::new(0), AtomicU64::new(0));
-    let low_when_high_ended = std::thread::scope(|scope| {
+    let low_when_high_ended = basalt_env::thread::scope(|scope| {
         let lows: Vec<_> = (0..2)
             .map(|_| {
                 let (limit, low) = (limit.clone(), &low);

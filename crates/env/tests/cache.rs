@@ -250,7 +250,7 @@ fn several_who_ask_for_one_block_share_one_load() {
     let rounds = 100 * support::scale();
     let loads = AtomicUsize::new(0);
     let start = Barrier::new(4);
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for n in 0..rounds {
@@ -293,7 +293,7 @@ fn many_threads_find_right_bytes_while_the_capacity_changes() {
     let (cache, ledger) = cache(2 << 20);
     let rounds = 15_000 * support::scale();
     let busiest = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
             let (cache, busiest) = (&cache, &busiest);
             scope.spawn(move || {

@@ -321,7 +321,7 @@ fn notify_wakes_and_timeouts_end() {
 fn many_owners_from_many_threads() {
     let jobs = Jobs::threads(3);
     let total = Arc::new(AtomicU64::new(0));
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
             let (jobs, total) = (jobs.clone(), total.clone());
             scope.spawn(move || {

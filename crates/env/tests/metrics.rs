@@ -92,7 +92,7 @@ fn merging_equals_recording_everything_into_one() {
 fn recording_from_many_threads_loses_nothing() {
     let histogram = Histogram::new();
     let each = 20_000 * support::scale();
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
             let histogram = histogram.clone();
             scope.spawn(move || {

@@ -32,6 +32,10 @@ impl TempDir {
     }
 
     /// In memory where the system has such a place: real syncs by the thousand would take minutes.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "outside the filesystem under test"
+    )]
     fn in_memory() -> TempDir {
         let memory = PathBuf::from("/dev/shm");
         TempDir::inside(if memory.is_dir() {

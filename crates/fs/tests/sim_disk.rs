@@ -279,15 +279,15 @@ fn writing_through_an_earlier_life_is_the_callers_bug() {
 
 /// A store's worth of disk is crashed tens of thousands of times in a campaign: prints what one costs.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the clock is a crate above; nothing is asserted"
+)]
 fn a_crashed_clone_is_cheap() {
     let fs = sim(512, 1);
     play(&fs);
     let snapshot = fs.snapshot();
     const CLONES: u64 = 5_000;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the clock is a crate above; nothing is asserted"
-    )]
     let began = std::time::Instant::now();
     let mut names = 0;
     for seed in 0..CLONES {

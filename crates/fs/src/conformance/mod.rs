@@ -568,6 +568,10 @@ fn locks(fs: &Arc<dyn FileSystem>) {
     expect_err(fs.lock(p("d/LOCK")), ErrorKind::NotFound);
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the crate of threads is above this one"
+)]
 fn readers_beside_appender(fs: &Arc<dyn FileSystem>) {
     const RECORD: usize = 1_000;
     let f = fs.create_log(p("log"), log(100_000)).expect("create_log");

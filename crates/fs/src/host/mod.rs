@@ -487,6 +487,7 @@ impl FileSystem for HostFs {
         let (from, to) = (self.host_path(from), self.host_path(to));
         rustix::fs::link(&from, &to).map_err(|e| {
             // What the kernel calls forbidden is here the wrong kind of name.
+            #[expect(clippy::disallowed_methods, reason = "this is the host's filesystem")]
             let e = if e == Errno::PERM && from.is_dir() {
                 Errno::ISDIR
             } else {

@@ -131,7 +131,7 @@ fn history(seed: u64) -> (u64, u64) {
             .collect::<Vec<_>>()
     };
     let stop = AtomicBool::new(false);
-    std::thread::scope(|s| {
+    basalt_env::thread::scope(|s| {
         for w in 0..WRITERS {
             let (db, second, journal, stop, repeat) =
                 (&db, &second, &journals[w as usize], &stop, &repeat);

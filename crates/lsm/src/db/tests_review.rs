@@ -99,7 +99,7 @@ fn compactions_that_run_at_once_never_overlap_in_their_outputs() {
         db.compact_range(&f, Some(keys[0]), Some(keys[1])).unwrap();
     }
     gate.held.store(0, SeqCst);
-    std::thread::scope(|s| {
+    basalt_env::thread::scope(|s| {
         let manual = s.spawn(|| db.compact_range(&f, None, None));
         has_met.recv().unwrap();
         for _ in 0..4 {

@@ -250,7 +250,7 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
         k.extend_from_slice(&n.to_be_bytes());
         k
     };
-    std::thread::scope(|s| {
+    basalt_env::thread::scope(|s| {
         for w in 0..writers {
             let (mem, done, finished, key) = (&mem, &done, &finished, &key);
             s.spawn(move || {
@@ -414,7 +414,7 @@ fn runs_of_ascending_keys_from_several_threads_stay_in_order() {
     // Runs are placed by a shortcut behind the last insert; threads and the other runs break into it.
     let mem = MemTable::new(Cmp::Bytewise);
     let (threads, each) = (3u64, 6000u64);
-    std::thread::scope(|s| {
+    basalt_env::thread::scope(|s| {
         for t in 0..threads {
             let mem = &mem;
             s.spawn(move || {

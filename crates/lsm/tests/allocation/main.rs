@@ -124,6 +124,10 @@ fn stepped(fs: Arc<dyn FileSystem>) -> Env {
         .build()
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what the kernel says of this process is no file of a store"
+)]
 fn threads_of_this_process() -> u64 {
     std::fs::read_to_string("/proc/self/status")
         .ok()
