@@ -1,5 +1,6 @@
 //! What can be typed: commands, flags and the help that teaches them.
 
+use crate::budget::Budget;
 use crate::record::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -113,12 +114,11 @@ pub struct Serve {
     /// Allow an address that other machines reach, although there is no password yet
     #[arg(long)]
     pub unprotected: bool,
-    /// The whole memory budget: memtables, cache, clients
-    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = basalt_bench::args::parse_size)]
-    pub memory: u64,
-    /// The block cache's part of it
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = basalt_bench::args::parse_size)]
-    pub cache: u64,
+    /// Clients at a time
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_clients: u32,
+    #[command(flatten)]
+    pub budget: Budget,
 }
 
 #[derive(Args)]
@@ -271,6 +271,8 @@ pub struct Load {
     /// With --files: read what symbolic links lead to, also outside the folder
     #[arg(long, requires = "files")]
     pub follow_symlinks: bool,
+    #[command(flatten)]
+    pub budget: Budget,
 }
 
 #[derive(Args)]
@@ -324,7 +326,9 @@ pub struct Stats {
 Exit codes: 0 the store is sound; 1 damage was found, and where is printed; 2 it could not be checked.
 
 Changes nothing. A torn end of a log is normal after a crash: the next open cuts it, and it is no damage. \
-Entries are counted as they are stored: deletions and older versions too, and the server's own.")]
+The entries counted are those stored: a key that was overwritten or deleted counts once more until compactions have dropped \
+what is old, and the server has a few of its own. For the number of keys ask `redis-cli DBSIZE`, or count what \
+`basalt scan --keys-only` prints.")]
 pub struct Check {
     #[command(flatten)]
     pub store: Store,

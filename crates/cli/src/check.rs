@@ -3,7 +3,7 @@
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
 use crate::point::say;
-use crate::progress::{self, human_bytes};
+use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{environment, must_exist};
 use basalt::{Db, Options};
 use indicatif::ProgressBar;
@@ -68,17 +68,18 @@ pub fn check(args: args::Check) -> Outcome {
             );
         }
         let walked = format!(
-            "{} files, {}, {} entries",
-            report.files,
+            "{}, {}, {} as stored (older versions of a key, deletions and the server's own count too)",
+            count(report.files, "file", "files"),
             human_bytes(report.bytes),
-            report.entries
+            count_entries(report.entries)
         );
         let _ = match report.damage.len() {
             0 => writeln!(text, "{} is sound: {walked}", dir.display()),
             n => writeln!(
                 text,
-                "{} is damaged in {n} places: {walked}; copy the directory, then run `basalt repair --dir {}`",
+                "{} is damaged in {}: {walked}; copy the directory, then run `basalt repair --dir {}`",
                 dir.display(),
+                count(n as u64, "place", "places"),
                 dir.display()
             ),
         };
@@ -135,9 +136,9 @@ pub fn repair(args: args::Repair) -> Outcome {
         }
         let _ = writeln!(
             text,
-            "{} tables and {} entries kept; {}",
-            report.tables_kept,
-            report.entries_kept,
+            "{} and {} kept; {}",
+            count(report.tables_kept, "table", "tables"),
+            count_entries(report.entries_kept),
             if whole {
                 "nothing is lost"
             } else {

@@ -4,7 +4,7 @@ use crate::args;
 use crate::escape::brief;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::folder::{FolderWriter, Refused, is_inside};
-use crate::progress;
+use crate::progress::{self, count, count_entries};
 use crate::record::Format;
 use crate::store::{Access, Cursor, Store, Value, argument};
 use indicatif::ProgressBar;
@@ -52,25 +52,29 @@ pub fn export(args: args::Export) -> Outcome {
     let took = clock.now().saturating_sub(start);
     if counts.others > 0 {
         eprintln!(
-            "basalt: {} keys hold no strings and are left out; a Redis client reads them",
-            counts.others
+            "basalt: {} no string and left out; a Redis client reads such keys",
+            count(counts.others, "key holds", "keys hold")
         );
     }
     if counts.expiries > 0 && args.files.is_some() {
         eprintln!(
-            "basalt: {} entries have an expiry, which a file cannot keep; --format jsonl keeps it",
-            counts.expiries
+            "basalt: {} an expiry, which a file cannot keep; --format jsonl keeps it",
+            count(counts.expiries, "entry has", "entries have")
         );
     }
     eprintln!(
-        "exported {} entries, {}",
-        counts.entries,
+        "exported {}, {}",
+        count_entries(counts.entries),
         progress::rate(counts.bytes, took)
     );
     if counts.refused > 0 {
         eprintln!(
-            "basalt: {} keys are no files of a folder and were not exported; `basalt export --format jsonl` takes any key",
-            counts.refused
+            "basalt: {} not exported; `basalt export --format jsonl` takes any key",
+            count(
+                counts.refused,
+                "key is no file of a folder and was",
+                "keys are no files of a folder and were"
+            )
         );
         return Ok(ANSWER_NO);
     }

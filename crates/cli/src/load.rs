@@ -8,7 +8,7 @@ use crate::args;
 use crate::escape::brief;
 use crate::failure::{Failure, Outcome};
 use crate::folder::{LeftOut, Walk, bytes_of, measure, open_named};
-use crate::progress;
+use crate::progress::{self, count_entries};
 use crate::record::{Format, Line, Lines, MAX_LINE, Record};
 use crate::store::{Access, Limits, Store, argument};
 use basalt::{Ticket, WriteBatch, WriteOptions};
@@ -53,7 +53,7 @@ pub fn load(args: args::Load) -> Outcome {
             None,
         ),
     };
-    let store = Store::open(&args.which, Access::Write(args.make))?;
+    let store = Store::open_within(&args.which, Access::Write(args.make), Some(&args.budget))?;
     let clock = store.db().env().clock().clone();
     let start = clock.now();
     let mut load = Load {
@@ -86,18 +86,27 @@ pub fn load(args: args::Load) -> Outcome {
     finished?;
     if let Err(Failure::Told(sentence, code)) = ended {
         return Err(Failure::Told(
-            format!("{sentence}; the {entries} entries before it are in the store and durable"),
+            match entries {
+                1 => format!("{sentence}; the 1 entry before it is in the store and durable"),
+                n => format!("{sentence}; the {n} entries before it are in the store and durable"),
+            },
             code,
         ));
     }
     ended?;
     report_left_out(&left_out);
     if skipped > 0 {
-        eprintln!("basalt: {skipped} could not be stored and were left out (--skip-bad)");
+        let were = if skipped == 1 { "was" } else { "were" };
+        eprintln!("basalt: {skipped} could not be stored and {were} left out (--skip-bad)");
     }
     eprintln!(
-        "loaded {entries} entries, {}; all {entries} are durable",
-        progress::rate(bytes, took)
+        "loaded {}, {}; {} durable",
+        count_entries(entries),
+        progress::rate(bytes, took),
+        match entries {
+            1 => "it is".to_string(),
+            n => format!("all {n} are"),
+        }
     );
     Ok(0)
 }

@@ -2,6 +2,7 @@
 //! `failure` (how it ends), `record` and `folder` (what goes in and out) and `progress`.
 
 mod args;
+mod budget;
 mod check;
 mod escape;
 mod export;

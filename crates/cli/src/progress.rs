@@ -41,6 +41,16 @@ fn bar(what: &'static str, total: Option<u64>, known: &str, unknown: &str) -> Pr
         .with_message(what)
 }
 
+/// So many of something: `1 entry`, `2 entries`.
+pub fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// So many entries.
+pub fn count_entries(n: u64) -> String {
+    count(n, "entry", "entries")
+}
+
 /// Bytes for people: `1.5 MiB`.
 pub fn human_bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()

@@ -2,7 +2,6 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use crate::progress::human_bytes;
 use crate::store::environment;
 use basalt_server::{ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,19 +9,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 /// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
 pub fn serve(args: args::Serve) -> Outcome {
     let dir = &args.store.dir;
-    if args.cache > args.memory {
-        return Err(Failure::new(format!(
-            "--cache {} is more than --memory {}, of which it is a part; raise the one or lower the other",
-            human_bytes(args.cache),
-            human_bytes(args.memory)
-        )));
-    }
     let listen = address(&args.listen)?;
     let (env, path) = environment(dir)?;
-    let env = env
-        .memory_bytes(args.memory)
-        .cache_bytes(args.cache)
-        .build();
+    let env = args.budget.environment(env)?.build();
     let options = ServerOptions {
         dir: path,
         listen,
@@ -34,8 +23,9 @@ pub fn serve(args: args::Serve) -> Outcome {
         },
         engine: basalt::Options {
             create_among_files: args.make.among_files,
-            ..basalt::Options::default()
+            ..args.budget.engine()
         },
+        max_clients: args.max_clients as usize,
         ..ServerOptions::default()
     };
     let sync = options.sync.name();

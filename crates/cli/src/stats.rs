@@ -24,7 +24,7 @@ pub struct Report {
 /// `basalt stats`.
 pub fn stats(args: args::Stats) -> Outcome {
     let dir = &args.store.dir;
-    let db = open_db(dir, Access::Read)?;
+    let db = open_db(dir, Access::Read, None)?;
     let env = db.env().clone();
     let report = Report {
         dir: dir.display().to_string(),

@@ -4,6 +4,7 @@
 //! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
 
 use crate::args::{Make, Which};
+use crate::budget::Budget;
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
@@ -141,15 +142,20 @@ pub fn must_exist(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Opens the store in `dir`.
-pub fn open_db(dir: &Path, access: Access) -> Result<Db, Failure> {
+pub fn open_db(dir: &Path, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
     if access.make().is_none() {
         must_exist(dir)?;
     }
-    let (env, path) = environment(dir)?;
+    let (mut env, path) = environment(dir)?;
+    let mut engine = Options::default();
+    if let Some(budget) = budget {
+        env = budget.environment(env)?;
+        engine = budget.engine();
+    }
     let options = Options {
         create_if_missing: access.make().is_some(),
         create_among_files: access.make().is_some_and(|m| m.among_files),
-        ..Options::default()
+        ..engine
     };
     Db::open(&env.build(), path, options).map_err(|e| Failure::store(dir, e))
 }
@@ -157,8 +163,17 @@ pub fn open_db(dir: &Path, access: Access) -> Result<Db, Failure> {
 impl Store {
     /// Opens what the flags name.
     pub fn open(which: &Which, access: Access) -> Result<Store, Failure> {
+        Store::open_within(which, access, None)
+    }
+
+    /// Opens what the flags name, within a budget other than the default one.
+    pub fn open_within(
+        which: &Which,
+        access: Access,
+        budget: Option<&Budget>,
+    ) -> Result<Store, Failure> {
         let dir = which.store.dir.clone();
-        let db = open_db(&dir, access)?;
+        let db = open_db(&dir, access, budget)?;
         let failure = |e| Failure::store(&dir, e);
         let space = match &which.family {
             None if access.make().is_some() => Space::Redis(Keyspace::make(&db).map_err(failure)?),

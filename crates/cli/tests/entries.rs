@@ -182,7 +182,7 @@ fn wrong_lines_name_themselves_and_what_came_before_stays() {
             "standard input, line 3",
             "neither \"value\"",
             "--skip-bad",
-            "the 1 entries before it are in the store and durable",
+            "the 1 entry before it is in the store and durable",
         ],
     );
     assert_eq!(s.scan(), "a\t1\n");

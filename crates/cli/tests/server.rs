@@ -103,6 +103,54 @@ fn acknowledged_sets_survive_a_kill() {
 }
 
 #[test]
+fn budgets_are_given_by_flags_and_shown_by_the_server() {
+    let s = Scratch::new("budgets");
+    let flags = [
+        "--memory=128M",
+        "--cache=32M",
+        "--write-buffer=8M",
+        "--background-threads=3",
+        "--io-limit=50M",
+        "--open-files=100",
+        "--max-clients=50",
+    ];
+    let server = Server::start(&s, &flags);
+    let want = [
+        ("basalt-background-threads", "3"),
+        ("basalt-cache", "33554432"),
+        ("basalt-io-limit", "52428800"),
+        ("basalt-memory", "134217728"),
+        ("basalt-open-files", "100"),
+        ("basalt-write-buffer", "8388608"),
+        ("maxclients", "50"),
+    ];
+    for (name, value) in want {
+        let reply = format!(
+            "*2\r\n${}\r\n{name}\r\n${}\r\n{value}\r\n",
+            name.len(),
+            value.len()
+        );
+        let got = server.ask(&[b"CONFIG", b"GET", name.as_bytes()], reply.len());
+        assert_eq!(String::from_utf8_lossy(&got), reply);
+    }
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(ended(server.child).code, Some(0));
+    // A load takes them too, and what makes no sense is said in a sentence that names the flags.
+    s.file("in.tsv", "k\tv\n");
+    s.run("load", ["in.tsv", "--write-buffer=1M", "--io-limit=100M"])
+        .ok();
+    for (flags, parts) in [
+        (["--cache=1G"], ["--cache", "--memory"]),
+        (["--write-buffer=1G"], ["--write-buffer", "--memory"]),
+        (["--write-buffer=1K"], ["--write-buffer", "64K"]),
+        (["--io-limit=10"], ["--io-limit", "1M"]),
+    ] {
+        s.run("serve", flags).fails(2, &parts);
+        s.run("load", [flags[0], "in.tsv"]).fails(2, &parts);
+    }
+}
+
+#[test]
 fn a_port_in_use_names_the_flag() {
     let s = Scratch::new("port");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -17,6 +17,27 @@ fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
             },
         ),
         ("appendonly", "yes".into()),
+        (
+            "basalt-background-threads",
+            c.exec.env.jobs().parallelism().to_string(),
+        ),
+        (
+            "basalt-cache",
+            c.exec.env.cache().stats().capacity.to_string(),
+        ),
+        ("basalt-io-limit", c.exec.env.io_limit().rate().to_string()),
+        (
+            "basalt-memory",
+            c.exec.env.ledger().usage().budget.to_string(),
+        ),
+        (
+            "basalt-open-files",
+            c.exec.env.open_files().limit().to_string(),
+        ),
+        (
+            "basalt-write-buffer",
+            o.engine.write_buffer_bytes.to_string(),
+        ),
         ("bind", c.exec.listening.ip().to_string()),
         ("client-query-buffer-limit", o.max_request_bytes.to_string()),
         ("databases", "1".into()),

@@ -233,6 +233,21 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "log_syncs:{}", s.log_syncs);
     line!(out, "memtable_bytes:{}", s.memtable_bytes);
     line!(out, "sealed_memtables:{}", s.sealed_memtables);
+    line!(out, "background_threads:{}", e.env.jobs().parallelism());
+    line!(
+        out,
+        "background_io_limit_bytes_per_s:{}",
+        e.env.io_limit().rate()
+    );
+    line!(out, "background_io_bytes:{}", e.env.io_limit().passed());
+    line!(out, "cache_budget:{}", e.env.cache().stats().capacity);
+    line!(
+        out,
+        "write_buffer_bytes:{}",
+        e.options.engine.write_buffer_bytes
+    );
+    line!(out, "open_table_files:{}", e.env.open_files().count());
+    line!(out, "open_table_files_limit:{}", e.env.open_files().limit());
     line!(out, "snapshots:{}", s.snapshots);
     line!(out, "table_files:{}", s.table_files);
     for (cause, us) in &s.stall_us {
