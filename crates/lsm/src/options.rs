@@ -41,8 +41,6 @@ pub struct Options {
     /// A store to which nothing was written for so long (up to twice that) writes its memtables out and deletes the logs kept
     /// for their space. Zero: never. Default one minute.
     pub idle_release: Duration,
-    /// Checks every block's checksum also on reads of this process's own fresh tables. Default true.
-    pub verify_checksums: bool,
     /// A name for metrics and messages. Default: the path.
     pub name: Option<String>,
 }
@@ -58,7 +56,6 @@ impl Default for Options {
             write_buffer_bytes: 64 << 20,
             max_sealed_memtables: 3,
             idle_release: Duration::from_secs(60),
-            verify_checksums: true,
             name: None,
         }
     }

@@ -474,8 +474,20 @@ impl Engine {
     /// log takes records meanwhile.
     fn forget_logs(self: &Arc<Self>, _writer: &mut engine::Writer) -> Result<()> {
         self.give_up_spare_logs();
-        let logs: Vec<u64> = self.state.lock().catalog.logs.keys().copied().collect();
-        if !logs.is_empty() {
+        let (logs, expiries_told) = {
+            let state = self.state.lock();
+            let mut tables = state
+                .catalog
+                .families
+                .values()
+                .flat_map(|f| f.tables.values());
+            let expires = tables.any(|(_, meta)| meta.soonest_expiry_ms < u64::MAX);
+            let told = state.catalog.wall_ms >= self.env.clock().wall_ms();
+            let logs: Vec<u64> = state.catalog.logs.keys().copied().collect();
+            (logs, told || !expires)
+        };
+        // The edit holds the wall time too: what reads took for expired stays so when the clock goes back.
+        if !logs.is_empty() || !expiries_told {
             self.install(
                 Edit {
                     remove_logs: logs.clone(),

@@ -264,6 +264,39 @@ fn the_open_file_budget_holds_over_many_tables() {
     );
 }
 
+/// A value had expired, and reads said so; the store was closed, the clock set back, and the value was there again: a session
+/// that wrote nothing recorded no time.
+#[test]
+fn what_was_expired_at_a_close_stays_expired_whatever_the_clock_says_then() {
+    let sim = SimFs::new(SimOptions::default());
+    let hour = 3_600_000;
+    let at = |wall_ms: u64| {
+        let hands = basalt_env::ManualClock::new(wall_ms);
+        Env::builder(sim.clone())
+            .stepped()
+            .clock(basalt_env::Clock::manual(hands.clone()))
+            .seed(wall_ms)
+            .build()
+    };
+    let start = 1_700_000_000_000;
+    let db = Db::open(&at(start), "db", small()).unwrap();
+    let f = db.default_family();
+    let mut batch = WriteBatch::new();
+    batch.put_ttl(&f, b"k", b"v", start + hour).unwrap();
+    db.write(batch, &WriteOptions::SYNC).unwrap();
+    db.close().unwrap();
+    // A session of reads, in which an hour passes.
+    let env = at(start + hour / 2);
+    let db = Db::open(&env, "db", small()).unwrap();
+    assert!(get(&db, b"k").is_some());
+    env.clock().sleep(Duration::from_millis(hour));
+    assert_eq!(get(&db, b"k"), None);
+    db.close().unwrap();
+    let db = Db::open(&at(start), "db", small()).unwrap();
+    assert_eq!(get(&db, b"k"), None);
+    db.close().unwrap();
+}
+
 struct Backwards;
 
 impl crate::Comparator for Backwards {

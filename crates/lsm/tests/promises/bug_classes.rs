@@ -174,6 +174,7 @@ fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
 /// power goes at *every* change of a recovery, and again at every change of the recovery after that.
 #[test]
 fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
+    let _repeat = repeat!(a_crash_at_every_step_of_recovery_and_of_the_next_one, "");
     let disk = sim_disk(4, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
     let other = db

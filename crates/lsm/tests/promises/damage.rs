@@ -260,7 +260,10 @@ impl Golden {
 #[test]
 fn damage_is_found_or_harmless() {
     let n = 2 * scale();
-    let counts = on_two_threads(n, |seed| golden(seed).sweep(seed));
+    let counts = on_two_threads(n, |seed| {
+        let _repeat = repeat!(damage_is_found_or_harmless, "BASALT_CASE={seed}");
+        golden(seed).sweep(seed)
+    });
     let images: u64 = counts.iter().map(|c| c.0).sum();
     let found: u64 = counts.iter().map(|c| c.1).sum();
     basalt_fs::campaign!("damaged_images={images} found={found}");

@@ -321,7 +321,6 @@ pub fn options(seed: u64) -> Options {
     let mut options = Options {
         write_buffer_bytes: c.pick(&[4096, 6000, 8192, 16384]),
         max_sealed_memtables: c.within(1, 4) as usize,
-        verify_checksums: c.percent(80),
         default_family: family_options(&mut c),
         ..Options::default()
     };

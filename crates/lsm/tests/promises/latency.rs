@@ -67,6 +67,7 @@ fn a_slow_call_changes_no_answer() {
         return;
     }
     let runs = on_two_threads(8 * scale(), move |seed| {
+        let _repeat = repeat!(a_slow_call_changes_no_answer, "BASALT_SLOW={seed},0");
         let (calls, want) = run(seed, When::Nth(u64::MAX));
         (0..=calls).for_each(|k| one(seed, k, Some(want)));
         calls + 1
