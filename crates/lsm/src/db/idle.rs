@@ -1,6 +1,7 @@
 //! What a store does that nobody writes to: it tries again what failed, and gives back memory and space it does not need.
 //!
-//! Both are delayed jobs that hold no reference to the store: one that is dropped is not kept alive by them.
+//! Both are delayed jobs that hold no reference to the store: one that is dropped is not kept alive by them. They do not wait
+//! for the writer's lock: who holds it may be waiting for a compaction, and that for the thread which the job is on.
 
 use super::engine::Engine;
 use super::log::log_path;
@@ -45,13 +46,17 @@ impl Engine {
         }
     }
 
-    fn retry(self: &Arc<Self>) {
+    pub(super) fn retry(self: &Arc<Self>) {
         if self.check_jobs().is_err() {
             return;
         }
         if self.state.lock().halt.is_some() {
+            let Some(mut writer) = self.writer.try_lock() else {
+                // A write is on its way, which tries it itself.
+                return self.retry_later();
+            };
             // A failure is in the state, where the next write finds it.
-            let _ = self.resume_if_halted(&mut self.writer.lock());
+            let _ = self.resume_if_halted(&mut writer);
         }
         self.schedule();
         let state = self.state.lock();
@@ -85,8 +90,15 @@ impl Engine {
 
     /// Writes the memtables out and deletes the logs, spare and recycled ones too: what is left costs what an opened
     /// store costs.
-    fn release_idle(self: &Arc<Self>) -> Result<()> {
-        self.seal_and_flush()?;
+    pub(super) fn release_idle(self: &Arc<Self>) -> Result<()> {
+        let Some(mut writer) = self.writer.try_lock() else {
+            self.watch_idle();
+            return Ok(());
+        };
+        self.seal(&mut writer)?;
+        drop(writer);
+        self.flush_all()?;
+        self.schedule();
         if let Some(spare) = self.give_up_spare_logs() {
             let edit = Edit {
                 remove_logs: vec![spare],

@@ -421,16 +421,19 @@ impl Db {
 impl Engine {
     /// Ends the active log, seals its memtables and writes everything out on this thread.
     pub(crate) fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
-        {
-            let mut writer = self.writer.lock();
-            self.resume_if_halted(&mut writer)?;
-            if !self.active_generation().is_empty() {
-                self.rotate(&mut writer)?;
-            }
-        }
+        self.seal(&mut self.writer.lock())?;
         self.flush_all()?;
         self.schedule();
         Ok(())
+    }
+
+    /// Ends the active log and seals its memtables, if they hold anything.
+    fn seal(self: &Arc<Self>, writer: &mut engine::Writer) -> Result<()> {
+        self.resume_if_halted(writer)?;
+        if self.active_generation().is_empty() {
+            return Ok(());
+        }
+        self.rotate(writer)
     }
 
     fn close(self: &Arc<Self>) -> Result<()> {

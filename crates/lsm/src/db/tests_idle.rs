@@ -118,3 +118,29 @@ fn what_failed_is_tried_again_although_nobody_writes() {
         db.close().unwrap();
     }
 }
+
+/// A writer that waited for a compaction held its lock; on the pool's only thread, before that compaction, the job of an idle
+/// store waited for the lock. Neither went on.
+#[test]
+fn the_jobs_of_an_idle_store_wait_for_no_writer() {
+    let sim = SimFs::new(SimOptions::default());
+    let db = Db::open(&Env::for_tests(sim, 1), "db", Options::default()).unwrap();
+    fill(&db, 0..10);
+    let engine = db.engine().clone();
+    let writing = engine.writer.lock();
+    let (done, told) = std::sync::mpsc::channel();
+    let idle = engine.clone();
+    let job = basalt_env::thread::spawn("idle", move || {
+        idle.release_idle().unwrap();
+        idle.state.lock().halt = Some(Error::new(ErrorKind::Io, "halted by hand"));
+        idle.retry();
+        idle.state.lock().halt = None;
+        done.send(()).unwrap();
+    });
+    // Not a measure of time: a job that waits here waits for ever.
+    told.recv_timeout(Duration::from_secs(60))
+        .expect("a job of an idle store waits for a writer");
+    drop(writing);
+    job.unwrap().join().unwrap();
+    db.close().unwrap();
+}
