@@ -144,3 +144,56 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
     job.unwrap().join().unwrap();
     db.close().unwrap();
 }
+
+/// Writes until a spare log stands ready, and puts everything into tables.
+fn with_a_spare(env: &Env) -> Db {
+    let options = Options {
+        write_buffer_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let db = Db::open(env, "db", options).unwrap();
+    fill(&db, 0..200);
+    settle(env);
+    db.flush().unwrap();
+    settle(env);
+    db
+}
+
+fn live_logs(db: &Db) -> Vec<u64> {
+    let state = db.engine().state.lock();
+    state.catalog.logs.keys().copied().collect()
+}
+
+/// The edit that forgets the spare log fails. The manifest goes on naming it, without an end, and later logs have records:
+/// recovery must not take that for damage.
+#[test]
+fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
+    let sim = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(sim.clone(), 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let db = with_a_spare(&env);
+    assert_eq!(live_logs(&db).len(), 1, "the spare");
+    faults.inject(Fault {
+        op: Some(OpKind::Append),
+        path: "MANIFEST".into(),
+        when: When::From(1),
+        kind: FaultKind::Enospc,
+    });
+    assert!(db.engine().release_idle().is_err());
+    faults.clear();
+    env.clock().sleep(Duration::from_secs(2));
+    settle(&env);
+    fill(&db, 1000..1010);
+    db.abandon();
+    let env = Env::for_tests(sim, 2);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    for n in 1000..1010u32 {
+        let found = db.get(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &ReadOptions::default(),
+        );
+        assert!(found.unwrap().is_some(), "{n}");
+    }
+    db.close().unwrap();
+}
