@@ -4,8 +4,6 @@
 //! for the writer's lock: who holds it may be waiting for a compaction, and that for the thread which the job is on.
 
 use super::engine::Engine;
-use super::log::log_path;
-use crate::version::edit::Edit;
 use basalt_env::JobPriority;
 use basalt_fs::Result;
 use std::sync::Arc;
@@ -99,15 +97,12 @@ impl Engine {
         drop(writer);
         self.flush_all()?;
         self.schedule();
-        if let Some(spare) = self.give_up_spare_logs() {
-            let edit = Edit {
-                remove_logs: vec![spare],
-                ..Edit::default()
-            };
-            self.install(edit, Vec::new(), |_, _| ())?;
-            // What cannot be removed is an orphan, which the next open removes.
-            let _ = self.env.fs().remove(&log_path(&self.dir, spare));
-        }
+        // Until the manifest has forgotten the spare no later log may take records: it would follow one that has no end.
+        let Some(_writer) = self.writer.try_lock() else {
+            self.watch_idle();
+            return Ok(());
+        };
+        self.release_logs()?;
         Ok(())
     }
 }

@@ -365,6 +365,30 @@ impl Engine {
         self.logs.0.lock().recycled.clone()
     }
 
+    /// Deletes spare and recycled logs of a store that goes on. The caller holds the writer's lock.
+    pub fn release_logs(self: &Arc<Self>) -> Result<()> {
+        let spare = {
+            let mut space = self.logs.0.lock();
+            for path in space.recycled.drain(..) {
+                let _ = self.env.fs().remove(&path);
+            }
+            space.spare.take()
+        };
+        let Some(spare) = spare else { return Ok(()) };
+        let edit = Edit {
+            remove_logs: vec![spare.number],
+            ..Edit::default()
+        };
+        if let Err(e) = self.install(edit, Vec::new(), |_, _| ()) {
+            // The catalog still has it, and so will the fresh manifest: it is the next log.
+            self.logs.0.lock().spare = Some(spare);
+            return Err(e);
+        }
+        // What cannot be removed is an orphan, which the next open removes.
+        let _ = self.env.fs().remove(&log_path(&self.dir, spare.number));
+        Ok(())
+    }
+
     /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.
     pub fn give_up_spare_logs(&self) -> Option<u64> {
         let mut space = self.logs.0.lock();
