@@ -20,7 +20,7 @@ pub struct Budget {
     /// Memtable bytes at which they are written out as tables; larger means fewer compactions and a longer recovery
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
     pub write_buffer: u64,
-    /// Threads for flushes and compactions; 0 takes one a processor, at least 2
+    /// Threads for flushes and compactions; 0 takes one more than there are processors, at least 3
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub background_threads: usize,
     /// Bytes a second that flushes and compactions may read and write; 0 is no limit
