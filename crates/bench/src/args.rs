@@ -1,6 +1,9 @@
 //! What can be asked of a run.
 
+use crate::compare::Kind;
 use crate::engine::EngineName;
+use crate::pick::Distribution;
+use crate::sizes::{SizesAsked, parse_sizes};
 use clap::{Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -12,6 +15,9 @@ Examples:
   basalt-bench read --keys 5000000 --cache 64M --threads 2 --seconds 30
   basalt-bench mixed --read-percent 90 --seconds 60 --json > mixed.json
   basalt-bench device
+  basalt-bench compare read-random seek-10 --engines basalt,rocksdb --keys 10000000 --cache 110M --json > reads.json
+  basalt-bench compare overwrite --engines basalt,rocksdb --steady --threads 2 --ops 10000000
+  basalt-bench report reads.json -o reads.html
 
 Every run also measures the device itself: synced overwrites of the same padded size into written space, 1 MiB sequential \
 writes, random 4 KiB reads. Compare the ratios; absolute rates of a shared machine drift by a third between runs. \
@@ -63,6 +69,59 @@ pub enum Workload {
     },
     /// The device alone, without any engine
     Device(Common),
+    /// Engines beside each other on one budget, in interleaved pairs, with ratios and their intervals
+    Compare(Box<CompareArgs>),
+    /// One page with charts from results saved with --json
+    Report(ReportArgs),
+}
+
+/// What `compare` can be told.
+#[derive(clap::Args, Debug, Clone)]
+pub struct CompareArgs {
+    /// What is compared; several run one after the other and use the same filled stores
+    #[arg(value_enum, required = true, value_name = "WORKLOAD")]
+    pub workloads: Vec<Kind>,
+    /// Flags of all workloads
+    #[command(flatten)]
+    pub common: Common,
+    /// How often each engine runs: A B B A A B ...; intervals want at least 5
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub pairs: u64,
+    /// How keys are chosen [default: uniform; of YCSB zipfian, and latest for ycsb-d]
+    #[arg(long, value_enum)]
+    pub distribution: Option<Distribution>,
+    /// Lengths of values: fixed (--value-size), uniform:LOW-HIGH, pareto:MEAN, folder:DIR (those of its files)
+    #[arg(long, value_name = "SIZES", default_value = "fixed", value_parser = parse_sizes)]
+    pub value_sizes: SizesAsked,
+    /// First overwrite the data three times (once for each engine, before its runs)
+    #[arg(long)]
+    pub steady: bool,
+    /// Bytes a second that writers put at most, all together
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub write_rate: Option<u64>,
+    /// Entries of a batch in the loads; keys of a multi-get
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub batch: u64,
+    /// Loads without a log, by engines that can; the others keep theirs
+    #[arg(long)]
+    pub no_log: bool,
+    /// Seconds of unmeasured operations before reads are measured
+    #[arg(long, value_name = "S", default_value_t = 3)]
+    pub warm: u64,
+    /// Count the block device's own bytes and reads too (they are everybody's on this machine)
+    #[arg(long)]
+    pub block_device: bool,
+}
+
+/// What `report` can be told.
+#[derive(clap::Args, Debug, Clone)]
+pub struct ReportArgs {
+    /// Results, each saved with --json
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The page to write; one that is there is replaced
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
 }
 
 /// On or off.
@@ -85,6 +144,38 @@ pub enum Compression {
     Zstd,
 }
 
+/// What an engine may use: the same for all.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Budget {
+    /// The whole memory budget
+    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_size)]
+    pub memory: u64,
+    /// The block cache's part of it
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = parse_size)]
+    pub cache: u64,
+    /// Memtable bytes at which a flush begins
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    pub write_buffer: u64,
+    /// Background threads; 0 takes the engine's default
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub background_threads: usize,
+    /// Compression of data blocks
+    #[arg(long, value_enum, default_value = "none")]
+    pub compression: Compression,
+    /// Direct I/O, past the page cache
+    #[arg(long, value_enum, default_value = "on")]
+    pub direct: Switch,
+    /// Filter bits a key
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub filter_bits: u32,
+    /// Bytes of a data block before compression
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
+    pub block_size: u64,
+    /// An option of RocksDB by its own name, over what docs/benchmarks.md lists; may be repeated
+    #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
+    pub rocksdb_options: Vec<String>,
+}
+
 /// Flags of all workloads.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Common {
@@ -94,13 +185,20 @@ pub struct Common {
     /// Keep the data
     #[arg(long)]
     pub keep: bool,
-    /// The engine
-    #[arg(long, value_enum, default_value = "basalt")]
-    pub engine: EngineName,
+    /// The engines; a list runs once for each, and ratios are of the first to each other
+    #[arg(
+        long,
+        alias = "engine",
+        value_enum,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "basalt"
+    )]
+    pub engines: Vec<EngineName>,
     /// Bytes of a key, at least 8
     #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_size)]
     pub key_size: u64,
-    /// Bytes of a value [default: 1K for durable-put and device, 128 for the others]
+    /// Bytes of a value [default: 1K for durable-put and device, 100 in compare, 128 for the others]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub value_size: Option<u64>,
     /// How many different keys
@@ -121,24 +219,9 @@ pub struct Common {
     /// How much smaller compression may make values: 0 not at all, 0.5 to a half
     #[arg(long, value_name = "0..1", default_value_t = 0.5)]
     pub compressible: f64,
-    /// The whole memory budget
-    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_size)]
-    pub memory: u64,
-    /// The block cache's part of it
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = parse_size)]
-    pub cache: u64,
-    /// Memtable bytes at which a flush begins
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
-    pub write_buffer: u64,
-    /// Background threads; 0 takes the engine's default
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub background_threads: usize,
-    /// Compression of data blocks
-    #[arg(long, value_enum, default_value = "none")]
-    pub compression: Compression,
-    /// Direct I/O, past the page cache
-    #[arg(long, value_enum, default_value = "on")]
-    pub direct: Switch,
+    /// What engines may use
+    #[command(flatten)]
+    pub budget: Budget,
     /// Puts of fill, overwrite and mixed are durable when they return (durable-put's always are)
     #[arg(long, value_enum, default_value = "off")]
     pub sync: Switch,
@@ -151,16 +234,18 @@ pub struct Common {
 }
 
 impl Workload {
-    /// Flags of all workloads.
-    pub fn common(&self) -> &Common {
+    /// Flags of all workloads; a report runs none.
+    pub fn common(&self) -> Option<&Common> {
         match self {
             Workload::DurablePut(c)
             | Workload::Fill(c)
             | Workload::Overwrite(c)
-            | Workload::Device(c) => c,
+            | Workload::Device(c) => Some(c),
             Workload::Read { common, .. }
             | Workload::Scan { common, .. }
-            | Workload::Mixed { common, .. } => common,
+            | Workload::Mixed { common, .. } => Some(common),
+            Workload::Compare(compare) => Some(&compare.common),
+            Workload::Report(_) => None,
         }
     }
 
@@ -170,7 +255,7 @@ impl Workload {
             Workload::DurablePut(_) | Workload::Device(_) => 1024,
             _ => 128,
         };
-        self.common().value_size.unwrap_or(usual)
+        self.common().and_then(|c| c.value_size).unwrap_or(usual)
     }
 
     /// Its name in reports.
@@ -183,6 +268,8 @@ impl Workload {
             Workload::Scan { .. } => "scan",
             Workload::Mixed { .. } => "mixed",
             Workload::Device(_) => "device",
+            Workload::Compare(_) => "compare",
+            Workload::Report(_) => "report",
         }
     }
 }
@@ -218,11 +305,21 @@ impl Common {
                 self.compressible
             ));
         }
-        if self.cache > self.memory {
+        let budget = &self.budget;
+        if budget.cache > budget.memory {
             return Err(format!(
                 "--cache of {} bytes is more than --memory of {} bytes, of which it is a part",
-                self.cache, self.memory
+                budget.cache, budget.memory
             ));
+        }
+        if let Some(bad) = budget.rocksdb_options.iter().find(|o| !o.contains('=')) {
+            return Err(format!(
+                "--rocksdb-option is {bad:?}; write NAME=VALUE, as in max_subcompactions=1"
+            ));
+        }
+        let mut engines = self.engines.iter();
+        if engines.any(|e| self.engines.iter().filter(|f| *f == e).count() > 1) {
+            return Err("--engines names an engine twice".into());
         }
         Ok(())
     }

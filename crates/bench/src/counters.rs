@@ -58,6 +58,19 @@ impl Counters {
     }
 }
 
+impl Counters {
+    /// The block device's own counters now.
+    pub fn disk(&self) -> Option<Disk> {
+        let text = read_kernel_file(self.stat.as_deref()?)?;
+        let (read_bytes, write_bytes) = parse_stat(&text)?;
+        Some(Disk {
+            reads: text.split_ascii_whitespace().next()?.parse().ok()?,
+            read_bytes,
+            write_bytes,
+        })
+    }
+}
+
 impl Counts {
     /// What was added between `earlier` and now.
     pub fn since(&self, earlier: &Counts) -> Counts {
@@ -105,6 +118,66 @@ impl Counts {
             disk: Some((0, 0)),
         }
     }
+}
+
+/// What the kernel counts for this process, whatever engine is in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Bytes that it caused to be read from devices.
+    pub read_bytes: u64,
+    /// Bytes that it caused to be written to devices, less those of removed files that never got there.
+    pub write_bytes: u64,
+    /// Read calls: past the page cache each is a read of a device.
+    pub read_calls: u64,
+    /// Processor time of all its threads in milliseconds.
+    pub cpu_ms: u64,
+}
+
+impl Process {
+    /// Now; zeros where the kernel does not say.
+    pub fn now() -> Process {
+        let io = read_kernel_file(Path::new("/proc/self/io")).unwrap_or_default();
+        let count = |name| field(&io, name).unwrap_or(0);
+        Process {
+            read_bytes: count("read_bytes:"),
+            write_bytes: count("write_bytes:").saturating_sub(count("cancelled_write_bytes:")),
+            read_calls: count("syscr:"),
+            cpu_ms: read_kernel_file(Path::new("/proc/self/stat"))
+                .and_then(|t| cpu_ticks(&t))
+                .map_or(0, |ticks| {
+                    ticks * 1000 / rustix::param::clock_ticks_per_second()
+                }),
+        }
+    }
+
+    /// What was added between `earlier` and now.
+    pub fn since(&self, earlier: &Process) -> Process {
+        Process {
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            write_bytes: self.write_bytes.saturating_sub(earlier.write_bytes),
+            read_calls: self.read_calls.saturating_sub(earlier.read_calls),
+            cpu_ms: self.cpu_ms.saturating_sub(earlier.cpu_ms),
+        }
+    }
+}
+
+/// User and system time of `/proc/self/stat`, whose second field is a name in brackets that may hold anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let user: u64 = fields.nth(11)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// What the block device counts, whoever used it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
 }
 
 /// Sectors of `/sys/block/*/stat` have 512 bytes, whatever the device's own are.
@@ -188,5 +261,12 @@ mod tests {
         assert!(counts.process.is_some());
         assert_eq!(counts.since(&counts).process, Some((0, 0)));
         assert_eq!(Counts::zero().plus(&counts), counts);
+        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("7 (a) R 1"), None);
+        let before = Process::now();
+        assert!(before.read_calls > 0);
+        let more = read_kernel_file(Path::new("/proc/self/stat"));
+        assert!(more.is_some() && Process::now().since(&before).read_calls > 0);
     }
 }

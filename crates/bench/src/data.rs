@@ -1,6 +1,10 @@
 //! Keys and values: any of them can be made from its number and the seed, so nothing is remembered and every read
 //! can be checked.
+//!
+//! Numbers below `keys()` are the keys of a filled store. From there on come as many that are never put and lie between
+//! those, and behind them ([`Data::inserted`]) those that a workload adds, also in between.
 
+use crate::sizes::Sizes;
 use basalt::env::Random;
 
 /// Makes keys and values.
@@ -9,7 +13,7 @@ pub struct Data {
     seed: u64,
     keys: u64,
     key_size: usize,
-    value_size: usize,
+    sizes: Sizes,
     /// Text that values are cut from.
     pool: std::sync::Arc<[u8]>,
     step: u64,
@@ -45,7 +49,7 @@ impl Data {
             seed,
             keys,
             key_size: key_size.max(STAMP),
-            value_size,
+            sizes: Sizes::fixed(value_size),
             pool: pool.into(),
             step: coprime_near(keys, seed),
         }
@@ -56,9 +60,20 @@ impl Data {
         self.keys
     }
 
-    /// Bytes of a value.
+    /// With values of other lengths.
+    pub fn with_sizes(mut self, sizes: Sizes) -> Data {
+        self.sizes = sizes;
+        self
+    }
+
+    /// Bytes of the longest value.
     pub fn value_size(&self) -> usize {
-        self.value_size
+        self.sizes.longest()
+    }
+
+    /// Bytes of the value of key number `n`.
+    pub fn value_len(&self, n: u64) -> usize {
+        self.sizes.at(mix(n ^ self.seed))
     }
 
     /// The seed.
@@ -66,9 +81,33 @@ impl Data {
         self.seed
     }
 
-    /// Bytes of one entry.
-    pub fn entry_bytes(&self) -> u64 {
-        (self.key_size + self.value_size) as u64
+    /// Bytes of keys and values of a filled store.
+    pub fn live_bytes(&self) -> u64 {
+        let values = match self.sizes.only() {
+            Some(len) => self.keys * len as u64,
+            None => (0..self.keys).map(|n| self.value_len(n) as u64).sum(),
+        };
+        self.keys * self.key_size as u64 + values
+    }
+
+    /// The number of the i-th key that a workload adds to a filled store.
+    pub fn inserted(&self, i: u64) -> u64 {
+        2 * self.keys + i
+    }
+
+    /// True for a key that a filled store has.
+    pub fn is_filled(&self, n: u64) -> bool {
+        n < self.keys
+    }
+
+    /// The i-th key by age, added ones last. A filled store's keys are in the order of a fill in random order when
+    /// `shuffled`, else in their own.
+    pub fn in_order_of_age(&self, i: u64, shuffled: bool) -> u64 {
+        match i.checked_sub(self.keys) {
+            Some(added) => self.inserted(added),
+            None if shuffled => self.shuffled(i),
+            None => i,
+        }
     }
 
     /// The n-th number of a random order of all keys.
@@ -77,20 +116,28 @@ impl Data {
         (at % u128::from(self.keys)) as u64
     }
 
-    /// Key number `n`; numbers from `keys()` on make keys that were never put. Keys sort by their numbers.
+    /// Key number `n`. Keys of a filled store sort by their numbers; between each and the next lie one that is never put and
+    /// one that may be added.
     pub fn key(&self, n: u64, out: &mut Vec<u8>) {
+        let place = match n / self.keys {
+            0 => n * 4,
+            1 => (n - self.keys) * 4 + 1,
+            // Added ones come in random order; once all gaps have one, the next round follows behind the last key.
+            round => (self.shuffled(n % self.keys) + (round - 2) * self.keys) * 4 + 2,
+        };
         out.clear();
-        out.extend_from_slice(&n.to_be_bytes());
+        out.extend_from_slice(&place.to_be_bytes());
         out.resize(self.key_size, b'0');
     }
 
     /// A value for key number `n`; `version` makes it differ from the others of the key.
     pub fn value(&self, n: u64, version: u64, out: &mut Vec<u8>) {
+        let len = self.value_len(n);
         out.clear();
-        out.extend_from_slice(&n.to_be_bytes()[..STAMP.min(self.value_size)]);
+        out.extend_from_slice(&n.to_be_bytes()[..STAMP.min(len)]);
         let mut at = (mix(n ^ mix(version ^ self.seed)) % self.pool.len() as u64) as usize;
-        while out.len() < self.value_size {
-            let part = (self.value_size - out.len()).min(self.pool.len() - at);
+        while out.len() < len {
+            let part = (len - out.len()).min(self.pool.len() - at);
             out.extend_from_slice(&self.pool[at..at + part]);
             at = 0;
         }
@@ -98,8 +145,9 @@ impl Data {
 
     /// True when `value` can be a value of key number `n`.
     pub fn is_value_of(&self, n: u64, value: &[u8]) -> bool {
-        let stamp = STAMP.min(self.value_size);
-        value.len() == self.value_size && value[..stamp] == n.to_be_bytes()[..stamp]
+        let len = self.value_len(n);
+        let stamp = STAMP.min(len);
+        value.len() == len && value[..stamp] == n.to_be_bytes()[..stamp]
     }
 }
 
@@ -157,5 +205,48 @@ mod tests {
         d.key(255, &mut a);
         d.key(256, &mut b);
         assert!(a < b && a.len() == 24);
+    }
+
+    #[test]
+    fn absent_and_added_keys_lie_between_the_others() {
+        let d = Data::new(7, 50, 16, 10, 0.5);
+        let key = |n: u64| {
+            let mut out = Vec::new();
+            d.key(n, &mut out);
+            out
+        };
+        let filled: Vec<Vec<u8>> = (0..50).map(key).collect();
+        assert!(filled.is_sorted());
+        let mut all: std::collections::BTreeSet<Vec<u8>> = filled.iter().cloned().collect();
+        for n in 0..50 {
+            let absent = key(50 + n);
+            assert!(absent > filled[n as usize]);
+            assert!(filled.get(n as usize + 1).is_none_or(|next| absent < *next));
+            all.insert(absent);
+        }
+        // Added ones, also a second round of them, meet none of the others.
+        for i in 0..100 {
+            assert!(!d.is_filled(d.inserted(i)));
+            all.insert(key(d.inserted(i)));
+        }
+        assert_eq!(all.len(), 200);
+        let first_round = (0..50).map(|i| key(d.inserted(i)));
+        assert!(first_round.filter(|k| *k < filled[49]).count() >= 49);
+    }
+
+    #[test]
+    fn live_bytes_are_the_sum_of_what_is_put() {
+        use crate::sizes::SizesAsked;
+        let d = Data::new(7, 300, 16, 10, 0.5);
+        assert_eq!(d.live_bytes(), 300 * 26);
+        let d = d.with_sizes(Sizes::new(&SizesAsked::Pareto(200), 0).unwrap_or(Sizes::fixed(0)));
+        let mut value = Vec::new();
+        let mut sum = 0;
+        for n in 0..300 {
+            d.value(n, n * 3, &mut value);
+            assert!(d.is_value_of(n, &value) && value.len() <= d.value_size());
+            sum += 16 + value.len() as u64;
+        }
+        assert_eq!(d.live_bytes(), sum);
     }
 }

@@ -107,6 +107,7 @@ impl Row {
             "p50_us": us(&m.latency, 0.5),
             "p99_us": us(&m.latency, 0.99),
             "p999_us": us(&m.latency, 0.999),
+            "p9999_us": us(&m.latency, 0.9999),
             "max_us": round(m.latency.max() as f64 / 1000.0),
             "user_bytes": self.user_bytes,
             "device_write_bytes": self.written(),
@@ -163,25 +164,11 @@ impl Report {
 
     /// Tables.
     pub fn table(&self) -> String {
-        let text = |v: &Value| match v {
-            Value::String(s) => s.clone(),
-            Value::Null => "?".into(),
-            v => v.to_string(),
-        };
-        let m = &self.machine;
-        let mut out = format!(
-            "{}, {} cores, {:.0} GiB, {}, {} on {} ({})\n\n",
-            text(&m["cpu"]),
-            text(&m["cores"]),
-            m["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30),
-            text(&m["kernel"]),
-            text(&m["filesystem"]),
-            text(&m["disk"]),
-            text(&m["disk_model"]),
-        );
+        let mut out = machine_line(&self.machine);
         let mut cells = vec![
             [
                 "workload",
+                "engine",
                 "threads",
                 "ops/s",
                 "p50 us",
@@ -196,7 +183,8 @@ impl Report {
                 "RSS MiB",
                 "of device",
             ]
-            .map(String::from),
+            .map(String::from)
+            .to_vec(),
         ];
         for r in &self.rows {
             let row = r.json();
@@ -206,8 +194,9 @@ impl Report {
                     .map_or_else(|| "-".to_string(), |x| format!("{x:.digits$}"))
             };
             let seconds = r.measured.time.as_secs_f64().max(1e-9);
-            cells.push([
+            cells.push(vec![
                 r.workload.clone(),
+                r.engine.clone(),
                 r.threads.to_string(),
                 number("ops_per_s", 0),
                 number("p50_us", 1),
@@ -270,8 +259,31 @@ impl Report {
     }
 }
 
-fn columns<const N: usize>(rows: &[[String; N]], out: &mut String) {
-    let mut widths = [0; N];
+/// Where it ran, as a line and an empty one.
+pub(crate) fn machine_line(m: &Value) -> String {
+    format!(
+        "{}, {} cores, {:.0} GiB, {}, {} on {} ({})\n\n",
+        text(&m["cpu"]),
+        text(&m["cores"]),
+        m["memory_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 30),
+        text(&m["kernel"]),
+        text(&m["filesystem"]),
+        text(&m["disk"]),
+        text(&m["disk_model"]),
+    )
+}
+
+fn text(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        Value::Null => "?".into(),
+        v => v.to_string(),
+    }
+}
+
+/// Lines of cells as long as the first, the first column to the left and the others to the right.
+pub(crate) fn columns(rows: &[Vec<String>], out: &mut String) {
+    let mut widths = vec![0; rows.first().map_or(0, Vec::len)];
     for row in rows {
         for (w, cell) in widths.iter_mut().zip(row) {
             *w = (*w).max(cell.chars().count());
@@ -279,7 +291,7 @@ fn columns<const N: usize>(rows: &[[String; N]], out: &mut String) {
     }
     for row in rows {
         let mut line = String::new();
-        for (i, (cell, w)) in row.iter().zip(widths).enumerate() {
+        for (i, (cell, &w)) in row.iter().zip(&widths).enumerate() {
             let _ = if i == 0 {
                 write!(line, "{cell:<w$}")
             } else {

@@ -8,14 +8,15 @@ use crate::args::{Common, Switch, Workload};
 use crate::counters::{Counters, Counts, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::device::{Device, Measured, RANDOM_READ, SEQUENTIAL};
-use crate::engine::{self, Engine, host_directory, remove_tree};
+use crate::drive::{Driver, Group, Operation, Presence, Tally, Worker};
+use crate::engine::{self, Engine, EngineName, Log, host_directory, remove_tree, tree_bytes};
 use crate::machine;
+use crate::progress::Progress;
 use crate::report::{Report, Row, Yardstick, round};
-use basalt::env::{Clock, Random};
+use basalt::env::Clock;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Bytes of the file that the device is measured on.
@@ -27,9 +28,14 @@ const BESIDE: Duration = Duration::from_secs(1);
 
 /// Runs a workload once for each number of threads.
 pub fn run(workload: &Workload) -> Result<Report, Stop> {
-    let common = workload.common();
+    let Some(common) = workload.common() else {
+        return Err(Stop::new("a report is no workload"));
+    };
     common.validate().map_err(Stop::new)?;
-    let fs = host_directory(&common.dir, common.direct)?;
+    for engine in &common.engines {
+        engine.check_built()?;
+    }
+    let fs = host_directory(&common.dir, common.budget.direct)?;
     let name = format!("run-{}", rustix::process::getpid().as_raw_nonzero());
     let mut bench = Bench {
         workload,
@@ -45,10 +51,12 @@ pub fn run(workload: &Workload) -> Result<Report, Stop> {
         counters: Counters::new(&common.dir),
         name: name.clone(),
         device: None,
+        progress: Progress::new(workload.name()),
+        engine: common.engines[0],
     };
     let mut report = Report {
         machine: machine::describe(&common.dir),
-        config: config(workload, &fs.info()),
+        config: config(workload, common, &fs.info()),
         rows: Vec::new(),
         targets: Vec::new(),
     };
@@ -94,20 +102,13 @@ fn durable_targets(report: &mut Report) {
     report.targets = targets;
 }
 
-fn config(workload: &Workload, fs: &basalt::fs::FsInfo) -> Value {
-    let c = workload.common();
-    let on = |s: Switch| s == Switch::On;
-    let mut config = json!({
-        "workload": workload.name(), "version": env!("CARGO_PKG_VERSION"), "filesystem": fs.description,
-        "write_unit": fs.write_unit, "read_backend": fs.read_backend, "direct": fs.direct,
-        "direct_asked": on(c.direct), "dir": c.dir.display().to_string(), "key_size": c.key_size,
-        "value_size": workload.value_size(), "keys": c.keys, "threads": c.threads, "seconds": c.seconds, "ops": c.ops,
-        "seed": c.seed, "compressible": c.compressible, "memory_bytes": c.memory, "cache_bytes": c.cache,
-        "write_buffer_bytes": c.write_buffer, "background_threads": c.background_threads,
-        "compression": format!("{:?}", c.compression).to_lowercase(),
-        "sync": on(c.sync) || matches!(workload, Workload::DurablePut(_)),
-        "debug_build": cfg!(debug_assertions),
-    });
+fn config(workload: &Workload, common: &Common, fs: &basalt::fs::FsInfo) -> Value {
+    let mut config = common_config(common, fs);
+    config["workload"] = json!(workload.name());
+    config["value_size"] = json!(workload.value_size());
+    if matches!(workload, Workload::DurablePut(_)) {
+        config["sync"] = json!(true);
+    }
     let more = match workload {
         Workload::Read { miss_percent, .. } => Some(("miss_percent", json!(miss_percent))),
         Workload::Scan { scan_len, .. } => Some(("scan_len", json!(scan_len))),
@@ -120,6 +121,24 @@ fn config(workload: &Workload, fs: &basalt::fs::FsInfo) -> Value {
     config
 }
 
+/// Flags of all workloads, and what the filesystem layer found.
+pub fn common_config(c: &Common, fs: &basalt::fs::FsInfo) -> Value {
+    let on = |s: Switch| s == Switch::On;
+    let b = &c.budget;
+    json!({
+        "version": env!("CARGO_PKG_VERSION"), "filesystem": fs.description,
+        "write_unit": fs.write_unit, "read_backend": fs.read_backend, "direct": fs.direct,
+        "direct_asked": on(b.direct), "dir": c.dir.display().to_string(), "key_size": c.key_size,
+        "keys": c.keys, "threads": c.threads, "seconds": c.seconds, "ops": c.ops,
+        "engines": c.engines.iter().map(|e| e.word()).collect::<Vec<_>>(),
+        "seed": c.seed, "compressible": c.compressible, "memory_bytes": b.memory, "cache_bytes": b.cache,
+        "write_buffer_bytes": b.write_buffer, "background_threads": b.background_threads,
+        "filter_bits": b.filter_bits, "block_size": b.block_size, "rocksdb_options": b.rocksdb_options,
+        "compression": format!("{:?}", b.compression).to_lowercase(), "sync": on(c.sync),
+        "debug_build": cfg!(debug_assertions),
+    })
+}
+
 struct Bench<'a> {
     workload: &'a Workload,
     common: &'a Common,
@@ -128,78 +147,10 @@ struct Bench<'a> {
     counters: Counters,
     name: String,
     device: Option<Device>,
+    progress: Progress,
+    /// The engine whose turn it is.
+    engine: EngineName,
 }
-
-/// One thread of a workload.
-struct Worker {
-    random: Random,
-    data: Data,
-    engine: Arc<dyn Engine>,
-    key: Vec<u8>,
-    value: Vec<u8>,
-    tally: Tally,
-}
-
-/// What a thread did besides its operations.
-#[derive(Default, Clone, Copy)]
-struct Tally {
-    read_bytes: u64,
-    write_bytes: u64,
-    puts: u64,
-    found: u64,
-    entries: u64,
-}
-
-impl Worker {
-    fn put(&mut self, n: u64, durable: bool) -> Result<(), Stop> {
-        self.data.key(n, &mut self.key);
-        let version = self.random.next_u64();
-        self.data.value(n, version, &mut self.value);
-        self.engine.put(&self.key, &self.value, durable)?;
-        self.tally.write_bytes += (self.key.len() + self.value.len()) as u64;
-        self.tally.puts += 1;
-        Ok(())
-    }
-
-    fn get(&mut self, n: u64) -> Result<(), Stop> {
-        self.data.key(n, &mut self.key);
-        let (data, mut right, mut len) = (&self.data, true, 0);
-        let found = self.engine.get(&self.key, &mut |value| {
-            right = data.is_value_of(n, value);
-            len = value.len();
-        })?;
-        if !right || found != (n < data.keys()) {
-            return Err(Stop::new(format!(
-                "key number {n} has {}: this is a bug, keep the data with --keep and report it with --seed {}",
-                if found { "a wrong value" } else { "no value" },
-                data.seed()
-            )));
-        }
-        self.tally.found += u64::from(found);
-        self.tally.read_bytes += (self.key.len() + len) as u64;
-        Ok(())
-    }
-
-    fn scan(&mut self, n: u64, limit: u64) -> Result<(), Stop> {
-        self.data.key(n, &mut self.key);
-        let mut bytes = 0;
-        let seen = self.engine.scan(&self.key, limit, &mut |key, value| {
-            bytes += (key.len() + value.len()) as u64
-        })?;
-        let there = limit.min(self.data.keys() - n);
-        if seen != there {
-            return Err(Stop::new(format!(
-                "a scan from key number {n} saw {seen} entries of {there}: this is a bug, keep the data with --keep and report it"
-            )));
-        }
-        self.tally.entries += seen;
-        self.tally.read_bytes += bytes;
-        Ok(())
-    }
-}
-
-/// What one operation does; the number is how many operations of the whole workload came before it.
-type Operation = dyn Fn(&mut Worker, u64) -> Result<(), Stop> + Send + Sync;
 
 /// When a workload ends.
 #[derive(Clone, Copy)]
@@ -215,33 +166,44 @@ impl Bench<'_> {
             self.device = Some(Device::new(
                 &self.common.dir,
                 DEVICE_FILE,
-                self.common.direct == Switch::On,
+                self.common.budget.direct == Switch::On,
                 self.common.seed,
                 self.clock.clone(),
             )?);
         }
-        for &threads in &self.common.threads.clone() {
-            match self.workload {
-                Workload::Device(_) => self.device_rows(threads, report)?,
-                Workload::DurablePut(_) => {
-                    let row = self.durable_put(threads)?;
-                    report.rows.push(row);
-                }
-                _ => {
-                    let row = self.one(threads)?;
-                    report.rows.push(row);
-                }
+        let common = self.common;
+        for &threads in &common.threads {
+            if let Workload::Device(_) = self.workload {
+                self.device_rows(threads, report)?;
+                continue;
+            }
+            for &engine in &common.engines {
+                self.engine = engine;
+                let row = match self.workload {
+                    Workload::DurablePut(_) => self.durable_put(threads)?,
+                    _ => self.one(threads)?,
+                };
+                report.rows.push(row);
             }
         }
         Ok(())
     }
 
+    /// What puts wait for.
+    fn log(&self) -> Log {
+        match self.common.sync {
+            Switch::On => Log::Synced,
+            Switch::Off => Log::Unsynced,
+        }
+    }
+
     fn open(&self) -> Result<Arc<dyn Engine>, Stop> {
-        Ok(Arc::from(engine::open(
+        engine::open(
+            self.engine,
             &self.common.dir,
             &self.name,
-            self.common,
-        )?))
+            &self.common.budget,
+        )
     }
 
     /// Closes the store and leaves nothing of it, unless it is to be kept.
@@ -249,7 +211,7 @@ impl Bench<'_> {
         engine.close()?;
         drop(engine);
         if !self.common.keep {
-            let fs = host_directory(&self.common.dir, self.common.direct)?;
+            let fs = host_directory(&self.common.dir, self.common.budget.direct)?;
             remove_tree(fs.as_ref(), Path::new(&self.name))?;
         }
         Ok(())
@@ -264,73 +226,22 @@ impl Bench<'_> {
         salt: u64,
         op: Arc<Operation>,
     ) -> Result<(Measured, Tally), Stop> {
-        let next = Arc::new(AtomicU64::new(0));
-        let mut running = Vec::with_capacity(threads);
-        let start = self.clock.now();
-        for t in 0..threads as u64 {
-            let (clock, op, next) = (self.clock.clone(), op.clone(), next.clone());
-            let mut worker = Worker {
-                random: Random::from_seed(self.common.seed ^ (salt << 32) ^ (t << 20)),
-                data: self.data.clone(),
-                engine: engine.clone(),
-                key: Vec::new(),
-                value: Vec::new(),
-                tally: Tally::default(),
-            };
-            let (send, receive) = std::sync::mpsc::channel();
-            let thread = basalt::env::thread::spawn("bench-worker", move || {
-                let mut m = Measured::default();
-                let mut last = clock.now();
-                let ended = loop {
-                    if until.time.is_some_and(|time| last - start >= time) {
-                        break Ok(());
-                    }
-                    let n = next.fetch_add(1, Relaxed);
-                    if n >= until.ops {
-                        break Ok(());
-                    }
-                    if let Err(e) = op(&mut worker, n) {
-                        break Err(e);
-                    }
-                    let now = clock.now();
-                    m.latency.record((now - last).as_nanos() as u64);
-                    m.ops += 1;
-                    last = now;
-                };
-                m.time = last - start;
-                let tally = worker.tally;
-                drop(worker);
-                let _ = send.send(ended.map(|()| (m, tally)));
-            });
-            let thread = thread.map_err(|e| {
-                Stop::new(format!(
-                    "cannot start a thread: {e}; ask for fewer --threads"
-                ))
-            })?;
-            running.push((thread, receive));
-        }
-        let mut all = (Measured::default(), Tally::default());
-        let (mut longest, mut failed) = (Duration::ZERO, None);
-        for (thread, receive) in running {
-            let ended = receive
-                .recv()
-                .unwrap_or_else(|_| Err(Stop::new("a thread of the workload panicked")));
-            let _ = thread.join();
-            match ended {
-                Err(e) => failed = failed.or(Some(e)),
-                Ok((m, t)) => {
-                    longest = longest.max(m.time);
-                    all.0.add(&m);
-                    all.1.read_bytes += t.read_bytes;
-                    all.1.write_bytes += t.write_bytes;
-                    all.1.puts += t.puts;
-                    all.1.found += t.found;
-                    all.1.entries += t.entries;
-                }
-            }
-        }
-        all.0.time = longest;
-        failed.map_or(Ok(all), Err)
+        let driver = Driver {
+            clock: &self.clock,
+            engine,
+            data: &self.data,
+            seed: self.common.seed ^ (salt << 32),
+            added: &Arc::default(),
+            progress: &self.progress,
+        };
+        let group = Group {
+            threads,
+            ops: until.ops,
+            write_rate: 0,
+            op,
+        };
+        let driven = driver.run(&[group], until.time)?.remove(0);
+        Ok((driven.measured, driven.tally))
     }
 
     fn durable_put(&mut self, threads: usize) -> Result<Row, Stop> {
@@ -339,7 +250,7 @@ impl Bench<'_> {
             engine.durable_put_bytes(self.common.key_size as usize, self.data.value_size());
         let op: Arc<Operation> = Arc::new(|w: &mut Worker, _| {
             let n = w.random.below(w.data.keys());
-            w.put(n, true)
+            w.put(n, Log::Synced)
         });
         // The first log's space is written before it is used: that is the engine's start, not its pace.
         let warm = Until {
@@ -362,9 +273,14 @@ impl Bench<'_> {
                 ops: limit - all.ops,
             };
             slice += 1;
-            let before = self.counters.read(engine.accounting());
+            let before = self.counters.read(engine.accounting().unwrap_or_default());
             let (m, t) = self.operate(&engine, threads, until, slice, op.clone())?;
-            counts = counts.plus(&self.counters.read(engine.accounting()).since(&before));
+            counts = counts.plus(
+                &self
+                    .counters
+                    .read(engine.accounting().unwrap_or_default())
+                    .since(&before),
+            );
             if m.ops == 0 {
                 return Err(Stop::new(
                     "no put was done in half a second; the device may be stuck",
@@ -404,19 +320,19 @@ impl Bench<'_> {
 
     /// Puts every key once, in random order.
     fn fill(&self, engine: &Arc<dyn Engine>, threads: usize) -> Result<(Measured, Tally), Stop> {
-        let durable = self.common.sync == Switch::On;
+        let log = self.log();
         let until = Until {
             time: None,
             ops: self.data.keys(),
         };
-        let op = Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), durable));
+        let op = Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), log));
         self.operate(engine, threads, until, 1, op)
     }
 
     /// All workloads but `durable-put` and `device`.
     fn one(&mut self, threads: usize) -> Result<Row, Stop> {
         let mut engine = self.open()?;
-        let durable = self.common.sync == Switch::On;
+        let log = self.log();
         let mut more = Map::new();
         let is_fill = matches!(self.workload, Workload::Fill(_));
         if !is_fill {
@@ -432,7 +348,7 @@ impl Bench<'_> {
         let writes = !matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. });
         let mut device = self.beside(writes, threads)?;
         reset_peak_rss();
-        let before = self.counters.read(engine.accounting());
+        let before = self.counters.read(engine.accounting().unwrap_or_default());
         let until = Until {
             time: Some(Duration::from_secs(self.common.seconds)),
             ops: self.common.ops.unwrap_or(u64::MAX),
@@ -441,23 +357,28 @@ impl Bench<'_> {
             Workload::Fill(_)
             | Workload::Overwrite(_)
             | Workload::DurablePut(_)
+            | Workload::Compare(_)
+            | Workload::Report(_)
             | Workload::Device(_) => Arc::new(move |w: &mut Worker, _| {
                 let n = w.random.below(w.data.keys());
-                w.put(n, durable)
+                w.put(n, log)
             }),
             Workload::Read { miss_percent, .. } => {
                 let miss = u64::from(*miss_percent);
                 Arc::new(move |w: &mut Worker, _| {
                     let n = w.random.below(w.data.keys());
                     let absent = miss > 0 && w.random.below(100) < miss;
-                    w.get(if absent { n + w.data.keys() } else { n })
+                    w.get(
+                        if absent { n + w.data.keys() } else { n },
+                        Presence::Certain,
+                    )
                 })
             }
             Workload::Scan { scan_len, .. } => {
                 let len = *scan_len;
                 Arc::new(move |w: &mut Worker, _| {
                     let n = w.random.below(w.data.keys());
-                    w.scan(n, len)
+                    w.scan(n, len, Presence::Certain)
                 })
             }
             Workload::Mixed { read_percent, .. } => {
@@ -465,9 +386,9 @@ impl Bench<'_> {
                 Arc::new(move |w: &mut Worker, _| {
                     let n = w.random.below(w.data.keys());
                     if w.random.below(100) < read {
-                        w.get(n)
+                        w.get(n, Presence::Certain)
                     } else {
-                        w.put(n, durable)
+                        w.put(n, log)
                     }
                 })
             }
@@ -486,15 +407,19 @@ impl Bench<'_> {
                 json!(round((self.clock.now() - start).as_secs_f64())),
             );
         }
-        let counts = self.counters.read(engine.accounting()).since(&before);
+        let counts = self
+            .counters
+            .read(engine.accounting().unwrap_or_default())
+            .since(&before);
         let rss = peak_rss();
         let after = self.beside(writes, threads)?;
         if let (Some(d), Some(after)) = (&mut device, &after) {
             d.add(after);
         }
-        let live = self.data.keys() * self.data.entry_bytes();
-        let disk = engine.disk_bytes()?;
-        more.insert("log_space_bytes".into(), json!(engine.log_bytes()));
+        let live = self.data.live_bytes();
+        let fs = host_directory(&self.common.dir, self.common.budget.direct)?;
+        let disk = tree_bytes(fs.as_ref(), Path::new(&self.name))?;
+        more.insert("log_space_bytes".into(), json!(engine.stats().log_bytes));
         match self.workload {
             Workload::Read { .. } => {
                 more.insert("found".into(), json!(tally.found));
@@ -549,7 +474,7 @@ impl Bench<'_> {
             time: None,
             ops: self.data.keys(),
         };
-        let op = Arc::new(|w: &mut Worker, n| w.put(w.data.shuffled(n), false));
+        let op = Arc::new(|w: &mut Worker, n| w.put(w.data.shuffled(n), Log::Unsynced));
         self.operate(engine, 2, until, 1, op).map(|_| ())
     }
 

@@ -1,0 +1,286 @@
+//! What is compared: each workload as groups of threads with an operation each.
+
+use super::Asked;
+use crate::Stop;
+use crate::args::Switch;
+use crate::drive::{Group, Operation, Presence, Worker};
+use crate::engine::Log;
+use crate::pick::{Distribution, pick};
+use clap::ValueEnum;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Workloads of `compare`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Every key once in random order, in batches, then a full compaction
+    Load,
+    /// Every key once in its order, in batches
+    LoadSorted,
+    /// Every key once in random order, one by one
+    FillRandom,
+    /// Puts of random keys of a filled store
+    Overwrite,
+    /// As many updates of a filled store as it has keys (ArkDB's ingest-only)
+    Ingest,
+    /// Puts that are durable when they return
+    DurablePut,
+    /// Gets of keys that are there
+    ReadRandom,
+    /// Gets of keys that are not there, between those that are
+    ReadAbsent,
+    /// Gets of several keys at once
+    MultiGet,
+    /// A seek and 10 nexts
+    #[value(name = "seek-10")]
+    Seek10,
+    /// A seek and 1000 nexts
+    #[value(name = "seek-1000")]
+    Seek1000,
+    /// Gets, while one more thread puts
+    ReadWhileWriting,
+    /// A seek and 10 nexts, while one more thread puts
+    #[value(name = "scan-10-while-writing")]
+    Scan10WhileWriting,
+    /// A seek and 1000 nexts, while one more thread puts
+    #[value(name = "scan-1000-while-writing")]
+    Scan1000WhileWriting,
+    /// Half gets, half puts
+    YcsbA,
+    /// 95 % gets, 5 % puts
+    YcsbB,
+    /// Gets
+    YcsbC,
+    /// 95 % gets of the latest, 5 % new keys
+    YcsbD,
+    /// 95 % scans of 1 to 100, 5 % new keys
+    YcsbE,
+    /// Half gets, half gets followed by a put of the same key
+    YcsbF,
+    /// A third each of gets, puts and deletes (a stream processor's state)
+    State,
+}
+
+/// Bytes a second that the writer beside readers puts when nothing is said.
+const WRITER: u64 = 4 << 20;
+
+impl Kind {
+    /// As it is written on the command line.
+    pub fn word(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |v| v.get_name().to_string())
+    }
+
+    /// Runs on a store that has every key.
+    pub fn is_on_filled(self) -> bool {
+        !matches!(
+            self,
+            Kind::Load | Kind::LoadSorted | Kind::FillRandom | Kind::DurablePut
+        )
+    }
+
+    /// Changes the store: each run then needs one of its own.
+    pub fn writes(self) -> bool {
+        !matches!(
+            self,
+            Kind::ReadRandom
+                | Kind::ReadAbsent
+                | Kind::MultiGet
+                | Kind::Seek10
+                | Kind::Seek1000
+                | Kind::YcsbC
+        )
+    }
+
+    /// Reads: its caches want to be warm.
+    pub fn reads(self) -> bool {
+        self.is_on_filled() && !matches!(self, Kind::Overwrite | Kind::Ingest)
+    }
+
+    /// An operation is a batch of entries, and rates count entries.
+    pub fn is_batched(self) -> bool {
+        matches!(self, Kind::Load | Kind::LoadSorted | Kind::MultiGet)
+    }
+
+    /// Bytes of a value when nothing is said.
+    pub fn value_size(self) -> u64 {
+        match self {
+            Kind::DurablePut => 1024,
+            _ => 100,
+        }
+    }
+
+    /// How keys are chosen when nothing is said.
+    pub fn distribution(self) -> Distribution {
+        match self {
+            Kind::YcsbD => Distribution::Latest,
+            Kind::YcsbA | Kind::YcsbB | Kind::YcsbC | Kind::YcsbE | Kind::YcsbF => {
+                Distribution::Zipfian
+            }
+            _ => Distribution::Uniform,
+        }
+    }
+
+    /// What ends the first group: its operations, and time when they alone do not.
+    pub fn until(self, asked: &Asked) -> (u64, Option<Duration>) {
+        let common = &asked.args.common;
+        let whole = match self {
+            Kind::Load | Kind::LoadSorted => Some(common.keys.div_ceil(asked.args.batch)),
+            Kind::FillRandom => Some(common.keys),
+            Kind::Ingest => Some(common.ops.unwrap_or(common.keys)),
+            _ => None,
+        };
+        match whole {
+            Some(ops) => (ops, None),
+            None => (
+                common.ops.unwrap_or(u64::MAX),
+                Some(Duration::from_secs(common.seconds)),
+            ),
+        }
+    }
+
+    /// The threads that run at once; the first group's figures are the workload's.
+    pub fn groups(self, asked: &Asked) -> Vec<Group> {
+        let (ops, _) = self.until(asked);
+        let beside = matches!(
+            self,
+            Kind::ReadWhileWriting | Kind::Scan10WhileWriting | Kind::Scan1000WhileWriting
+        );
+        let mut groups = vec![Group {
+            threads: asked.threads,
+            ops,
+            write_rate: match beside {
+                true => 0,
+                false => asked.args.write_rate.unwrap_or(0),
+            },
+            op: self.operation(asked),
+        }];
+        if beside {
+            let log = asked.log();
+            groups.push(Group {
+                threads: 1,
+                ops: u64::MAX,
+                write_rate: asked.args.write_rate.unwrap_or(WRITER),
+                op: Arc::new(move |w: &mut Worker, _| {
+                    let n = w.random.below(w.data.keys());
+                    w.put(n, log)
+                }),
+            });
+        }
+        groups
+    }
+
+    fn operation(self, asked: &Asked) -> Arc<Operation> {
+        let how = asked
+            .args
+            .distribution
+            .unwrap_or_else(|| self.distribution());
+        let log = asked.log();
+        let batch = asked.args.batch;
+        let chosen = move |w: &Worker| pick(how, &w.random, &w.data, w.added.load(Relaxed));
+        // Scans begin at keys of the fill: of those it is known how many follow.
+        let filled = move |w: &Worker| match how {
+            Distribution::Uniform => w.random.below(w.data.keys()),
+            _ => pick(Distribution::Zipfian, &w.random, &w.data, 0),
+        };
+        let seek = move |nexts: u64, presence: Presence| -> Arc<Operation> {
+            Arc::new(move |w: &mut Worker, _| {
+                let n = filled(w);
+                w.scan(n, nexts + 1, presence)
+            })
+        };
+        let get_or = move |percent: u64, other: fn(&mut Worker, u64, Log) -> Result<(), Stop>| {
+            let op: Arc<Operation> = Arc::new(move |w: &mut Worker, _| {
+                let n = chosen(w);
+                match w.random.below(100) < percent {
+                    true => w.get(n, asked_presence(n, w)),
+                    false => other(w, n, log),
+                }
+            });
+            op
+        };
+        match self {
+            Kind::Load | Kind::LoadSorted => Arc::new(move |w: &mut Worker, n| {
+                let keys = w.data.keys();
+                let numbers = n * batch..((n + 1) * batch).min(keys);
+                match self {
+                    Kind::Load => {
+                        let data = w.data.clone();
+                        w.put_batch(numbers.map(|i| data.shuffled(i)), log)
+                    }
+                    _ => w.put_batch(numbers, log),
+                }
+            }),
+            Kind::FillRandom => Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), log)),
+            Kind::Overwrite | Kind::Ingest => Arc::new(move |w: &mut Worker, _| {
+                let n = chosen(w);
+                w.put(n, log)
+            }),
+            Kind::DurablePut => Arc::new(move |w: &mut Worker, _| {
+                let n = chosen(w);
+                w.put(n, Log::Synced)
+            }),
+            Kind::ReadRandom | Kind::ReadWhileWriting => Arc::new(move |w: &mut Worker, _| {
+                let n = chosen(w);
+                w.get(n, Presence::Certain)
+            }),
+            Kind::ReadAbsent => Arc::new(move |w: &mut Worker, _| {
+                let n = w.data.keys() + w.random.below(w.data.keys());
+                w.get(n, Presence::Certain)
+            }),
+            Kind::MultiGet => Arc::new(move |w: &mut Worker, _| {
+                let numbers: Vec<u64> = (0..batch).map(|_| chosen(w)).collect();
+                w.multi_get(&numbers)
+            }),
+            Kind::Seek10 => seek(10, Presence::Certain),
+            Kind::Seek1000 => seek(1000, Presence::Certain),
+            Kind::Scan10WhileWriting => seek(10, Presence::Any),
+            Kind::Scan1000WhileWriting => seek(1000, Presence::Any),
+            Kind::YcsbA => get_or(50, |w, n, log| w.put(n, log)),
+            Kind::YcsbB => get_or(95, |w, n, log| w.put(n, log)),
+            Kind::YcsbC => get_or(100, |w, n, log| w.put(n, log)),
+            Kind::YcsbD => get_or(95, |w, _, log| w.insert(log)),
+            Kind::YcsbE => Arc::new(move |w: &mut Worker, _| {
+                if w.random.below(100) < 95 {
+                    let n = filled(w);
+                    let len = 1 + w.random.below(100);
+                    w.scan(n, len, Presence::Any)
+                } else {
+                    w.insert(log)
+                }
+            }),
+            Kind::YcsbF => get_or(50, |w, n, log| {
+                w.get(n, asked_presence(n, w))?;
+                w.put(n, log)
+            }),
+            Kind::State => Arc::new(move |w: &mut Worker, _| {
+                let n = chosen(w);
+                match w.random.below(3) {
+                    0 => w.get(n, Presence::Any),
+                    1 => w.put(n, log),
+                    _ => w.delete(n, log),
+                }
+            }),
+        }
+    }
+}
+
+/// A key that a workload adds may not be there yet: its number is taken before its put is done.
+fn asked_presence(n: u64, w: &Worker) -> Presence {
+    match w.data.is_filled(n) {
+        true => Presence::Certain,
+        false => Presence::Any,
+    }
+}
+
+impl Asked<'_> {
+    /// What puts wait for.
+    pub fn log(&self) -> Log {
+        match self.args.common.sync {
+            Switch::On => Log::Synced,
+            Switch::Off if self.args.no_log => Log::None,
+            Switch::Off => Log::Unsynced,
+        }
+    }
+}

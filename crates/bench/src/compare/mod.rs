@@ -1,0 +1,345 @@
+//! Engines beside each other: the same workload on the same budget, in interleaved repetitions (A B B A A B ...), each in a
+//! process of its own, with ratios of the first engine to each other one and their intervals.
+//!
+//! Workloads on filled stores begin with one that each engine made once and that was settled and closed; runs that only read share
+//! it, runs that write get a copy each. All begin with a cold page cache.
+
+mod kind;
+mod one;
+mod store;
+mod summary;
+mod targets;
+
+pub use kind::Kind;
+pub use summary::Comparison;
+
+use crate::Stop;
+use crate::args::{CompareArgs, Switch};
+use crate::device::{Device, Measured};
+use crate::engine::{EngineName, host_directory, remove_tree};
+use crate::machine;
+use crate::report::round;
+use crate::workload::common_config;
+use basalt::env::Clock;
+use basalt::fs::FileSystem;
+use one::{ORDER, Order, carry_out, merge};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of the file that the device is measured on.
+const DEVICE_FILE: u64 = 256 << 20;
+/// How long the device is measured before each run and after the last.
+const BESIDE: Duration = Duration::from_millis(500);
+/// Background threads (RocksDB's jobs) when nothing is said: the same for all.
+const BACKGROUND: usize = 4;
+
+/// A workload as it was asked for.
+pub struct Asked<'a> {
+    /// The flags.
+    pub args: &'a CompareArgs,
+    /// Threads of its first group.
+    pub threads: usize,
+}
+
+/// Runs a comparison, or, in a process that a comparison started, one run of it. Returns what is to be printed.
+pub fn run(args: &CompareArgs) -> Result<String, Stop> {
+    args.common.validate().map_err(Stop::new)?;
+    let mut args = args.clone();
+    let budget = &mut args.common.budget;
+    if budget.background_threads == 0 {
+        budget.background_threads = BACKGROUND;
+    }
+    if let Ok(text) = std::env::var(ORDER) {
+        let order = Order::parse(&text)?;
+        let asked = Asked {
+            args: &args,
+            threads: order.threads,
+        };
+        return Ok(format!("{}\n", carry_out(&asked, &order)?));
+    }
+    let comparison = compare(&args)?;
+    Ok(match args.common.json {
+        true => format!("{:#}\n", comparison.json()),
+        false => comparison.table(),
+    })
+}
+
+/// Runs all workloads on all engines.
+pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
+    let common = &args.common;
+    for engine in &common.engines {
+        engine.check_built()?;
+    }
+    let fs = host_directory(&common.dir, common.budget.direct)?;
+    let name = format!("compare-{}", rustix::process::getpid().as_raw_nonzero());
+    fs.create_dir(Path::new(&name))?;
+    let mut config = common_config(common, &fs.info());
+    let words: Vec<String> = args.workloads.iter().map(|k| k.word()).collect();
+    merge(
+        &mut config,
+        json!({
+            "workload": words.join(" "), "value_size": common.value_size, "value_sizes": format!("{:?}", args.value_sizes),
+            "pairs": args.pairs, "distribution": args.distribution.map(|d| format!("{d:?}").to_lowercase()),
+            "steady": args.steady, "write_rate": args.write_rate, "batch": args.batch, "no_log": args.no_log,
+            "warm_seconds": args.warm, "block_device": args.block_device,
+        }),
+    );
+    let mut comparison = Comparison {
+        machine: machine::describe(&common.dir),
+        config,
+        rows: Vec::new(),
+    };
+    let mut bench = Bench {
+        args,
+        fs: fs.clone(),
+        name: name.clone(),
+        prepared: Vec::new(),
+        device: None,
+    };
+    let ended = bench.all(&mut comparison);
+    drop(bench);
+    if !common.keep {
+        remove_tree(fs.as_ref(), Path::new(&name))?;
+        // Only when it is empty: what somebody else put there stays.
+        let _ = rustix::fs::rmdir(&common.dir);
+    }
+    ended?;
+    Ok(comparison)
+}
+
+struct Bench<'a> {
+    args: &'a CompareArgs,
+    fs: Arc<dyn FileSystem>,
+    name: String,
+    /// Filled stores: engine, bytes of a value, name.
+    prepared: Vec<(EngineName, u64, String)>,
+    device: Option<Device>,
+}
+
+impl Bench<'_> {
+    fn all(&mut self, comparison: &mut Comparison) -> Result<(), Stop> {
+        let common = &self.args.common;
+        if !common.no_device {
+            self.device = Some(Device::new(
+                &common.dir,
+                DEVICE_FILE,
+                common.budget.direct == Switch::On,
+                common.seed,
+                Clock::system(),
+            )?);
+        }
+        for &kind in &self.args.workloads {
+            for &threads in &common.threads {
+                self.workload(kind, threads, comparison)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn workload(
+        &mut self,
+        kind: Kind,
+        threads: usize,
+        comparison: &mut Comparison,
+    ) -> Result<(), Stop> {
+        let engines = self.args.common.engines.clone();
+        if kind.is_on_filled() {
+            for &engine in &engines {
+                self.prepare(engine, kind)?;
+            }
+        }
+        let runs = order_of_runs(engines.len(), self.args.pairs);
+        let mut before = self.yardstick(kind, threads)?;
+        for (i, &(pair, e)) in runs.iter().enumerate() {
+            let label = format!(
+                "{}/{} {} x{threads} {}",
+                i + 1,
+                runs.len(),
+                kind.word(),
+                engines[e].word()
+            );
+            let mut row = self.measured(engines[e], kind, threads, pair, label)?;
+            let after = self.yardstick(kind, threads)?;
+            if let (Some((what, a)), Some((_, b))) = (&before, &after) {
+                let mut both = a.clone();
+                both.add(b);
+                let rate = row["ops_per_s"].as_f64().unwrap_or(0.0);
+                let ratio = round(rate / both.rate().max(1e-9));
+                merge(
+                    &mut row,
+                    json!({
+                        "device_ratio": ratio,
+                        "device": {
+                            "what": what, "ops_per_s": round(both.rate()),
+                            "p50_us": round(both.latency.quantile(0.5) as f64 / 1e3),
+                            "p99_us": round(both.latency.quantile(0.99) as f64 / 1e3),
+                        },
+                    }),
+                );
+            }
+            before = after;
+            comparison.rows.push(row);
+        }
+        Ok(())
+    }
+
+    /// Makes an engine's filled store, unless it is there.
+    fn prepare(&mut self, engine: EngineName, kind: Kind) -> Result<(), Stop> {
+        let bytes = self.value_size(kind);
+        if self.filled(engine, bytes).is_some() {
+            return Ok(());
+        }
+        let store = format!("{}/filled-{}-{bytes}", self.name, engine.word());
+        self.process(&Order {
+            engine,
+            kind,
+            threads: 2,
+            store: store.clone(),
+            prepare: true,
+            pair: 0,
+            label: format!("filling {}", engine.word()),
+        })?;
+        self.prepared.push((engine, bytes, store));
+        Ok(())
+    }
+
+    fn value_size(&self, kind: Kind) -> u64 {
+        self.args.common.value_size.unwrap_or(kind.value_size())
+    }
+
+    fn filled(&self, engine: EngineName, bytes: u64) -> Option<&str> {
+        self.prepared
+            .iter()
+            .find(|p| p.0 == engine && p.1 == bytes)
+            .map(|p| &*p.2)
+    }
+
+    fn measured(
+        &self,
+        engine: EngineName,
+        kind: Kind,
+        threads: usize,
+        pair: u64,
+        label: String,
+    ) -> Result<Value, Stop> {
+        let own = format!("{}/run", self.name);
+        let filled = kind
+            .is_on_filled()
+            .then(|| self.filled(engine, self.value_size(kind)))
+            .flatten();
+        let dir = &self.args.common.dir;
+        let store = match filled {
+            Some(filled) if kind.writes() => {
+                store::copy_tree(self.fs.as_ref(), dir, Path::new(filled), Path::new(&own))?;
+                own.clone()
+            }
+            Some(filled) => {
+                store::forget_tree(self.fs.as_ref(), dir, Path::new(filled))?;
+                filled.to_string()
+            }
+            None => own.clone(),
+        };
+        let row = self.process(&Order {
+            engine,
+            kind,
+            threads,
+            store: store.clone(),
+            prepare: false,
+            pair,
+            label,
+        })?;
+        if store == own {
+            remove_tree(self.fs.as_ref(), Path::new(&own))?;
+        }
+        Ok(row)
+    }
+
+    /// This program again, with the same arguments and an order.
+    fn process(&self, order: &Order) -> Result<Value, Stop> {
+        let failed =
+            |what: String| Stop::new(format!("the run of {} failed: {what}", order.engine.word()));
+        let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
+        let out = Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .env(ORDER, order.text())
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|e| failed(e.to_string()))?;
+        if !out.status.success() {
+            return Err(failed(format!("{} (its reason is above)", out.status)));
+        }
+        serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
+    }
+
+    /// The device's own rate of what the workload is limited by, where that is one operation of it for each.
+    fn yardstick(
+        &mut self,
+        kind: Kind,
+        threads: usize,
+    ) -> Result<Option<(&'static str, Measured)>, Stop> {
+        // As a log pads a put: a header, and whole sectors.
+        let put = self.args.common.key_size + self.value_size(kind) + 40;
+        let Some(device) = &mut self.device else {
+            return Ok(None);
+        };
+        Ok(match kind {
+            Kind::DurablePut => Some((
+                "synced overwrites into written space",
+                device.synced_overwrites(put.next_multiple_of(512) as usize, BESIDE)?,
+            )),
+            Kind::ReadRandom | Kind::YcsbC => Some((
+                "random reads of 4 KiB by as many threads",
+                device.random_reads(threads, BESIDE)?,
+            )),
+            _ => None,
+        })
+    }
+}
+
+/// Which engine runs when: pair and engine. Every second pair runs backwards, so that what drifts favours nobody.
+fn order_of_runs(engines: usize, pairs: u64) -> Vec<(u64, usize)> {
+    (0..pairs)
+        .flat_map(|pair| {
+            (0..engines).map(move |e| match pair % 2 {
+                0 => (pair, e),
+                _ => (pair, engines - 1 - e),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn pairs_are_interleaved() {
+        let order: Vec<usize> = order_of_runs(2, 4).iter().map(|r| r.1).collect();
+        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
+        let three: Vec<usize> = order_of_runs(3, 2).iter().map(|r| r.1).collect();
+        assert_eq!(three, [0, 1, 2, 2, 1, 0]);
+        assert!(order_of_runs(2, 4).iter().all(|r| r.0 < 4));
+    }
+
+    #[test]
+    fn an_order_survives_the_environment() {
+        for &kind in Kind::value_variants() {
+            let order = Order {
+                engine: EngineName::Rocksdb,
+                kind,
+                threads: 7,
+                store: "a/b".into(),
+                prepare: true,
+                pair: 3,
+                label: "1/2 \"x\"".into(),
+            };
+            assert_eq!(Order::parse(&order.text()).ok(), Some(order));
+        }
+        assert!(Order::parse("{}").is_err() && Order::parse("x").is_err());
+    }
+}

@@ -1,0 +1,352 @@
+//! One run of one engine, in a process of its own: its memory, its processor time and its bytes are nobody else's.
+
+use super::{Asked, Kind};
+use crate::Stop;
+use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
+use crate::data::Data;
+use crate::drive::{Driven, Driver, Group, Presence, Worker};
+use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, tree_bytes};
+use crate::progress::Progress;
+use crate::report::round;
+use crate::sizes::Sizes;
+use crate::statistics::relative_deviation;
+use basalt::env::{Clock, Histogram};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// What the process that compares tells one that runs, through the environment, besides the same arguments.
+pub const ORDER: &str = "BASALT_BENCH_ORDER";
+
+/// Overwrites of each key before a steady run.
+const STEADY: u64 = 3;
+/// Write buffers that are filled before durable puts are measured, so that logs are being recycled by engines that do.
+const WARM_BUFFERS: u64 = 6;
+/// A store that fits into the cache is read whole before it is measured, but for no longer than this.
+const WARM_ALL: Duration = Duration::from_secs(120);
+
+/// An order to one process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Order {
+    /// The engine.
+    pub engine: EngineName,
+    /// The workload.
+    pub kind: Kind,
+    /// Threads of its first group.
+    pub threads: usize,
+    /// The store's directory below `--dir`.
+    pub store: String,
+    /// Make a filled store and measure nothing.
+    pub prepare: bool,
+    /// Which pair it belongs to, from 0.
+    pub pair: u64,
+    /// What progress says in front.
+    pub label: String,
+}
+
+impl Order {
+    /// As text for the environment.
+    pub fn text(&self) -> String {
+        json!({
+            "engine": self.engine.word(), "kind": self.kind.word(), "threads": self.threads, "store": self.store,
+            "prepare": self.prepare, "pair": self.pair, "label": self.label,
+        })
+        .to_string()
+    }
+
+    /// From the text.
+    pub fn parse(text: &str) -> Result<Order, Stop> {
+        let bad = |what: &str| Stop::new(format!("{ORDER} is not for people to set: {what}"));
+        let v: Value = serde_json::from_str(text).map_err(|e| bad(&e.to_string()))?;
+        let word = |name: &str| v[name].as_str().ok_or_else(|| bad(name));
+        Ok(Order {
+            engine: EngineName::from_str(word("engine")?, true).map_err(|e| bad(&e))?,
+            kind: Kind::from_str(word("kind")?, true).map_err(|e| bad(&e))?,
+            threads: v["threads"].as_u64().ok_or_else(|| bad("threads"))? as usize,
+            store: word("store")?.into(),
+            prepare: v["prepare"].as_bool().ok_or_else(|| bad("prepare"))?,
+            pair: v["pair"].as_u64().ok_or_else(|| bad("pair"))?,
+            label: word("label")?.into(),
+        })
+    }
+}
+
+/// Carries an order out. What it found, as one JSON object.
+pub fn carry_out(asked: &Asked, order: &Order) -> Result<Value, Stop> {
+    let args = asked.args;
+    let common = &args.common;
+    let value_size = common.value_size.unwrap_or(order.kind.value_size());
+    let data = Data::new(
+        common.seed,
+        common.keys,
+        common.key_size as usize,
+        value_size as usize,
+        common.compressible,
+    )
+    .with_sizes(Sizes::new(&args.value_sizes, value_size)?);
+    let run = Run {
+        asked,
+        order,
+        data,
+        clock: Clock::system(),
+        added: Arc::default(),
+        progress: Progress::new(order.label.clone()),
+    };
+    let engine = engine::open(order.engine, &common.dir, &order.store, &common.budget)?;
+    if order.prepare {
+        run.prepare(&engine)
+    } else {
+        run.measure(engine)
+    }
+}
+
+struct Run<'a> {
+    asked: &'a Asked<'a>,
+    order: &'a Order,
+    data: Data,
+    clock: Clock,
+    added: Arc<AtomicU64>,
+    progress: Progress,
+}
+
+impl Run<'_> {
+    fn drive(
+        &self,
+        engine: &Arc<dyn Engine>,
+        salt: u64,
+        groups: &[Group],
+        time: Option<Duration>,
+    ) -> Result<Vec<Driven>, Stop> {
+        let driver = Driver {
+            clock: &self.clock,
+            engine,
+            data: &self.data,
+            // Both engines of a pair see the same operations; another pair sees others.
+            seed: self.asked.args.common.seed ^ (salt << 52) ^ (self.order.pair << 56),
+            added: &self.added,
+            progress: &self.progress,
+        };
+        driver.run(groups, time)
+    }
+
+    /// Fills a store with every key, overwrites it as often as a steady run wants, and leaves it settled and closed.
+    fn prepare(&self, engine: &Arc<dyn Engine>) -> Result<Value, Stop> {
+        let start = self.clock.now();
+        let keys = self.data.keys();
+        let group = |ops, op: fn(&mut Worker, u64) -> Result<(), Stop>| Group {
+            threads: 2,
+            ops,
+            write_rate: 0,
+            op: Arc::new(op),
+        };
+        let fill = group(keys, |w, n| w.put(w.data.shuffled(n), Log::Unsynced));
+        self.drive(engine, 1, &[fill], None)?;
+        if self.asked.args.steady {
+            let over = group(keys * STEADY, |w, _| {
+                let n = w.random.below(w.data.keys());
+                w.put(n, Log::Unsynced)
+            });
+            self.drive(engine, 2, &[over], None)?;
+        }
+        engine.settle()?;
+        engine.close()?;
+        Ok(json!({
+            "prepared_seconds": round((self.clock.now() - start).as_secs_f64()),
+        }))
+    }
+
+    /// Brings caches and logs to where a long run would have them.
+    fn warm(&self, engine: &Arc<dyn Engine>, groups: &[Group]) -> Result<(), Stop> {
+        let kind = self.order.kind;
+        if kind == Kind::DurablePut {
+            let budget = &self.asked.args.common.budget;
+            let entry = self.asked.args.common.key_size + self.data.value_size() as u64;
+            let fill = Group {
+                threads: 1,
+                ops: WARM_BUFFERS * budget.write_buffer / entry.max(1),
+                write_rate: 0,
+                op: Arc::new(|w: &mut Worker, _| {
+                    let n = w.random.below(w.data.keys());
+                    w.put(n, Log::Unsynced)
+                }),
+            };
+            self.drive(engine, 3, &[fill], None)?;
+            return engine.settle();
+        }
+        if !kind.reads() {
+            return Ok(());
+        }
+        if !kind.writes() && self.data.live_bytes() < self.asked.args.common.budget.cache {
+            let all = Group {
+                threads: 2,
+                ops: self.data.keys(),
+                write_rate: 0,
+                op: Arc::new(|w: &mut Worker, n| w.get(w.data.shuffled(n), Presence::Certain)),
+            };
+            self.drive(engine, 4, &[all], Some(WARM_ALL))?;
+        }
+        let time = Duration::from_secs(self.asked.args.warm);
+        self.drive(engine, 5, groups, Some(time))?;
+        Ok(())
+    }
+
+    fn measure(&self, engine: Arc<dyn Engine>) -> Result<Value, Stop> {
+        let kind = self.order.kind;
+        let common = &self.asked.args.common;
+        let groups = kind.groups(self.asked);
+        let (_, time) = kind.until(self.asked);
+        self.warm(&engine, &groups)?;
+        let counters = Counters::new(&common.dir);
+        let disk = || counters.disk().filter(|_| self.asked.args.block_device);
+        reset_peak_rss();
+        let (stats, own) = (engine.stats(), engine.accounting());
+        let (process, device) = (Process::now(), disk());
+        let mut driven = self.drive(&engine, 6, &groups, time)?;
+        let at_end = Process::now().since(&process);
+        let own_at_end = engine.accounting();
+        let stats_at_end = engine.stats();
+        let ended = self.clock.now();
+        if kind == Kind::Load {
+            engine.compact()?;
+        }
+        if kind.writes() {
+            engine.settle()?;
+        }
+        let settled = self.clock.now();
+        let stats_settled = engine.stats();
+        let (name, configuration, reads) = (engine.name(), engine.configuration(), engine.reads());
+        engine.close()?;
+        let own_at_close = engine.accounting();
+        drop(engine);
+        let whole = Process::now().since(&process);
+        let device = disk().zip(device).map(|(now, then)| Disk {
+            reads: now.reads - then.reads,
+            read_bytes: now.read_bytes - then.read_bytes,
+            write_bytes: now.write_bytes - then.write_bytes,
+        });
+        let fs = host_directory(&common.dir, common.budget.direct)?;
+        let on_disk = tree_bytes(fs.as_ref(), Path::new(&self.order.store))?;
+        let beside = (driven.len() > 1).then(|| driven.remove(1));
+        let lead = driven.remove(0);
+        let put_bytes = lead.tally.write_bytes + beside.as_ref().map_or(0, |b| b.tally.write_bytes);
+        let ops = self.units(&lead);
+        let per_put = |bytes: u64| (put_bytes > 0).then(|| round(bytes as f64 / put_bytes as f64));
+        let per_op = |n: u64| round(n as f64 / ops.max(1) as f64);
+        // Of runs that only read, so that no compaction's reads are among them.
+        let device_reads = match (kind.writes(), reads, own, own_at_end) {
+            (true, ..) => None,
+            (_, Read::Counted, Some(then), Some(now)) => Some(now.reads - then.reads),
+            (_, Read::Calls, ..) => Some(at_end.read_calls),
+            _ => None,
+        };
+        let own_written = own.zip(own_at_close).map(|(then, now)| {
+            now.bytes_written + now.bytes_prewritten - then.bytes_written - then.bytes_prewritten
+        });
+        let prewritten = own
+            .zip(own_at_close)
+            .map(|(then, now)| now.bytes_prewritten - then.bytes_prewritten);
+        let stalled = stats_at_end
+            .stall_us
+            .zip(stats.stall_us)
+            .map(|(now, then)| round((now - then) as f64 / 1e6));
+        let mut row = self.figures(&lead);
+        let more = json!({
+            "workload": kind.word(), "engine": name, "threads": self.order.threads, "pair": self.order.pair,
+            "user_bytes": put_bytes + lead.tally.read_bytes,
+            "put_bytes": put_bytes,
+            "device_write_bytes": whole.write_bytes,
+            "device_read_bytes": whole.read_bytes,
+            "device_reads": device_reads,
+            "device_reads_per_op": device_reads.map(per_op),
+            "device_read_bytes_per_op": per_op(at_end.read_bytes),
+            "engine_write_bytes": own_written,
+            "engine_prewritten_bytes": prewritten,
+            "block_device_write_bytes": device.map(|d| d.write_bytes),
+            "block_device_read_bytes": device.map(|d| d.read_bytes),
+            "block_device_reads": device.map(|d| d.reads),
+            "write_amp": per_put(whole.write_bytes),
+            "block_device_write_amp": device.and_then(|d| per_put(d.write_bytes)),
+            "space_amp": self.space_amp(on_disk),
+            "disk_bytes": on_disk,
+            "log_space_bytes": stats_settled.log_bytes,
+            "cpu_seconds": at_end.cpu_ms as f64 / 1e3,
+            "cpu_seconds_settled": whole.cpu_ms as f64 / 1e3,
+            "cpu_us_per_op": round(at_end.cpu_ms as f64 * 1e3 / ops.max(1) as f64),
+            "peak_rss_bytes": peak_rss(),
+            "stall_seconds": stalled,
+            "debt_bytes_start": stats.compaction_debt,
+            "debt_bytes_end": stats_at_end.compaction_debt,
+            "debt_bytes_settled": stats_settled.compaction_debt,
+            "settle_seconds": round((settled - ended).as_secs_f64()),
+            "found": lead.tally.found,
+            "entries": lead.tally.entries,
+            "beside": beside.as_ref().map(|b| self.figures(b)),
+            "configuration": configuration,
+        });
+        merge(&mut row, more);
+        Ok(row)
+    }
+
+    /// What rates count: operations, or the entries of batches.
+    fn units(&self, d: &Driven) -> u64 {
+        match self.order.kind.is_batched() {
+            true => d.tally.puts + d.tally.gets,
+            false => d.measured.ops,
+        }
+    }
+
+    /// Bytes on disk for each live one, where it is known which are.
+    fn space_amp(&self, on_disk: u64) -> Option<f64> {
+        let known = !matches!(
+            self.order.kind,
+            Kind::State | Kind::DurablePut | Kind::YcsbD | Kind::YcsbE
+        );
+        known.then(|| round(on_disk as f64 / self.data.live_bytes().max(1) as f64))
+    }
+
+    /// Rate, latency and windows of a group.
+    fn figures(&self, d: &Driven) -> Value {
+        let m = &d.measured;
+        let seconds = m.time.as_secs_f64().max(1e-9);
+        let units = self.units(d);
+        let each = units as f64 / m.ops.max(1) as f64;
+        let windows: Vec<f64> = d.whole_windows().iter().map(|n| n * each).collect();
+        let us = |q| round(m.latency.quantile(q) as f64 / 1e3);
+        json!({
+            "ops": units,
+            "seconds": round(seconds),
+            "ops_per_s": round(units as f64 / seconds),
+            "mean_us": round(m.latency.sum() as f64 / 1e3 / m.ops.max(1) as f64),
+            "p50_us": us(0.5),
+            "p99_us": us(0.99),
+            "p999_us": us(0.999),
+            "p9999_us": us(0.9999),
+            "max_us": round(m.latency.max() as f64 / 1e3),
+            "latency_us": curve(&m.latency),
+            "window_deviation": relative_deviation(&windows).map(round),
+            "windows": windows.iter().map(|n| n.round()).collect::<Vec<_>>(),
+            "puts": d.tally.puts,
+            "gets": d.tally.gets,
+        })
+    }
+}
+
+/// Latency at rising quantiles, for a curve.
+fn curve(latency: &Histogram) -> Vec<(f64, f64)> {
+    [
+        0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0,
+    ]
+    .iter()
+    .map(|&q| (q, round(latency.quantile(q) as f64 / 1e3)))
+    .collect()
+}
+
+/// Adds the fields of one object to another.
+pub fn merge(into: &mut Value, more: Value) {
+    if let (Some(into), Value::Object(more)) = (into.as_object_mut(), more) {
+        into.extend(more);
+    }
+}

@@ -1,0 +1,373 @@
+//! What a comparison found: medians and spread of each engine, ratios over pairs, one object for scripts and tables for people.
+
+use super::targets;
+use crate::report::{columns, machine_line, round};
+use crate::statistics::{self, Ratio};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// Figures of a row that are summed up, how a table heads them, their digits there, and whether they get a ratio.
+const FIGURES: [(&str, &str, usize, bool); 19] = [
+    ("ops_per_s", "ops/s", 0, true),
+    ("mean_us", "mean us", 1, false),
+    ("p50_us", "p50 us", 1, true),
+    ("p99_us", "p99 us", 1, true),
+    ("p999_us", "p99.9 us", 1, true),
+    ("p9999_us", "p99.99 us", 0, false),
+    ("max_us", "max us", 0, false),
+    ("window_deviation", "deviation", 3, true),
+    ("write_amp", "write amp", 2, true),
+    ("space_amp", "space amp", 2, true),
+    ("device_reads_per_op", "reads/op", 3, true),
+    ("device_read_bytes_per_op", "read B/op", 0, false),
+    ("cpu_us_per_op", "CPU us/op", 2, true),
+    ("peak_rss_bytes", "RSS MiB", 0, true),
+    ("stall_seconds", "stalled s", 2, false),
+    ("debt_bytes_start", "debt before MiB", 0, false),
+    ("debt_bytes_end", "debt after MiB", 0, false),
+    ("settle_seconds", "settle s", 1, false),
+    ("device_ratio", "of device", 2, false),
+];
+
+/// All runs of a comparison.
+pub struct Comparison {
+    /// See [`crate::machine::describe`].
+    pub machine: Value,
+    /// The flags.
+    pub config: Value,
+    /// One object a run, in the order they ran.
+    pub rows: Vec<Value>,
+}
+
+/// Runs of one engine on one workload with one number of threads.
+struct Cell<'a> {
+    workload: &'a str,
+    threads: u64,
+    engine: &'a str,
+    rows: Vec<&'a Value>,
+}
+
+impl Cell<'_> {
+    fn values(&self, figure: &str) -> Vec<f64> {
+        self.rows
+            .iter()
+            .filter_map(|r| r[figure].as_f64())
+            .collect()
+    }
+
+    fn json(&self) -> Value {
+        let mut medians = Map::new();
+        let mut spread = Map::new();
+        for (figure, ..) in FIGURES {
+            let values = self.values(figure);
+            if let Some(median) = statistics::median(&values) {
+                let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+                let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                medians.insert(figure.into(), json!(round(median)));
+                spread.insert(
+                    figure.into(),
+                    json!({"low": round(low), "high": round(high),
+                           "deviation": statistics::relative_deviation(&values).map(round)}),
+                );
+            }
+        }
+        json!({
+            "workload": self.workload, "threads": self.threads, "engine": self.engine, "runs": self.rows.len(),
+            "median": medians, "spread": spread,
+        })
+    }
+}
+
+/// A ratio of one figure.
+pub(super) struct Compared<'a> {
+    pub workload: &'a str,
+    pub threads: u64,
+    pub engine: &'a str,
+    pub against: &'a str,
+    pub figure: &'static str,
+    pub ratio: Ratio,
+}
+
+impl Comparison {
+    fn cells(&self) -> Vec<Cell<'_>> {
+        let mut out: Vec<Cell<'_>> = Vec::new();
+        for row in &self.rows {
+            let workload = row["workload"].as_str().unwrap_or("");
+            let engine = row["engine"].as_str().unwrap_or("");
+            let threads = row["threads"].as_u64().unwrap_or(0);
+            let cell = out
+                .iter_mut()
+                .find(|c| c.workload == workload && c.engine == engine && c.threads == threads);
+            match cell {
+                Some(cell) => cell.rows.push(row),
+                None => out.push(Cell {
+                    workload,
+                    threads,
+                    engine,
+                    rows: vec![row],
+                }),
+            }
+        }
+        out
+    }
+
+    /// The first engine of each workload against every other one, pair by pair.
+    pub(super) fn ratios(&self) -> Vec<Compared<'_>> {
+        let cells = self.cells();
+        let mut out = Vec::new();
+        for (i, cell) in cells.iter().enumerate() {
+            let same = |c: &Cell<'_>| c.workload == cell.workload && c.threads == cell.threads;
+            let Some(first) = cells.iter().position(same).filter(|&first| first != i) else {
+                continue;
+            };
+            let first = &cells[first];
+            for (figure, _, _, _) in FIGURES.iter().filter(|f| f.3) {
+                let pairs: Vec<(f64, f64)> = first
+                    .rows
+                    .iter()
+                    .filter_map(|a| {
+                        let b = cell.rows.iter().find(|b| b["pair"] == a["pair"])?;
+                        Some((a[*figure].as_f64()?, b[*figure].as_f64()?))
+                    })
+                    .collect();
+                if let Some(ratio) = statistics::ratio(&pairs) {
+                    out.push(Compared {
+                        workload: cell.workload,
+                        threads: cell.threads,
+                        engine: first.engine,
+                        against: cell.engine,
+                        figure,
+                        ratio,
+                    });
+                }
+            }
+        }
+        out
+    }
+
+    /// The median of a figure of the first engine of a workload, whether or not others ran beside it.
+    pub(super) fn median_of_first(
+        &self,
+        workload: &str,
+        threads: u64,
+        figure: &str,
+    ) -> Option<f64> {
+        let cells = self.cells();
+        let cell = cells
+            .iter()
+            .find(|c| c.workload == workload && c.threads == threads)?;
+        statistics::median(&cell.values(figure))
+    }
+
+    /// Engines by name, each with the configuration it ran with.
+    fn engines(&self) -> Vec<Value> {
+        let mut out: Vec<Value> = Vec::new();
+        for row in &self.rows {
+            if !out.iter().any(|e| e["name"] == row["engine"]) {
+                out.push(json!({"name": row["engine"], "configuration": row["configuration"]}));
+            }
+        }
+        out
+    }
+
+    /// One object: that of a single run (`machine`, `config`, `results`, `targets`) with `engines`, `summary` and `ratios`.
+    pub fn json(&self) -> Value {
+        let ratios: Vec<Value> = self
+            .ratios()
+            .iter()
+            .map(|r| {
+                json!({
+                    "workload": r.workload, "threads": r.threads, "engine": r.engine, "against": r.against,
+                    "figure": r.figure, "ratio": round(r.ratio.ratio),
+                    "low": r.ratio.interval.map(|i| round(i.0)), "high": r.ratio.interval.map(|i| round(i.1)),
+                    "pairs": r.ratio.pairs,
+                })
+            })
+            .collect();
+        let results: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|row| {
+                let mut row = row.clone();
+                // Once for each engine is enough.
+                if let Some(fields) = row.as_object_mut() {
+                    fields.remove("configuration");
+                }
+                row
+            })
+            .collect();
+        json!({
+            "machine": self.machine,
+            "config": self.config,
+            "engines": self.engines(),
+            "results": results,
+            "summary": self.cells().iter().map(Cell::json).collect::<Vec<_>>(),
+            "ratios": ratios,
+            "targets": targets::of(self).iter().map(targets::Outcome::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Tables.
+    pub fn table(&self) -> String {
+        let mut out = machine_line(&self.machine);
+        let cells = self.cells();
+        let mut shown: Vec<(&str, u64)> = Vec::new();
+        for cell in &cells {
+            let here = (cell.workload, cell.threads);
+            if shown.contains(&here) {
+                continue;
+            }
+            shown.push(here);
+            let beside: Vec<&Cell<'_>> = cells
+                .iter()
+                .filter(|c| (c.workload, c.threads) == here)
+                .collect();
+            let _ = writeln!(
+                out,
+                "{} x{}, medians of {} runs, lowest to highest below\n",
+                here.0,
+                here.1,
+                cell.rows.len()
+            );
+            table_of(&beside, &mut out);
+            for r in self.ratios() {
+                if (r.workload, r.threads) == here {
+                    let _ = writeln!(out, "{}", ratio_line(&r));
+                }
+            }
+            out.push('\n');
+        }
+        for outcome in targets::of(self) {
+            let _ = writeln!(out, "{}", outcome.line());
+        }
+        out.push_str("\nconfigurations (the same budget: see config with --json)\n");
+        for engine in self.engines() {
+            let mut configuration = engine["configuration"].clone();
+            // The engine's own file is for --json: it is long.
+            if let Some(fields) = configuration.as_object_mut() {
+                fields.remove("options_file");
+            }
+            let _ = writeln!(
+                out,
+                "  {}: {configuration}",
+                engine["name"].as_str().unwrap_or("?")
+            );
+        }
+        out
+    }
+}
+
+fn table_of(cells: &[&Cell<'_>], out: &mut String) {
+    let any = |figure: &str| cells.iter().any(|c| !c.values(figure).is_empty());
+    let figures: Vec<_> = FIGURES.iter().filter(|f| any(f.0)).collect();
+    let mut rows = vec![
+        std::iter::once("engine".to_string())
+            .chain(figures.iter().map(|f| f.1.to_string()))
+            .collect::<Vec<_>>(),
+    ];
+    for cell in cells {
+        let mut middle = vec![cell.engine.to_string()];
+        let mut range = vec![String::new()];
+        for (figure, head, digits, _) in &figures {
+            let scale = if head.ends_with("MiB") {
+                f64::from(1 << 20)
+            } else {
+                1.0
+            };
+            let mut values = cell.values(figure);
+            values.sort_by(f64::total_cmp);
+            let show = |v: Option<f64>| v.map(|v| format!("{:.digits$}", v / scale));
+            let (low, high) = (values.first().copied(), values.last().copied());
+            middle.push(show(statistics::median(&values)).unwrap_or("-".into()));
+            range.push(match (show(low), show(high)) {
+                (Some(low), Some(high)) if low != high => format!("{low}..{high}"),
+                _ => String::new(),
+            });
+        }
+        rows.push(middle);
+        if cell.rows.len() > 1 {
+            rows.push(range);
+        }
+    }
+    columns(&rows, out);
+}
+
+fn ratio_line(r: &Compared<'_>) -> String {
+    let interval = r
+        .ratio
+        .interval
+        .map_or_else(String::new, |(low, high)| format!(" [{low:.2}, {high:.2}]"));
+    format!(
+        "  {} / {}: {} {:.2}{interval} over {} pairs",
+        r.engine, r.against, r.figure, r.ratio.ratio, r.ratio.pairs
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comparison() -> Comparison {
+        let row = |engine: &str, pair: u64, rate: f64| {
+            json!({"workload": "overwrite", "threads": 2, "engine": engine, "pair": pair, "ops_per_s": rate,
+                   "write_amp": 5.0, "configuration": {"a": 1}})
+        };
+        Comparison {
+            machine: json!({}),
+            config: json!({}),
+            rows: vec![
+                row("basalt 1", 0, 200.0),
+                row("rocksdb 2", 0, 100.0),
+                row("rocksdb 2", 1, 300.0),
+                row("basalt 1", 1, 600.0),
+            ],
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_pairs() {
+        let c = comparison();
+        let json = c.json();
+        let ratios = json["ratios"].as_array().unwrap();
+        let rate = ratios.iter().find(|r| r["figure"] == "ops_per_s").unwrap();
+        assert_eq!(
+            (rate["ratio"].as_f64(), rate["pairs"].as_u64()),
+            (Some(2.0), Some(2))
+        );
+        assert_eq!(
+            (rate["low"].as_f64(), rate["high"].as_f64()),
+            (Some(2.0), Some(2.0))
+        );
+        assert_eq!(
+            (&rate["engine"], &rate["against"]),
+            (&json!("basalt 1"), &json!("rocksdb 2"))
+        );
+        assert_eq!(json["summary"][0]["median"]["ops_per_s"], 400.0);
+        assert_eq!(json["summary"][0]["spread"]["ops_per_s"]["high"], 600.0);
+        assert_eq!(json["engines"].as_array().unwrap().len(), 2);
+        assert!(json["results"][0].get("configuration").is_none());
+    }
+
+    #[test]
+    fn the_targets_of_a_workload_are_judged() {
+        let json = comparison().json();
+        let targets = json["targets"].as_array().unwrap();
+        let find = |part: &str| {
+            let is = |t: &&Value| t["name"].as_str().is_some_and(|n| n.contains(part));
+            targets.iter().find(is).unwrap().clone()
+        };
+        assert_eq!(find("ops_per_s")["reached"], true);
+        // 1.0 where at most 0.8 is wanted.
+        assert_eq!(find("write_amp")["reached"], false);
+        let table = comparison().table();
+        for part in [
+            "overwrite x2",
+            "400",
+            "200..600",
+            "2.00 [2.00, 2.00] over 2 pairs",
+            "MISSED",
+        ] {
+            assert!(table.contains(part), "{part} is not in\n{table}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the engine is to reach beside RocksDB, and whether a comparison shows it.
+
+use super::Comparison;
+use crate::report::round;
+use serde_json::{Value, json};
+
+/// Against what a figure is held.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    /// The ratio to RocksDB's.
+    Peer,
+    /// The figure itself.
+    Itself,
+}
+
+/// A bound of a ratio or figure.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+struct Target {
+    workload: &'static str,
+    /// `None` for any.
+    threads: Option<u64>,
+    figure: &'static str,
+    of: Of,
+    bound: Bound,
+}
+
+const fn peer(
+    workload: &'static str,
+    threads: Option<u64>,
+    figure: &'static str,
+    bound: Bound,
+) -> Target {
+    Target {
+        workload,
+        threads,
+        figure,
+        of: Of::Peer,
+        bound,
+    }
+}
+
+const fn itself(
+    workload: &'static str,
+    threads: Option<u64>,
+    figure: &'static str,
+    bound: Bound,
+) -> Target {
+    Target {
+        workload,
+        threads,
+        figure,
+        of: Of::Itself,
+        bound,
+    }
+}
+
+use Bound::{AtLeast, AtMost};
+
+const TARGETS: &[Target] = &[
+    peer("durable-put", Some(1), "ops_per_s", AtLeast(1.3)),
+    peer("durable-put", Some(1), "p99_us", AtMost(0.7)),
+    itself("durable-put", Some(1), "device_ratio", AtLeast(0.9)),
+    peer("durable-put", Some(4), "ops_per_s", AtLeast(1.5)),
+    peer("durable-put", Some(16), "ops_per_s", AtLeast(1.5)),
+    peer("fill-random", Some(1), "ops_per_s", AtLeast(1.5)),
+    peer("overwrite", Some(2), "ops_per_s", AtLeast(1.4)),
+    peer("overwrite", Some(2), "write_amp", AtMost(0.8)),
+    peer("overwrite", Some(2), "window_deviation", AtMost(0.5)),
+    peer("read-random", Some(1), "ops_per_s", AtLeast(1.1)),
+    itself("read-random", Some(1), "device_reads_per_op", AtMost(1.02)),
+    // Two threads are those of the store that is cached whole.
+    peer("read-random", Some(2), "ops_per_s", AtLeast(1.3)),
+    peer("read-absent", None, "ops_per_s", AtLeast(1.3)),
+    itself("read-absent", None, "device_reads_per_op", AtMost(0.02)),
+    peer("seek-10", None, "ops_per_s", AtLeast(1.2)),
+    peer("seek-1000", None, "ops_per_s", AtLeast(1.2)),
+    peer("read-while-writing", None, "p99_us", AtMost(0.7)),
+    peer("load-sorted", None, "ops_per_s", AtLeast(1.5)),
+    peer("overwrite", Some(2), "peak_rss_bytes", AtMost(0.9)),
+    peer("read-random", Some(1), "peak_rss_bytes", AtMost(0.9)),
+];
+
+/// A target and how a comparison stands to it.
+pub(super) struct Outcome {
+    name: String,
+    figure: f64,
+    bound: Bound,
+    interval: Option<(f64, f64)>,
+}
+
+/// Those targets that a comparison of Basalt with RocksDB has figures for.
+pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
+    let ratios = comparison.ratios();
+    let mut out = Vec::new();
+    for r in &ratios {
+        if !(r.engine.starts_with("basalt") && r.against.starts_with("rocksdb")) {
+            continue;
+        }
+        let here = |t: &&Target| {
+            t.workload == r.workload && t.threads.is_none_or(|threads| threads == r.threads)
+        };
+        for t in TARGETS.iter().filter(here) {
+            if t.of == Of::Peer && t.figure == r.figure {
+                out.push(Outcome {
+                    name: format!("{} x{}: ratio of {}", r.workload, r.threads, r.figure),
+                    figure: r.ratio.ratio,
+                    bound: t.bound,
+                    interval: r.ratio.interval,
+                });
+            }
+            // Figures of its own are judged once, beside the first ratio.
+            if t.of == Of::Itself && r.figure == "ops_per_s" {
+                let figure = comparison.median_of_first(r.workload, r.threads, t.figure);
+                out.extend(figure.map(|figure| Outcome {
+                    name: format!("{} x{}: {}", r.workload, r.threads, t.figure),
+                    figure,
+                    bound: t.bound,
+                    interval: None,
+                }));
+            }
+        }
+    }
+    out
+}
+
+impl Outcome {
+    fn reached(&self) -> bool {
+        match self.bound {
+            AtLeast(target) => self.figure >= target,
+            AtMost(target) => self.figure <= target,
+        }
+    }
+
+    /// As the `targets` of a single run, with the sense of the bound and the interval.
+    pub(super) fn json(&self) -> Value {
+        let (target, at_most) = match self.bound {
+            AtLeast(target) => (target, false),
+            AtMost(target) => (target, true),
+        };
+        json!({
+            "name": self.name, "figure": round(self.figure), "target": target, "at_most": at_most,
+            "low": self.interval.map(|i| round(i.0)), "high": self.interval.map(|i| round(i.1)),
+            "reached": self.reached(),
+        })
+    }
+
+    /// A line of a table.
+    pub(super) fn line(&self) -> String {
+        let verdict = match self.reached() {
+            true => "reached",
+            false => "MISSED",
+        };
+        let bound = match self.bound {
+            AtLeast(target) => format!("at least {target}"),
+            AtMost(target) => format!("at most {target}"),
+        };
+        format!(
+            "target {verdict}: {} {:.3}, {bound}",
+            self.name, self.figure
+        )
+    }
+}

@@ -1,0 +1,170 @@
+//! Basalt's log-structured merge tree behind the door.
+
+use super::{Engine, EngineStats, Log, Read, host_directory};
+use crate::Stop;
+use crate::args::{Budget, Compression};
+use basalt::env::Env;
+use basalt::fs::FsStats;
+use basalt::lsm::WriteBatch;
+use basalt::{Db, Family, Options, ReadOptions, WriteOptions};
+use serde_json::{Value, json};
+use std::path::Path;
+
+pub(super) struct Basalt {
+    env: Env,
+    db: Db,
+    family: Family,
+    configuration: Value,
+}
+
+impl Basalt {
+    pub(super) fn open(dir: &Path, name: &str, budget: &Budget) -> Result<Basalt, Stop> {
+        let mut env = Env::builder(host_directory(dir, budget.direct)?)
+            .memory_bytes(budget.memory)
+            .cache_bytes(budget.cache);
+        if budget.background_threads > 0 {
+            env = env.threads(budget.background_threads);
+        }
+        let env = env.build();
+        let mut options = Options {
+            write_buffer_bytes: budget.write_buffer,
+            ..Options::default()
+        };
+        let family = &mut options.default_family;
+        family.compression = match budget.compression {
+            Compression::None => basalt::Compression::None,
+            Compression::Lz4 => basalt::Compression::Lz4,
+            Compression::Zstd => basalt::Compression::Zstd,
+        };
+        family.block_bytes = budget.block_size as usize;
+        family.filter_bits_per_key = budget.filter_bits;
+        let info = env.fs().info();
+        let configuration = json!({
+            "memory_bytes": budget.memory, "cache_bytes": budget.cache, "write_buffer_bytes": options.write_buffer_bytes,
+            "max_sealed_memtables": options.max_sealed_memtables, "background_threads": env.jobs().parallelism(),
+            "block_bytes": options.default_family.block_bytes,
+            "filter_bits_per_key": options.default_family.filter_bits_per_key,
+            "compression": format!("{:?}", options.default_family.compression).to_lowercase(),
+            "table_bytes": options.default_family.table_bytes,
+            "base_level_bytes": options.default_family.base_level_bytes,
+            "level_multiplier": options.default_family.level_multiplier,
+            "l0_compaction_trigger": options.default_family.l0_compaction_trigger,
+            "l0_slowdown": options.default_family.l0_slowdown,
+            "filesystem": info.description, "direct": info.direct, "write_unit": info.write_unit,
+            "read_backend": info.read_backend,
+        });
+        let db = Db::open(&env, name, options)?;
+        Ok(Basalt {
+            family: db.default_family(),
+            env,
+            db,
+            configuration,
+        })
+    }
+
+    fn options(log: Log) -> WriteOptions {
+        // There is no write without a log: what asks for none has one and does not wait for it.
+        WriteOptions {
+            sync: log == Log::Synced,
+        }
+    }
+}
+
+impl Engine for Basalt {
+    fn name(&self) -> String {
+        format!("basalt {}", env!("CARGO_PKG_VERSION"))
+    }
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+    fn put(&self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop> {
+        self.db
+            .put(&self.family, key, value, &Basalt::options(log))?;
+        Ok(())
+    }
+    fn put_batch(&self, entries: &[(Vec<u8>, Vec<u8>)], log: Log) -> Result<(), Stop> {
+        let mut batch = WriteBatch::new();
+        for (key, value) in entries {
+            batch.put(&self.family, key, value)?;
+        }
+        self.db.write(batch, &Basalt::options(log))?;
+        Ok(())
+    }
+    fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop> {
+        self.db.delete(&self.family, key, &Basalt::options(log))?;
+        Ok(())
+    }
+    fn get(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+        let found = self.db.get(&self.family, key, &ReadOptions::default())?;
+        if let Some(value) = &found {
+            show(value);
+        }
+        Ok(found.is_some())
+    }
+    fn multi_get(
+        &self,
+        keys: &[Vec<u8>],
+        show: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<(), Stop> {
+        let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&self.family, &k[..])).collect();
+        let found = self.db.multi_get(&asked, &ReadOptions::default());
+        for (i, value) in found.into_iter().enumerate() {
+            show(i, value?.as_deref());
+        }
+        Ok(())
+    }
+    fn scan(
+        &self,
+        key: &[u8],
+        limit: u64,
+        show: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<u64, Stop> {
+        let mut iter = self.db.iter(&self.family, &ReadOptions::default())?;
+        iter.seek(key)?;
+        let mut seen = 0;
+        while seen < limit && iter.valid() {
+            show(iter.key(), iter.value());
+            seen += 1;
+            if seen < limit {
+                iter.next()?;
+            }
+        }
+        Ok(seen)
+    }
+    fn flush(&self) -> Result<(), Stop> {
+        Ok(self.db.flush()?)
+    }
+    fn settle(&self) -> Result<(), Stop> {
+        self.db.flush()?;
+        Ok(self.db.settle()?)
+    }
+    fn compact(&self) -> Result<(), Stop> {
+        Ok(self.db.compact_range(&self.family, None, None)?)
+    }
+    fn stats(&self) -> EngineStats {
+        let stats = self.db.stats();
+        EngineStats {
+            stall_us: Some(stats.stall_us.iter().map(|(_, us)| us).sum()),
+            compaction_debt: Some(stats.compaction_debt),
+            log_bytes: Some(stats.log_bytes),
+        }
+    }
+    fn accounting(&self) -> Option<FsStats> {
+        Some(self.env.fs().stats())
+    }
+    fn reads(&self) -> Read {
+        Read::Counted
+    }
+    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
+        // As the log pads it. The contents do not matter to its length.
+        let mut batch = WriteBatch::new();
+        let bytes = match batch.put(&self.family, &vec![0; key], &vec![0; value]) {
+            Ok(()) => batch.bytes(),
+            Err(_) => key + value,
+        };
+        bytes.next_multiple_of(self.env.fs().info().write_unit)
+    }
+    fn close(&self) -> Result<(), Stop> {
+        Ok(self.db.clone().close()?)
+    }
+}

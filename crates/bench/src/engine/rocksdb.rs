@@ -1,0 +1,270 @@
+//! RocksDB behind the door, set up as its own tuning guide says; docs/benchmarks.md has the reasons of each setting.
+
+use super::{Engine, EngineStats, Log, Read, host_directory};
+use crate::Stop;
+use crate::args::{Budget, Compression, Switch};
+use crate::counters::read_kernel_file;
+use basalt::fs::FsStats;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType,
+    Options, ReadOptions, WaitForCompactOptions, WriteBatch, WriteOptions, properties,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Bytes of a table, and of the first sized level: RocksDB's defaults, and those of the engine it is compared with.
+const TABLE: u64 = 64 << 20;
+const BASE_LEVEL: u64 = 256 << 20;
+/// Write buffers, full ones and the one in use.
+const BUFFERS: i32 = 4;
+/// Logs kept to be written again.
+const LOGS: usize = 4;
+/// Options that have no setter in its C interface. At the default of 16 MB/s a slowed writer nearly stands.
+const BY_NAME: &str = "delayed_write_rate=1073741824";
+
+pub(super) struct Rocks {
+    db: DB,
+    name: String,
+    configuration: Value,
+    direct: bool,
+    unlogged: WriteOptions,
+    unsynced: WriteOptions,
+    synced: WriteOptions,
+}
+
+fn wrong(e: rocksdb::Error) -> Stop {
+    Stop::new(format!("RocksDB: {e}"))
+}
+
+impl Rocks {
+    pub(super) fn open(path: &Path, budget: &Budget) -> Result<Rocks, Stop> {
+        let direct = budget.direct == Switch::On;
+        let jobs = budget.background_threads.max(2) as i32;
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&Cache::new_hyper_clock_cache(budget.cache as usize, 0));
+        table.set_block_size(budget.block_size as usize);
+        if budget.filter_bits > 0 {
+            table.set_bloom_filter(f64::from(budget.filter_bits), false);
+        }
+        // Indexes and filters are part of the budget, as they are of the engine it is compared with.
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_cache_index_and_filter_blocks_with_high_priority(true);
+        table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+        table.set_data_block_hash_ratio(0.75);
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&table);
+        options.set_compression_type(match budget.compression {
+            Compression::None => DBCompressionType::None,
+            Compression::Lz4 => DBCompressionType::Lz4,
+            Compression::Zstd => DBCompressionType::Zstd,
+        });
+        options.set_write_buffer_size(budget.write_buffer as usize);
+        options.set_max_write_buffer_number(BUFFERS);
+        options.set_max_background_jobs(jobs);
+        options.set_max_subcompactions((jobs / 2) as u32);
+        options.set_target_file_size_base(TABLE);
+        options.set_max_bytes_for_level_base(BASE_LEVEL);
+        options.set_level_compaction_dynamic_level_bytes(true);
+        options.set_use_direct_reads(direct);
+        options.set_use_direct_io_for_flush_and_compaction(direct);
+        options.set_bytes_per_sync(1 << 20);
+        options.set_recycle_log_file_num(LOGS);
+        options.set_enable_pipelined_write(true);
+        let mut by_name = vec![BY_NAME.to_string()];
+        by_name.extend(budget.rocksdb_options.iter().cloned());
+        let options = options
+            .get_options_from_string(by_name.join(";"))
+            .map_err(wrong)?;
+        let family = ColumnFamilyDescriptor::new("default", options.clone());
+        let db = DB::open_cf_descriptors(&options, path, [family]).map_err(wrong)?;
+        let file = options_file(path)?;
+        let version = file
+            .lines()
+            .find_map(|l| l.trim().strip_prefix("rocksdb_version="))
+            .unwrap_or("of unknown version");
+        let write = |log: Log| {
+            let mut options = WriteOptions::default();
+            options.set_sync(log == Log::Synced);
+            options.disable_wal(log == Log::None);
+            options
+        };
+        Ok(Rocks {
+            name: format!("rocksdb {version}"),
+            configuration: json!({
+                "cache_bytes": budget.cache, "cache": "hyper clock", "block_bytes": budget.block_size,
+                "filter_bits_per_key": budget.filter_bits,
+                "index_and_filters": "in the cache at high priority, pinned for level 0",
+                "data_block_index": "binary and hash", "compression": format!("{:?}", budget.compression).to_lowercase(),
+                "write_buffer_bytes": budget.write_buffer, "max_write_buffer_number": BUFFERS,
+                "max_background_jobs": jobs, "max_subcompactions": jobs / 2, "table_bytes": TABLE,
+                "base_level_bytes": BASE_LEVEL, "level_compaction_dynamic_level_bytes": true, "direct": direct,
+                "bytes_per_sync": 1 << 20, "recycle_log_file_num": LOGS, "enable_pipelined_write": true,
+                "by_name": by_name, "options_file": file,
+            }),
+            db,
+            direct,
+            unlogged: write(Log::None),
+            unsynced: write(Log::Unsynced),
+            synced: write(Log::Synced),
+        })
+    }
+
+    fn options(&self, log: Log) -> &WriteOptions {
+        match log {
+            Log::None => &self.unlogged,
+            Log::Unsynced => &self.unsynced,
+            Log::Synced => &self.synced,
+        }
+    }
+
+    fn number(&self, property: &properties::PropName) -> Option<u64> {
+        self.db.property_int_value(property).ok().flatten()
+    }
+}
+
+/// The file in which it keeps all its options, as text.
+fn options_file(path: &Path) -> Result<String, Stop> {
+    let fs = host_directory(path, Switch::Off)?;
+    let mut names: Vec<_> = fs
+        .list(Path::new(""))?
+        .into_iter()
+        .map(|e| e.name)
+        .filter(|n| n.starts_with("OPTIONS-"))
+        .collect();
+    names.sort();
+    Ok(names
+        .last()
+        .and_then(|n| read_kernel_file(&path.join(n)))
+        .unwrap_or_default())
+}
+
+/// Microseconds of `Cumulative stall: 00:01:2.345 H:M:S, 1.0 percent`.
+fn stall_us(stats: &str) -> Option<u64> {
+    let text = stats
+        .lines()
+        .find_map(|l| l.strip_prefix("Cumulative stall: "))?;
+    let mut parts = text.split(' ').next()?.split(':');
+    let (h, m, s) = (parts.next()?, parts.next()?, parts.next()?);
+    let seconds: f64 = s.parse().ok()?;
+    let minutes = h.parse::<u64>().ok()? * 60 + m.parse::<u64>().ok()?;
+    Some(minutes * 60_000_000 + (seconds * 1e6) as u64)
+}
+
+impl Engine for Rocks {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+    fn put(&self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop> {
+        self.db
+            .put_opt(key, value, self.options(log))
+            .map_err(wrong)
+    }
+    fn put_batch(&self, entries: &[(Vec<u8>, Vec<u8>)], log: Log) -> Result<(), Stop> {
+        let mut batch = WriteBatch::default();
+        for (key, value) in entries {
+            batch.put(key, value);
+        }
+        self.db.write_opt(batch, self.options(log)).map_err(wrong)
+    }
+    fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop> {
+        self.db.delete_opt(key, self.options(log)).map_err(wrong)
+    }
+    fn get(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+        let found = self.db.get_pinned(key).map_err(wrong)?;
+        if let Some(value) = &found {
+            show(value);
+        }
+        Ok(found.is_some())
+    }
+    fn multi_get(
+        &self,
+        keys: &[Vec<u8>],
+        show: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<(), Stop> {
+        let family = self
+            .db
+            .cf_handle("default")
+            .ok_or_else(|| Stop::new("RocksDB: no default column family"))?;
+        let found = self.db.batched_multi_get_cf(&family, keys, false);
+        for (i, value) in found.into_iter().enumerate() {
+            show(i, value.map_err(wrong)?.as_deref());
+        }
+        Ok(())
+    }
+    fn scan(
+        &self,
+        key: &[u8],
+        limit: u64,
+        show: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<u64, Stop> {
+        let mut iter = self.db.raw_iterator_opt(ReadOptions::default());
+        iter.seek(key);
+        let mut seen = 0;
+        while seen < limit {
+            let Some((key, value)) = iter.item() else {
+                break;
+            };
+            show(key, value);
+            seen += 1;
+            if seen < limit {
+                iter.next();
+            }
+        }
+        iter.status().map_err(wrong)?;
+        Ok(seen)
+    }
+    fn flush(&self) -> Result<(), Stop> {
+        self.db.flush().map_err(wrong)
+    }
+    fn settle(&self) -> Result<(), Stop> {
+        let mut options = WaitForCompactOptions::default();
+        options.set_flush(true);
+        self.db.wait_for_compact(&options).map_err(wrong)
+    }
+    fn compact(&self) -> Result<(), Stop> {
+        self.db.compact_range(None::<&[u8]>, None::<&[u8]>);
+        Ok(())
+    }
+    fn stats(&self) -> EngineStats {
+        let text = self.db.property_value(properties::DBSTATS).ok().flatten();
+        EngineStats {
+            stall_us: text.as_deref().and_then(stall_us),
+            compaction_debt: self.number(properties::ESTIMATE_PENDING_COMPACTION_BYTES),
+            log_bytes: None,
+        }
+    }
+    fn accounting(&self) -> Option<FsStats> {
+        None
+    }
+    fn reads(&self) -> Read {
+        match self.direct {
+            true => Read::Calls,
+            false => Read::Hidden,
+        }
+    }
+    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
+        key + value
+    }
+    fn close(&self) -> Result<(), Stop> {
+        // The rest of it is done when it is dropped.
+        self.db.cancel_all_background_work(true);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_own_words_about_stalls_are_read() {
+        let text = "Uptime(secs): 3\nCumulative stall: 01:02:3.500 H:M:S, 4.0 percent\n";
+        assert_eq!(stall_us(text), Some((3600 + 120 + 3) * 1_000_000 + 500_000));
+        assert_eq!(stall_us("nothing"), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! The real `basalt-bench compare` on tiny stores, and the page of what it saved. Nothing here looks at how fast it was.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests make and look at directories of the host by hand"
+)]
+
+mod scratch;
+
+use scratch::Scratch;
+use serde_json::Value;
+
+/// The fields that scripts rely on.
+const FIELDS: [&str; 31] = [
+    "workload",
+    "engine",
+    "threads",
+    "pair",
+    "ops",
+    "ops_per_s",
+    "window_deviation",
+    "windows",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "p9999_us",
+    "max_us",
+    "latency_us",
+    "user_bytes",
+    "put_bytes",
+    "device_write_bytes",
+    "device_read_bytes",
+    "block_device_write_bytes",
+    "block_device_read_bytes",
+    "write_amp",
+    "space_amp",
+    "device_reads_per_op",
+    "cpu_seconds",
+    "peak_rss_bytes",
+    "stall_seconds",
+    "debt_bytes_start",
+    "debt_bytes_end",
+    "debt_bytes_settled",
+    "settle_seconds",
+    "beside",
+];
+
+/// Small enough that everything is flushed, compacted, and read from tables.
+const TINY: [&str; 12] = [
+    "--write-buffer",
+    "64K",
+    "--cache",
+    "128K",
+    "--memory",
+    "32M",
+    "--warm",
+    "0",
+    "--seconds",
+    "30",
+    "--batch",
+    "10",
+];
+
+const ALL: [&str; 21] = [
+    "load",
+    "load-sorted",
+    "fill-random",
+    "overwrite",
+    "ingest",
+    "durable-put",
+    "read-random",
+    "read-absent",
+    "multi-get",
+    "seek-10",
+    "seek-1000",
+    "read-while-writing",
+    "scan-10-while-writing",
+    "scan-1000-while-writing",
+    "ycsb-a",
+    "ycsb-b",
+    "ycsb-c",
+    "ycsb-d",
+    "ycsb-e",
+    "ycsb-f",
+    "state",
+];
+
+fn compare(s: &Scratch, workloads: &[&str], more: &[&str]) -> Value {
+    s.json(&[&["compare"], workloads, &TINY, more].concat())
+}
+
+#[test]
+fn every_workload_checks_what_it_reads_and_reports_every_field() {
+    let s = Scratch::new("all");
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "1500",
+        "--ops",
+        "300",
+    ];
+    let report = compare(&s, &ALL, &more);
+    assert_eq!(report["config"]["block_size"], 4096);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), ALL.len());
+    for (row, workload) in results.iter().zip(ALL) {
+        for field in FIELDS {
+            assert!(row.get(field).is_some(), "{workload} lacks {field}: {row}");
+        }
+        assert_eq!(row["workload"], workload);
+        let ops = match workload {
+            "load" | "load-sorted" | "fill-random" => 1500,
+            // 300 gets of 10 keys.
+            "multi-get" => 3000,
+            _ => 300,
+        };
+        assert_eq!(row["ops"], ops, "{workload}");
+        let value = if workload == "durable-put" { 1024 } else { 100 };
+        let puts = row["puts"].as_u64().unwrap();
+        match workload {
+            "load" | "load-sorted" | "fill-random" | "overwrite" | "ingest" | "durable-put" => {
+                assert_eq!(puts, ops);
+                assert_eq!(row["put_bytes"], ops * (16 + value));
+                // All of it was written by the time the store was closed.
+                let written = row["engine_write_bytes"].as_u64().unwrap();
+                assert!(written >= ops * (16 + value), "{row}");
+                assert!(row["device_reads_per_op"].is_null());
+            }
+            "read-random" | "read-absent" | "multi-get" | "ycsb-c" | "seek-10" | "seek-1000" => {
+                assert_eq!(row["put_bytes"], 0);
+                assert!(row["write_amp"].is_null());
+                assert!(row["device_reads_per_op"].is_f64(), "{row}");
+            }
+            _ => assert!(puts > 0 || row["beside"]["puts"].is_u64(), "{row}"),
+        }
+        let found = row["found"].as_u64().unwrap();
+        match workload {
+            "read-random" => assert_eq!(found, 300),
+            "read-absent" => assert_eq!((found, &row["gets"]), (0, &300.into())),
+            "seek-10" => assert!(row["entries"].as_u64().unwrap() > 300 * 9),
+            _ => {}
+        }
+    }
+    assert_eq!(
+        std::fs::read_dir(&s.0).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
+}
+
+#[test]
+fn pairs_are_summed_up_and_make_a_page() {
+    let s = Scratch::new("pairs");
+    let more = [
+        "--pairs",
+        "3",
+        "--keys",
+        "2000",
+        "--ops",
+        "400",
+        "--threads",
+        "1,2",
+        "--steady",
+        "--value-sizes",
+        "pareto:80",
+        "--block-device",
+        "--distribution",
+        "zipfian",
+    ];
+    let report = compare(&s, &["read-random", "overwrite"], &more);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2 * 2 * 3);
+    let pairs: Vec<u64> = results[..3]
+        .iter()
+        .map(|r| r["pair"].as_u64().unwrap())
+        .collect();
+    assert_eq!(pairs, [0, 1, 2]);
+    assert!(results[0]["device_ratio"].as_f64().unwrap() > 0.0);
+    assert!(results[0]["configuration"].is_null());
+    let summary = report["summary"].as_array().unwrap();
+    assert_eq!(summary.len(), 4);
+    let rates = &summary[0]["spread"]["ops_per_s"];
+    let median = summary[0]["median"]["ops_per_s"].as_f64().unwrap();
+    assert!(rates["low"].as_f64().unwrap() <= median && median <= rates["high"].as_f64().unwrap());
+    let engines = report["engines"].as_array().unwrap();
+    assert_eq!(engines[0]["configuration"]["filter_bits_per_key"], 10);
+    // One engine alone has no ratio to itself.
+    assert_eq!(report["ratios"].as_array().unwrap().len(), 0);
+
+    std::fs::write(s.0.join("saved.json"), report.to_string()).unwrap();
+    let single = s.json(&["fill", "--no-device", "--keys", "100"]);
+    std::fs::write(s.0.join("single.json"), single.to_string()).unwrap();
+    let (code, out, err) = s.run(&["report", "saved.json", "single.json", "-o", "page.html"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("page.html"));
+    let page = std::fs::read_to_string(s.0.join("page.html")).unwrap();
+    for part in [
+        "saved.json",
+        "single.json",
+        "overwrite, 2 threads",
+        "fill, 1 thread",
+        "<svg",
+    ] {
+        assert!(page.contains(part), "{part} is not in the page");
+    }
+}
+
+#[test]
+fn what_cannot_be_compared_is_named() {
+    let s = Scratch::new("wrong");
+    std::fs::write(s.0.join("x.json"), "{}").unwrap();
+    let cases: [(&[&str], &str); 6] = [
+        (&["compare", "fill"], "fill"),
+        (
+            &["compare", "overwrite", "--engines", "basalt,basalt"],
+            "twice",
+        ),
+        (
+            &["compare", "overwrite", "--rocksdb-option", "fast"],
+            "NAME=VALUE",
+        ),
+        (
+            &["compare", "overwrite", "--value-sizes", "folder:none"],
+            "none",
+        ),
+        (&["report", "x.json"], "no results"),
+        (&["report", "y.json"], "y.json"),
+    ];
+    for (args, says) in cases {
+        let (code, _, err) = s.run(args);
+        assert_eq!(code, 2, "{args:?}");
+        assert!(err.contains(says), "{args:?}: {err}");
+    }
+    if !cfg!(feature = "peer-rocksdb") {
+        let (code, _, err) = s.run(&["compare", "overwrite", "--engines", "basalt,rocksdb"]);
+        assert_eq!(code, 2);
+        assert!(
+            err.contains("--features peer-rocksdb") && err.contains("docs/benchmarks.md"),
+            "{err}"
+        );
+    }
+    assert_eq!(
+        std::fs::read_dir(&s.0).unwrap().count(),
+        1,
+        "nothing is left behind"
+    );
+}
+
+/// Only in builds with the peers: `cargo test -p basalt-bench --features peer-rocksdb,peer-fjall`.
+#[cfg(all(feature = "peer-rocksdb", feature = "peer-fjall"))]
+#[test]
+fn peers_run_every_workload_and_get_ratios() {
+    let s = Scratch::new("peers");
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "1500",
+        "--ops",
+        "300",
+        "--engines",
+        "basalt,rocksdb,fjall",
+        "--rocksdb-option",
+        "max_open_files=500",
+    ];
+    let report = compare(&s, &ALL, &more);
+    assert_eq!(report["results"].as_array().unwrap().len(), 3 * ALL.len());
+    let rocksdb = &report["engines"][1];
+    let options = rocksdb["configuration"]["options_file"].as_str().unwrap();
+    assert!(options.contains("max_open_files=500") && options.contains("recycle_log_file_num=4"));
+    assert!(rocksdb["name"].as_str().unwrap().starts_with("rocksdb 1"));
+    assert!(
+        report["engines"][2]["name"]
+            .as_str()
+            .unwrap()
+            .starts_with("fjall 3.")
+    );
+    for peer in ["rocksdb", "fjall"] {
+        let is = |r: &&Value| {
+            r["against"].as_str().is_some_and(|a| a.starts_with(peer)) && r["figure"] == "ops_per_s"
+        };
+        let ratios = report["ratios"].as_array().unwrap();
+        assert_eq!(ratios.iter().filter(is).count(), ALL.len(), "{peer}");
+    }
+}
