@@ -268,29 +268,34 @@ impl Engine {
         if let later @ Room::Later(_) = self.hold_back(writer, patience)? {
             return Ok(later);
         }
-        let generation = self.active_generation();
-        let memory = generation.memory();
-        let growth = MemTable::growth(memory, bytes, entries);
         let limit = self.options.write_buffer_bytes;
-        let log_full = writer
-            .log
-            .as_ref()
-            .is_some_and(|l| l.writer.end() >= self.log_limit());
-        let full = memory >= limit
-            || log_full
-            || (memory >= limit / 8 && self.env.ledger().free() < growth);
-        if !full {
+        let mut rotated = false;
+        loop {
+            let generation = self.active_generation();
+            let memory = generation.memory();
+            let growth = MemTable::growth(memory, bytes, entries);
+            let scarce = self.env.ledger().free() < growth;
+            let log_full = writer
+                .log
+                .as_ref()
+                .is_some_and(|l| l.writer.end() >= self.log_limit());
+            let full = memory >= limit || log_full || (scarce && memory >= limit / 8);
+            if full && !rotated {
+                if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
+                    return Ok(later);
+                }
+                self.rotate(writer)?;
+                rotated = true;
+                continue;
+            }
+            // What is sealed gives its memory back. Without any, nothing here can make room, and the group goes in alone.
+            if scarce && let later @ Room::Later(_) = self.wait_for_memory(growth, patience)? {
+                return Ok(later);
+            }
             generation.book(memory + growth);
             self.charge(writer, bytes);
             return Ok(Room::Ready);
         }
-        if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
-            return Ok(later);
-        }
-        self.rotate(writer)?;
-        self.active_generation().book(growth);
-        self.charge(writer, bytes);
-        Ok(Room::Ready)
     }
 
     /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is full, in the background.

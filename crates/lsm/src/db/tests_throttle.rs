@@ -5,7 +5,7 @@
 use super::*;
 use crate::key::{Cmp, Comparator};
 use crate::options::WriteOptions;
-use basalt_env::JobPriority;
+use basalt_env::{Clock, JobPriority, ManualClock};
 use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{OpKind, When};
@@ -17,7 +17,11 @@ use std::time::Duration;
 const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
 
 fn stepped(options: Options) -> (Env, Db) {
-    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .stepped()
+        .clock(Clock::manual(ManualClock::new(1_700_000_000_000)))
+        .seed(1)
+        .build();
     let db = Db::open(&env, "db", options).unwrap();
     (env, db)
 }
@@ -278,6 +282,32 @@ fn memtables_are_booked_before_they_grow() {
     assert_eq!(booked, real, "corrected afterwards");
     db.close().unwrap();
     assert_eq!(env.ledger().usage().memtable, 0);
+}
+
+/// However large values are, memtables beyond the budget are one group's and no more.
+#[test]
+fn values_larger_than_the_budget_go_in_one_at_a_time() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .stepped()
+        .seed(1)
+        .memory_bytes(16 << 20)
+        .cache_bytes(1 << 20)
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    for n in 0..8 {
+        held(&env, &db, n, 40 << 20);
+        let booked = env.ledger().usage().memtable;
+        assert!(
+            booked < 42 << 20,
+            "{booked} bytes of memtables after {n} values of 40 MiB"
+        );
+    }
+    // Small ones beside them fit, and are not flushed one by one.
+    for n in 0..100 {
+        held(&env, &db, n, 1000);
+    }
+    assert!(level0(&db) < 12, "{} tables", level0(&db));
+    db.close().unwrap();
 }
 
 #[test]

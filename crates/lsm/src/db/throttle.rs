@@ -222,21 +222,15 @@ impl Engine {
         writer.pace.owed += bytes as f64;
     }
 
-    /// As [`Self::flush_is_stuck`], for compactions.
-    fn compaction_is_stuck(&self) -> bool {
-        let state = self.state.lock();
-        state.compaction_error.is_some() && state.compactions.is_empty()
-    }
-
     /// Waits until a compaction has brought the pressure below 1, or cannot.
     fn wait_for_relief(self: &Arc<Self>, cause: Cause, patience: Patience) -> Result<Room> {
-        let pressing = || {
+        let relieved = || {
             let b = self.view().backlog;
             (if cause == Cause::Debt {
                 b.debt
             } else {
                 b.level0
-            }) >= 1.0
+            }) < 1.0
         };
         let (full, late) = match cause {
             Cause::Debt => (
@@ -248,83 +242,97 @@ impl Engine {
                 "level 0 is full and its compaction has not run",
             ),
         };
-        self.schedule();
-        let relieved = match patience {
-            Patience::Return => !pressing(),
-            Patience::Wait => {
+        let stuck = || {
+            let state = self.state.lock();
+            let error = state.compaction_error.as_ref();
+            let error = error.filter(|_| state.compactions.is_empty());
+            error.map(|e| e.clone().context(full))
+        };
+        self.wait_for(cause, patience, &relieved, &stuck, late)
+    }
+
+    /// Waits until `relieved`, or until `stuck` tells why that will not be.
+    fn wait_for(
+        self: &Arc<Self>,
+        cause: Cause,
+        patience: Patience,
+        relieved: &dyn Fn() -> bool,
+        stuck: &dyn Fn() -> Option<Error>,
+        late: &str,
+    ) -> Result<Room> {
+        loop {
+            if relieved() {
+                return Ok(Room::Ready);
+            }
+            self.schedule();
+            let mut moved = true;
+            if patience == Patience::Wait {
                 let started = self.env.clock().now();
-                let relieved = self.env.jobs().wait_until(None, &mut || {
-                    !pressing()
-                        || self.compaction_is_stuck()
+                moved = self.env.jobs().wait_until(None, &mut || {
+                    relieved()
+                        || stuck().is_some()
                         || self.closing.load(SeqCst)
                         || self.check_jobs().is_err()
                 });
                 self.note_stall(cause, self.env.clock().now() - started);
-                relieved
             }
-        };
-        self.check_open()?;
-        self.check_jobs()?;
-        if !pressing() {
-            return Ok(Room::Ready);
-        }
-        if self.compaction_is_stuck() {
-            let error = self.state.lock().compaction_error.clone();
-            if let Some(e) = error {
-                return Err(e.context(full));
+            self.check_open()?;
+            self.check_jobs()?;
+            if relieved() {
+                return Ok(Room::Ready);
             }
+            if let Some(e) = stuck() {
+                return Err(e);
+            }
+            if patience == Patience::Return {
+                self.note_stall(cause, LONGEST_NAP);
+                return Ok(Room::Later(LONGEST_NAP));
+            }
+            if !moved {
+                // Stepped, and no job could help.
+                return Err(Error::new(ErrorKind::Busy, late));
+            }
+            // Relieved for a moment, or stuck: others were faster to fill it or to try again.
         }
-        if patience == Patience::Return {
-            self.note_stall(cause, LONGEST_NAP);
-            return Ok(Room::Later(LONGEST_NAP));
-        }
-        debug_assert!(!relieved);
-        Err(Error::new(ErrorKind::Busy, late))
     }
 
-    /// A flush has failed and none is on its way: an attempt that has been scheduled since may still make room, and the
-    /// error of the one before it says nothing about it.
-    fn flush_is_stuck(&self) -> bool {
+    /// Why memtables do not become tables. A flush has failed and none is on its way: an attempt that has been scheduled since may
+    /// still make room, and the error of the one before it says nothing about it.
+    fn flush_is_stuck(&self) -> Option<Error> {
         let state = self.state.lock();
-        state.flush_error.is_some() && !state.flush_scheduled
+        let error = state
+            .flush_error
+            .as_ref()
+            .filter(|_| !state.flush_scheduled);
+        error.map(|e| {
+            e.clone()
+                .context("memtables are full and cannot be written out")
+        })
     }
 
     /// Waits until one more memtable may be sealed.
     pub fn wait_for_flush(self: &Arc<Self>, patience: Patience) -> Result<Room> {
-        let max = self.options.max_sealed_memtables;
-        let has_room = || self.view().sealed.len() < max;
-        if has_room() {
-            return Ok(Room::Ready);
-        }
-        self.schedule();
-        if patience == Patience::Wait {
-            let started = self.env.clock().now();
-            self.env.jobs().wait_until(None, &mut || {
-                has_room()
-                    || self.flush_is_stuck()
-                    || self.closing.load(SeqCst)
-                    || self.check_jobs().is_err()
-            });
-            self.note_stall(Cause::Memtables, self.env.clock().now() - started);
-        }
-        self.check_open()?;
-        self.check_jobs()?;
-        if has_room() {
-            return Ok(Room::Ready);
-        }
-        if self.flush_is_stuck() {
-            let error = self.state.lock().flush_error.clone();
-            if let Some(e) = error {
-                return Err(e.context("memtables are full and cannot be written out"));
-            }
-        }
-        if patience == Patience::Return {
-            self.note_stall(Cause::Memtables, LONGEST_NAP);
-            return Ok(Room::Later(LONGEST_NAP));
-        }
-        Err(Error::new(
-            ErrorKind::Busy,
+        let has_room = || self.view().sealed.len() < self.options.max_sealed_memtables;
+        self.wait_for_memtables(patience, &has_room)
+    }
+
+    /// Waits until `bytes` more fit the memory budget, or until this store has no sealed memtable to give back.
+    pub fn wait_for_memory(self: &Arc<Self>, bytes: u64, patience: Patience) -> Result<Room> {
+        let has_room = || self.env.ledger().free() >= bytes || self.view().sealed.is_empty();
+        self.wait_for_memtables(patience, &has_room)
+    }
+
+    fn wait_for_memtables(
+        self: &Arc<Self>,
+        patience: Patience,
+        has_room: &dyn Fn() -> bool,
+    ) -> Result<Room> {
+        self.wait_for(
+            Cause::Memtables,
+            patience,
+            has_room,
+            &|| self.flush_is_stuck(),
             "memtables are full and their flush has not run",
-        ))
+        )
     }
 }
