@@ -140,7 +140,7 @@ fn shared_chunk(size: usize, chunks: &mut Vec<(NonNull<u8>, Layout)>) -> *mut Ch
 fn bump(chunk: *mut ChunkHead, size: usize) -> Option<NonNull<u8>> {
     // SAFETY: invariant 2: the head is initialised and lives as long as the arena.
     let (cap, used) = unsafe { ((*chunk).size, &(*chunk).used) };
-    // Relaxed: the counter only divides the chunk; what callers write there is published by the skiplist's links.
+    // Relaxed: the counter only divides the chunk; what callers write there is published by the tree that orders them.
     // It cannot wrap: each failed attempt adds at most 2^62 and then takes the lock, under which one success replaces
     // the chunk; only threads that raced here add more.
     let at = used.fetch_add(size, Ordering::Relaxed);

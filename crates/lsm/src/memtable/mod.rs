@@ -1,30 +1,34 @@
 //! The memtable: a sorted map in memory that many threads insert into at once and that readers never wait for.
 //!
-//! [`arena`] owns the memory, [`skiplist`] the order; both are leaf modules with `unsafe` and the invariants
-//! that carry it. What stands here is safe code. Promises:
+//! [`arena`] owns the memory, [`record`] an entry's bytes, [`node`] and [`tree`] the order; they are leaf modules with `unsafe` and the
+//! invariants that carry it. What stands here is safe code. Promises:
 //!
 //! - an insert that returned is seen by every later lookup; a reader never sees half an entry;
-//! - readers take no lock and never retry; inserts take none but for a new chunk of memory;
+//! - readers take no lock and wait for nobody; inserts lock the leaf they go to;
 //! - small values (below 512 bytes) lie beside their key, larger ones stay in the batch's memory, which the memtable pins;
 //! - a value that was handed out stays valid after the memtable is gone from the tree.
 
 mod arena;
-mod skiplist;
+mod cursor;
+mod node;
+mod record;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, SeqNo, pack_trailer, seek_trailer, split_internal_key, trailer_seq};
 use basalt_fs::{Bytes, Result};
-use skiplist::{Cursor, SkipList, Target};
+use cursor::Cursor;
 use std::sync::Arc;
+use tree::{Target, Tree};
 
 /// Bytes of a node of average height beside key and value, that of a large value included.
 const ENTRY_OVERHEAD: u64 = 80;
 
 /// One family's writes since the last flush. See the module.
 pub struct MemTable {
-    list: SkipList,
+    tree: Tree,
 }
 
 /// What a lookup found: the newest version of the key visible at the snapshot.
@@ -42,7 +46,7 @@ impl MemTable {
     /// An empty table. Costs a few kilobytes until something is inserted.
     pub fn new(cmp: Cmp) -> Arc<MemTable> {
         Arc::new(MemTable {
-            list: SkipList::new(cmp),
+            tree: Tree::new(cmp),
         })
     }
 
@@ -50,25 +54,25 @@ impl MemTable {
     /// keep the batch's memory alive instead. (key, seq, kind) must be new: a second insert panics. Any number of threads
     /// may insert at once.
     pub fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &Bytes) {
-        self.list
+        self.tree
             .insert(Target::new(user_key, pack_trailer(seq, kind)), value);
     }
 
     /// Adds to [`MemTable::memory`] what a pinned batch costs beyond its large values: one large value keeps all of its
     /// batch's memory alive, and only the inserter knows how much that is.
     pub fn add_pinned(&self, bytes: usize) {
-        self.list.add_pinned(bytes);
+        self.tree.add_pinned(bytes);
     }
 
     /// True when a value of this many bytes stays in the batch's memory instead of being copied.
     pub fn pins(value_len: usize) -> bool {
-        value_len >= skiplist::LARGE_VALUE
+        value_len >= record::LARGE_VALUE
     }
 
     /// The newest version of `user_key` with a sequence number of at most `seq`.
     pub fn get(self: &Arc<Self>, user_key: &[u8], seq: SeqNo) -> Option<Found> {
         let target = Target::new(user_key, seek_trailer(seq));
-        let (trailer, value) = skiplist::find_pinned(self, &target)?;
+        let (trailer, value) = tree::find_pinned(self, &target)?;
         Some(Found {
             seq: trailer_seq(trailer),
             kind: Kind::from_u8(trailer as u8).expect("inserted with a kind"),
@@ -76,14 +80,14 @@ impl MemTable {
         })
     }
 
-    /// A cursor; sees entries inserted before it moves over their place.
+    /// A cursor; sees at least the entries inserted before it was positioned.
     pub fn iter(self: &Arc<Self>) -> MemIter {
         MemIter(Cursor::new(self.clone()))
     }
 
     /// Bytes of memory held: the arena's chunks, large values, and what [`MemTable::add_pinned`] was told.
     pub fn memory(&self) -> usize {
-        self.list.memory()
+        self.tree.memory()
     }
 
     /// What memtables that hold `memory` bytes grow by, at most, when `entries` of `payload` bytes in all are inserted: nodes are of
@@ -94,7 +98,7 @@ impl MemTable {
 
     /// Entries.
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.tree.len()
     }
 
     /// True when nothing was inserted.
@@ -104,7 +108,7 @@ impl MemTable {
 
     /// The family's order.
     pub fn cmp(&self) -> &Cmp {
-        self.list.cmp()
+        self.tree.cmp()
     }
 }
 

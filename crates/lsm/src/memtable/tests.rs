@@ -3,6 +3,8 @@
 //! The tests named `small_*` are short enough to run under Miri:
 //! `cargo +nightly miri test -p basalt-lsm memtable::tests::small`.
 
+pub(super) mod meddle;
+
 use super::*;
 use crate::key::{Comparator, MAX_SEQ, internal_key};
 use basalt_env::Random;
@@ -285,8 +287,37 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
                                 .expect("acknowledged entry is found");
                             assert_eq!(f.seq, n + 1);
                             check_stamp(&key(n), &f.value);
+                            let (mut it, at) = (mem.iter(), key(n));
+                            let exact = internal_key(&at, pack_trailer(n + 1, Kind::Put));
+                            it.seek_for_prev(&exact).unwrap();
+                            assert_eq!(it.key(), exact, "an entry is at or before itself");
+                            it.prev().unwrap();
+                            if it.valid() {
+                                assert!(crate::key::user_key(it.key()) < &at[..]);
+                                it.next().unwrap();
+                                assert!(crate::key::user_key(it.key()) <= &at[..]);
+                            }
+                            it.seek(&exact).unwrap();
+                            assert_eq!(it.key(), exact, "an entry is at or after itself");
                         }
                     }
+                    // Backwards as well, from the end.
+                    let before_last: u64 = done.iter().map(|d| d.load(SeqCst)).sum();
+                    let mut it = mem.iter();
+                    it.seek_to_last().unwrap();
+                    let (mut count, mut last) = (0, Vec::new());
+                    while it.valid() {
+                        let k = crate::key::user_key(it.key());
+                        assert!(count == 0 || last.as_slice() > k, "order holds backwards");
+                        last.clear();
+                        last.extend_from_slice(k);
+                        count += 1;
+                        it.prev().unwrap();
+                    }
+                    assert!(
+                        count >= before_last,
+                        "met {count} of {before_last} backwards"
+                    );
                     let mut it = mem.iter();
                     it.seek_to_first().unwrap();
                     let (mut count, mut last) = (0, Vec::new());
@@ -324,6 +355,12 @@ fn threads_insert_while_others_read() {
 #[test]
 fn small_threads_insert_while_others_read() {
     concurrent_run(2, 1, 20);
+}
+
+/// Enough for inner nodes to be split.
+#[test]
+fn small_threads_split_inner_nodes() {
+    concurrent_run(2, 1, 100);
 }
 
 #[test]
