@@ -8,6 +8,39 @@ use crate::command::{Session, store_error};
 use crate::options::SyncPolicy;
 use basalt::Result;
 
+/// A client whose part of the bound is below one such share holds too little to be sent away for.
+const SMALL_SHARE: u64 = 64;
+
+/// What a client holds of the bound.
+#[derive(Clone, Copy)]
+struct Holder {
+    slot: usize,
+    bytes: u64,
+    /// It asked to stay.
+    stays: bool,
+}
+
+/// Who is sent away when all clients together hold more than `bound`: whoever holds most of those that did not ask to
+/// stay. Asking counts for nothing once those who asked hold half of the bound, and never sends away somebody who holds next to
+/// nothing: one client that asks could otherwise drive out all the others, whose going brings no memory.
+fn who_goes(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
+    let most = |a: Option<Holder>, b: Holder| match a {
+        Some(a) if a.bytes > b.bytes => Some(a),
+        _ => Some(b),
+    };
+    let (mut any, mut other, mut staying) = (None, None, 0);
+    for holder in holders {
+        any = most(any, holder);
+        if holder.stays {
+            staying += holder.bytes;
+        } else {
+            other = most(other, holder);
+        }
+    }
+    let other = other.filter(|o| staying <= bound / 2 && o.bytes >= bound / SMALL_SHARE);
+    other.or(any).map(|h| h.slot)
+}
+
 impl Server {
     /// Takes in what other threads have finished.
     pub(super) fn take_events(&mut self) {
@@ -131,17 +164,15 @@ impl Server {
     /// Tells the ledger, and sends away whoever holds most when all hold too much.
     pub(super) fn book(&mut self) {
         while self.exec.client_bytes > self.exec.options.client_memory_bytes {
-            let largest = self
-                .connections
-                .iter()
-                .enumerate()
-                .filter_map(|(slot, c)| {
-                    let session = self.exec.sessions[slot].as_ref()?;
-                    Some((session.no_evict, c.as_ref()?.accounted, slot))
+            let clients = self.connections.iter().enumerate();
+            let holders = clients.filter_map(|(slot, c)| {
+                Some(Holder {
+                    slot,
+                    bytes: c.as_ref()?.accounted as u64,
+                    stays: self.exec.sessions[slot].as_ref()?.no_evict,
                 })
-                // Those that asked to stay go last.
-                .max_by_key(|(no_evict, bytes, _)| (!no_evict, *bytes));
-            let Some((_, _, slot)) = largest else {
+            });
+            let Some(slot) = who_goes(holders, self.exec.options.client_memory_bytes) else {
                 break;
             };
             self.exec.counters.evicted_clients += 1;
@@ -153,5 +184,50 @@ impl Server {
         if self.booked.bytes() != bytes {
             self.booked.resize(bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots are places in the list of bytes and of who asked to stay.
+    fn goes(bound: u64, holders: &[(u64, bool)]) -> Option<usize> {
+        let holders = holders.iter().enumerate();
+        who_goes(
+            holders.map(|(slot, &(bytes, stays))| Holder { slot, bytes, stays }),
+            bound,
+        )
+    }
+
+    #[test]
+    fn who_holds_most_goes_and_who_asked_to_stay_has_half_of_the_bound() {
+        assert_eq!(goes(640, &[]), None);
+        assert_eq!(goes(640, &[(10, false), (631, false)]), Some(1));
+        // Together within half: the others go, the largest first, although it is smaller.
+        let staying = [(160, true), (160, true)];
+        assert_eq!(
+            goes(640, &[staying[0], staying[1], (150, false), (151, false)]),
+            Some(3)
+        );
+        // Together past half: as any other.
+        assert_eq!(
+            goes(640, &[(161, true), (160, true), (300, false)]),
+            Some(2)
+        );
+        assert_eq!(
+            goes(640, &[(201, true), (200, true), (199, false)]),
+            Some(0)
+        );
+        assert_eq!(goes(640, &[(700, true), (0, false)]), Some(0));
+        // Others that are small one by one, however many.
+        let mut many = vec![(9, false); 60];
+        many.push((200, true));
+        assert_eq!(goes(640, &many), Some(60));
+        many[7].0 = 10;
+        assert_eq!(goes(640, &many), Some(7));
+        // Nobody is large: somebody goes all the same.
+        assert_eq!(goes(5, &[(2, false), (4, true)]), Some(1));
+        assert!(goes(64 * 9, &vec![(9, false); 65]).is_some());
     }
 }

@@ -311,3 +311,19 @@ fn a_long_run_of_deleted_keys_holds_nobody_up() {
         assert_eq!(c.words("RANDOMKEY"), "$11\r\nuser:045000\r\n");
     }
 }
+
+/// Who asks to stay and holds everything once drove all the others out: they went first, and it brought nothing.
+#[test]
+fn who_asked_to_stay_drives_nobody_out() {
+    let server = TestServer::start("stay", |o| o.client_memory_bytes = 4 << 20);
+    let mut small = server.client();
+    assert_eq!(small.words("PING"), "+PONG\r\n");
+    let mut large = server.client();
+    assert_eq!(large.words("CLIENT NO-EVICT ON"), "+OK\r\n");
+    let _ = std::io::Write::write_all(
+        &mut large.stream,
+        &encode(&[b"SET", b"k", &vec![b'v'; 30 << 20]]),
+    );
+    assert!(large.is_closed());
+    assert_eq!(small.words("PING"), "+PONG\r\n");
+}
