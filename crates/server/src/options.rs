@@ -65,8 +65,12 @@ pub struct ServerOptions {
     /// Bytes of writes that may wait for their commit, of all clients together; requests wait past it. One request always
     /// fits. Default 64 MiB.
     pub pending_write_bytes: usize,
-    /// How long a stopping server waits for clients to take their last replies. Default 5 s.
+    /// How long a stopping server waits for a client that takes nothing of its last replies, and for reads of the whole
+    /// keyspace, which get an error then. Default 5 s.
     pub drain: Duration,
+    /// How long a stopping server waits for its clients in all, also for those that take their replies slowly. Commits are
+    /// finished however long they take. Default 60 s.
+    pub drain_in_all: Duration,
     /// Settings of the engine.
     pub engine: basalt::Options,
 }
@@ -86,6 +90,7 @@ impl Default for ServerOptions {
             client_memory_bytes: 2 << 30,
             pending_write_bytes: 64 << 20,
             drain: Duration::from_secs(5),
+            drain_in_all: Duration::from_secs(60),
             engine: basalt::Options::default(),
         }
     }

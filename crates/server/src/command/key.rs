@@ -1,7 +1,7 @@
 //! Keys of any type: existence, expiry, and walking over them.
 
 use super::string::put_until;
-use super::{Context, Done, Failure, Outcome, SlowKind, SlowRead, integer, word};
+use super::{Context, Done, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word};
 use crate::cursor::Place;
 use crate::glob;
 use crate::layout::{self, DataType};
@@ -264,6 +264,9 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
+    if c.exec.no_slow_reads {
+        return Err(Failure::new(NO_SLOW_READS));
+    }
     if !c.exec.slow_room {
         return Ok(Outcome::Later);
     }

@@ -105,6 +105,10 @@ pub(crate) struct SlowRead {
     pub gone: Arc<AtomicBool>,
 }
 
+/// The answer to a read of the whole keyspace for which a stopping server has no time.
+pub(crate) const NO_SLOW_READS: &str =
+    "ERR the server is stopping and does not look through all keys any more";
+
 /// What a [`SlowRead`] is for.
 pub(crate) enum SlowKind {
     Count,
@@ -219,6 +223,8 @@ pub(crate) struct Executor {
     pub actions: Vec<Action>,
     /// The thread for slow reads takes another one.
     pub slow_room: bool,
+    /// The server stops, and has no time for slow reads.
+    pub no_slow_reads: bool,
     pub started: Duration,
     pub listening: SocketAddr,
     pub client_bytes: u64,

@@ -57,6 +57,7 @@ impl World {
                 count: None,
                 actions: vec![],
                 slow_room: true,
+                no_slow_reads: false,
                 started: Duration::ZERO,
                 listening: address,
                 client_bytes: 0,

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Most bytes taken from a socket at a time through the shared buffer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
@@ -65,6 +66,8 @@ pub(crate) struct Connection {
     pub stalled: bool,
     /// In the list of connections with something to do.
     pub queued: bool,
+    /// Since when it takes nothing of the replies that it could take, as far as the loop has looked.
+    untaken_since: Option<Duration>,
     /// Bytes as last told to the ledger.
     pub accounted: usize,
     /// Tells the thread with a slow read of this client that it left.
@@ -112,6 +115,7 @@ impl Connection {
             unparked: false,
             stalled: false,
             queued: false,
+            untaken_since: None,
             accounted: 0,
             gone: None,
         }
@@ -136,6 +140,15 @@ impl Connection {
     /// Bytes could be written now.
     pub fn can_write(&self) -> bool {
         self.writable && (!self.ready.is_empty() || !self.out.is_empty())
+    }
+
+    /// How long it has taken nothing although there is something to take, since the first look; `None` when there is not.
+    pub fn takes_nothing_for(&mut self, now: Duration) -> Option<Duration> {
+        if self.writable || (self.ready.is_empty() && self.out.is_empty()) {
+            self.untaken_since = None;
+            return None;
+        }
+        Some(now.saturating_sub(*self.untaken_since.get_or_insert(now)))
     }
 
     /// Reads what the socket has, up to a limit. `shared` is a buffer of [`READ_BYTES`].
@@ -296,6 +309,7 @@ impl Connection {
                 Ok(0) => return Progress::Broken,
                 Ok(mut n) => {
                     written += n;
+                    self.untaken_since = None;
                     self.out_bytes -= n;
                     while n > 0 {
                         let first = self.out.front_mut().expect("it was written");

@@ -40,6 +40,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stopping::Stopping;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -117,7 +118,9 @@ pub struct Server {
     /// Whose replies may have become writable in this turn.
     to_write: Vec<usize>,
     accept_blocked: bool,
-    stopping: Option<Duration>,
+    stopping: Option<Stopping>,
+    /// A second signal came: no client is waited for.
+    hurry: bool,
     slow: SlowReader,
     syncer: Syncer,
     reclaimer: Reclaimer,
@@ -201,6 +204,7 @@ impl Server {
                 count: None,
                 actions: Vec::new(),
                 slow_room: true,
+                no_slow_reads: false,
                 started: now,
                 listening,
                 client_bytes: 0,
@@ -218,6 +222,7 @@ impl Server {
             to_write: Vec::new(),
             accept_blocked: false,
             stopping: None,
+            hurry: false,
             slow: SlowReader::new(),
             syncer: Syncer::new(),
             reclaimer,

@@ -1,12 +1,22 @@
 //! The end: signals, the last replies, and closing the store.
 
 use super::{SIGNALS, Server, enqueue, io_error};
+use crate::command::NO_SLOW_READS;
+use crate::resp::reply::Reply;
 use basalt::Result;
 use mio::Interest;
 use mio::net::UnixStream;
 use std::io::Read as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// How far a server that stops has come.
+pub(super) struct Stopping {
+    /// When slow reads that have not ended get an error, for what stands behind them to run.
+    slow_until: Duration,
+    /// When whoever is left is sent away.
+    until: Duration,
+}
 
 impl Server {
     /// Lets SIGTERM and SIGINT stop the server as [`ShutdownHandle::shutdown`] does. A second one ends the wait for
@@ -41,9 +51,7 @@ impl Server {
         while let Ok(n @ 1..) = signals.read(&mut bytes) {
             again |= n > 1;
         }
-        if again {
-            self.stopping = Some(Duration::ZERO);
-        }
+        self.hurry |= again;
         self.shared.stop.store(true, Ordering::Release);
     }
 
@@ -51,8 +59,11 @@ impl Server {
     pub(super) fn begin_stop(&mut self) {
         if let Some(mut listener) = self.listener.take() {
             let _ = self.poll.registry().deregister(&mut listener);
-            self.stopping
-                .get_or_insert(self.exec.env.clock().now() + self.exec.options.drain);
+            let now = self.exec.env.clock().now();
+            self.stopping = Some(Stopping {
+                slow_until: now + self.exec.options.drain,
+                until: now + self.exec.options.drain_in_all,
+            });
             for (slot, c) in self.connections.iter_mut().enumerate() {
                 if let Some(c) = c {
                     enqueue(&mut self.run_list, c, slot);
@@ -61,14 +72,50 @@ impl Server {
         }
     }
 
+    /// Goes on with stopping at the end of a turn; true when nothing is left to be done.
     pub(super) fn stopped(&mut self) -> bool {
-        let deadline = self.stopping.expect("it is stopping");
-        if self.exec.env.clock().now() >= deadline {
-            for slot in 0..self.connections.len() {
+        let stopping = self.stopping.as_ref().expect("it is stopping");
+        let now = self.exec.env.clock().now();
+        let all = self.hurry || now >= stopping.until;
+        if now >= stopping.slow_until && !self.exec.no_slow_reads {
+            self.end_slow_reads();
+        }
+        for slot in 0..self.connections.len() {
+            let Some(c) = &mut self.connections[slot] else {
+                continue;
+            };
+            // Only what the client does counts: not the commits that its replies wait for, nor other clients.
+            let idle = c.takes_nothing_for(now);
+            if all || idle.is_some_and(|idle| idle >= self.exec.options.drain) {
                 self.drop_client(slot);
             }
         }
         self.connections.iter().all(Option::is_none) && self.exec.keys.is_settled()
+    }
+
+    /// Answers the slow reads that run, wait or are still to come with an error: one of a large store takes longer than a
+    /// server may take to stop, and requests that were read stand behind it.
+    fn end_slow_reads(&mut self) {
+        self.exec.no_slow_reads = true;
+        self.parked.clear();
+        for (slot, c) in self.connections.iter_mut().enumerate() {
+            let Some(c) = c else {
+                continue;
+            };
+            if c.slow {
+                if let Some(gone) = &c.gone {
+                    gone.store(true, Ordering::Release);
+                }
+                self.exec.counters.count_errors(NO_SLOW_READS.as_bytes(), 1);
+                let mut reply = Reply::default();
+                reply.error(NO_SLOW_READS);
+                // The thread's own answer finds no place any more.
+                c.slow_done(reply);
+                self.to_write.push(slot);
+            }
+            c.unparked |= c.parked.is_some();
+            enqueue(&mut self.run_list, c, slot);
+        }
     }
 
     pub(super) fn close(self) -> Result<()> {

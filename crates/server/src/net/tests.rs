@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::memory::MemoryStore;
-use basalt::env::EnvBuilder;
+use basalt::env::{Clock, EnvBuilder, ManualClock};
 use basalt::fs::{HostFs, HostOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,8 +16,12 @@ struct World {
 
 impl World {
     fn new(change: impl FnOnce(&mut ServerOptions)) -> World {
+        World::at(Clock::system(), change)
+    }
+
+    fn at(clock: Clock, change: impl FnOnce(&mut ServerOptions)) -> World {
         let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
-        let env = EnvBuilder::new(fs).build();
+        let env = EnvBuilder::new(fs).clock(clock).build();
         let mut options = ServerOptions {
             listen: "127.0.0.1:0".parse().unwrap(),
             ..ServerOptions::default()
@@ -300,4 +304,67 @@ fn stopping_answers_the_slow_reads_that_wait() {
         assert_eq!(c.read(&mut [0]).unwrap(), 0);
     }
     w.join();
+}
+
+/// Whoever stood behind slow reads when the time for stopping was over was once dropped, with what it had sent.
+#[test]
+fn stopping_runs_what_stands_behind_slow_reads() {
+    let w = World::new(|o| o.drain = Duration::from_millis(50));
+    w.store.0.lock().hold_scans = true;
+    let mut clients: Vec<_> = (0..100).map(|_| w.client()).collect();
+    for (i, c) in clients.iter_mut().enumerate() {
+        send(
+            c,
+            &format!("PING\r\nKEYS *\r\nSET k{i} v\r\nDBSIZE\r\nPING"),
+        );
+        expect(c, "+PONG\r\n");
+    }
+    w.stop.shutdown();
+    let error = "-ERR the server is stopping and does not look through all keys any more\r\n";
+    for c in &mut clients {
+        expect(c, &format!("{error}+OK\r\n{error}+PONG\r\n"));
+        assert_eq!(c.read(&mut [0]).unwrap(), 0);
+    }
+    assert_eq!(w.store.0.lock().entries.len(), 100);
+    w.store.0.lock().hold_scans = false;
+    w.join();
+}
+
+/// Stops with 120 MB of replies asked for, which the client takes while the hands of the clock move on, to 2.4 times the wait for
+/// one that takes nothing. How many it got.
+fn taken_while_stopping(in_all: Duration) -> usize {
+    const REPLIES: usize = 2_000;
+    let hands = ManualClock::new(0);
+    let wait = Duration::from_secs(5);
+    let w = World::at(Clock::manual(hands.clone()), |o| {
+        (o.drain, o.drain_in_all) = (wait, in_all);
+    });
+    let mut a = w.client();
+    let value = "x".repeat(60_000);
+    send(&mut a, &format!("SET k {value}"));
+    expect(&mut a, "+OK\r\n");
+    a.write_all(&b"GET k\r\n".repeat(REPLIES)).unwrap();
+    let mut reply = vec![0; value.len() + "$60000\r\n\r\n".len()];
+    a.read_exact(&mut reply).unwrap();
+    w.stop.shutdown();
+    let mut taken = 1;
+    // The wait is 42 steps of 1.2 MB, more than the system holds between the two ends: some was written meanwhile.
+    while a.read_exact(&mut reply).is_ok() {
+        taken += 1;
+        if taken % 20 == 0 {
+            hands.advance(wait * 12 / 500);
+        }
+    }
+    w.join();
+    taken
+}
+
+#[test]
+fn stopping_waits_for_those_that_take_their_replies() {
+    assert_eq!(taken_while_stopping(Duration::from_secs(60)), 2_000);
+}
+
+#[test]
+fn stopping_does_not_wait_for_ever_for_those_that_take_their_replies_slowly() {
+    assert!(taken_while_stopping(Duration::from_secs(5)) < 2_000);
 }

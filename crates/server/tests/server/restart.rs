@@ -1,6 +1,6 @@
 //! Stopping, starting again, and what must be there then.
 
-use crate::client::{TestServer, encode};
+use crate::client::{TestServer, encode, spawn};
 use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
 use basalt_server::{Server, ServerOptions};
@@ -66,6 +66,53 @@ fn shutdown_commits_what_has_arrived() {
         let dir = server.stop();
         let server = TestServer::start_in(dir, |_| {});
         assert_eq!(server.client().words("DBSIZE"), ":1000\r\n");
+    }
+}
+
+/// Counts and listings of many clients once used the whole time for stopping up; nobody got what it had asked for behind them.
+#[test]
+fn a_stop_answers_all_that_many_clients_have_sent() {
+    const KEYS: usize = 20_000;
+    const CLIENTS: usize = 100;
+    for drain in [0, 60] {
+        let server = TestServer::start("stop", |o| {
+            o.drain = std::time::Duration::from_secs(drain);
+        });
+        let mut c = server.client();
+        for i in 0..KEYS {
+            c.send(&encode(&[b"SET", format!("k{i}").as_bytes(), b"v"]));
+        }
+        for _ in 0..KEYS {
+            assert_eq!(c.reply().unwrap(), b"+OK\r\n");
+        }
+        drop(c);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.client()).collect();
+        for (i, c) in clients.iter_mut().enumerate() {
+            let requests = format!("PING\r\nDBSIZE\r\nSET new{i} v\r\nKEYS *\r\nRANDOMKEY\r\n");
+            c.send(requests.as_bytes());
+        }
+        for c in &mut clients {
+            // They came in one piece: the others were read with it.
+            assert_eq!(c.reply().unwrap(), b"+PONG\r\n");
+        }
+        let readers: Vec<_> = clients
+            .into_iter()
+            .map(|mut c| {
+                spawn(move || {
+                    let replies: Vec<_> = std::iter::from_fn(|| c.reply()).collect();
+                    replies.iter().map(|r| r[0] as char).collect::<String>()
+                })
+            })
+            .collect();
+        let dir = server.stop();
+        for r in readers {
+            let kinds = r.join().unwrap();
+            let without_time = drain == 0 && ["-+-$", ":+-$", "-+*$"].contains(&&*kinds);
+            assert!(kinds == ":+*$" || without_time, "{kinds}");
+        }
+        let server = TestServer::start_in(dir, |_| {});
+        let keys = format!(":{}\r\n", KEYS + CLIENTS);
+        assert_eq!(server.client().words("DBSIZE"), keys);
     }
 }
 
