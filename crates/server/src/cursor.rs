@@ -40,19 +40,32 @@ pub(crate) struct Cursors {
     bytes: usize,
     next: u64,
     end: u64,
+    /// The first number of a block that is kept for when this one is used up.
+    spare: Option<u64>,
 }
 
 impl Cursors {
     /// No number is left to give out.
     pub fn is_used_up(&self) -> bool {
-        self.next == self.end
+        self.next == self.end && self.spare.is_none()
     }
 
-    /// Takes a block of numbers that were never given out.
+    /// Another block should be reserved: reserving takes a sync, and scans go on meanwhile with the half that is left.
+    pub fn wants_more(&self) -> bool {
+        self.spare.is_none() && self.end - self.next <= CURSOR_BLOCK / 2
+    }
+
+    /// Loses so many numbers.
+    #[cfg(test)]
+    pub fn skip(&mut self, n: u64) {
+        self.next += n;
+    }
+
+    /// Takes a block of numbers that were never given out. Requires that one was wanted.
     pub fn give(&mut self, first: u64) {
         assert!(first > 0 && first + CURSOR_BLOCK <= CURSOR_END);
-        self.next = first;
-        self.end = first + CURSOR_BLOCK;
+        assert!(self.wants_more(), "a block of numbers would be lost");
+        self.spare = Some(first);
     }
 
     /// The place a client's cursor stands for.
@@ -82,7 +95,10 @@ impl Cursors {
             self.touch(cursor);
             return cursor;
         }
-        assert!(!self.is_used_up(), "a number was not reserved");
+        if self.next == self.end {
+            self.next = self.spare.take().expect("a number was not reserved");
+            self.end = self.next + CURSOR_BLOCK;
+        }
         let cursor = self.next;
         self.next += 1;
         self.age += 1;
@@ -124,6 +140,16 @@ mod tests {
         assert_eq!(c.place(0), Place::Start);
         assert_eq!(c.place(cursor), Place::At(key("user:1")));
         let mut given = std::collections::BTreeSet::from([cursor]);
+        // Half a block on, the next is wanted; it follows when this one ends.
+        assert!(!c.wants_more());
+        c.next = CURSOR_BLOCK / 2;
+        assert!(!c.wants_more());
+        assert_eq!(c.at(key("middle")), CURSOR_BLOCK / 2);
+        assert!(c.wants_more());
+        c.next = c.end;
+        assert!(c.is_used_up());
+        c.give(1 + 7 * CURSOR_BLOCK);
+        assert!(!c.is_used_up() && !c.wants_more());
         for i in 0..3 * CAPACITY {
             assert!(given.insert(c.at(key(&format!("k{i}")))), "given out twice");
         }

@@ -357,6 +357,8 @@ pub(crate) mod memory {
         pub closed: bool,
         /// Blocks of cursor numbers given out.
         pub cursor_blocks: u64,
+        /// Reserving cursor numbers waits until this is false again.
+        pub hold_cursors: bool,
         /// Scans wait until this is false again.
         pub hold_scans: bool,
         /// Views that somebody holds.
@@ -451,6 +453,9 @@ pub(crate) mod memory {
             Ok(self.0.lock().generation)
         }
         fn reserve_cursors(&self) -> Result<u64> {
+            while self.0.lock().hold_cursors {
+                basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
+            }
             let mut s = self.0.lock();
             if s.fail_reads {
                 return Err(Error::new(ErrorKind::Io, "the disk is gone"));

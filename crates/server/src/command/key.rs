@@ -210,16 +210,9 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     let prefix = pattern.map(glob::literal_prefix).unwrap_or_default();
     let (mut from, to) = c.keys().bounds(&prefix);
     let (start, _) = c.keys().bounds(b"");
-    let resume = match c.exec.cursors.place(cursor) {
-        Place::Start => None,
-        Place::At(key) => Some([&start[..], &key].concat()),
-        Place::Forgotten => {
-            c.exec.counters.cursors_forgotten += 1;
-            None
-        }
-    };
-    if let Some(resume) = resume {
-        from = from.max(resume);
+    let place = c.exec.cursors.place(cursor);
+    if let Place::At(key) = &place {
+        from = from.max([&start[..], key].concat());
     }
     let budget = (count as u64).min(SCAN_WORK);
     let mut seen = 0;
@@ -249,13 +242,20 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     let next = match next.or(paused) {
         Some(key) => {
             if c.exec.cursors.is_used_up() {
-                let first = c.exec.keys.store().reserve_cursors()?;
-                c.exec.cursors.give(first);
+                if let Some(e) = c.exec.cursor_failure.clone() {
+                    return Err(e.into());
+                }
+                c.exec.cursors_wanted = true;
+                return Ok(Outcome::NoCursor);
             }
-            c.exec.cursors.at(key.into())
+            let cursor = c.exec.cursors.at(key.into());
+            c.exec.cursors_wanted |= c.exec.cursors.wants_more();
+            cursor
         }
         None => 0,
     };
+    // Not before: one that waited for a number runs again.
+    c.exec.counters.cursors_forgotten += u64::from(place == Place::Forgotten);
     c.reply.array(2);
     c.reply.bulk_u64(next);
     c.reply.array(n);

@@ -91,6 +91,8 @@ pub(crate) enum Outcome {
     Slow(Box<SlowRead>),
     /// Nothing was done: the request runs again when the thread for slow reads has room.
     Later,
+    /// Nothing was done: the request runs again when cursor numbers were reserved, or could not be.
+    NoCursor,
     /// The server stops; no reply.
     Shutdown,
 }
@@ -218,6 +220,10 @@ pub(crate) struct Executor {
     pub sync: SyncPolicy,
     pub sessions: Vec<Option<Session>>,
     pub cursors: Cursors,
+    /// Why no cursor numbers could be reserved, for those that run again after waiting for them.
+    pub cursor_failure: Option<Error>,
+    /// Another block of cursor numbers should be reserved.
+    pub cursors_wanted: bool,
     pub counters: Counters,
     pub count: Option<Count>,
     pub actions: Vec<Action>,
@@ -306,7 +312,7 @@ impl Executor {
             reply.error_bytes(text.as_bytes());
             Outcome::Replied
         });
-        if matches!(outcome, Outcome::Later) {
+        if matches!(outcome, Outcome::Later | Outcome::NoCursor) {
             self.counters.commands -= 1;
             self.keys.finish();
             return Executed {

@@ -53,6 +53,8 @@ impl World {
                 sync: SyncPolicy::Always,
                 sessions: vec![Some(session)],
                 cursors: Cursors::default(),
+                cursor_failure: None,
+                cursors_wanted: false,
                 counters: Counters::default(),
                 count: None,
                 actions: vec![],
@@ -71,7 +73,15 @@ impl World {
     fn run(&mut self, line: &str) -> String {
         let request = Request::from_arguments(&line.split(' ').collect::<Vec<_>>());
         let mut reply = Reply::default();
-        self.exec.execute(0, &request, &mut reply);
+        let executed = self.exec.execute(0, &request, &mut reply);
+        if matches!(executed.outcome, Outcome::NoCursor) {
+            match self.exec.keys.store().reserve_cursors() {
+                Ok(first) => self.exec.cursors.give(first),
+                Err(e) => self.exec.cursor_failure = Some(e),
+            }
+            self.exec.execute(0, &request, &mut reply);
+            self.exec.cursor_failure = None;
+        }
         String::from_utf8(reply.to_vec()).unwrap()
     }
 
@@ -259,6 +269,19 @@ fn cursors_from_before_a_restart_are_never_mistaken() {
     w.exec.cursors = Cursors::default();
     w.store.0.lock().fail_reads = true;
     assert!(w.run("SCAN 0").starts_with("-MISCONF"));
+}
+
+#[test]
+fn scans_ask_for_cursor_numbers_before_they_need_them() {
+    let mut w = World::new();
+    w.run("MSET a 1 b 2 c 3 d 4");
+    assert!(w.run("SCAN 0 COUNT 1").starts_with("*2\r\n$1\r\n1\r\n"));
+    w.exec.cursors_wanted = false;
+    w.run("SCAN 1 COUNT 1");
+    assert!(!w.exec.cursors_wanted);
+    w.exec.cursors.skip(crate::store::CURSOR_BLOCK / 2);
+    w.run("SCAN 0 COUNT 3");
+    assert!(w.exec.cursors_wanted);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The server's other threads: one that reads the whole keyspace for DBSIZE and KEYS, one that syncs every second,
-//! one that reclaims flushed space. Each starts when it is first needed, and ends with the server.
+//! one that reclaims flushed space, one that reserves cursor numbers. Each starts when it is first needed, and ends with the server.
 //!
 //! They are service threads and not jobs of the environment, because they wait for jobs: a job that waits for a
 //! compaction would hold the very thread that compaction needs.
@@ -10,7 +10,7 @@ use crate::glob;
 use crate::resp::reply::Reply;
 use crate::store::Store;
 use basalt::env::Clock;
-use basalt::{Result, env};
+use basalt::{Error, ErrorKind, Result, env};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -292,6 +292,47 @@ impl Reclaimer {
 
     /// Waits for it; the store must be closed.
     pub fn join(&mut self) {
+        join(&mut self.thread);
+    }
+}
+
+/// Reserves cursor numbers, which takes a sync.
+#[derive(Default)]
+pub(crate) struct CursorReserver {
+    thread: Option<JoinHandle<()>>,
+    busy: bool,
+}
+
+impl CursorReserver {
+    /// Reserves a block unless one is on its way; it comes through `shared`.
+    pub fn start(&mut self, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+        if std::mem::replace(&mut self.busy, true) {
+            return;
+        }
+        join(&mut self.thread);
+        let (store, events) = (store.clone(), shared.clone());
+        self.thread = start("basalt-cursors", move || {
+            events.post(super::Event::Cursors(store.reserve_cursors()));
+        });
+        if self.thread.is_none() {
+            let error = Error::new(ErrorKind::Busy, "no thread to reserve cursor numbers with");
+            shared.post(super::Event::Cursors(Err(error)));
+        }
+    }
+
+    /// A block is awaited.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// It has come, or failed.
+    pub fn done(&mut self) {
+        self.busy = false;
+    }
+}
+
+impl Drop for CursorReserver {
+    fn drop(&mut self) {
         join(&mut self.thread);
     }
 }

@@ -28,7 +28,7 @@ use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::reply::Reply;
 use crate::store::{DbStore, Store};
 use accepting::{listen, room_for_clients};
-use background::{Asker, Reclaimer, SlowReader, SlowResult, Syncer, report};
+use background::{Asker, CursorReserver, Reclaimer, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
@@ -49,8 +49,13 @@ const FIRST_CLIENT: usize = 3;
 
 /// What comes to the loop from other threads.
 enum Event {
-    Epoch { slot: usize, result: Result<()> },
+    Epoch {
+        slot: usize,
+        result: Result<()>,
+    },
     Slow(SlowResult),
+    /// The first of a block of cursor numbers.
+    Cursors(Result<u64>),
 }
 
 /// What other threads hold of the loop.
@@ -113,6 +118,8 @@ pub struct Server {
     stalled: Vec<usize>,
     /// Clients with a request that waits for the thread for slow reads, in order.
     parked: VecDeque<Asker>,
+    /// Clients whose SCAN waits for a cursor number.
+    cursorless: Vec<Asker>,
     /// Clients that wait for an epoch, by slot.
     waiting: [Vec<Asker>; 16],
     /// Whose replies may have become writable in this turn.
@@ -124,6 +131,7 @@ pub struct Server {
     slow: SlowReader,
     syncer: Syncer,
     reclaimer: Reclaimer,
+    reserver: CursorReserver,
     booked: Reservation,
     buffer: Box<[u8]>,
     reply: Reply,
@@ -175,7 +183,7 @@ impl Server {
             ..EpochLimits::default()
         };
         let mut cursors = Cursors::default();
-        // A store that takes no writes serves all the same; the first SCAN that needs a cursor tries again.
+        // A store that takes no writes serves all the same; a SCAN that needs a cursor tries again.
         if let Ok(first) = store.reserve_cursors() {
             cursors.give(first);
         }
@@ -200,6 +208,8 @@ impl Server {
                 sync: options.sync,
                 sessions: Vec::new(),
                 cursors,
+                cursor_failure: None,
+                cursors_wanted: false,
                 counters: Default::default(),
                 count: None,
                 actions: Vec::new(),
@@ -218,6 +228,7 @@ impl Server {
             run_list: Vec::new(),
             stalled: Vec::new(),
             parked: VecDeque::new(),
+            cursorless: Vec::new(),
             waiting: Default::default(),
             to_write: Vec::new(),
             accept_blocked: false,
@@ -226,6 +237,7 @@ impl Server {
             slow: SlowReader::new(),
             syncer: Syncer::new(),
             reclaimer,
+            reserver: CursorReserver::default(),
             booked: env.ledger().reserve(MemoryKind::Client, 0),
             buffer: vec![0; READ_BYTES].into(),
             reply: Reply::default(),
@@ -289,6 +301,7 @@ impl Server {
                 }
             }
             self.submit();
+            self.reserve_cursors();
             self.take_events();
             self.unpark();
             self.write_replies();
@@ -304,11 +317,18 @@ impl Server {
             Some(Duration::ZERO)
         } else if self.accept_blocked || self.stopping.is_some() {
             Some(Duration::from_millis(20))
-        } else if self.exec.keys.in_flight() > 0 || self.slow.is_busy() {
+        } else if self.exec.keys.in_flight() > 0 || self.slow.is_busy() || self.reserver.is_busy() {
             // Should a wake fail, what other threads have finished is found all the same.
             Some(Duration::from_secs(1))
         } else {
             None
+        }
+    }
+
+    /// Sees that scans have numbers to give out: ahead of their need, and again for those that wait.
+    fn reserve_cursors(&mut self) {
+        if std::mem::take(&mut self.exec.cursors_wanted) {
+            self.reserver.start(self.exec.keys.store(), &self.shared);
         }
     }
 

@@ -53,6 +53,7 @@ impl Server {
                 match event {
                     Event::Epoch { slot, result } => self.epoch_completed(slot, result),
                     Event::Slow(result) => self.slow_done(result),
+                    Event::Cursors(first) => self.cursors_done(first),
                 }
             }
             // An epoch in flight less: the next may go.
@@ -112,6 +113,23 @@ impl Server {
             enqueue(&mut self.run_list, c, slot);
             self.to_write.push(slot);
         }
+    }
+
+    fn cursors_done(&mut self, first: Result<u64>) {
+        self.reserver.done();
+        match first {
+            Ok(first) => self.exec.cursors.give(first),
+            Err(e) => self.exec.cursor_failure = Some(e),
+        }
+        // At once: the failure is theirs, and the next that needs a number tries again.
+        for asker in std::mem::take(&mut self.cursorless) {
+            let c = self.connections[asker.slot].as_mut();
+            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+                c.unparked = true;
+                self.serve(asker.slot);
+            }
+        }
+        self.exec.cursor_failure = None;
     }
 
     pub(super) fn write_replies(&mut self) {

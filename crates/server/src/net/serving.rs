@@ -149,6 +149,10 @@ impl Server {
                 }
                 return false;
             }
+            Outcome::NoCursor => {
+                self.cursorless.push(Asker { slot, id: c.id });
+                return false;
+            }
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
                 let asker = Asker { slot, id: c.id };

@@ -16,10 +16,10 @@ struct World {
 
 impl World {
     fn new(change: impl FnOnce(&mut ServerOptions)) -> World {
-        World::at(Clock::system(), change)
+        World::over(MemoryStore::default(), Clock::system(), change)
     }
 
-    fn at(clock: Clock, change: impl FnOnce(&mut ServerOptions)) -> World {
+    fn over(store: MemoryStore, clock: Clock, change: impl FnOnce(&mut ServerOptions)) -> World {
         let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
         let env = EnvBuilder::new(fs).clock(clock).build();
         let mut options = ServerOptions {
@@ -27,7 +27,6 @@ impl World {
             ..ServerOptions::default()
         };
         change(&mut options);
-        let store = MemoryStore::default();
         let listener = listen(options.listen).unwrap();
         let server = Server::over(&env, options, listener, Arc::new(store.clone())).unwrap();
         let (address, stop) = (server.local_addr(), server.shutdown_handle());
@@ -336,7 +335,7 @@ fn taken_while_stopping(in_all: Duration) -> usize {
     const REPLIES: usize = 2_000;
     let hands = ManualClock::new(0);
     let wait = Duration::from_secs(5);
-    let w = World::at(Clock::manual(hands.clone()), |o| {
+    let w = World::over(MemoryStore::default(), Clock::manual(hands.clone()), |o| {
         (o.drain, o.drain_in_all) = (wait, in_all);
     });
     let mut a = w.client();
@@ -367,4 +366,40 @@ fn stopping_waits_for_those_that_take_their_replies() {
 #[test]
 fn stopping_does_not_wait_for_ever_for_those_that_take_their_replies_slowly() {
     assert!(taken_while_stopping(Duration::from_secs(5)) < 2_000);
+}
+
+/// The loop once waited for the sync itself, and everybody with it.
+#[test]
+fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
+    let store = MemoryStore::default();
+    store.0.lock().fail_reads = true;
+    // It starts all the same.
+    let w = World::over(store, Clock::system(), |_| {});
+    let hold = |hold: bool, fail: bool| {
+        let mut s = w.store.0.lock();
+        (s.hold_cursors, s.fail_reads) = (hold, fail);
+    };
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut a, "MSET a 1 b 2 c 3");
+    expect(&mut a, "+OK\r\n");
+    hold(true, false);
+    for c in [&mut a, &mut b] {
+        send(c, "SCAN 0 COUNT 1\r\nPING");
+    }
+    round(&w);
+    nothing_yet(&mut a);
+    nothing_yet(&mut b);
+    hold(false, true);
+    for c in [&mut a, &mut b] {
+        expect(c, "-MISCONF i/o error: the disk is gone\r\n+PONG\r\n");
+    }
+    // Whoever comes later tries again.
+    hold(false, false);
+    for c in [&mut a, &mut b] {
+        send(c, "SCAN 0 COUNT 1");
+        expect(c, "*2\r\n$1\r\n1\r\n*1\r\n$1\r\na\r\n");
+    }
+    assert_eq!(w.store.0.lock().cursor_blocks, 1);
+    w.stop.shutdown();
+    w.join();
 }
