@@ -123,6 +123,8 @@ fn budgets_are_given_by_flags_and_shown_by_the_server() {
         ("basalt-open-files", "100"),
         ("basalt-write-buffer", "8388608"),
         ("maxclients", "50"),
+        ("maxmemory-clients", "67108864"),
+        ("proto-max-bulk-len", "16777216"),
     ];
     for (name, value) in want {
         let reply = format!(

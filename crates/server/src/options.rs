@@ -60,7 +60,8 @@ pub struct ServerOptions {
     /// Bytes of replies, of a single request too, at which a client is disconnected. Default 1 GiB.
     pub reply_hard_bytes: usize,
     /// Bytes of requests and replies of all clients together, at which the client that holds most is disconnected.
-    /// Default 2 GiB.
+    /// Default 0: half of the environment's memory budget, at least 64 MiB. What one client may send and ask for is lowered to
+    /// what fits then: an argument to a quarter of it, a request to three eighths, a reply to half.
     pub client_memory_bytes: u64,
     /// Bytes of writes that may wait for their commit, of all clients together; requests wait past it. One request always
     /// fits. Default 64 MiB.
@@ -75,6 +76,9 @@ pub struct ServerOptions {
     pub engine: basalt::Options,
 }
 
+/// Bytes that all clients together may hold in the smallest memory budget.
+const LEAST_CLIENT_MEMORY: u64 = 64 << 20;
+
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
         ServerOptions {
@@ -87,7 +91,7 @@ impl Default for ServerOptions {
             max_request_bytes: 1 << 30,
             reply_soft_bytes: 1 << 20,
             reply_hard_bytes: 1 << 30,
-            client_memory_bytes: 2 << 30,
+            client_memory_bytes: 0,
             pending_write_bytes: 64 << 20,
             drain: Duration::from_secs(5),
             drain_in_all: Duration::from_secs(60),
@@ -127,10 +131,52 @@ impl ServerOptions {
         Ok(())
     }
 
+    /// Takes what was left open from a memory budget in bytes. Whoever is past a limit of one request or reply is told so; whoever
+    /// is past the bound of all is disconnected without a word, so the limits stay within it. Buffers that grow are up to
+    /// twice what they hold.
+    pub(crate) fn fit(&mut self, budget: u64) {
+        if self.client_memory_bytes == 0 {
+            let bound = (budget / 2).max(LEAST_CLIENT_MEMORY);
+            self.client_memory_bytes = bound;
+            self.max_bulk_bytes = self.max_bulk_bytes.min(bound / 4);
+            self.max_request_bytes = self.max_request_bytes.min(bound / 8 * 3);
+            self.reply_hard_bytes = self.reply_hard_bytes.min((bound / 2) as usize);
+        }
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             bulk_bytes: self.max_bulk_bytes,
             request_bytes: self.max_request_bytes + 64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_one_client_fit_the_memory_of_all() {
+        for (budget, bound, bulk, request, reply) in [
+            (0, 64, 16, 24, 32),
+            (512, 256, 64, 96, 128),
+            (4096, 2048, 512, 768, 1024),
+            (65536, 32768, 512, 1024, 1024),
+        ] {
+            let mut o = ServerOptions::default();
+            o.fit(budget << 20);
+            assert_eq!(o.client_memory_bytes, bound << 20);
+            assert_eq!(o.max_bulk_bytes, bulk << 20);
+            assert_eq!(o.max_request_bytes, request << 20);
+            assert_eq!(o.reply_hard_bytes, reply << 20);
+            o.validate().unwrap();
+        }
+        let mut o = ServerOptions {
+            client_memory_bytes: 5,
+            ..ServerOptions::default()
+        };
+        o.fit(0);
+        assert_eq!((o.client_memory_bytes, o.max_bulk_bytes), (5, 512 << 20));
     }
 }

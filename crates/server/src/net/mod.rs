@@ -167,10 +167,11 @@ impl Server {
 
     fn over(
         env: &Env,
-        options: ServerOptions,
+        mut options: ServerOptions,
         mut listener: TcpListener,
         store: Arc<dyn Store>,
     ) -> Result<Server> {
+        options.fit(env.ledger().usage().budget);
         let poll = Poll::new().map_err(|e| io_error("poll", e))?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(|e| io_error("poll", e))?;
         poll.registry()

@@ -327,3 +327,32 @@ fn who_asked_to_stay_drives_nobody_out() {
     assert!(large.is_closed());
     assert_eq!(small.words("PING"), "+PONG\r\n");
 }
+
+/// The bound of all clients was 2 GiB whatever the memory budget. Within half of the budget, what is too long is an error, and what
+/// is not drives nobody out.
+#[test]
+fn the_longest_value_fits_the_memory_of_all_clients() {
+    // An eighth of the engine's default budget of 512 MiB.
+    const LONGEST: usize = 64 << 20;
+    let server = TestServer::start("longest", |_| {});
+    let mut c = server.client();
+    let setting = |c: &mut Client, name: &str| c.call(&["CONFIG", "GET", name]);
+    assert!(setting(&mut c, "maxmemory-clients").ends_with("\r\n268435456\r\n"));
+    assert!(setting(&mut c, "proto-max-bulk-len").ends_with("\r\n67108864\r\n"));
+    assert!(setting(&mut c, "client-query-buffer-limit").ends_with("\r\n100663296\r\n"));
+    let mut large = server.client();
+    large.send(&encode(&[b"SET", b"k", &vec![b'v'; LONGEST]]));
+    assert_eq!(large.reply().unwrap(), b"+OK\r\n");
+    assert_eq!(
+        large.words("APPEND k v"),
+        "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n"
+    );
+    large.send(b"GET k\r\n");
+    assert_eq!(large.reply().unwrap().len(), LONGEST + 13);
+    large.send(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", LONGEST + 1).as_bytes());
+    assert_eq!(
+        large.reply().unwrap(),
+        b"-ERR Protocol error: invalid bulk length\r\n"
+    );
+    assert!(c.words("INFO stats").contains("evicted_clients:0\r\n"));
+}
