@@ -103,6 +103,7 @@ impl Engine {
             return Ok(());
         };
         self.release_logs()?;
+        self.counters.idle_releases.add(1);
         Ok(())
     }
 }

@@ -81,6 +81,7 @@ pub(crate) struct Counters {
     pub commit_groups: Counter,
     pub commits: Counter,
     pub log_syncs: Counter,
+    pub idle_releases: Counter,
     pub stall_memtables_us: Counter,
     pub stall_l0_us: Counter,
     pub stall_debt_us: Counter,
@@ -122,6 +123,10 @@ impl Counters {
             commit_groups: c("commit_groups_total", "Commit groups"),
             commits: c("commits_total", "Batches committed"),
             log_syncs: c("log_syncs_total", "Syncs of the write-ahead log"),
+            idle_releases: c(
+                "idle_releases_total",
+                "Times that an idle store gave back memtables and logs",
+            ),
             stall_memtables_us: stall("memtables"),
             stall_l0_us: stall("level0"),
             stall_debt_us: stall("compaction_debt"),

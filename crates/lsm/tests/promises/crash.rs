@@ -29,6 +29,8 @@ struct Moment {
 struct Recorded {
     moments: Vec<Moment>,
     model: Model,
+    /// How often the store gave back its logs because it was idle.
+    releases: u64,
 }
 
 /// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
@@ -69,6 +71,8 @@ impl State {
 #[derive(Default)]
 struct Tally {
     states: u64,
+    /// Idle stores that gave back their logs, each crashed at every change that this makes.
+    releases: u64,
     depth2: u64,
     depth3: u64,
     calls: BTreeMap<&'static str, u64>,
@@ -147,12 +151,16 @@ fn record(seed: u64) -> Recorded {
         runner.wait_for_tickets();
         runner.end(End::Close);
     }
-    let model = runner.model.clone();
+    let (model, releases) = (runner.model.clone(), runner.releases);
     runner.vanish();
     drop(runner);
     disk.on_mutation(|_| ());
     let moments = std::mem::take(&mut *moments.lock().expect("one thread"));
-    Recorded { moments, model }
+    Recorded {
+        moments,
+        model,
+        releases,
+    }
 }
 
 /// Opens the store, watches its recovery when told to, and returns what it shows.
@@ -265,7 +273,10 @@ fn check(recorded: &Recorded, state: &State) -> usize {
 /// Crashes one history at every moment.
 fn campaign(seed: u64, policies: u64) -> Tally {
     let recorded = record(seed);
-    let mut tally = Tally::default();
+    let mut tally = Tally {
+        releases: recorded.releases,
+        ..Tally::default()
+    };
     let mut c = Chance::of(&[seed, 5]);
     let all = CrashPolicy::ALL.len() as u64;
     for i in 0..recorded.moments.len() as u64 {
@@ -327,6 +338,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
     let mut all = Tally::default();
     for t in tallies {
         all.states += t.states;
+        all.releases += t.releases;
         all.depth2 += t.depth2;
         all.depth3 += t.depth3;
         all.cut += t.cut;
@@ -342,10 +354,11 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     basalt_fs::campaign!(
-        "crash_states={} depth2={} depth3={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        "crash_states={} depth2={} depth3={} idle_releases={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
         all.depth3,
+        all.releases,
         all.cut,
         all.more,
         all.calls,
@@ -356,6 +369,11 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.states >= 40_000 * scale(),
         "only {} crash states",
         all.states
+    );
+    assert!(
+        all.releases >= 50 * scale(),
+        "only {} idle stores gave back their logs",
+        all.releases
     );
     assert!(
         all.depth2 >= all.states / 15,

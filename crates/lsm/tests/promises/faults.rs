@@ -42,6 +42,7 @@ struct Run {
     made: Vec<OpKind>,
     fired: Fired,
     errors: u64,
+    releases: u64,
 }
 
 /// Runs a history whose `k`-th call fails.
@@ -131,6 +132,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
             .collect(),
         fired,
         errors,
+        releases: r.releases,
     }
 }
 
@@ -146,32 +148,38 @@ fn every_call_fails_in_every_way() {
         let dry = run(seed, fault, u64::MAX);
         assert_eq!(dry.errors, 0, "nothing struck");
         let mut fired = Fired::new();
-        let mut errors = 0;
+        let (mut errors, mut releases) = (0, 0);
         for k in 1..=dry.calls {
             let r = run(seed, fault, k);
             errors += r.errors;
+            releases += r.releases;
             for (pair, n) in r.fired {
                 *fired.entry(pair).or_default() += n;
             }
         }
-        (dry.calls, dry.made, fired, errors)
+        (dry.calls, dry.made, fired, errors, releases)
     });
     let mut fired = Fired::new();
-    let (mut runs, mut errors) = (0, 0);
+    let (mut runs, mut errors, mut releases) = (0, 0, 0);
     let mut made = Vec::new();
-    for (calls, kinds, f, e) in results {
+    for (calls, kinds, f, e, released) in results {
         runs += calls;
         errors += e;
+        releases += released;
         made.extend(kinds);
         f.into_iter()
             .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
     basalt_fs::campaign!(
-        "fault_runs={runs} errors_met={errors} pairs={} wrong_bits={}",
+        "fault_runs={runs} errors_met={errors} idle_releases={releases} pairs={} wrong_bits={}",
         fired.len(),
         fired.get(&(OpKind::Read, FaultKind::BitFlip)).unwrap_or(&0)
     );
     assert!(runs >= 4000 * scale(), "only {runs} runs");
+    assert!(
+        releases >= 8000 * scale(),
+        "only {releases} idle stores gave back their logs"
+    );
     for op in made {
         for (kind, _) in FAULTS {
             assert!(

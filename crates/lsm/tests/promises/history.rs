@@ -4,6 +4,7 @@
 use crate::chance::Chance;
 use crate::runner::COARSE;
 use basalt_lsm::{Compression, FamilyOptions, Options};
+use std::time::Duration;
 
 /// Names of the families that histories use; the first is always there.
 pub const FAMILIES: [&str; 4] = ["default", "accounts", "b", "a family with a longer name"];
@@ -335,6 +336,10 @@ pub fn options(seed: u64) -> Options {
                 .families
                 .insert(name.to_string(), family_options(&mut c));
         }
+    }
+    // Drawn last: what is drawn before stays what it was. In a share of histories an idle store gives back its logs.
+    if c.percent(40) {
+        options.idle_release = Duration::from_millis(c.within(2, 9));
     }
     if seed == LARGE_BUFFER {
         options.write_buffer_bytes = 600_000;

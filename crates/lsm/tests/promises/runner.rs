@@ -4,6 +4,7 @@
 //! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
 
 mod reads;
+mod rest;
 
 use crate::history::{End, FAMILIES, Item, Op, What, key_bytes, options, value_bytes};
 use crate::model::{Change, Commit, Entry, Key, Model, State, Table, difference, digest, visible};
@@ -72,6 +73,8 @@ pub struct Runner {
     pub errors: u64,
     /// The last of them, for messages.
     pub last_error: String,
+    /// How often an idle store gave back its logs.
+    pub releases: u64,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
     /// Told of every environment made anew.
@@ -182,6 +185,7 @@ impl Runner {
             answers: 0,
             errors: 0,
             last_error: String::new(),
+            releases: 0,
             tolerant: false,
             hands_in_use: HandsInUse::default(),
             damage_allowed: false,
@@ -563,6 +567,7 @@ impl Runner {
             return;
         }
         self.poll();
+        self.rest(n);
         if let Op::Reopen {
             end,
             options,

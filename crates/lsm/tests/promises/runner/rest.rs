@@ -1,0 +1,45 @@
+//! A store that is left alone for a while.
+
+use super::Runner;
+use crate::chance::Chance;
+use crate::history::options;
+use basalt_env::MetricValue;
+use std::time::Duration;
+
+/// Idle periods of options that make a store idle within a history are below this.
+const IDLE_AT_MOST: Duration = Duration::from_millis(10);
+/// Longer than a failed store waits before it tries again by itself.
+const RETRY: Duration = Duration::from_millis(1100);
+
+impl Runner {
+    /// A while without a write, where the options make that long enough for a store to count as idle: delayed jobs come due
+    /// and are run. On a disk that fails sometimes long enough for a retry that nobody asks for.
+    pub(super) fn rest(&mut self, n: u64) {
+        let period = options(self.options).idle_release;
+        let mut c = Chance::of(&[self.options, n, 6]);
+        if period > IDLE_AT_MOST || !c.percent(12) {
+            return;
+        }
+        let before = self.released();
+        // The first period may have begun before the last write.
+        for _ in 0..2 {
+            let retry = self.tolerant && c.percent(30);
+            self.hands.advance(if retry { RETRY } else { period });
+            (0..6).for_each(|_| {
+                self.env.jobs().step();
+            });
+        }
+        self.releases += self.released() - before;
+        self.poll();
+    }
+
+    fn released(&self) -> u64 {
+        let samples = self.env.metrics().snapshot();
+        let ours = samples.iter().filter(|s| s.name == "idle_releases_total");
+        ours.map(|s| match s.value {
+            MetricValue::Counter(n) => n,
+            _ => unreachable!("a counter"),
+        })
+        .sum()
+    }
+}
