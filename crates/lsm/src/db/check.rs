@@ -3,6 +3,7 @@
 //! The walk does not stop at damage: a damaged manifest is read as far as it verifies, every table and every log is walked, and
 //! inside a damaged file the walk goes on behind the damage.
 
+use super::folder::holds_a_store;
 use super::log::log_path;
 use super::open::{LOCK, StoreFile, bind_families, replay_logs};
 use super::repair::learn::{Learned, learn};
@@ -70,12 +71,7 @@ pub(super) fn verify_store(
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
     // Before the lock, which is a file: looking into a folder that is no store leaves nothing there.
-    let of_a_store = |name: &str| StoreFile::parse(name).is_some_and(|f| f != StoreFile::Lock);
-    if !fs
-        .list(dir)?
-        .iter()
-        .any(|e| !e.is_dir && of_a_store(&e.name))
-    {
+    if !holds_a_store(env, dir)? {
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
     let _lock = fs.lock(&dir.join(LOCK))?;

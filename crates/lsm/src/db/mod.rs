@@ -9,6 +9,7 @@ mod commit;
 mod compact;
 mod engine;
 mod flush;
+mod folder;
 mod generation;
 mod idle;
 mod log;

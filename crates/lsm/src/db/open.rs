@@ -6,9 +6,9 @@
 use super::commit::insert;
 use super::engine::Engine;
 use super::flush::write_table;
+use super::folder::{is_data, may_be_opened_or_made, remove_orphans};
 use super::generation::{FamilyEntry, Generation};
 use super::log::log_path;
-use super::repair::LOST_DIR;
 use crate::batch::Ops;
 use crate::key::{MAX_SEQ, SeqNo};
 use crate::options::Options;
@@ -18,7 +18,7 @@ use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{FamilyVersion, TableStore, Version};
 use crate::wal::{FileKind, Record, RecordKind, RecordReader};
 use basalt_env::Env;
-use basalt_fs::{DirEntry, Error, ErrorKind, Reach, Result};
+use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,12 +76,12 @@ pub(crate) fn load_catalog(
     names: &[String],
 ) -> Result<Option<(Current, Catalog, u64)>> {
     let Some(current) = manifest::read_current(env, dir)? else {
-        let data = names.iter().find(|n| {
-            matches!(
-                StoreFile::parse(n),
-                Some(StoreFile::Table(_) | StoreFile::Log(_))
-            )
-        });
+        let mut data = None;
+        for name in names {
+            if data.is_none() && is_data(env, dir, name)? {
+                data = Some(name);
+            }
+        }
         return match data {
             None => Ok(None),
             Some(n) => Err(Error::corruption(
@@ -280,6 +280,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         None => {
             // Whoever made the directory may have died before its name was durable.
             sync_ancestors(env, dir)?;
+            // And the lock's: it says whose a manifest is that a power cut leaves without a header.
+            fs.sync_metadata(dir)?;
             new_catalog(env, &options)?
         }
     };
@@ -310,52 +312,6 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         last_seq,
         lock,
     ))
-}
-
-/// Fails when a folder holds no store and none may be made there; among somebody else's files it may not, because most likely
-/// the folder's name is a mistake. Called before the lock is taken, which makes a file: nothing is left there.
-fn may_be_opened_or_made(env: &Env, dir: &Path, options: &Options) -> Result<()> {
-    let entries = env.fs().list(dir)?;
-    let parsed = |e: &DirEntry| StoreFile::parse(&e.name).filter(|_| !e.is_dir);
-    // A store, whole or damaged, is opened and not made. What a creation leaves that died early is no trace of one.
-    if entries
-        .iter()
-        .any(|e| parsed(e).is_some_and(|f| !matches!(f, StoreFile::Lock | StoreFile::CurrentTmp)))
-    {
-        return Ok(());
-    }
-    if !options.create_if_missing {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            "no store here, and create_if_missing is false",
-        )
-        .in_file(dir));
-    }
-    if options.create_among_files {
-        return Ok(());
-    }
-    let foreign: Vec<&str> = entries
-        .iter()
-        .filter(|e| parsed(e).is_none() && !nobodys(e))
-        .map(|e| e.name.as_str())
-        .collect();
-    let Some(first) = foreign.iter().min() else {
-        return Ok(());
-    };
-    let others = match foreign.len() - 1 {
-        0 => String::new(),
-        n => format!(" and {n} more"),
-    };
-    Err(Error::invalid(format!(
-        "{} holds files and no store ({first}{others}); give an empty or missing folder, or allow it with create_among_files",
-        dir.display()
-    )))
-}
-
-/// Names that say nothing about whose folder it is: what `mkfs` makes, what repair and a probe of the device leave.
-fn nobodys(e: &DirEntry) -> bool {
-    e.name.starts_with(".basalt-probe-")
-        || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR))
 }
 
 /// Makes the names of the store's directory and of those above it survive a power cut. A directory that this process may not
@@ -442,25 +398,6 @@ fn recover_logs(
     }
     catalog.last_seq = catalog.last_seq.max(last_seq);
     Ok(last_seq)
-}
-
-/// Removes what no catalog names any more. Names that are not a store's are left alone.
-fn remove_orphans(env: &Env, dir: &Path, names: &[String], catalog: &Catalog, manifest: u64) {
-    for name in names {
-        let keep = match StoreFile::parse(name) {
-            Some(StoreFile::Table(n)) => {
-                catalog.families.values().any(|f| f.tables.contains_key(&n))
-            }
-            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
-            Some(StoreFile::Manifest(n)) => n == manifest,
-            Some(StoreFile::CurrentTmp) => false,
-            Some(StoreFile::Current | StoreFile::Lock) | None => true,
-        };
-        if !keep {
-            // What cannot be removed now is tried again by the next open.
-            let _ = env.fs().remove(&dir.join(name));
-        }
-    }
 }
 
 /// The first version, checked against the directory: every table must be there with its size.

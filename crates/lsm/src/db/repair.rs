@@ -18,6 +18,7 @@ mod tables;
 pub use report::{KeyRange, Loss, RepairReport};
 
 use super::check;
+use super::folder::holds_a_store;
 use super::open::{LOCK, StoreFile};
 use crate::options::Options;
 use crate::version::edit::AddTable;
@@ -67,6 +68,10 @@ pub(super) fn repair(
     options.validate()?;
     let fs = env.fs();
     if !fs.exists(dir)? {
+        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
+    }
+    // Before the lock, which is a file.
+    if !holds_a_store(env, dir)? {
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
     let _lock = fs.lock(&dir.join(LOCK))?;

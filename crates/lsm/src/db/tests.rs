@@ -308,6 +308,34 @@ impl crate::Comparator for Backwards {
     }
 }
 
+/// A file that has a manifest's name and is none is somebody's: a store was made beside it, and it was deleted as an orphan.
+#[test]
+fn a_foreign_file_with_a_stores_name_is_not_deleted() {
+    for name in ["MANIFEST-000001", "20240101.log", "000007.tbl"] {
+        let sim = SimFs::new(SimOptions::default());
+        sim.create_dir("db".as_ref()).unwrap();
+        sim.write_file(&Path::new("db").join(name), b"not yours")
+            .unwrap();
+        let before = sim.digest();
+        let env = Env::for_tests(sim.clone(), 1);
+        for create_among_files in [false, true] {
+            let options = Options {
+                create_among_files,
+                ..small()
+            };
+            let refused = Db::open(&env, "db", options.clone()).err();
+            let refused = refused.expect("no store is made among foreign files");
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+            assert!(refused.to_string().contains(name), "{refused}");
+            let verified = Db::verify_store(&env, "db", &options, &mut |_, _| ());
+            assert_eq!(verified.err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+            let repaired = Db::repair(&env, "db", &options, &mut |_, _| ());
+            assert_eq!(repaired.err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+        }
+        assert_eq!(sim.digest(), before, "{name}: nothing was changed");
+    }
+}
+
 /// `serve --dir .` in a folder of photos made a store among them, and said nothing.
 #[test]
 fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {

@@ -32,6 +32,19 @@ use crate::options::Compression;
 use crate::version::catalog::DEFAULT;
 use std::sync::Arc;
 
+/// Bytes at a table's end that say that it is one.
+pub const END_LEN: usize = format::FOOTER_MAGIC.len();
+
+/// True when a file's first bytes are those of a table.
+pub fn begins_one(first: &[u8]) -> bool {
+    first.starts_with(&format::HEADER_MAGIC)
+}
+
+/// True when a file's last [`END_LEN`] bytes are those of a table.
+pub fn ends_one(last: &[u8]) -> bool {
+    last == format::FOOTER_MAGIC
+}
+
 /// The family that a table belongs to, as the table itself says it: what `repair` has when no manifest can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFamily {

@@ -42,6 +42,14 @@ pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
 
+/// True when a file's first bytes, up to a write unit, have a header's magic in one of its places. It need not verify.
+pub fn begins_one(first: &[u8]) -> bool {
+    let magic = |at: usize| first.get(at..at + header::MAGIC.len());
+    header::COPIES
+        .iter()
+        .any(|at| magic(*at) == Some(&header::MAGIC[..]))
+}
+
 /// Bytes of a record header.
 pub const RECORD_HEADER: usize = 40;
 
