@@ -17,7 +17,7 @@ const RETRY_UNASKED: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Armed {
     retry: AtomicBool,
-    release: AtomicBool,
+    pub(super) release: AtomicBool,
 }
 
 impl Engine {
@@ -102,7 +102,12 @@ impl Engine {
             self.watch_idle();
             return Ok(());
         };
+        // One on its way stands there only when this is over; no further one is begun under the writer's lock.
+        let another = self.preparing_log();
         self.release_logs()?;
+        if another {
+            self.watch_idle();
+        }
         self.counters.idle_releases.add(1);
         Ok(())
     }

@@ -365,6 +365,11 @@ impl Engine {
         let _ = self.env.fs().remove(&path);
     }
 
+    /// True while a spare log is on its way.
+    pub fn preparing_log(&self) -> bool {
+        self.logs.0.lock().preparing
+    }
+
     /// Logs kept for their space, beside those that the manifest names.
     pub fn recycled_logs(&self) -> Vec<PathBuf> {
         self.logs.0.lock().recycled.clone()

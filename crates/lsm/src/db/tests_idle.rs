@@ -5,6 +5,7 @@ use crate::options::WriteOptions;
 use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{FileSystem, OpKind, When};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 fn fill(db: &Db, keys: std::ops::Range<u32>) {
@@ -195,5 +196,32 @@ fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
         );
         assert!(found.unwrap().is_some(), "{n}");
     }
+    db.close().unwrap();
+}
+
+/// The release met a spare log that a job was still making. Nothing came back for it: its file stayed until the store was written
+/// to or closed.
+#[test]
+fn a_spare_log_on_its_way_is_released_later() {
+    let sim = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(sim.clone(), 1);
+    let options = Options {
+        write_buffer_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options).unwrap();
+    fill(&db, 0..200);
+    let engine = db.engine().clone();
+    assert!(engine.preparing_log(), "its job was not run yet");
+    // As the job does that is about to release.
+    engine.armed.release.store(false, SeqCst);
+    engine.release_idle().unwrap();
+    assert!(engine.preparing_log(), "nor was it meanwhile");
+    assert!(engine.armed.release.load(SeqCst), "another one comes");
+    settle(&env);
+    assert_eq!(live_logs(&db).len(), 1, "the spare");
+    env.clock().sleep(Duration::from_secs(60));
+    settle(&env);
+    assert_eq!(live_logs(&db).len(), 0);
     db.close().unwrap();
 }
