@@ -269,6 +269,14 @@ impl Shared {
         }
     }
 
+    /// This thread will be long: if it was the one that watched the clock for delayed jobs, another one must.
+    fn hand_on_the_watch(self: &Arc<Self>) {
+        let state = self.state.lock();
+        if !state.delayed.is_empty() {
+            self.attend_delayed(state);
+        }
+    }
+
     fn start(self: &Arc<Self>, name: String, lane: bool) {
         let shared = self.clone();
         let started = crate::thread::spawn(&name, move || shared.serve(lane));
@@ -303,6 +311,9 @@ impl Shared {
                         self.attend(state);
                     } else {
                         drop(state);
+                    }
+                    if job.priority >= JobPriority::Compaction {
+                        self.hand_on_the_watch();
                     }
                     self.run(job);
                     state = self.state.lock();

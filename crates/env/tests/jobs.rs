@@ -408,3 +408,27 @@ fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
     jobs.drain(owner);
     assert!(finished.try_recv().is_err(), "the far one is dropped");
 }
+
+/// The only thread that was there watched the clock; then it took a long job, and nobody watched, although a second could be
+/// started.
+#[test]
+fn a_thread_that_takes_a_long_job_hands_on_the_watch_for_delayed_ones() {
+    let jobs = Jobs::threads(2);
+    let owner = jobs.new_owner();
+    let rest = || jobs.wait_until(Some(Duration::from_millis(30)), &mut || false);
+    let (done, finished) = mpsc::channel();
+    jobs.spawn_after(owner, Flush, Duration::from_millis(300), move || {
+        done.send(()).unwrap();
+    });
+    rest();
+    let (release, held) = mpsc::channel::<()>();
+    jobs.spawn(owner, Compaction, move || {
+        let _ = held.recv();
+    });
+    rest();
+    finished
+        .recv_timeout(Duration::from_secs(30))
+        .expect("a delayed job comes due beside a long one");
+    release.send(()).unwrap();
+    jobs.drain(owner);
+}
