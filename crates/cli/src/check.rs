@@ -47,7 +47,7 @@ pub fn check(args: args::Check) -> Outcome {
             json!({
                 "dir": dir.display().to_string(), "sound": sound, "files": report.files, "bytes": report.bytes,
                 "entries": report.entries, "damage": damage, "orphans": report.orphans,
-                "torn_tails": report.torn_tails,
+                "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
             })
         ))?;
     } else {
@@ -60,6 +60,15 @@ pub fn check(args: args::Check) -> Outcome {
                 text,
                 "belongs to nothing: {name} (harmless; the next open removes it)"
             );
+        }
+        for name in &report.unnamed {
+            let _ = writeln!(
+                text,
+                "not named by what could be read: {name} (repair may need it; do not remove it)"
+            );
+        }
+        for name in &report.foreign {
+            let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
         }
         for tail in &report.torn_tails {
             let _ = writeln!(

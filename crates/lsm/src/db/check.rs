@@ -14,7 +14,9 @@ use crate::table::{TableMeta, TableReader, TableVerified};
 use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
 use crate::version::table_name;
+use crate::wal::FileKind;
 use crate::wal::salvage::scan;
+use crate::wal::verify::check_spare;
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
@@ -31,8 +33,13 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Everything found wrong, what keeps the store from opening first; empty when the store is sound.
     pub damage: Vec<Error>,
-    /// Files that belong to nothing: the next open removes those that are a store's.
+    /// Files of a store that nothing names: left by unfinished work, and the next open removes them.
     pub orphans: Vec<String>,
+    /// Files of a store that are not named by what could be read, where the manifest or `CURRENT` is damaged or cut short. They may
+    /// hold live data that a repair needs.
+    pub unnamed: Vec<String>,
+    /// Files that are not a store's. They are left alone.
+    pub foreign: Vec<String>,
     /// Torn log tails that a recovery will cut: normal after a crash.
     pub torn_tails: Vec<String>,
 }
@@ -92,7 +99,7 @@ pub(super) fn walk(
         .filter(|e| !e.is_dir)
         .map(|e| e.name)
         .collect();
-    let Some((learned, damage)) = learn(env, dir, &names, options)? else {
+    let Some((mut learned, damage)) = learn(env, dir, &names, options)? else {
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     };
     let mut w = Walk {
@@ -100,9 +107,12 @@ pub(super) fn walk(
         dir,
         report: VerifyReport::default(),
         bad_tables: BTreeSet::new(),
+        bad_spare: Vec::new(),
         total: 0,
         progress,
     };
+    // Only a catalog that is whole can tell that a file belongs to nothing.
+    let certain = learned.sure && damage.is_none();
     w.report.damage.extend(damage);
     let manifest = w.metadata(&names)?;
     let catalog = &learned.catalog;
@@ -118,12 +128,23 @@ pub(super) fn walk(
             Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
             Some(StoreFile::Manifest(n)) => manifest == Some(n),
             Some(StoreFile::Current | StoreFile::Lock) => true,
-            Some(StoreFile::CurrentTmp) | None => false,
+            Some(StoreFile::CurrentTmp) => false,
+            None => {
+                w.report.foreign.push(name.clone());
+                continue;
+            }
         };
-        if !known {
-            w.report.orphans.push(name.clone());
+        if known {
+            continue;
         }
+        let list = match certain {
+            true => &mut w.report.orphans,
+            false => &mut w.report.unnamed,
+        };
+        list.push(name.clone());
     }
+    let bad_spare = w.bad_spare;
+    learned.damaged.extend(bad_spare);
     Ok(Walked {
         report: w.report,
         learned,
@@ -192,6 +213,8 @@ struct Walk<'a> {
     dir: &'a Path,
     report: VerifyReport,
     bad_tables: BTreeSet<u64>,
+    /// Logs and manifests whose records are whole and whose header or padding is damaged.
+    bad_spare: Vec<String>,
     total: u64,
     progress: &'a mut dyn FnMut(u64, u64),
 }
@@ -225,6 +248,7 @@ impl Walk<'_> {
             Err(e) => return Err(e),
         };
         let path = manifest_path(self.dir, current.number);
+        self.spare(&path, FileKind::Manifest, current.file_id, u64::MAX)?;
         // Damage in it is known already; what is left to say is where it ends.
         if let Ok(end) = manifest::replay(self.env, self.dir, &current, |_| Ok(())) {
             let len = fs.stat(&path)?.len;
@@ -237,6 +261,27 @@ impl Walk<'_> {
             }
         }
         Ok(Some(current.number))
+    }
+
+    /// The header's copies and the padding of a file of records. A file that is missing is reported elsewhere.
+    fn spare(&mut self, path: &Path, kind: FileKind, file_id: u128, end: u64) -> Result<()> {
+        let found = self
+            .env
+            .fs()
+            .open(path)
+            .and_then(|file| check_spare(&*file, path, kind, file_id, end));
+        match found {
+            Ok(found) => {
+                if !found.is_empty() {
+                    let name = path.file_name().unwrap_or_default().to_string_lossy();
+                    self.bad_spare.push(name.into_owned());
+                }
+                self.report.damage.extend(found);
+                Ok(())
+            }
+            Err(e) if e.is_not_found() => Ok(()),
+            Err(e) => self.report.note(e),
+        }
     }
 
     fn tables(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
@@ -340,6 +385,10 @@ impl Walk<'_> {
                     self.inside_log(number, log, &first)?;
                 }
             }
+        }
+        for (&number, log) in &catalog.logs {
+            let end = log.end.unwrap_or(u64::MAX);
+            self.spare(&log_path(self.dir, number), FileKind::Log, log.file_id, end)?;
         }
         for n in catalog.logs.keys() {
             let bytes = self.env.fs().stat(&log_path(self.dir, *n));

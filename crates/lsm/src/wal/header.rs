@@ -91,6 +91,52 @@ pub(super) fn decode(slot: &[u8], path: &Path) -> Result<Slot> {
     Ok(damage.map_or(Slot::Absent, Slot::Damaged))
 }
 
+/// The write unit, and everything in it that is not as it was written: the copy that differs from the good one, and what else is not
+/// zero, by offset. `None` when no copy is good, or none that this build may read.
+pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)>)> {
+    let Ok(Slot::Header(h)) = decode(slot, path) else {
+        return None;
+    };
+    let sound = |b: &[u8]| b[..8] == MAGIC && u32_at(b, 8) == crc32c::crc32c(&b[12..]);
+    let copies = COPIES.map(|at| slot.get(at..at + HEADER_LEN));
+    let good = copies.into_iter().flatten().find(|b| sound(b))?;
+    let mut expected = vec![0; h.write_unit as usize];
+    for at in COPIES {
+        expected[at..at + HEADER_LEN].copy_from_slice(good);
+    }
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < expected.len() {
+        let copy = COPIES
+            .iter()
+            .find(|c| (**c..**c + HEADER_LEN).contains(&at));
+        let end = match copy {
+            Some(c) => c + HEADER_LEN,
+            None => COPIES
+                .into_iter()
+                .find(|c| *c > at)
+                .unwrap_or(expected.len()),
+        };
+        let differs = |i: &usize| slot.get(*i) != Some(&expected[*i]);
+        if let Some(i) = (at..end).find(differs) {
+            out.push(match copy {
+                Some(c) => (
+                    *c as u64,
+                    format!(
+                        "one of the two copies of the file's header is damaged, at byte {i}; the other one serves"
+                    ),
+                ),
+                None => (
+                    i as u64,
+                    "a byte in the zeros around the file's header; no entry is touched by it".into(),
+                ),
+            });
+        }
+        at = end;
+    }
+    Some((u64::from(h.write_unit), out))
+}
+
 fn parse(b: &[u8], at: usize, path: &Path) -> Result<FileHeader> {
     let at = at as u64;
     let unknown = u32_at(b, 24) & !KNOWN_INCOMPATIBLE;

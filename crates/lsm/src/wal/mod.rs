@@ -22,7 +22,7 @@
 //! The tail: the first position where neither place holds a good record is the end, unless a later good header of this
 //! life (or the manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
 //!
-//! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `writer`, `reader`, `salvage`. The bytes are specified in
+//! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `writer`, `reader`, `salvage`, `verify`. The bytes are specified in
 //! `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
 
 #[cfg(any(test, fuzzing))]
@@ -35,6 +35,7 @@ mod record;
 pub mod salvage;
 #[cfg(test)]
 mod tests;
+pub mod verify;
 mod writer;
 
 pub use reader::{Expect, RecordReader};

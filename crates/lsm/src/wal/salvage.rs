@@ -33,6 +33,13 @@ pub struct Found {
     payload_len: u32,
 }
 
+impl Found {
+    /// Where its payload ends, without padding.
+    pub(super) fn payload_end(&self) -> u64 {
+        self.offset + RECORD_HEADER as u64 + u64::from(self.payload_len)
+    }
+}
+
 /// All record headers of a file that verify, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Salvaged {

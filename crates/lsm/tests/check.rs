@@ -1,0 +1,203 @@
+//! `check` notices every changed byte that the format gives a meaning, and calls no file harmless that may hold live data.
+
+use basalt_env::Env;
+use basalt_fs::sim::{SimOptions, SimSnapshot};
+use basalt_fs::{FileSystem, SimFs};
+use basalt_lsm::db::{Db, VerifyReport};
+use basalt_lsm::{Options, WriteOptions};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const DIR: &str = "store";
+
+fn path(name: &str) -> PathBuf {
+    Path::new(DIR).join(name)
+}
+
+fn check(fs: &Arc<SimFs>) -> VerifyReport {
+    let env = Env::for_tests(fs.clone(), 1);
+    Db::verify_store(&env, DIR, &Options::default(), &mut |_, _| {}).unwrap()
+}
+
+/// A store with a table, and with a live log when it was not closed.
+fn store(closed: bool) -> SimSnapshot {
+    let fs = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(fs.clone(), 3);
+    let db = Db::open(&env, DIR, Options::default()).unwrap();
+    let family = db.default_family();
+    let put = |i: u32, options: &WriteOptions| {
+        let value = vec![b'v'; (i % 13) as usize];
+        db.put(&family, format!("key {i:03}").as_bytes(), &value, options)
+            .unwrap();
+    };
+    (0..60).for_each(|i| put(i, &WriteOptions::SYNC));
+    db.flush().unwrap();
+    (60..70).for_each(|i| put(i, &WriteOptions::SYNC));
+    // Packed together, so that the padding of records shows too.
+    (70..80).for_each(|i| put(i, &WriteOptions::UNSYNCED));
+    (80..82).for_each(|i| put(i, &WriteOptions::SYNC));
+    if closed {
+        db.close().unwrap();
+    } else {
+        db.abandon();
+    }
+    let report = check(&fs);
+    assert!(report.damage.is_empty(), "{report:#?}");
+    fs.snapshot()
+}
+
+fn files(fs: &SimFs) -> Vec<String> {
+    let list = fs.list(Path::new(DIR)).unwrap();
+    list.into_iter()
+        .filter(|e| !e.is_dir)
+        .map(|e| e.name)
+        .collect()
+}
+
+/// Bytes of a log that docs/format/log.md calls undefined: between records, and behind the last one. The records are found
+/// as the page describes them.
+fn free_of_log(bytes: &[u8]) -> Vec<bool> {
+    const UNIT: usize = 512;
+    let mut free = vec![true; bytes.len()];
+    free[..UNIT].fill(false);
+    let u32_at = |i: usize| u32::from_le_bytes(bytes[i..i + 4].try_into().unwrap());
+    let (mut at, mut chain) = (UNIT, 0);
+    loop {
+        let places = [at, at.next_multiple_of(UNIT)];
+        let here =
+            |i: &&usize| **i + 40 <= bytes.len() && u32_at(**i + 32) == chain && u32_at(**i) != 0;
+        let Some(&start) = places.iter().find(here) else {
+            return free;
+        };
+        chain = u32_at(start);
+        at = (start + 40 + u32_at(start + 8) as usize).next_multiple_of(8);
+        free[start..at].fill(false);
+    }
+}
+
+#[test]
+fn every_byte_that_means_something_is_checked() {
+    let mut flipped = 0;
+    for closed in [true, false] {
+        let disk = store(closed);
+        let reference = check(&disk.kill());
+        for name in files(&disk.kill()) {
+            // The page on the store's directory: what stands in the lock is for people.
+            if name == "LOCK" || reference.orphans.contains(&name) {
+                continue;
+            }
+            let bytes = disk.kill().read_all(&path(&name)).unwrap();
+            let free = match name.ends_with(".log") {
+                true => free_of_log(&bytes),
+                false => vec![false; bytes.len()],
+            };
+            let used = free.iter().rposition(|f| !f).unwrap_or(0) + 1;
+            for at in (0..used).filter(|at| !free[*at]) {
+                let fs = disk.kill();
+                fs.flip_bit(&path(&name), at as u64, (at % 8) as u8)
+                    .unwrap();
+                let report = check(&fs);
+                // Of the last group of a log nothing proves that it was synced: it is cut, and the cut is reported.
+                let told = !report.damage.is_empty() || report.torn_tails != reference.torn_tails;
+                assert!(
+                    told || (name.ends_with(".log") && report.entries < reference.entries),
+                    "closed: {closed}, byte {at} of {name} ({used} used): {report:#?}"
+                );
+                flipped += 1;
+            }
+        }
+    }
+    assert!(flipped > 5000, "{flipped}");
+}
+
+#[test]
+fn a_damaged_copy_is_repaired_and_kept_aside() {
+    let disk = store(false);
+    for part in ["MANIFEST", ".log"] {
+        for at in [20, 300, 450] {
+            let fs = disk.kill();
+            let reference = check(&fs);
+            let named = |n: &&String| n.contains(part) && !reference.orphans.contains(n);
+            let name = files(&fs).iter().find(named).unwrap().clone();
+            fs.flip_bit(&path(&name), at, 2).unwrap();
+            let env = Env::for_tests(fs.clone(), 5);
+            let report = Db::repair(&env, DIR, &Options::default(), &mut |_, _| {}).unwrap();
+            assert!(!report.sound && report.losses.is_empty(), "{report:#?}");
+            assert_eq!(report.set_aside, [format!("lost/{name}")]);
+            assert!(check(&fs).damage.is_empty());
+            let db = Db::open(&env, DIR, Options::default()).unwrap();
+            let family = db.default_family();
+            for i in 0..82 {
+                let key = format!("key {i:03}");
+                let value = db.get(&family, key.as_bytes(), &Default::default());
+                assert!(value.unwrap().is_some(), "{key} after {at} of {name}");
+            }
+            db.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_damaged_metadata_may_have_named_is_not_called_harmless() {
+    let disk = store(true);
+    let manifest = files(&disk.kill())
+        .into_iter()
+        .find(|n| n.starts_with("MANIFEST"))
+        .unwrap();
+    let table = files(&disk.kill())
+        .into_iter()
+        .find(|n| n.ends_with(".tbl"))
+        .unwrap();
+    let len = disk.kill().stat(&path(&manifest)).unwrap().len;
+    // The edit that names the table is one of these.
+    let mut unnamed = 0;
+    for edit in (512..len).step_by(512) {
+        let fs = disk.kill();
+        fs.flip_bit(&path(&manifest), edit + 50, 1).unwrap();
+        let report = check(&fs);
+        if report.damage.is_empty() {
+            continue;
+        }
+        assert!(report.orphans.is_empty(), "edit at {edit}: {report:#?}");
+        unnamed += u32::from(report.unnamed.contains(&table));
+    }
+    assert!(unnamed > 0, "an edit of {manifest} names {table}");
+    type Harm<'a> = Box<dyn Fn(&SimFs) + 'a>;
+    let harms: [(&str, Harm<'_>); 3] = [
+        (
+            "a manifest cut short",
+            Box::new(|fs| fs.truncate(&path(&manifest), len.min(700)).unwrap()),
+        ),
+        (
+            "no CURRENT",
+            Box::new(|fs| fs.remove(&path("CURRENT")).unwrap()),
+        ),
+        (
+            "no manifest",
+            Box::new(|fs| fs.remove(&path(&manifest)).unwrap()),
+        ),
+    ];
+    for (what, harm) in &harms {
+        let fs = disk.kill();
+        fs.write_file(&path("notes.txt"), b"mine").unwrap();
+        assert_eq!(check(&fs).foreign, ["notes.txt"]);
+        harm(&fs);
+        let report = check(&fs);
+        assert!(!report.damage.is_empty(), "{what}");
+        assert!(report.orphans.is_empty(), "{what}: {report:#?}");
+        assert_eq!(report.foreign, ["notes.txt"], "{what}");
+        let unnamed = |name: &String| report.unnamed.contains(name);
+        match *what {
+            // The manifest that is left says it all, and only itself is not named.
+            "no CURRENT" => assert_eq!(report.unnamed, std::slice::from_ref(&manifest), "{what}"),
+            _ => assert!(unnamed(&table), "{what}: {report:#?}"),
+        }
+    }
+    // A table of work that was not finished is one, and the catalog is whole.
+    let fs = disk.kill();
+    let before = check(&fs).orphans;
+    fs.write_file(&path("000099.tbl"), b"unfinished").unwrap();
+    let report = check(&fs);
+    assert_eq!(report.orphans, [before, vec!["000099.tbl".into()]].concat());
+    assert!(report.unnamed.is_empty() && report.damage.is_empty());
+}
