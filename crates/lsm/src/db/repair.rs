@@ -27,6 +27,7 @@ use crate::version::{FamilyVersion, TableStore};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use learn::Learned;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -57,6 +58,12 @@ struct Run<'a> {
     /// Files whose content is now elsewhere, all of it.
     replaced: Vec<String>,
     report: RepairReport,
+    /// Told of bytes walked, and of how many there are.
+    progress: RefCell<&'a mut dyn FnMut(u64, u64)>,
+    /// Bytes that the check and the salvage have walked.
+    walked: u64,
+    /// Bytes that both will have walked.
+    to_walk: u64,
 }
 
 pub(super) fn repair(
@@ -115,8 +122,19 @@ pub(super) fn repair(
         .filter_map(|n| StoreFile::parse(n)?.number())
         .max()
         .unwrap_or(0);
+    let c = &walked.learned.catalog;
+    let damaged: u64 = c
+        .families
+        .values()
+        .flat_map(|f| &f.tables)
+        .filter(|(n, _)| walked.bad_tables.contains(n))
+        .map(|(_, (_, meta))| meta.size)
+        .sum();
     let run = Run {
         env,
+        progress: RefCell::new(progress),
+        walked: walked.report.bytes,
+        to_walk: walked.report.bytes + damaged,
         dir,
         options,
         next_number: walked.learned.catalog.next_file.max(highest + 1),

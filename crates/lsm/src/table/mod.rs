@@ -2,7 +2,8 @@
 //!
 //! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
 //! `builder` (writes a file), `reader` (opens one, point lookups), `iter` (cursors and their read-ahead), `verify` (whole-table
-//! walks), `salvage` (what a damaged one still holds). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
+//! walks), `salvage` (what a damaged one still holds), `resync` (where a
+//! block may end). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
 //! Promises: a read returns what was added or an error; every block's checksum covers its kind, its file's id and its
 //! offset; no bytes of a file make a reader panic, hang, or allocate beyond what the file holds plus 16 MiB.
@@ -17,6 +18,7 @@ mod index;
 mod iter;
 mod properties;
 mod reader;
+mod resync;
 pub mod salvage;
 #[cfg(test)]
 mod tests;

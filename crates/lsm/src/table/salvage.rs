@@ -7,11 +7,12 @@
 use super::block::BlockCursor;
 use super::format::{
     BLOCK_TRAILER_LEN, BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header,
-    MAX_COMPRESSED_RAW, block_checksum, context_hash, open_block, u64_at,
+    context_hash, open_block, u64_at,
 };
 use super::index::IndexBlock;
 use super::properties::Properties;
 use super::reader::read_exact;
+use super::resync;
 use crate::key::{Cmp, user_key};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use std::cmp::Ordering;
@@ -272,10 +273,7 @@ impl Walk<'_> {
         while at < bytes.len() {
             // A block that follows a good one may be of any size; after damage only near ones are sought.
             let reach = if lost.is_none() { bytes.len() } else { near };
-            let plausible = lost.is_none() || may_begin_block(&bytes[at..]);
-            let found = plausible
-                .then(|| self.find(BlockKind::Data, &bytes, at, start, reach))
-                .flatten();
+            let found = self.find(BlockKind::Data, &bytes, at, start, reach);
             let Some((handle, payload)) = found else {
                 lost.get_or_insert(at);
                 at += 1;
@@ -315,49 +313,29 @@ impl Walk<'_> {
         let offset = base + from as u64;
         let rest = &bytes[from..];
         let most = rest.len().min(reach).checked_sub(BLOCK_TRAILER_LEN)?;
-        let contexts: [u64; 3] =
-            std::array::from_fn(|m| context_hash(kind, m as u8, self.file_id, offset));
-        let mut digest = Xxh3Default::new();
+        let mut digest = None;
         let mut hashed = 0;
-        for stored in 4..=most {
-            let method = rest[stored];
-            // Only data blocks are compressed; an uncompressed one tells its restart interval before its trailer.
-            let possible = match (kind, method) {
-                (BlockKind::Data, 0) => {
-                    stored >= 8 && usize::from(rest[stored - 2]) == super::block::RESTART_INTERVAL
-                }
-                (BlockKind::Data, 1 | 2) => stored <= MAX_COMPRESSED_RAW,
-                (_, 0) => true,
-                _ => false,
-            };
-            if !possible {
-                continue;
-            }
+        let mut found = None;
+        resync::ends(kind, rest, most, |stored, method, raw| {
+            let digest = digest.get_or_insert_with(Xxh3Default::new);
             digest.update(&rest[hashed..stored]);
             hashed = stored;
-            let found = u64_at(rest, stored + 1);
-            if digest.digest() ^ contexts[usize::from(method)] != found {
-                continue;
+            let context = context_hash(kind, method, self.file_id, offset);
+            if digest.digest() ^ context != u64_at(rest, stored + 1) {
+                return false;
             }
-            debug_assert_eq!(
-                found,
-                block_checksum(kind, method, self.file_id, offset, &rest[..stored])
-            );
-            let raw = match method {
-                0 => 0,
-                m => raw_len(m, &rest[..stored])? as u32,
-            };
-            let handle = BlockHandle {
+            found = Some(BlockHandle {
                 offset,
                 stored: stored as u32,
-                raw,
-            };
-            let disk = bytes.slice(from..from + handle.disk_len());
-            return open_block(self.path, self.file_id, kind, &handle, disk)
-                .ok()
-                .map(|payload| (handle, payload));
-        }
-        None
+                raw: raw as u32,
+            });
+            true
+        });
+        let handle = found?;
+        let disk = bytes.slice(from..from + handle.disk_len());
+        open_block(self.path, self.file_id, kind, &handle, disk)
+            .ok()
+            .map(|payload| (handle, payload))
     }
 
     /// Gives a block's entries back: all of them or, when the block is not in order, none.
@@ -416,44 +394,5 @@ impl Walk<'_> {
             to: None,
             reason: reason.to_string(),
         });
-    }
-}
-
-/// Whether a data block can begin with these bytes: its first entry shares nothing with one before it.
-fn may_begin_block(b: &[u8]) -> bool {
-    const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
-    let as_is = b[0] == 0;
-    // lz4 begins with literals, the first of which is that entry's first byte.
-    let lz4 = {
-        let mut i = 1;
-        if b[0] >> 4 == 15 {
-            while b.get(i) == Some(&255) {
-                i += 1;
-            }
-            i += 1;
-        }
-        b[0] >> 4 != 0 && b.get(i) == Some(&0)
-    };
-    as_is || lz4 || b.starts_with(&ZSTD_MAGIC)
-}
-
-fn raw_len(method: u8, stored: &[u8]) -> Option<usize> {
-    match method {
-        1 => {
-            let mut room = (stored.len() * 4).clamp(64 << 10, MAX_COMPRESSED_RAW);
-            loop {
-                let mut out = vec![0; room];
-                match lz4_flex::block::decompress_into(stored, &mut out) {
-                    Ok(n) => return Some(n),
-                    Err(_) if room < MAX_COMPRESSED_RAW => {
-                        room = (room * 4).min(MAX_COMPRESSED_RAW)
-                    }
-                    Err(_) => return None,
-                }
-            }
-        }
-        _ => zstd::bulk::decompress(stored, MAX_COMPRESSED_RAW)
-            .ok()
-            .map(|v| v.len()),
     }
 }

@@ -112,8 +112,13 @@ impl Run<'_> {
         };
         let new_number = self.new_number();
         let mut builder: Option<TableBuilder> = None;
+        let (before, total) = (self.walked, self.to_walk);
+        self.walked = before + size;
+        let mut seen = 0;
         let run = &*self;
         let walked = salvage(&*file, &path, &known, &cmp, &mut |key, value| {
+            seen += (key.len() + value.len()) as u64;
+            (run.progress.borrow_mut())(before + seen.min(size), total.max(before + size));
             if builder.is_none() {
                 builder = Some(run.builder(family_id, &family, level, new_number)?);
             }
