@@ -10,18 +10,18 @@ use std::path::PathBuf;
 /// Examples, for the end of the help.
 pub const AFTER_HELP: &str = "\
 Examples:
-  basalt-bench durable-put --threads 1,16
-  basalt-bench fill --keys 10000000 --key-size 32 --value-size 128 --compression none
-  basalt-bench read --keys 5000000 --cache 64M --threads 2 --seconds 30
-  basalt-bench mixed --read-percent 90 --seconds 60 --json > mixed.json
-  basalt-bench device
+  basalt bench durable-put --threads 1,16
+  basalt bench fill --keys 10000000 --key-size 32 --value-size 128 --compression none
+  basalt bench read --keys 5000000 --cache 64M --threads 2 --seconds 30
+  basalt bench mixed --read-percent 90 --seconds 60 --json > mixed.json
+  basalt bench device
   basalt-bench compare read-random seek-10 --engines basalt,rocksdb --keys 10000000 --cache 110M --json > reads.json
   basalt-bench compare overwrite --engines basalt,rocksdb --steady --threads 2 --ops 10000000
   basalt-bench report reads.json -o reads.html
 
 Every run also measures the device itself: synced overwrites of the same padded size into written space, 1 MiB sequential \
 writes, random 4 KiB reads. Compare the ratios; absolute rates of a shared machine drift by a third between runs. \
-Data is made under --dir and removed afterwards. `basalt bench` is the same program.";
+Data is made under --dir and removed afterwards. `basalt-bench` is the same program.";
 
 /// A whole run.
 #[derive(clap::Args, Debug, Clone)]

@@ -14,7 +14,7 @@ A minute's tour:
   basalt get greeting                   the same data, without a server
   basalt load --files ./photos          a whole folder: key = relative path
   basalt export --files ./copy          and back
-  basalt check                          reads and verifies every byte
+  basalt check                          reads every byte, verifies each that has a meaning
 
 Keys and values are those of Redis strings: what a client SETs, `basalt get` reads, and the other way round.
 
@@ -47,7 +47,7 @@ pub enum Command {
     Export(Export),
     /// Show the tree's shape, amplification, cache and memory
     Stats(Stats),
-    /// Verify every byte of a closed store
+    /// Verify every byte of a closed store that has a meaning
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
     Repair(Repair),
@@ -108,6 +108,9 @@ pub struct Serve {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     pub listen: String,
+    /// The port alone, as other servers take it
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "listen")]
+    pub port: Option<u16>,
     /// When a write is acknowledged
     #[arg(long, value_enum, default_value = "always")]
     pub sync: Sync,
@@ -138,6 +141,7 @@ pub struct Put {
     /// The key
     pub key: OsString,
     /// The value; without it, or as -, it is read from standard input
+    #[arg(allow_negative_numbers = true)]
     pub value: Option<OsString>,
     /// Read the value from this file
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
@@ -284,7 +288,7 @@ Examples:
 
 --files writes every key as a file under DIR, and nowhere else: keys that are no relative path (empty, absolute, with . or .. \
 or a zero byte in them) are refused, named, and counted, and the exit code is 1. DIR must be empty or missing, or \
---overwrite given. Files get the time and mode of any new file; an expiry cannot be kept in a file, and is counted.")]
+--overwrite given, and so must a file that --output names. Files get the time and mode of any new file; an expiry cannot be kept in a file, and is counted.")]
 pub struct Export {
     #[command(flatten)]
     pub which: Which,
@@ -300,8 +304,8 @@ pub struct Export {
     /// Only keys that begin with this; with --files it is taken off the names
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// With --files: DIR may hold files; those with a key's name are replaced
-    #[arg(long, requires = "files")]
+    /// With --files: DIR may hold files, and those with a key's name are replaced; with --output: replace the file
+    #[arg(long)]
     pub overwrite: bool,
 }
 

@@ -145,9 +145,10 @@ pub fn repair(args: args::Repair) -> Outcome {
         }
         let _ = writeln!(
             text,
-            "{} and {} kept; {}",
-            count(report.tables_kept, "table", "tables"),
+            "{} kept, in {} kept as they were and {} written anew; {}",
             count_entries(report.entries_kept),
+            count(report.tables_kept, "table", "tables"),
+            report.tables_written,
             if whole {
                 "nothing is lost"
             } else {

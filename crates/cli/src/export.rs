@@ -182,6 +182,12 @@ fn to_lines(
         .or_else(|| file.and_then(Format::of_name))
         .unwrap_or(Format::Jsonl);
     let mut output = match file {
+        Some(file) if !args.overwrite && rustix::fs::lstat(file).is_ok() => {
+            return Err(Failure::new(format!(
+                "{} is there already; name another file, or replace it with --overwrite",
+                file.display()
+            )));
+        }
         Some(file) => Output::create(file)?,
         None => Output::Stdout(std::io::stdout().lock()),
     };

@@ -66,10 +66,13 @@ impl Failure {
                 "there is no store in {dir} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
             ),
             ErrorKind::Corruption => format!(
-                "the store in {dir} is damaged: {e}; run `basalt check --dir {dir}` to see all of it, and keep a copy before `basalt repair`"
+                "the store in {dir} is damaged: {}; run `basalt check --dir {dir}` to see all of it, and keep a copy before `basalt repair`",
+                without_advice(&e.to_string())
             ),
             ErrorKind::NoSpace => {
-                format!("{e}; make space on the device under {dir} and run it again")
+                format!(
+                    "{e}; make space on the device under {dir} and run it again, or copy the folder to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
+                )
             }
             ErrorKind::Unsupported => {
                 format!("{e}; the store in {dir} needs a newer version of basalt")
@@ -92,6 +95,16 @@ fn words(e: &basalt::Error) -> String {
         Some((kind, rest)) if kind == e.kind().name() => rest.to_string(),
         _ => text,
     }
+}
+
+/// Damage without the engine's own advice to repair, which the sentence here gives with the folder's name.
+fn without_advice(text: &str) -> String {
+    let Some((what, rest)) = text.split_once("; run `basalt repair`") else {
+        return text.to_string();
+    };
+    // The place follows the advice.
+    let place = rest.rfind(" (").map_or("", |i| &rest[i..]);
+    format!("{what}{place}")
 }
 
 /// Who holds the store's lock, out of the filesystem's words for it: `process 12 (basalt serve)`.
@@ -123,5 +136,22 @@ mod tests {
         );
         assert_eq!(code, NOT_DONE);
         assert_eq!(holder("busy: budget used up"), None);
+    }
+
+    #[test]
+    fn damage_gives_its_advice_once_and_keeps_its_place() {
+        let e = basalt::Error::corruption(
+            Path::new("d/MANIFEST-000001"),
+            0,
+            "CURRENT names this manifest, and it is missing; run `basalt repair` to rebuild it",
+        );
+        let Failure::Told(text, _) = Failure::store(Path::new("d"), e) else {
+            panic!("it is told");
+        };
+        assert_eq!(text.matches("basalt repair").count(), 1, "{text}");
+        assert!(
+            text.contains("it is missing (d/MANIFEST-000001 at offset 0)"),
+            "{text}"
+        );
     }
 }

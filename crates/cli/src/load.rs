@@ -36,6 +36,16 @@ pub fn load(args: args::Load) -> Outcome {
         }
         (None, Some(file)) if file.as_os_str() != "-" => {
             let format = args.format.or_else(|| Format::of_name(file));
+            if format.is_none()
+                && file
+                    .extension()
+                    .is_some_and(|e| e.eq_ignore_ascii_case("csv"))
+            {
+                return Err(Failure::new(format!(
+                    "{} looks like comma-separated text, which load does not read; turn it into JSON lines or tab-separated text, or say with --format which of them it is",
+                    file.display()
+                )));
+            }
             let input = open_named(file).map_err(|e| Failure::os("open", file, e))?;
             let len = input.metadata().map_or(0, |m| m.len());
             let input = Box::new(BufReader::with_capacity(256 << 10, input));
@@ -98,6 +108,10 @@ pub fn load(args: args::Load) -> Outcome {
     if skipped > 0 {
         let were = if skipped == 1 { "was" } else { "were" };
         eprintln!("basalt: {skipped} could not be stored and {were} left out (--skip-bad)");
+    }
+    if entries == 0 {
+        eprintln!("loaded nothing: there was no entry to store");
+        return Ok(0);
     }
     eprintln!(
         "loaded {}, {}; {} durable",

@@ -21,11 +21,20 @@ mod store;
 
 use args::Command;
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = args::Cli::try_parse().unwrap_or_else(|mut e| {
+        // A flag that another command has is no value: the parser's advice to pass it as one would lead astray.
+        let flag = matches!(e.get(ContextKind::InvalidArg),
+            Some(ContextValue::String(arg)) if arg.starts_with("--"));
+        if flag {
+            e.remove(ContextKind::Suggested);
+        }
+        e.exit()
+    });
     let outcome = match cli.command {
         Command::Serve(a) => serve::serve(a),
         Command::Put(a) => point::put(a),

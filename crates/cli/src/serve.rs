@@ -9,7 +9,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 /// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
 pub fn serve(args: args::Serve) -> Outcome {
     let dir = &args.store.dir;
-    let listen = address(&args.listen)?;
+    let listen = match args.port {
+        Some(port) => address(&format!("127.0.0.1:{port}"))?,
+        None => address(&args.listen)?,
+    };
     let (env, path) = environment(dir)?;
     let env = args.budget.environment(env)?.build();
     let options = ServerOptions {

@@ -86,10 +86,14 @@ impl Limits {
     ) -> Result<(), String> {
         if key.len() > self.key {
             return Err(format!(
-                "{}: the key has {} bytes, at most {} (64 KiB) are allowed",
+                "{}: the key has {} bytes, at most {}{} are allowed",
                 name(),
                 key.len(),
-                self.key
+                self.key,
+                match self.key {
+                    65_536 => " (64 KiB)",
+                    _ => " (64 KiB less what the encoding of Redis keys takes)",
+                }
             ));
         }
         if value_len > self.value as u64 {
