@@ -96,10 +96,17 @@ pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
     } else {
         let sub = request.arg(1);
         find(spec.subcommands, sub).ok_or_else(|| {
+            let name = spec.name.to_ascii_uppercase();
+            let advice = match find(spec.subcommands, b"help") {
+                Some(_) => format!("Try {name} HELP."),
+                None => {
+                    let names = spec.subcommands.iter().map(|s| s.name.to_ascii_uppercase());
+                    format!("{name} has {}.", names.collect::<Vec<_>>().join(", "))
+                }
+            };
             format!(
-                "ERR unknown subcommand '{}'. Try {} HELP.",
+                "ERR unknown subcommand '{}'. {advice}",
                 super::quoted(&sub[..sub.len().min(128)]),
-                spec.name.to_ascii_uppercase()
             )
         })?
     };
