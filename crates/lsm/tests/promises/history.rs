@@ -258,6 +258,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
                 17 => Op::Step(c.within(1, 6) as u8),
                 18 if shape.coarse_time => Op::Advance(COARSE * c.within(1, 6)),
                 18 => Op::Advance(c.within(1, 2000)),
+                19 if shape.coarse_time => Op::StepWallBack(COARSE * c.within(1, 10)),
                 19 => Op::StepWallBack(c.within(1, 100_000)),
                 20 => Op::Reopen {
                     end: c.pick(&[End::Close, End::Close, End::Drop, End::Abandon]),
