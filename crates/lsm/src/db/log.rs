@@ -377,14 +377,9 @@ impl Engine {
 
     /// Deletes spare and recycled logs of a store that goes on. The caller holds the writer's lock.
     pub fn release_logs(self: &Arc<Self>) -> Result<()> {
-        let spare = {
-            let mut space = self.logs.0.lock();
-            for path in space.recycled.drain(..) {
-                let _ = self.env.fs().remove(&path);
-            }
-            space.spare.take()
+        let Some(spare) = self.take_unused_logs() else {
+            return Ok(());
         };
-        let Some(spare) = spare else { return Ok(()) };
         let edit = Edit {
             remove_logs: vec![spare.number],
             ..Edit::default()
@@ -401,11 +396,18 @@ impl Engine {
 
     /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.
     pub fn give_up_spare_logs(&self) -> Option<u64> {
-        let mut space = self.logs.0.lock();
-        let spare = space.spare.take();
-        for path in space.recycled.drain(..) {
+        self.take_unused_logs().map(|spare| spare.number)
+    }
+
+    /// Deletes the recycled logs and takes the spare. The disk is not waited for under the lock, which `stats` takes, too.
+    fn take_unused_logs(&self) -> Option<ActiveLog> {
+        let (spare, recycled) = {
+            let mut space = self.logs.0.lock();
+            (space.spare.take(), std::mem::take(&mut space.recycled))
+        };
+        for path in recycled {
             let _ = self.env.fs().remove(&path);
         }
-        spare.map(|s| s.number)
+        spare
     }
 }
