@@ -97,12 +97,12 @@ pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
         let sub = request.arg(1);
         find(spec.subcommands, sub).ok_or_else(|| {
             let name = spec.name.to_ascii_uppercase();
-            let advice = match find(spec.subcommands, b"help") {
-                Some(_) => format!("Try {name} HELP."),
-                None => {
-                    let names = spec.subcommands.iter().map(|s| s.name.to_ascii_uppercase());
-                    format!("{name} has {}.", names.collect::<Vec<_>>().join(", "))
-                }
+            // Redis's own words, but for whoever followed them to a HELP that is not there.
+            let advice = if sub.eq_ignore_ascii_case(b"help") {
+                let names = spec.subcommands.iter().map(|s| s.name.to_ascii_uppercase());
+                format!("{name} has {}.", names.collect::<Vec<_>>().join(", "))
+            } else {
+                format!("Try {name} HELP.")
             };
             format!(
                 "ERR unknown subcommand '{}'. {advice}",
