@@ -394,13 +394,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes spare and recycled logs: a closed store keeps none. Returns the spare's number, which the manifest still names.
-    pub fn give_up_spare_logs(&self) -> Option<u64> {
-        self.take_unused_logs().map(|spare| spare.number)
-    }
-
-    /// Deletes the recycled logs and takes the spare. The disk is not waited for under the lock, which `stats` takes, too.
-    fn take_unused_logs(&self) -> Option<ActiveLog> {
+    /// Deletes the recycled logs and takes the spare, which the manifest still names. The disk is not waited for under the lock,
+    /// which `stats` takes, too.
+    pub fn take_unused_logs(&self) -> Option<ActiveLog> {
         let (spare, recycled) = {
             let mut space = self.logs.0.lock();
             (space.spare.take(), std::mem::take(&mut space.recycled))

@@ -477,7 +477,8 @@ impl Engine {
     /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest. The writer's lock is the proof that no
     /// log takes records meanwhile.
     fn forget_logs(self: &Arc<Self>, _writer: &mut engine::Writer) -> Result<()> {
-        self.give_up_spare_logs();
+        // The spare's file goes below with the other logs that the manifest names.
+        drop(self.take_unused_logs());
         let (logs, expiries_told) = {
             let state = self.state.lock();
             let mut tables = state
