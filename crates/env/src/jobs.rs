@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -166,6 +166,8 @@ struct Shared {
     threads: usize,
     /// How many of them may run compactions and GC at once.
     long_limit: usize,
+    /// A job of some owner has panicked: whoever asks often need not lock to hear that none has.
+    panicked: AtomicBool,
     state: Mutex<State>,
     pool_work: Condvar,
     lane_work: Condvar,
@@ -217,6 +219,7 @@ impl Shared {
         if let Some(panic) = panic {
             // The first one is the cause; later ones may be its consequences.
             state.panics.entry(owner).or_insert(panic);
+            self.panicked.store(true, SeqCst);
         }
         drop(state);
         self.notify();
@@ -410,6 +413,7 @@ impl Jobs {
         Jobs(Arc::new(Handle(Arc::new(Shared {
             threads,
             long_limit: threads.saturating_sub(1).max(1),
+            panicked: AtomicBool::new(false),
             state: Mutex::default(),
             pool_work: Condvar::new(),
             lane_work: Condvar::new(),
@@ -595,7 +599,11 @@ impl Jobs {
     /// The panic message of a job that panicked, if one did: the pool survives, the engine must stop.
     /// Of several the first.
     pub fn panicked(&self, owner: u64) -> Option<String> {
-        self.shared().state.lock().panics.get(&owner).cloned()
+        let shared = self.shared();
+        if !shared.panicked.load(SeqCst) {
+            return None;
+        }
+        shared.state.lock().panics.get(&owner).cloned()
     }
 }
 

@@ -237,25 +237,26 @@ fn split<'a>(bufs: &'a [IoSlice<'_>], at: usize) -> (Vec<IoSlice<'a>>, Vec<IoSli
     (head, rest)
 }
 
-/// Staging memory kept between appends: few, and small.
-const STAGE_KEPT: usize = 4;
-const STAGE_KEPT_MAX: usize = 64 * 1024;
+/// Staging memory kept between appends and small reads: few, and small.
+const STAGE_KEPT: usize = 16;
+pub(super) const STAGE_KEPT_MAX: usize = 64 * 1024;
 
 impl super::Shared {
-    fn take_stage(&self, room: usize) -> AlignedBuf {
-        let kept = self.stages.lock().pop();
-        match kept {
-            Some(mut b) if room <= STAGE_KEPT_MAX => {
+    pub(super) fn take_stage(&self, room: usize) -> AlignedBuf {
+        if room > STAGE_KEPT_MAX {
+            return AlignedBuf::with_capacity_direct(room);
+        }
+        match self.stages.lock().pop() {
+            Some(mut b) => {
                 b.clear();
                 b.reserve_exact(room);
                 b
             }
-            // A large one is asked for: a small kept one would only be copied into it.
-            _ => AlignedBuf::with_capacity_direct(room),
+            None => AlignedBuf::with_capacity_direct(room),
         }
     }
 
-    fn give_stage(&self, stage: AlignedBuf) {
+    pub(super) fn give_stage(&self, stage: AlignedBuf) {
         let mut kept = self.stages.lock();
         if stage.capacity() <= STAGE_KEPT_MAX && kept.len() < STAGE_KEPT {
             kept.push(stage);

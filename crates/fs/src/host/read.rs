@@ -1,10 +1,13 @@
 //! One read on its way: which descriptor, which aligned span, how far it came, and the bytes at the end.
 //! The three ways of reading (in the caller's thread, by the ring, by the pool) share it.
 //!
-//! Promise: the result is a slice of the very memory the kernel filled; it is short only where the file ended.
+//! Promise: the result is short only where the file ended. A large one is a slice of the very memory the kernel filled. A small one
+//! that was read directly is copied out of memory that is used again: aligned to a page, each cached block would hold up to
+//! two pages, and the copy costs less than the allocation it saves.
 
 use std::os::fd::BorrowedFd;
 
+use super::append::STAGE_KEPT_MAX;
 use super::file::HostFile;
 use super::fill::pread_into;
 use crate::{AlignedBuf, Bytes, Error, Result};
@@ -51,7 +54,7 @@ impl ReadOp {
             op.head = (offset - op.start) as usize;
             op.want = (end.next_multiple_of(a) - op.start) as usize;
             op.buf = if op.direct {
-                AlignedBuf::with_capacity_direct(op.want)
+                file.shared.take_stage(op.want)
             } else {
                 AlignedBuf::with_capacity(op.want)
             };
@@ -104,12 +107,18 @@ impl ReadOp {
     }
 
     /// The bytes.
-    pub(super) fn finish(self) -> Bytes {
+    pub(super) fn finish(self, file: &HostFile) -> Bytes {
         let len = self.buf.len().saturating_sub(self.head).min(self.len);
         if len == 0 {
             return Bytes::new();
         }
-        Bytes::from_owner(self.buf).slice(self.head..self.head + len)
+        let asked = self.head..self.head + len;
+        if self.direct && self.buf.capacity() <= STAGE_KEPT_MAX {
+            let bytes = Bytes::copy_from_slice(&self.buf[asked]);
+            file.shared.give_stage(self.buf);
+            return bytes;
+        }
+        Bytes::from_owner(self.buf).slice(asked)
     }
 }
 
@@ -117,7 +126,7 @@ impl ReadOp {
 pub(super) fn read_now(file: &HostFile, offset: u64, len: usize) -> Result<Bytes> {
     let mut op = ReadOp::plan(file, offset, len);
     match op.run(file) {
-        Ok(()) => Ok(op.finish()),
+        Ok(()) => Ok(op.finish(file)),
         Err(e) => Err(op.error(file, e.into())),
     }
 }

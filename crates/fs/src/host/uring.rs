@@ -113,7 +113,7 @@ impl RingBatch {
             let op = ReadOp::plan(host(&r.file), r.offset, r.len);
             if op.done() {
                 self.free.push(place);
-                self.ready.push_back((index, Ok(op.finish())));
+                self.ready.push_back((index, Ok(op.finish(host(&r.file)))));
                 continue;
             }
             self.slots[place] = Some(Slot {
@@ -242,7 +242,7 @@ impl RingBatch {
         let slot = self.slots[place].take().expect("checked above");
         self.free.push(place);
         let bytes = match outcome {
-            Ok(()) => Ok(slot.op.finish()),
+            Ok(()) => Ok(slot.op.finish(host(&slot.file))),
             Err(e) => Err(slot.op.error(host(&slot.file), e)),
         };
         self.ready.push_back((slot.index, bytes));

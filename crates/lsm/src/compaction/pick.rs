@@ -1,8 +1,8 @@
 //! Which tables to merge next.
 //!
 //! Level sizes are dynamic, as RocksDB's `level_compaction_dynamic_level_bytes`: the largest level's real size sets the
-//! targets upwards, each a `level_multiplier` smaller, until one is not above `base_level_bytes`; that is the base level, which
-//! level 0 merges into, and the levels between stay empty. The bottom then holds nine tenths of the data, and space
+//! targets upwards, each a `level_multiplier` smaller, until one is not above `FLAT` times `base_level_bytes`; that is the base level,
+//! which level 0 merges into, and the levels between stay empty. The bottom then holds nine tenths of the data, and space
 //! amplification by overwritten versions stays near 1.1. The base level is never below a level that holds data, so newer
 //! versions never pass older ones.
 //!
@@ -34,6 +34,10 @@ const EXPIRY_BYTES_PER_S: u64 = 16 << 20;
 /// An expiry is never acted on sooner than this many ms after it.
 const EXPIRY_LAG_MS: u64 = 60_000;
 
+/// Level 0 merges into a level of up to so many times `base_level_bytes` before there is another level between. A merge then rewrites
+/// more of it; a level between would be written, merged down at that same ratio, and hold older versions meanwhile.
+const FLAT: u64 = 8;
+
 const LAST: usize = LEVELS - 1;
 
 /// What a choice is made from.
@@ -51,6 +55,8 @@ pub struct PickContext<'a> {
     pub oldest_snapshot: SeqNo,
     /// What running compactions write to, of any family.
     pub running: &'a [Reach],
+    /// Memtables are written out so fast one after the other that level 0 will soon have more tables to merge with the same rewrite.
+    pub hurried: bool,
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -195,11 +201,12 @@ pub fn level_targets(version: &FamilyVersion, options: &FamilyOptions) -> Target
         size /= multiplier;
     }
     let mut base_level = first;
-    while base_level > 1 && size > options.base_level_bytes {
+    let flat = options.base_level_bytes.saturating_mul(FLAT);
+    while base_level > 1 && size > flat {
         base_level -= 1;
         size /= multiplier;
     }
-    let mut target = size.clamp(1, options.base_level_bytes);
+    let mut target = size.clamp(1, flat);
     for slot in &mut bytes[base_level..] {
         // No level aims below the base size: with little data the tree would be an hourglass and merge for nothing.
         *slot = target.max(options.base_level_bytes);
@@ -216,16 +223,40 @@ fn bytes_of<'a>(tables: impl IntoIterator<Item = &'a Arc<TableFile>>) -> u64 {
     tables.into_iter().map(|t| t.meta.size).sum()
 }
 
+/// How many tables of level 0 start a compaction. Each rewrites the base level, so under a hurried writer it waits for as many as
+/// hold two thirds of that level, up to two thirds of what slows writers: the same rewrite then takes more with it.
+pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, hurried: bool) -> usize {
+    let usual = options.l0_compaction_trigger;
+    let tables = version.levels[0].len() as u64;
+    if !hurried || tables == 0 {
+        return usual;
+    }
+    let base = version.level_bytes(level_targets(version, options).base_level);
+    let average = (version.level_bytes(0) / tables).max(1);
+    let wanted = (base / 3 * 2).div_ceil(average) as usize;
+    wanted.min(options.l0_slowdown / 3 * 2).max(usual)
+}
+
 /// Levels with their scores, highest first; a level is due at 1. The last level has none.
 pub fn scores(version: &FamilyVersion, options: &FamilyOptions) -> Vec<(usize, f64)> {
+    scores_when(version, options, false)
+}
+
+fn scores_when(
+    version: &FamilyVersion,
+    options: &FamilyOptions,
+    hurried: bool,
+) -> Vec<(usize, f64)> {
     let targets = level_targets(version, options);
+    let trigger = l0_trigger(version, options, hurried) as f64;
+    let l0_bytes = options.base_level_bytes as f64 * trigger / options.l0_compaction_trigger as f64;
     let mut out = Vec::with_capacity(LEVELS);
     for level in 0..LAST {
         let tables = version.levels[level].iter().filter(|t| idle(t));
         let bytes = bytes_of(tables.clone()) as f64;
         let score = if level == 0 {
-            let by_count = tables.count() as f64 / options.l0_compaction_trigger as f64;
-            by_count.max(bytes / options.base_level_bytes as f64)
+            let by_count = tables.count() as f64 / trigger;
+            by_count.max(bytes / l0_bytes)
         } else if targets.bytes[level] == 0 {
             0.0
         } else {
@@ -532,7 +563,7 @@ fn mostly_tombstones(t: &TableFile) -> bool {
 
 /// The most useful compaction that can start now, if one is due.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
-    for (level, score) in scores(ctx.version, ctx.options) {
+    for (level, score) in scores_when(ctx.version, ctx.options, ctx.hurried) {
         if score < 1.0 {
             break;
         }

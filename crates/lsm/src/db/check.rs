@@ -387,7 +387,7 @@ impl Walk<'_> {
             }
         }
         for (&number, log) in &catalog.logs {
-            let end = log.end.unwrap_or(u64::MAX);
+            let end = log.end.or(log.left).unwrap_or(u64::MAX);
             self.spare(&log_path(self.dir, number), FileKind::Log, log.file_id, end)?;
         }
         for n in catalog.logs.keys() {
@@ -427,7 +427,9 @@ impl Walk<'_> {
         let mut at = self.env.fs().info().write_unit as u64;
         let mut damage = Vec::new();
         for f in &scan.found {
-            if log.end.is_some_and(|end| f.offset >= end) || (!f.whole && f.offset >= proven) {
+            if log.end.or(log.left).is_some_and(|end| f.offset >= end)
+                || (!f.whole && f.offset >= proven)
+            {
                 break;
             }
             if !f.follows {

@@ -288,8 +288,7 @@ pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo)
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
         let op = op.expect("a batch this process built, or recovery checked, is well formed");
         if let Some(mem) = generation.mems.get(&op.family) {
-            let value = payload.slice(op.value_at..op.value_at + op.value.len());
-            mem.insert(op.key, seq, op.kind, &value);
+            mem.insert_from(payload, op.key, seq, op.kind, op.value);
             if MemTable::pins(op.value.len()) {
                 pinned_values += op.value.len();
                 pinned_by = Some(mem);
@@ -497,17 +496,20 @@ impl Engine {
         bytes: usize,
     ) {
         let parallel = bytes >= PARALLEL_INSERT_BYTES && group.len() > 1;
-        let left = Arc::new(Countdown {
-            left: AtomicUsize::new(if parallel { group.len() } else { 0 }),
-            failed: AtomicBool::new(false),
-            lock: Mutex::new(()),
-            zero: Condvar::new(),
+        // Most groups are small: they need none.
+        let left = parallel.then(|| {
+            Arc::new(Countdown {
+                left: AtomicUsize::new(group.len()),
+                failed: AtomicBool::new(false),
+                lock: Mutex::new(()),
+                zero: Condvar::new(),
+            })
         });
         let mut own = Vec::new();
         let mut seq = first;
         for (p, &len) in group.iter_mut().zip(payload_lens) {
             if p.count == 0 {
-                if parallel {
+                if let Some(left) = &left {
                     left.done();
                 }
                 continue;
@@ -518,10 +520,10 @@ impl Engine {
             let payload = crate::batch::payload(Bytes::from_owner(buf));
             let first_seq = seq;
             seq += u64::from(p.count);
-            if !parallel {
+            let Some(left) = &left else {
                 insert(generation, &payload, first_seq);
                 continue;
-            }
+            };
             let task = InsertTask {
                 generation: generation.clone(),
                 payload,
@@ -538,7 +540,7 @@ impl Engine {
             }
         }
         own.into_iter().for_each(InsertTask::run);
-        if parallel {
+        if let Some(left) = left {
             left.wait();
         }
     }

@@ -55,6 +55,7 @@ impl Engine {
         let view = self.view();
         let now_ms = self.env.clock().wall_ms();
         let oldest_snapshot = self.oldest_snapshot();
+        let hurried = self.flush_pace.is_hurried(self.env.clock().now());
         view.families
             .values()
             .filter_map(|f| {
@@ -66,6 +67,7 @@ impl Engine {
                     now_ms,
                     oldest_snapshot,
                     running,
+                    hurried,
                 })?;
                 Some((plan, f.clone()))
             })
@@ -308,6 +310,7 @@ impl Engine {
                     now_ms,
                     oldest_snapshot: self.oldest_snapshot(),
                     running: &state.compactions,
+                    hurried: false,
                 };
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
@@ -372,6 +375,7 @@ impl Engine {
         loop {
             self.check_open()?;
             self.check_jobs()?;
+            self.flush_pace.forget();
             self.schedule();
             let busy = || {
                 let s = self.state.lock();

@@ -5,6 +5,7 @@
 //! No I/O happens under `state` or `view`.
 
 use super::commit::CommitQueue;
+use super::flush::FlushPace;
 use super::generation::{FamilyEntry, Generation, View};
 use super::idle::Armed;
 use super::log::{ActiveLog, LogSpace};
@@ -52,6 +53,9 @@ pub(crate) struct Engine {
     pub counters: Counters,
     pub drain: Drain,
     pub armed: Armed,
+    pub flush_pace: FlushPace,
+    /// Lookups of blocks in the cache when memtables were last written out.
+    pub lookups_at_flush: AtomicU64,
     /// Commit groups when the store was last looked at for idleness.
     pub last_watched: AtomicU64,
     pub closing: AtomicBool,
@@ -63,6 +67,8 @@ pub(crate) struct Engine {
 /// What the commit leader owns.
 pub(crate) struct Writer {
     pub log: Option<ActiveLog>,
+    /// Logs that records no longer go to and whose end is not synced, oldest first; some may be removed by now.
+    pub left: Vec<ActiveLog>,
     pub next_seq: SeqNo,
     pub pace: Pace,
     /// When a halted store was last tried to be mended.
@@ -164,6 +170,7 @@ impl Engine {
             commit: CommitQueue::new(),
             writer: Mutex::new(Writer {
                 log: None,
+                left: Vec::new(),
                 next_seq: last_seq + 1,
                 pace: Pace::default(),
                 last_resume: None,
@@ -178,6 +185,8 @@ impl Engine {
             flushing: Mutex::new(()),
             drain: Drain::new(),
             armed: Armed::default(),
+            flush_pace: FlushPace::default(),
+            lookups_at_flush: AtomicU64::new(0),
             last_watched: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             broken: OnceLock::new(),
@@ -255,6 +264,7 @@ impl Engine {
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
         self.drop_what_left(&mut edit, &files);
+        self.drop_ended(&mut edit);
         let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {
             // After the fresh manifest, which takes a number itself.
             edit.next_file = Some(self.next_file.load(SeqCst));
@@ -295,6 +305,13 @@ impl Engine {
         change(&mut state, &mut next);
         self.set_view(&state, next);
         Ok(())
+    }
+
+    /// A log may have been removed, with its memtables in tables, while its end was being synced.
+    fn drop_ended(&self, edit: &mut Edit) {
+        let state = self.state.lock();
+        edit.end_logs
+            .retain(|(number, _)| state.catalog.logs.contains_key(number));
     }
 
     /// A family may have been dropped while its tables were being built: they leave the edit again.

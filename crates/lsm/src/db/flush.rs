@@ -12,11 +12,14 @@ use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::{Env, IoPriority, JobPriority};
 use basalt_fs::{ErrorKind, Result};
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay.
-/// On an error the file is gone again.
+/// With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
 pub(super) fn write_table(
     env: &Env,
     tables: &TableStore,
@@ -24,15 +27,15 @@ pub(super) fn write_table(
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
+    warm_cache: bool,
 ) -> Result<AddTable> {
     let path = tables.path(number);
     let options = &family.options;
     let build = || {
         let file = env.fs().create(&path)?;
         let file_id = env.random().next_u128();
-        // What was just written is likely to be read: its blocks go into the cache on the way out.
         let table_options = TableOptions {
-            warm_cache: true,
+            warm_cache,
             ..table_options(options, family.in_table(), false)
         };
         let mut builder =
@@ -63,6 +66,40 @@ pub(super) fn write_table(
                 family.name
             )))
         }
+    }
+}
+
+/// Memtables written out at most so long after each other are in a hurry.
+const HURRY: Duration = Duration::from_secs(2);
+
+/// How fast memtables are written out one after the other.
+#[derive(Default)]
+pub(crate) struct FlushPace(Mutex<Option<Pace>>);
+
+#[derive(Clone, Copy)]
+struct Pace {
+    /// When the last was written out, and how long after the one before.
+    at: Duration,
+    after: Duration,
+}
+
+impl FlushPace {
+    fn note(&self, now: Duration) {
+        let mut last = self.0.lock();
+        let after = last.map_or(Duration::MAX, |l| now.saturating_sub(l.at));
+        *last = Some(Pace { at: now, after });
+    }
+
+    /// True while the next is likely to come soon. Not where time stands still.
+    pub fn is_hurried(&self, now: Duration) -> bool {
+        self.0.lock().is_some_and(|l| {
+            !l.after.is_zero() && l.after <= HURRY && now.saturating_sub(l.at) <= HURRY
+        })
+    }
+
+    /// Somebody waits for compactions to be done: none is to wait for more.
+    pub fn forget(&self) {
+        *self.0.lock() = None;
     }
 }
 
@@ -117,10 +154,23 @@ impl Engine {
         }
     }
 
+    /// What was just written is likely to be read soon, where anything is read: when since the last flush there was at least one
+    /// lookup of a block for each `WARM_SHARE` that the new tables will have. A store that only takes writes would fill the cache
+    /// with blocks that nobody asks for, at the price of the copies and of everybody else's blocks.
+    fn worth_warming(&self, memtable_bytes: u64) -> bool {
+        const WARM_SHARE: u64 = 16;
+        let stats = self.env.cache().stats();
+        let lookups = stats.hits + stats.misses;
+        let before = self.lookups_at_flush.swap(lookups, SeqCst);
+        let block = self.options.default_family.block_bytes as u64;
+        lookups.saturating_sub(before) >= memtable_bytes / block / WARM_SHARE
+    }
+
     fn flush_generation(self: &Arc<Self>, generation: &Arc<Generation>) -> Result<()> {
         let view = self.view();
         let started = self.env.clock().now();
         let snapshots = self.live_snapshots();
+        let warm = self.worth_warming(generation.memory());
         let mut edit = Edit::default();
         let mut files: Vec<PathBuf> = Vec::new();
         for (id, mem) in &generation.mems {
@@ -128,7 +178,15 @@ impl Engine {
                 continue;
             };
             let number = self.new_file_number();
-            match write_table(&self.env, &self.tables, number, family, mem, &snapshots) {
+            match write_table(
+                &self.env,
+                &self.tables,
+                number,
+                family,
+                mem,
+                &snapshots,
+                warm,
+            ) {
                 Ok(add) => {
                     self.counters.flush_bytes.add(add.meta.size);
                     edit.add_tables.push(add);
@@ -147,7 +205,7 @@ impl Engine {
             return Err(e);
         }
         let log = generation.log();
-        // A log whose end is not settled is one in doubt.
+        // Not settled: the log is in doubt, or its records were never synced, and then its pages had better not be either.
         let mut end = None;
         if log != 0 {
             edit.remove_logs.push(log);
@@ -161,6 +219,12 @@ impl Engine {
                 "the oldest generation is flushed first"
             );
         })?;
+        let now = self.env.clock().now();
+        self.flush_pace.note(now);
+        if self.flush_pace.is_hurried(now) {
+            // What waits for more that does not come is to be compacted all the same.
+            self.look_again_after(HURRY + Duration::from_millis(1));
+        }
         self.drain
             .flushed(generation.memory(), self.env.clock().now() - started);
         if log != 0 {

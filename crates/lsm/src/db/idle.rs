@@ -13,11 +13,15 @@ use std::time::Duration;
 /// How long after a failure a store that nobody uses tries again. One that is written to tries sooner, with a write.
 const RETRY_UNASKED: Duration = Duration::from_secs(1);
 
+/// How often a store that is written to in a hurry is looked at for the end of it.
+const HURRY_LOOK: Duration = Duration::from_secs(2);
+
 /// Which delayed jobs are on their way.
 #[derive(Default)]
 pub(crate) struct Armed {
     retry: AtomicBool,
     pub(super) release: AtomicBool,
+    look: AtomicBool,
 }
 
 impl Engine {
@@ -40,6 +44,20 @@ impl Engine {
             self.after(RETRY_UNASKED, |engine| {
                 engine.armed.retry.store(false, SeqCst);
                 engine.retry();
+            });
+        }
+    }
+
+    /// Asks again after so long what is due, although nothing may have happened.
+    pub fn look_again_after(self: &Arc<Self>, delay: Duration) {
+        if !self.closing.load(SeqCst) && !self.armed.look.swap(true, SeqCst) {
+            self.after(delay, |engine| {
+                engine.armed.look.store(false, SeqCst);
+                let now = engine.env.clock().now();
+                if engine.flush_pace.is_hurried(now) {
+                    engine.look_again_after(HURRY_LOOK);
+                }
+                engine.schedule();
             });
         }
     }

@@ -1,8 +1,14 @@
 //! The engine's logs: the active one, the spare prepared ahead of it, and old ones kept for their written space.
 //!
 //! A log's life: *prepared* (space written or recycled, header synced, name durable), *live* (named in the manifest, before any
-//! record is acknowledged in it), *ended* (its end recorded in the manifest, everything before it synced), *removed* (its memtables
-//! are in tables; the manifest forgets it), then *recycled* for a later log's space, or deleted.
+//! record is acknowledged in it), *left* (records go to the next log; its end is recorded in the manifest, and not synced), *ended*
+//! (everything before that end is synced), *removed* (its memtables are in tables; the manifest forgets it), then *recycled* for a
+//! later log's space, or deleted.
+//!
+//! A log of unsynced writes goes from left to removed without a sync: it is deleted, and most of its pages never reach the device.
+//! Only space that synced appends will use is written ahead and recycled. The first sync after it settles it: all logs left are synced and ended before
+//! the sync of a later one, so that what a power cut leaves is a prefix, and a log that lost its end takes only unsynced writes of
+//! later logs with it. Decision 0016.
 
 use super::engine::{Engine, RETRY_PAUSE, Writer};
 use super::throttle::{Patience, Room};
@@ -37,6 +43,16 @@ pub(crate) struct ActiveLog {
     pub writer: RecordWriter,
     /// The writer's staging buffer in the ledger.
     booked: Reservation,
+    /// Records in it were synced: its space is worth writing ahead of them.
+    synced: bool,
+}
+
+impl ActiveLog {
+    /// Gives its staging buffer back.
+    fn release_memory(&mut self) {
+        self.writer.release_memory();
+        self.booked.resize(0);
+    }
 }
 
 struct Space {
@@ -48,6 +64,8 @@ struct Space {
     recycled: Vec<PathBuf>,
     /// Where the last log ended: the next one's size.
     last_end: u64,
+    /// Records in the last log were synced; `None` when there was none yet.
+    synced: Option<bool>,
 }
 
 /// Spare and recycled logs.
@@ -61,6 +79,7 @@ impl LogSpace {
             extending: BTreeSet::new(),
             recycled: Vec::new(),
             last_end: 0,
+            synced: None,
         }))
     }
 }
@@ -74,12 +93,18 @@ impl Engine {
         let number = self.new_file_number();
         let path = log_path(&self.dir, number);
         let fs = self.env.fs();
-        let (reuse, last_end) = {
+        let (reuse, capacity) = {
             let mut space = self.logs.0.lock();
-            (space.recycled.pop(), space.last_end)
+            let target = self.log_limit();
+            let least = FIRST_LOG_BYTES.min(target);
+            // Space is written ahead for synced appends, which pay twice where it is not; others do not notice.
+            let capacity = match space.synced {
+                None => least,
+                Some(false) => 0,
+                Some(true) => space.last_end.clamp(least, target),
+            };
+            (space.recycled.pop(), capacity)
         };
-        let target = self.log_limit();
-        let capacity = last_end.clamp(FIRST_LOG_BYTES.min(target), target);
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
         let capacity = if reuse.is_some() { 0 } else { capacity };
         let made = self.begin_log(number, &path, capacity, reuse.as_deref());
@@ -122,6 +147,7 @@ impl Engine {
             file_id,
             writer,
             booked: self.env.ledger().reserve(MemoryKind::Buffer, 0),
+            synced: false,
         })
     }
 
@@ -163,6 +189,9 @@ impl Engine {
         records: &mut [Outgoing<'_>],
         sync: bool,
     ) -> Result<()> {
+        if sync {
+            self.end_left_logs(writer)?;
+        }
         let log = self.ensure_log(writer)?;
         let before = log.writer.end();
         let result = log.writer.append(records, sync);
@@ -174,6 +203,7 @@ impl Engine {
             .wal_bytes
             .add(log.writer.end().saturating_sub(before));
         if sync {
+            log.synced = true;
             self.counters.log_syncs.add(1);
         }
         result.map_err(|e| self.halt(e))
@@ -182,6 +212,7 @@ impl Engine {
     /// Makes every record so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
+        self.end_left_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());
         };
@@ -190,6 +221,37 @@ impl Engine {
         }
         self.counters.log_syncs.add(1);
         log.writer.sync().map_err(|e| self.halt(e))
+    }
+
+    /// Syncs the logs that were left and records it: nothing in a later log may be durable before.
+    fn end_left_logs(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+        if writer.left.is_empty() {
+            return Ok(());
+        }
+        self.forget_removed_logs(writer);
+        let mut edit = Edit::default();
+        for log in &mut writer.left {
+            self.counters.log_syncs.add(1);
+            if let Err(e) = log.writer.sync() {
+                return Err(self.halt(e));
+            }
+            edit.end_logs.push((log.number, log.writer.end()));
+        }
+        if !edit.end_logs.is_empty() {
+            self.install(edit, Vec::new(), |_, _| ())?;
+        }
+        writer.left.clear();
+        Ok(())
+    }
+
+    /// Lets go of logs whose memtables are in tables.
+    fn forget_removed_logs(&self, writer: &mut Writer) {
+        if !writer.left.is_empty() {
+            let state = self.state.lock();
+            writer
+                .left
+                .retain(|l| state.catalog.logs.contains_key(&l.number));
+        }
     }
 
     /// Notes that writes cannot go on before the store is mended, and words the error for the writers it concerns.
@@ -227,6 +289,7 @@ impl Engine {
         }
         self.flush_all()?;
         writer.log = None;
+        writer.left.clear();
         if self.manifest.lock().manifest.in_doubt() {
             self.install(Edit::default(), Vec::new(), |_, _| ())?;
         }
@@ -237,18 +300,27 @@ impl Engine {
     /// Ends the active log and seals its memtables.
     pub fn rotate(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         let mut edit = Edit::default();
-        if let Some(log) = &mut writer.log {
-            if log.writer.synced() < log.writer.end() {
-                log.writer.sync().map_err(|e| self.halt(e))?;
-            }
+        if let Some(log) = &writer.log {
             let end = log.writer.end();
-            edit.end_logs.push((log.number, end));
-            self.logs.0.lock().last_end = end;
+            if log.writer.synced() < end {
+                edit.left_logs.push((log.number, end));
+            } else {
+                edit.end_logs.push((log.number, end));
+            }
+            let mut space = self.logs.0.lock();
+            space.last_end = end;
+            space.synced = Some(log.synced);
         }
         self.install(edit, Vec::new(), |state, view| {
             self.seal_active(state, view)
         })?;
-        writer.log = None;
+        self.forget_removed_logs(writer);
+        if let Some(mut log) = writer.log.take()
+            && log.writer.synced() < log.writer.end()
+        {
+            log.release_memory();
+            writer.left.push(log);
+        }
         self.schedule();
         Ok(())
     }
@@ -303,7 +375,8 @@ impl Engine {
         let Some(log) = &writer.log else { return };
         let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
         let target = self.log_limit();
-        if allocated < target
+        if log.synced
+            && allocated < target
             && end + allocated / 4 >= allocated
             && self.logs.0.lock().extending.insert(log.number)
         {

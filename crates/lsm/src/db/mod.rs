@@ -22,6 +22,8 @@ mod tests;
 #[cfg(test)]
 mod tests_idle;
 #[cfg(test)]
+mod tests_log;
+#[cfg(test)]
 mod tests_race;
 #[cfg(test)]
 mod tests_review;
@@ -464,6 +466,7 @@ impl Engine {
                 .and_then(|()| self.flush_all())
                 .and_then(|()| self.forget_logs(&mut writer));
             writer.log = None;
+            writer.left.clear();
             end
         };
         self.env.jobs().drain(self.owner);

@@ -158,6 +158,8 @@ pub(crate) fn replay_logs(
 ) -> Result<Vec<String>> {
     let mut torn = Vec::new();
     let mut open_ended: Option<u64> = None;
+    // A log that was left unsynced and lost its end: number, where it was cut.
+    let mut cut: Option<(u64, u64)> = None;
     let mut last_seq = 0;
     for (&number, log) in logs {
         let path = log_path(dir, number);
@@ -174,10 +176,27 @@ pub(crate) fn replay_logs(
         if reader.header().store_id != store_id {
             return Err(missing("the log belongs to another store"));
         }
-        let end = log.end.unwrap_or(u64::MAX);
-        while let Some(record) = reader.next(log.end.unwrap_or(0))? {
+        let end = log.end.or(log.left).unwrap_or(u64::MAX);
+        let header_end = reader.tail().end;
+        while reader.tail().end < end
+            && let Some(record) = reader.next(log.end.unwrap_or(0))?
+        {
             if record.offset >= end {
                 break;
+            }
+            if let Some((before, at)) = cut {
+                // What came after lost records goes with them: a store recovers a prefix of its writes. But a write is synced
+                // only after all logs before it, so one that was proves the loss to be damage.
+                if reader.proven() > header_end || log.end.is_some() {
+                    return Err(Error::corruption(
+                        &log_path(dir, before),
+                        at,
+                        format!(
+                            "expected a record, found none; log {number} after it was synced, and so had this one been"
+                        ),
+                    ));
+                }
+                continue;
             }
             if let Some(before) = open_ended {
                 return Err(Error::corruption(
@@ -219,12 +238,24 @@ pub(crate) fn replay_logs(
             last_seq = last - 1;
             apply(record)?;
         }
-        if log.end.is_none() {
-            let tail = reader.tail();
-            if tail.torn {
-                torn.push(format!("{} from offset {}", path.display(), tail.end));
+        let tail = reader.tail();
+        match log.left {
+            _ if log.end.is_some() || cut.is_some() => {}
+            Some(left) if tail.end >= left => {}
+            Some(left) => {
+                torn.push(format!(
+                    "{} from offset {} to {left}, and whatever later logs hold",
+                    path.display(),
+                    tail.end
+                ));
+                cut = Some((number, tail.end));
             }
-            open_ended.get_or_insert(number);
+            None => {
+                if tail.torn {
+                    torn.push(format!("{} from offset {}", path.display(), tail.end));
+                }
+                open_ended.get_or_insert(number);
+            }
         }
     }
     Ok(torn)
@@ -371,7 +402,7 @@ fn recover_logs(
     let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let number = catalog.next_file;
-            let add = write_table(env, tables, number, &families[id], mem, &[])?;
+            let add = write_table(env, tables, number, &families[id], mem, &[], false)?;
             catalog.apply(&Edit {
                 next_file: Some(number + 1),
                 add_tables: vec![add],

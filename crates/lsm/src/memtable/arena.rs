@@ -1,7 +1,7 @@
 //! Memory for a memtable's nodes: chunks that are bumped by any number of threads and freed together.
 //!
 //! Owns every byte it hands out until it is dropped; nothing is freed before. A small memtable costs its first
-//! chunk, [`FIRST_CHUNK`] bytes; chunks double up to [`LARGEST_CHUNK`].
+//! chunk, [`FIRST_CHUNK`] bytes; chunks grow with it, up to [`LARGEST_CHUNK`].
 //!
 //! This is a leaf module that may use `unsafe`. Invariants:
 //! 1. Each pointer in `chunks` came from `alloc` with the layout beside it, and is freed once, in `drop`.
@@ -79,10 +79,10 @@ impl Arena {
         if let Some(p) = bump(current, size) {
             return p;
         }
-        // SAFETY: invariant 2; `size` is not written after publication.
-        let next = unsafe { (*current).size }
-            .saturating_mul(2)
-            .min(LARGEST_CHUNK);
+        // A quarter of what there is, at most: a memtable is full by the bytes of its chunks, used or not.
+        let next = (self.memory() / 8)
+            .next_power_of_two()
+            .clamp(FIRST_CHUNK, LARGEST_CHUNK);
         if size > (next - HEAD) / 4 {
             // Its own chunk, so that neither this nor the rest of the current one is wasted.
             let p = raw_chunk(size, &mut chunks);

@@ -5,7 +5,7 @@
 //!
 //! - an insert that returned is seen by every later lookup; a reader never sees half an entry;
 //! - readers take no lock and wait for nobody; inserts lock the leaf they go to;
-//! - small values (below 512 bytes) lie beside their key, larger ones stay in the batch's memory, which the memtable pins;
+//! - small values (below 4 KiB) lie beside their key, larger ones stay in the batch's memory, which the memtable pins;
 //! - a value that was handed out stays valid after the memtable is gone from the tree.
 
 mod arena;
@@ -20,6 +20,7 @@ use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, SeqNo, pack_trailer, seek_trailer, split_internal_key, trailer_seq};
 use basalt_fs::{Bytes, Result};
 use cursor::Cursor;
+use record::Value;
 use std::sync::Arc;
 use tree::{Target, Tree};
 
@@ -50,10 +51,26 @@ impl MemTable {
         })
     }
 
-    /// Inserts an entry. `value` is a slice of the batch's memory: small values are copied beside the key, large ones
-    /// keep the batch's memory alive instead. (key, seq, kind) must be new: a second insert panics. Any number of threads
-    /// may insert at once.
+    /// As [`MemTable::insert_from`], for a value that is all of its memory.
     pub fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &Bytes) {
+        self.insert_from(value, user_key, seq, kind, value);
+    }
+
+    /// Inserts an entry. `value` lies in `batch`: small values are copied beside the key, large ones keep the batch's memory alive
+    /// instead. (key, seq, kind) must be new: a second insert panics. Any number of threads
+    /// may insert at once.
+    pub fn insert_from(
+        &self,
+        batch: &Bytes,
+        user_key: &[u8],
+        seq: SeqNo,
+        kind: Kind,
+        value: &[u8],
+    ) {
+        let value = Value {
+            bytes: value,
+            batch,
+        };
         self.tree
             .insert(Target::new(user_key, pack_trailer(seq, kind)), value);
     }
@@ -91,7 +108,7 @@ impl MemTable {
     }
 
     /// What memtables that hold `memory` bytes grow by, at most, when `entries` of `payload` bytes in all are inserted: nodes are of
-    /// average height, and the arena doubles its chunks.
+    /// average height, and the arena takes another chunk.
     pub fn growth(memory: u64, payload: u64, entries: u64) -> u64 {
         payload + entries * ENTRY_OVERHEAD + memory.min(arena::LARGEST_CHUNK as u64)
     }

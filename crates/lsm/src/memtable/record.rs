@@ -19,8 +19,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering as Mem};
 
-/// Values from this length on stay in the batch's memory.
-pub(super) const LARGE_VALUE: usize = 512;
+/// Values from this length on stay in the batch's memory. Below, an allocation of its own costs more than the copy, in
+/// memory too: what the allocator cannot use between kept batches.
+pub(super) const LARGE_VALUE: usize = 4096;
 
 /// Bytes of `lens`.
 const HEADER: usize = 8;
@@ -126,6 +127,13 @@ pub(super) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
+/// A value and the batch that it lies in, whose memory is kept when the value is large.
+#[derive(Clone, Copy)]
+pub(super) struct Value<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) batch: &'a Bytes,
+}
+
 /// The arena of a memtable and the records in it.
 pub(super) struct Records {
     pinned: AtomicUsize,
@@ -153,7 +161,11 @@ impl Records {
     }
 
     /// Writes a record. Small values are copied, large ones keep their memory alive.
-    pub(super) fn add(&self, user_key: &[u8], trailer: u64, value: &Bytes) -> Record {
+    pub(super) fn add(&self, user_key: &[u8], trailer: u64, value: Value<'_>) -> Record {
+        let Value {
+            bytes: value,
+            batch,
+        } = value;
         let key_len = user_key.len();
         assert!(
             key_len as u64 <= KEY_LEN_MASK && u32::try_from(value.len()).is_ok(),
@@ -194,7 +206,7 @@ impl Records {
             // SAFETY: as above; the slot was not initialised, so nothing is forgotten.
             unsafe {
                 slot.write(LargeValue {
-                    value: value.clone(),
+                    value: batch.slice_ref(value),
                     older: ptr::null_mut(),
                 });
             }

@@ -435,7 +435,7 @@ fn small_dropping_the_table_drops_every_large_value() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let mem = MemTable::new(Cmp::Bytewise);
     for i in 0..40u64 {
-        let v = Bytes::from_owner(Counted(dropped.clone(), vec![0; 512]));
+        let v = Bytes::from_owner(Counted(dropped.clone(), vec![0; 4096]));
         mem.insert(&i.to_be_bytes(), i, Kind::Put, &v);
     }
     assert_eq!(dropped.load(SeqCst), 0);

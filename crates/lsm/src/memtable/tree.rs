@@ -41,7 +41,7 @@
 
 use super::MemTable;
 use super::node::{At, Entry, FANOUT, Node, Order, make};
-use super::record::{Record, Records};
+use super::record::{Record, Records, Value};
 use crate::key::Cmp;
 use basalt_fs::Bytes;
 use parking_lot::Mutex;
@@ -130,6 +130,9 @@ pub(super) struct Tree {
     cmp: Cmp,
     bytewise: bool,
     root: AtomicPtr<Node>,
+    /// The leaf of the last insert that went behind everything: where keys come in order, so does the next. Only a hint: the leaf may
+    /// have got a right neighbour since.
+    last: AtomicPtr<Node>,
     /// The leftmost leaf, which is always the same.
     pub(super) first: *mut Node,
     len: AtomicUsize,
@@ -152,6 +155,7 @@ impl Tree {
             bytewise: matches!(cmp, Cmp::Bytewise),
             cmp,
             root: AtomicPtr::new(root.address()),
+            last: AtomicPtr::new(root.address()),
             first: root.address(),
             len: AtomicUsize::new(0),
             splits: Mutex::new(()),
@@ -439,12 +443,40 @@ impl Tree {
         same.then_some(record)
     }
 
+    /// True when the last entry of a leaf stands before the target.
+    #[inline]
+    fn is_before(&self, node: At<'_>, order: Order, target: &Target<'_>) -> bool {
+        order.len() > 0
+            && node
+                .record(order.slot(order.len() - 1))
+                .is_some_and(|last| self.compare(last, target) == Ordering::Less)
+    }
+
+    /// The last leaf of all, if the target belongs behind its last entry. A split of it since would have moved its version, which the
+    /// insert looks at again under its lock.
+    #[inline]
+    fn behind_all(&self, target: &Target<'_>) -> Option<Found<'_>> {
+        let node = At::of(self.last.load(Mem::Acquire))?;
+        let version = node.version();
+        let order = node.order();
+        if !version.is_multiple_of(2) || node.high().is_some() {
+            return None;
+        }
+        (self.is_before(node, order, target) && node.stands(version)).then_some(Found {
+            node,
+            version,
+            sideways: false,
+        })
+    }
+
     /// Inserts an entry that is not there yet. Panics when it is.
-    pub(super) fn insert(&self, target: Target<'_>, value: &Bytes) {
+    pub(super) fn insert(&self, target: Target<'_>, value: Value<'_>) {
         let record = self.records.add(target.user, target.trailer, value);
         let mut tries = 0;
+        let mut hint = self.behind_all(&target);
         let (locked, order, place) = loop {
-            let at = self.descend(&target, true);
+            let hinted = hint.is_some();
+            let at = hint.take().unwrap_or_else(|| self.descend(&target, true));
             if !at.careful() && !at.node.locked.swap(true, Mem::Acquire) {
                 let locked = Locked {
                     tree: self,
@@ -453,7 +485,12 @@ impl Tree {
                 // Only the holder of the lock moves a leaf's version.
                 if at.node.version() == at.version {
                     let order = at.node.order();
-                    let place = self.rank(at.node, order, 0, &target, false, false);
+                    // Another thread may have been there between the hint and the lock.
+                    let place = if hinted && self.is_before(at.node, order, &target) {
+                        order.len()
+                    } else {
+                        self.rank(at.node, order, 0, &target, false, false)
+                    };
                     break (locked, order, place);
                 }
             }
@@ -488,6 +525,13 @@ impl Tree {
         };
         if order.len() < FANOUT {
             leaf.put(place, head, entry);
+            // Not stored again and again: threads that insert elsewhere would lose the line.
+            if place == order.len()
+                && !leaf.is(self.last.load(Mem::Relaxed))
+                && leaf.high().is_none()
+            {
+                self.last.store(leaf.address(), Mem::Release);
+            }
         } else {
             self.split_leaf(leaf, place, entry, &target);
         }
@@ -583,6 +627,9 @@ impl Tree {
         }
         // Only now may slots be filled again (rule 3).
         node.end_change();
+        if last && node.level == 0 {
+            self.last.store(new.address(), Mem::Release);
+        }
         if place < left {
             let key = Record::at(entry.record).expect("only the first of all has no key");
             let head = self.head(key.user_key(), skip);

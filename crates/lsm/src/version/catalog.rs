@@ -18,6 +18,20 @@ pub struct LiveLog {
     pub file_id: u128,
     /// Where its records end, once that is settled; all of it is synced.
     pub end: Option<u64>,
+    /// Where its records end although it is not known to be synced so far: a power cut may take the rest, and then everything in
+    /// later logs with it.
+    pub left: Option<u64>,
+}
+
+impl LiveLog {
+    /// A log that takes records.
+    pub fn open(file_id: u128) -> LiveLog {
+        LiveLog {
+            file_id,
+            end: None,
+            left: None,
+        }
+    }
 }
 
 /// A family as the manifest knows it.
@@ -151,23 +165,27 @@ impl Catalog {
             self.last_seq = self.last_seq.max(t.meta.max_seq);
         }
         for (number, file_id) in &edit.add_logs {
-            if self
-                .logs
-                .insert(
-                    *number,
-                    LiveLog {
-                        file_id: *file_id,
-                        end: None,
-                    },
-                )
-                .is_some()
-            {
+            if self.logs.insert(*number, LiveLog::open(*file_id)).is_some() {
                 return Err(bad(format!("log {number} is added twice")));
+            }
+        }
+        for (number, end) in &edit.left_logs {
+            match self.logs.get_mut(number) {
+                Some(log) if log.left.or(log.end).is_none_or(|e| e == *end) => {
+                    log.left = Some(*end);
+                }
+                _ => {
+                    return Err(bad(format!(
+                        "log {number} is left at {end} and is not live, or ended elsewhere"
+                    )));
+                }
             }
         }
         for (number, end) in &edit.end_logs {
             match self.logs.get_mut(number) {
-                Some(log) if log.end.is_none_or(|e| e == *end) => log.end = Some(*end),
+                Some(log) if log.end.or(log.left).is_none_or(|e| e == *end) => {
+                    log.end = Some(*end);
+                }
                 _ => {
                     return Err(bad(format!(
                         "log {number} ends at {end} and is not live, or ended elsewhere"
@@ -223,6 +241,12 @@ impl Catalog {
                 .logs
                 .iter()
                 .filter_map(|(n, l)| l.end.map(|e| (*n, e)))
+                .collect(),
+            left_logs: self
+                .logs
+                .iter()
+                .filter(|(_, l)| l.end.is_none())
+                .filter_map(|(n, l)| l.left.map(|e| (*n, e)))
                 .collect(),
             next_family: Some(self.next_family),
             wall_ms: Some(self.wall_ms),

@@ -54,6 +54,9 @@ pub struct Edit {
     pub remove_logs: Vec<u64>,
     /// Tag 11: logs that end: number, position. Everything before it is synced, nothing after it counts.
     pub end_logs: Vec<(u64, u64)>,
+    /// Tag 13: logs that records no longer go to: number, position. Everything before it was written, but is not known to be
+    /// synced; nothing after it counts. Tag 11 with the same position may follow.
+    pub left_logs: Vec<(u64, u64)>,
     /// Tag 12: family ids from here on were never used.
     pub next_family: Option<u32>,
     /// Tag 64 (ignorable): the highest wall time met, ms since 1970, so that what expired stays expired.
@@ -218,6 +221,12 @@ impl Edit {
         if let Some(n) = self.next_family {
             field(&mut o, 12, |b| varint(b, u64::from(n)));
         }
+        for (number, end) in &self.left_logs {
+            field(&mut o, 13, |b| {
+                varint(b, *number);
+                varint(b, *end);
+            });
+        }
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -283,6 +292,7 @@ impl Edit {
                 9 => e.add_logs.push((f.varint()?, f.u128()?)),
                 10 => e.remove_logs.push(f.varint()?),
                 11 => e.end_logs.push((f.varint()?, f.varint()?)),
+                13 => e.left_logs.push((f.varint()?, f.varint()?)),
                 12 => e.next_family = Some(f.u32()?),
                 64 => e.wall_ms = Some(f.varint()?),
                 t if t >= 64 => continue,
@@ -383,6 +393,9 @@ mod tests {
                 .map(|_| (r.next_u64() >> 16, r.next_u128()))
                 .collect(),
             remove_logs: (0..r.below(3)).map(|_| r.next_u64()).collect(),
+            left_logs: (0..r.below(3))
+                .map(|_| (r.next_u64(), r.next_u64()))
+                .collect(),
             end_logs: (0..r.below(3))
                 .map(|_| (r.next_u64(), r.next_u64()))
                 .collect(),

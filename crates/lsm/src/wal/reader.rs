@@ -50,6 +50,8 @@ pub struct RecordReader {
     /// End of the last good record, padding included: a multiple of [`RECORD_ALIGN`].
     end: u64,
     chain: u32,
+    /// What the records so far say of syncs before them.
+    proven: u64,
     /// How it ends, once that is known.
     ending: Option<Ending>,
     damage: Option<Error>,
@@ -135,6 +137,7 @@ impl RecordReader {
                         header: h,
                         source,
                         chain: 0,
+                        proven: 0,
                         ending: None,
                         damage: None,
                     }));
@@ -213,6 +216,11 @@ impl RecordReader {
         Err(e)
     }
 
+    /// Position up to which the records read so far prove the file to have been synced.
+    pub fn proven(&self) -> u64 {
+        self.proven
+    }
+
     /// After `next` returned `None` (or the state so far, before).
     pub fn tail(&self) -> Tail {
         Tail {
@@ -281,6 +289,7 @@ impl RecordReader {
         let len = RECORD_HEADER as u64 + u64::from(head.len);
         self.end = offset + len.next_multiple_of(RECORD_ALIGN as u64);
         self.chain = head.crc;
+        self.proven = self.proven.max(head.synced);
         Ok(Record {
             offset,
             kind,

@@ -90,6 +90,7 @@ impl Room {
             now_ms: 50,
             oldest_snapshot: 0,
             running: &[],
+            hurried: false,
         });
         plan.expect("level 0 is due")
     }

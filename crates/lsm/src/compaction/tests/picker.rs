@@ -57,6 +57,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         now_ms: 10_000_000,
         oldest_snapshot: MAX_SEQ,
         running: &[],
+        hurried: false,
     }
 }
 
@@ -313,4 +314,30 @@ fn subranges_cover_every_key_once() {
             assert!(pair[0].0 < pair[0].1);
         }
     }
+}
+
+/// A merge of level 0 rewrites the base level whatever it takes along: under a hurried writer it waits for more, within bounds.
+#[test]
+fn a_hurried_writer_gets_larger_merges_of_level_0() {
+    let o = options();
+    let due = |l0: &str, bottom: u64, hurried: bool| {
+        let v = tree(&format!("L0: {l0}\n L6: 100=a-z*{bottom}"));
+        let ctx = PickContext {
+            hurried,
+            ..context(&v, &o)
+        };
+        pick(&ctx).is_some()
+    };
+    let l0 = |n: u64| {
+        let tables: Vec<_> = (1..=n).rev().map(|i| format!("{i}=a-z*200")).collect();
+        tables.join(" ")
+    };
+    // The usual trigger: four tables.
+    assert!(due(&l0(4), 6000, false) && !due(&l0(3), 6000, false));
+    // Two thirds of the base are 20 tables; two thirds of what slows writers are 8.
+    assert!(!due(&l0(7), 6000, true) && due(&l0(8), 6000, true));
+    // Two thirds of the base are 5 tables.
+    assert!(!due(&l0(4), 1500, true) && due(&l0(5), 1500, true));
+    // Never fewer than usual.
+    assert!(!due(&l0(3), 100, true) && due(&l0(4), 100, true));
 }

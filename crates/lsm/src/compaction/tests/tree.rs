@@ -68,6 +68,7 @@ impl Tree {
             now_ms: self.now_ms,
             oldest_snapshot: self.snapshots.first().copied().unwrap_or(MAX_SEQ),
             running: &[],
+            hurried: false,
         }
     }
 

@@ -462,11 +462,13 @@ impl Learned {
         }
         for (number, file_id) in &edit.add_logs {
             self.retired_logs.remove(number);
-            let log = LiveLog {
-                file_id: *file_id,
-                end: None,
-            };
+            let log = LiveLog::open(*file_id);
             self.catalog.logs.insert(*number, log);
+        }
+        for (number, end) in &edit.left_logs {
+            if let Some(log) = self.catalog.logs.get_mut(number) {
+                log.left = Some(*end);
+            }
         }
         for (number, end) in &edit.end_logs {
             if let Some(log) = self.catalog.logs.get_mut(number) {

@@ -25,6 +25,8 @@ struct Replay {
     open: Vec<usize>,
     /// The log before ended where no manifest edit says: a gap in the numbers is a loss behind this place.
     unsettled: Option<(String, u64)>,
+    /// An earlier log lost its unsynced end.
+    cut: bool,
     tables: Vec<AddTable>,
 }
 
@@ -37,6 +39,7 @@ impl Run<'_> {
             last_seq: 0,
             open: Vec::new(),
             unsettled: None,
+            cut: false,
             tables: Vec::new(),
         };
         for (number, log) in logs {
@@ -70,13 +73,7 @@ impl Run<'_> {
                     self.report.notes.push(format!(
                         "{name} is replayed although no readable edit says that it is still needed; if its content had been moved into tables and compacted, keys deleted since may show again"
                     ));
-                    logs.insert(
-                        n,
-                        LiveLog {
-                            file_id: h.file_id,
-                            end: None,
-                        },
-                    );
+                    logs.insert(n, LiveLog::open(h.file_id));
                 }
                 Some(_) => self.set_aside(&name, "it belongs to another store"),
                 None => {
@@ -128,13 +125,22 @@ impl Run<'_> {
         let sound_header = header.as_ref().is_some_and(|h| {
             h.file_id == log.file_id && h.store_id == self.learned.catalog.store_id
         });
-        let limit = log.end.unwrap_or(u64::MAX);
+        let limit = log.end.or(log.left).unwrap_or(u64::MAX);
         let scan = salvage::scan(&*file, &path, log.file_id, u64::MAX)?;
         let proven = scan.proven.max(log.end.unwrap_or(0));
+        let unit = header
+            .as_ref()
+            .map_or(self.env.fs().info().write_unit as u64, |h| {
+                u64::from(h.write_unit)
+            });
+        if replay.cut && sound_header && proven <= unit {
+            // An earlier log lost its unsynced end, as a power cut takes it, and nothing in this one was synced: recovery
+            // cuts both.
+            self.replaced.push(name);
+            return Ok(());
+        }
         // Where the next record is expected; the first one stands behind the header.
-        let mut at = header.map_or(self.env.fs().info().write_unit as u64, |h| {
-            u64::from(h.write_unit)
-        });
+        let mut at = unit;
         let mut damaged = !sound_header;
         let mut any = false;
         let mut chained = true;
@@ -198,7 +204,11 @@ impl Run<'_> {
         } else {
             self.replaced.push(name.clone());
         }
-        if any && log.end.is_none() {
+        let whole = log.left.is_some_and(|left| at >= left);
+        if log.left.is_some() && log.end.is_none() && !whole && !damaged {
+            replay.cut = true;
+        }
+        if any && log.end.is_none() && !whole {
             replay.unsettled.get_or_insert((name, at));
         }
         Ok(())
@@ -299,6 +309,7 @@ impl Run<'_> {
                 &families[id],
                 mem,
                 &[],
+                false,
             )?);
         }
         Ok(())
