@@ -3,7 +3,10 @@
 //! Who leads: a thread in [`Ticket::wait`] when nobody leads; else, for batches that nobody waits on, a job on the commit
 //! lane. A leader commits one group and hands over to the first waiter in the queue, so no caller works for others
 //! longer than one group.
+//!
+//! A leader of synced batches waits a moment for the writers of the last group to come back: see [`super::company`].
 
+use super::company::Company;
 use super::engine::{Engine, Writer};
 use super::generation::Generation;
 use super::throttle::{Patience, Room};
@@ -173,21 +176,33 @@ enum Leader {
 struct Queue {
     pending: VecDeque<Pending>,
     leader: Leader,
+    company: Company,
+    /// How many batches a leader waits for.
+    wanted: usize,
 }
 
-pub(super) struct CommitQueue(Mutex<Queue>);
+pub(super) struct CommitQueue {
+    queue: Mutex<Queue>,
+    /// As many batches are queued as a leader waits for.
+    all_there: Condvar,
+}
 
 impl CommitQueue {
     pub(super) fn new() -> CommitQueue {
-        CommitQueue(Mutex::new(Queue {
-            pending: VecDeque::new(),
-            leader: Leader::Nobody,
-        }))
+        CommitQueue {
+            queue: Mutex::new(Queue {
+                pending: VecDeque::new(),
+                leader: Leader::Nobody,
+                company: Company::default(),
+                wanted: usize::MAX,
+            }),
+            all_there: Condvar::new(),
+        }
     }
 
     /// Takes the lead if somebody must and nobody does.
     fn try_lead(&self) -> bool {
-        let mut q = self.0.lock();
+        let mut q = self.queue.lock();
         if q.leader == Leader::Active || q.pending.is_empty() {
             return false;
         }
@@ -197,7 +212,7 @@ impl CommitQueue {
 
     /// Puts a group back that found no room; it goes first next time.
     fn put_back(&self, group: Vec<Pending>) {
-        let mut q = self.0.lock();
+        let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
         for p in group.into_iter().rev() {
             q.pending.push_front(p);
@@ -205,7 +220,7 @@ impl CommitQueue {
     }
 
     fn take_group(&self) -> Vec<Pending> {
-        let mut q = self.0.lock();
+        let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
         let mut group = Vec::with_capacity(q.pending.len().min(64));
         let mut bytes = 0;
@@ -217,6 +232,8 @@ impl CommitQueue {
             }
             group.extend(q.pending.pop_front());
         }
+        let behind = q.pending.len();
+        q.company.took(group.len(), behind);
         group
     }
 }
@@ -318,7 +335,13 @@ impl Engine {
             sync,
             ticket: ticket.clone(),
         };
-        self.commit.0.lock().pending.push_back(pending);
+        let mut q = self.commit.queue.lock();
+        q.pending.push_back(pending);
+        let all_there = q.pending.len() == q.wanted;
+        drop(q);
+        if all_there {
+            self.commit.all_there.notify_one();
+        }
         ticket
     }
 
@@ -329,7 +352,7 @@ impl Engine {
 
     /// Makes sure that somebody commits what is queued although nobody waits for it.
     pub(super) fn ensure_leader(self: &Arc<Self>) {
-        let mut q = self.commit.0.lock();
+        let mut q = self.commit.queue.lock();
         if q.leader == Leader::Nobody && !q.pending.is_empty() {
             q.leader = Leader::Scheduled;
             drop(q);
@@ -373,6 +396,7 @@ impl Engine {
         let mut group = Vec::new();
         // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
         let committed = catch_unwind(AssertUnwindSafe(|| {
+            self.gather();
             let mut writer = self.writer.lock();
             group = self.commit.take_group();
             self.commit_group(&mut writer, &mut group, patience)
@@ -406,6 +430,32 @@ impl Engine {
         }
     }
 
+    /// Waits for the writers of the last group to come back, so that they share this sync.
+    fn gather(&self) {
+        if self.env.jobs().is_stepped() {
+            // Nobody else is on the way.
+            return;
+        }
+        let mut q = self.commit.queue.lock();
+        let pending = q.pending.len();
+        if !q.pending.iter().any(|p| p.sync) {
+            return;
+        }
+        let Some((wanted, most)) = q.company.wait_for(pending, GROUP_BATCHES) else {
+            return;
+        };
+        // Asleep: on a machine of few processors it is the others who need this one.
+        q.wanted = wanted;
+        while q.pending.len() < wanted {
+            if self.commit.all_there.wait_for(&mut q, most).timed_out() {
+                break;
+            }
+        }
+        q.wanted = usize::MAX;
+        let came = q.pending.len() >= wanted;
+        q.company.waited(came);
+    }
+
     /// Answers what is queued and nobody will lead.
     pub(super) fn lead_all(self: &Arc<Self>) {
         while self.commit.try_lead() {
@@ -415,7 +465,7 @@ impl Engine {
 
     /// Gives the lead on: to a writer that waits, else to the lane, at once or after a delay.
     fn hand_over(self: &Arc<Self>, delay: Option<Duration>) {
-        let mut q = self.commit.0.lock();
+        let mut q = self.commit.queue.lock();
         if q.pending.is_empty() {
             q.leader = Leader::Nobody;
             return;
@@ -469,8 +519,13 @@ impl Engine {
             });
             seq += u64::from(p.count);
         }
+        let began = sync.then(|| self.env.clock().now());
         self.append_to_log(writer, &mut records, sync)?;
         drop(records);
+        if let Some(began) = began {
+            let took = self.env.clock().now() - began;
+            self.commit.queue.lock().company.synced(took);
+        }
 
         let generation = self.active_generation();
         self.insert_group(&generation, group, &payload_lens, first, bytes);

@@ -7,6 +7,7 @@
 mod check;
 mod commit;
 mod compact;
+mod company;
 mod engine;
 mod flush;
 mod folder;
