@@ -1,4 +1,26 @@
-//! Threads for services (a server's loops). Engines never use this: their work goes to [`crate::Jobs`].
+//! Threads for services (a server's loops); engines start none, their work goes to [`crate::Jobs`]. And the number by which a thread
+//! finds its own copy of what all threads read.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Copies that are worth keeping of something that every thread reads: more threads than this share some.
+pub const STRIPES: usize = 8;
+
+/// Which of [`STRIPES`] copies this thread takes: the same one all its life, and neighbours take different ones. Threads that take
+/// different copies do not take cache lines from each other.
+pub fn stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    OWN.with(|own| {
+        if own.get() == usize::MAX {
+            own.set(NEXT.fetch_add(1, Relaxed) % STRIPES);
+        }
+        own.get()
+    })
+}
 
 /// Starts a named thread. Its name is at most 15 bytes, as the operating system shows it.
 #[expect(

@@ -9,6 +9,7 @@ use super::flush::FlushPace;
 use super::generation::{FamilyEntry, Generation, View};
 use super::idle::Armed;
 use super::log::{ActiveLog, LogSpace};
+use super::shown::Shown;
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace};
 use crate::compaction::Reach;
@@ -20,7 +21,7 @@ use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{FamilyVersion, TableFile, TableStore, Version};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -42,7 +43,7 @@ pub(crate) struct Engine {
     pub writer: Mutex<Writer>,
     pub manifest: Mutex<ManifestSlot>,
     pub state: Mutex<State>,
-    view: RwLock<Arc<View>>,
+    view: Shown,
     /// Everything up to here is visible to readers.
     pub visible: AtomicU64,
     pub snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
@@ -148,7 +149,7 @@ impl Engine {
             counters: Counters::new(env, &name),
             store_id: catalog.store_id,
             next_file: AtomicU64::new(catalog.next_file),
-            view: RwLock::new(Arc::new(view)),
+            view: Shown::new(view),
             state: Mutex::new(State {
                 catalog,
                 next_generation: 2,
@@ -196,20 +197,18 @@ impl Engine {
 
     /// What readers see now.
     pub fn view(&self) -> Arc<View> {
-        self.view.read().clone()
+        self.view.get()
     }
 
     /// The memtables that take writes. Only the commit leader and holders of `state` may rely on it staying so.
     pub fn active_generation(&self) -> Arc<Generation> {
-        self.view.read().active.clone()
+        self.view.get().active.clone()
     }
 
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
     fn set_view(&self, _state: &State, mut next: View) {
         next.backlog = Backlog::of(&next);
-        let old = std::mem::replace(&mut *self.view.write(), Arc::new(next));
-        // What only the old view held is freed here, outside the lock.
-        drop(old);
+        self.view.set(next);
     }
 
     /// Changes what readers see without changing the tree.

@@ -17,6 +17,7 @@ mod log;
 mod open;
 mod read;
 mod repair;
+mod shown;
 mod stats;
 #[cfg(test)]
 mod tests;
