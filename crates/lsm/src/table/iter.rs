@@ -142,7 +142,12 @@ impl TableIter {
                 table.env.io_limit().acquire(want as u64, IoPriority::Low);
             }
             // Values that a reader keeps are parts of it.
-            ahead.bytes = booked.hold(read_exact(&*table.file, &table.path, handle.offset, want)?);
+            ahead.bytes = booked.hold(read_exact(
+                &*table.file()?,
+                &table.path,
+                handle.offset,
+                want,
+            )?);
             ahead.at = handle.offset;
         }
         let from = (handle.offset - ahead.at) as usize;

@@ -1,7 +1,7 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
 //! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
-//! `builder` (writes a file), `reader` (opens one, point lookups), `iter` (cursors and their read-ahead), `verify` (whole-table
+//! `builder` (writes a file), `reader` (opens one, point lookups), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
 //! walks), `salvage` (what a damaged one still holds), `resync` (where a
 //! block may end). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
@@ -20,6 +20,7 @@ mod properties;
 mod reader;
 mod resync;
 pub mod salvage;
+mod source;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -28,6 +29,7 @@ pub use builder::TableBuilder;
 pub use iter::TableIter;
 pub use properties::family_of;
 pub use reader::{Answer, ReadBudget, TableReader};
+pub use source::Source;
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};
 use crate::options::Compression;

@@ -6,6 +6,7 @@ use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Head
 use super::index::IndexBlock;
 use super::iter::TableIter;
 use super::properties::Properties;
+use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
 use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
@@ -60,7 +61,7 @@ pub enum Answer {
 /// An open table.
 pub struct TableReader {
     pub(super) env: Env,
-    pub(super) file: Arc<dyn File>,
+    source: Box<dyn Source>,
     pub(super) path: PathBuf,
     pub(super) file_id: u128,
     pub(super) size: u64,
@@ -78,12 +79,13 @@ impl TableReader {
     /// `InvalidArgument` when it was written in another order than `cmp`.
     pub fn open(
         env: &Env,
-        file: Arc<dyn File>,
+        source: impl Source,
         path: &Path,
         file_id: u128,
         size: u64,
         cmp: Cmp,
     ) -> Result<Arc<TableReader>> {
+        let file = source.file()?;
         let least = (HEADER_LEN + FOOTER_LEN) as u64;
         if size < least || size > i64::MAX as u64 {
             return Err(Error::corruption(
@@ -132,7 +134,7 @@ impl TableReader {
         let info = env.fs().info();
         Ok(Arc::new(TableReader {
             env: env.clone(),
-            file,
+            source: Box::new(source),
             path: path.to_path_buf(),
             file_id,
             size,
@@ -245,10 +247,11 @@ impl TableReader {
                 .iter()
                 .map(|i| Some(self.book_read(&wanted[*i].handle)))
                 .collect();
+            let file = self.file()?;
             let requests = missing
                 .iter()
                 .map(|i| ReadRequest {
-                    file: self.file.clone(),
+                    file: file.clone(),
                     offset: wanted[*i].handle.offset,
                     len: wanted[*i].handle.disk_len(),
                 })
@@ -446,9 +449,14 @@ impl TableReader {
             .insert(self.cache_key(handle), payload, charge as usize, priority)
     }
 
+    /// The file, to be held while it is read.
+    pub(super) fn file(&self) -> Result<Arc<dyn File>> {
+        self.source.file()
+    }
+
     /// A block's payload from the file.
     pub(super) fn read_block(&self, kind: BlockKind, handle: &BlockHandle) -> Result<Bytes> {
-        let disk = read_exact(&*self.file, &self.path, handle.offset, handle.disk_len())?;
+        let disk = read_exact(&*self.file()?, &self.path, handle.offset, handle.disk_len())?;
         open_block(&self.path, self.file_id, kind, handle, disk)
     }
 

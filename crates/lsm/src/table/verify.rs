@@ -145,7 +145,8 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         .map(|p| table.read_block(BlockKind::Filter, &table.filter_page(p)))
         .collect::<Result<Vec<_>>>()?;
 
-    let mut walk = Walk::new(&*table.file, path, table.size);
+    let file = table.file()?;
+    let mut walk = Walk::new(&*file, path, table.size);
     let header = Header::decode(path, &walk.take(HEADER_LEN)?)?;
     if header.file_id != table.file_id {
         return Err(bad(0, format!("file id is {:032x} by now", header.file_id)));
@@ -381,7 +382,8 @@ pub(super) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
             "no data block can be read",
         ));
     }
-    let mut walk = Walk::new(&*table.file, path, size);
+    let file = table.file()?;
+    let mut walk = Walk::new(&*file, path, size);
     while walk.at < size {
         let n = (size - walk.at).min(STEP as u64) as usize;
         walk.take(n)?;

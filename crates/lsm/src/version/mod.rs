@@ -7,17 +7,19 @@
 pub mod catalog;
 pub mod edit;
 pub mod manifest;
+mod open;
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, Result};
-use parking_lot::{Mutex, RwLock};
+use open::{OpenFile, OpenTables};
+use parking_lot::Mutex;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering as Atomic};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// Levels of a tree, level 0 included.
 pub const LEVELS: usize = 7;
@@ -32,8 +34,7 @@ pub struct TableStore {
     env: Env,
     dir: PathBuf,
     owner: u64,
-    /// Tables with an open reader, oldest first, for the open-file budget.
-    open: Mutex<VecDeque<Weak<TableFile>>>,
+    open: Arc<OpenTables>,
 }
 
 impl TableStore {
@@ -43,7 +44,7 @@ impl TableStore {
             env: env.clone(),
             dir: dir.to_path_buf(),
             owner,
-            open: Mutex::new(VecDeque::new()),
+            open: OpenTables::new(env),
         })
     }
 
@@ -83,42 +84,11 @@ impl TableStore {
             cmp,
             compacting: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
-            reader: RwLock::new(None),
+            file: OpenFile::new(&self.open, self.path(number)),
+            reader: OnceLock::new(),
+            opening: Mutex::new(()),
             store: self.clone(),
         })
-    }
-
-    fn note_open(&self, file: &Arc<TableFile>) {
-        let mut open = self.open.lock();
-        if open.len() == open.capacity() {
-            // Tables that are gone leave their place behind; dropped before it grows, the list stays in proportion.
-            open.retain(|t| t.strong_count() > 0);
-        }
-        open.push_back(Arc::downgrade(file));
-    }
-
-    /// Closes idle readers, oldest first, until the budget holds again.
-    fn close_idle(&self) {
-        let budget = self.env.open_files();
-        let mut open = self.open.lock();
-        let mut tries = open.len();
-        while budget.count() > budget.limit() && tries > 0 {
-            tries -= 1;
-            let Some(weak) = open.pop_front() else { break };
-            let Some(file) = weak.upgrade() else { continue };
-            let mut slot = file.reader.write();
-            match &*slot {
-                Some(r) if Arc::strong_count(r) == 1 => {
-                    *slot = None;
-                    budget.closed();
-                }
-                Some(_) => {
-                    drop(slot);
-                    open.push_back(weak);
-                }
-                None => {}
-            }
-        }
     }
 }
 
@@ -132,7 +102,10 @@ pub struct TableFile {
     /// True while a compaction has it as an input.
     pub compacting: AtomicBool,
     obsolete: AtomicBool,
-    reader: RwLock<Option<Arc<TableReader>>>,
+    file: Arc<OpenFile>,
+    /// Made when first asked for, and kept: what a read needs of it costs no lock and no reference count.
+    reader: OnceLock<Arc<TableReader>>,
+    opening: Mutex<()>,
     store: Arc<TableStore>,
 }
 
@@ -142,34 +115,29 @@ impl TableFile {
         self.store.path(self.number)
     }
 
-    /// The open table; opens it when needed, within the open-file budget.
-    pub fn reader(self: &Arc<Self>) -> Result<Arc<TableReader>> {
-        if let Some(r) = &*self.reader.read() {
-            return Ok(r.clone());
+    /// The table's reader; made when first asked for. Its file is open while it is read, and otherwise within the open-file budget.
+    pub fn reader(&self) -> Result<&Arc<TableReader>> {
+        match self.reader.get() {
+            Some(reader) => Ok(reader),
+            None => self.open(),
         }
-        let reader = {
-            let mut slot = self.reader.write();
-            if let Some(r) = &*slot {
-                return Ok(r.clone());
-            }
-            let path = self.path();
-            let file = self.store.env.fs().open(&path)?;
-            let reader = TableReader::open(
-                &self.store.env,
-                file,
-                &path,
-                self.meta.file_id,
-                self.meta.size,
-                self.cmp.clone(),
-            )?;
-            *slot = Some(reader.clone());
-            reader
-        };
-        self.store.note_open(self);
-        if self.store.env.open_files().opened() {
-            self.store.close_idle();
+    }
+
+    #[cold]
+    fn open(&self) -> Result<&Arc<TableReader>> {
+        let _one_at_a_time = self.opening.lock();
+        if let Some(reader) = self.reader.get() {
+            return Ok(reader);
         }
-        Ok(reader)
+        let reader = TableReader::open(
+            &self.store.env,
+            self.file.clone(),
+            &self.path(),
+            self.meta.file_id,
+            self.meta.size,
+            self.cmp.clone(),
+        )?;
+        Ok(self.reader.get_or_init(|| reader))
     }
 
     /// First user key.
@@ -197,9 +165,7 @@ impl TableFile {
 
 impl Drop for TableFile {
     fn drop(&mut self) {
-        if self.reader.get_mut().take().is_some() {
-            self.store.env.open_files().closed();
-        }
+        self.file.close();
         if self.obsolete.load(Atomic::SeqCst) {
             let (fs, path) = (self.store.env.fs().clone(), self.path());
             // A failed removal leaves an orphan, which the next open removes.
