@@ -1,8 +1,10 @@
-//! Hot paths alone, for a profiler: a cached table get, a missing key, a cursor's next and seek, a cache hit.
+//! Hot paths alone, for a profiler: a cached table get, a missing key, a cursor's next and seek, a cache hit; and through a whole
+//! store, by as many threads as are asked for: get, miss, and a scan (an iterator made, a seek, ten nexts).
 //!
 //! ```sh
 //! cargo build --release -p basalt-bench --example hot_paths
 //! valgrind --tool=callgrind target/release/examples/hot_paths get 100000
+//! target/release/examples/hot_paths db-get 3000000 2
 //! ```
 //! Run with 0 rounds first and subtract: what is left belongs to the path.
 
@@ -12,7 +14,7 @@ use basalt::fs::sim::{SimFs, SimOptions};
 use basalt::lsm::iter::InternalIter;
 use basalt::lsm::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
 use basalt::lsm::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
-use basalt::{Compression, Env, Result};
+use basalt::{Compression, Db, Env, Options, ReadOptions, Result, WriteOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,6 +59,66 @@ fn table(env: &Env) -> Result<Arc<TableReader>> {
     )
 }
 
+/// `rounds` operations by each of `threads` on a store of `keys` keys, settled and cached.
+fn store(env: &Env, what: &str, rounds: u64, threads: u64, keys: u64) -> Result<()> {
+    let db = Db::open(env, "store", Options::default())?;
+    let family = db.default_family();
+    let name = |n: u64| format!("user{:012}", n * 7).into_bytes();
+    for n in 0..keys {
+        // Far enough apart that tables of one level hold parts of the whole range.
+        let n = n * 48_271 % keys;
+        db.put(&family, &name(n), &[n as u8; 100], &WriteOptions::UNSYNCED)?;
+    }
+    db.flush()?;
+    db.settle()?;
+    let options = ReadOptions::default();
+    let mut all = db.iter(&family, &options)?;
+    all.seek_to_first()?;
+    while all.valid() {
+        all.next()?;
+    }
+    drop(all);
+    let one = |random: &Random| -> Result<u64> {
+        let n = random.below(keys);
+        Ok(match what {
+            "db-get" => u64::from(db.get(&family, &name(n), &options)?.is_some()),
+            "db-miss" => {
+                let key = format!("user{:012}", n * 7 + 1).into_bytes();
+                u64::from(db.get(&family, &key, &options)?.is_some())
+            }
+            _ => {
+                let mut cursor = db.iter(&family, &options)?;
+                cursor.seek(&name(n))?;
+                for _ in 0..10 {
+                    if cursor.valid() {
+                        cursor.next()?;
+                    }
+                }
+                u64::from(cursor.valid())
+            }
+        })
+    };
+    // Every filter page and partition as well.
+    let random = Random::from_seed(2);
+    for _ in 0..(keys / 8).min(rounds * 100) {
+        one(&random)?;
+    }
+    let clock = basalt::env::Clock::system();
+    let start = clock.now();
+    let run = |seed: u64| -> Result<u64> {
+        let random = Random::from_seed(seed);
+        (0..rounds).try_fold(0, |sum, _| Ok(sum + one(&random)?))
+    };
+    let found: u64 = basalt::env::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|t| scope.spawn(move || run(t))).collect();
+        let joined = handles.into_iter().map(|h| h.join().expect("a reader"));
+        joined.sum::<Result<u64>>()
+    })?;
+    let ns = (clock.now() - start).as_nanos() as u64 / rounds.max(1);
+    println!("{what}: {threads} threads of {rounds} rounds, {found} found, {ns} ns each");
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (what, rounds) = (
@@ -69,6 +131,11 @@ fn main() -> Result<()> {
         .memory_bytes(1 << 30)
         .cache_bytes(512 << 20)
         .build();
+    if what.starts_with("db-") {
+        let mut number = |default| args.next().and_then(|n| n.parse().ok()).unwrap_or(default);
+        let (threads, keys) = (number(1), number(ENTRIES));
+        return store(&env, &what, rounds, threads, keys);
+    }
     let random = Random::from_seed(1);
     let (clock, mut found) = (basalt::env::Clock::system(), 0u64);
     let table = table(&env)?;
@@ -118,7 +185,8 @@ fn main() -> Result<()> {
             ),
             _ => {
                 eprintln!(
-                    "hot_paths: name a path (get, miss, next, seek, cache) and a number of rounds"
+                    "hot_paths: name a path (get, miss, next, seek, cache; or db-get, db-miss, db-scan) and a number of rounds; \
+                     behind the latter, threads and keys"
                 );
                 std::process::exit(2);
             }

@@ -72,6 +72,8 @@ pub struct CacheStats {
     pub used: u64,
     /// Bytes of High entries.
     pub used_high: u64,
+    /// Bytes of those that are pinned. Their use counts as no lookup: nobody has to look for them.
+    pub pinned: u64,
     /// The budget in bytes.
     pub capacity: u64,
 }
@@ -275,6 +277,14 @@ impl BlockCache {
                 Seat::Again => return load().map(|(block, _)| block),
             }
         }
+    }
+
+    /// Keeps a High block until [`BlockCache::remove`]: for whoever holds on to what [`BlockCache::get`] or [`BlockCache::insert`]
+    /// returned and reads it on without asking again. False when the block is not here, or when enough are pinned already (a quarter of
+    /// the budget); it may then leave as any other, and to hold on to it is to hold memory that the cache does not count.
+    pub fn pin(&self, key: CacheKey) -> bool {
+        let hash = key.hash();
+        self.0.write(hash).pin(&key, hash)
     }
 
     /// Drops one block.

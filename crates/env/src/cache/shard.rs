@@ -2,7 +2,7 @@
 //!
 //! # The policy
 //!
-//! Every entry is in one of four queues, oldest first, and has a small count of uses that a hit raises (to
+//! Every entry is in one of five queues, oldest first, and has a small count of uses that a hit raises (to
 //! at most [`MOST_USES`]) and a passing hand lowers.
 //!
 //! 1. `Low`: blocks read once. A new Low block takes the room of older Low blocks, so a scan costs the rest of the cache one
@@ -15,6 +15,9 @@
 //! 3. `High`: index and filter, a clock. Evicted after all data, with two exceptions: when they fill more than
 //!    three quarters of the shard, and when a block has not been used while the shard's whole content in data was evicted
 //!    [`HIGH_AGE`] times (its file is most likely gone).
+//! 4. `Pinned`: index and filter blocks that an open file's reader keeps at hand, so that it finds them without asking here. They are
+//!    not evicted; their reader takes them out when it goes. They fill at most a quarter of the shard: a High block beyond that is
+//!    not pinned, and when the capacity shrinks below four times them, they are High blocks again.
 //!
 //! So the order is: High beyond three quarters, Low, aged High, Small beyond a tenth, Main, Small, High.
 
@@ -36,7 +39,10 @@ enum Queue {
     Small,
     Main,
     High,
+    Pinned,
 }
+
+const QUEUES: usize = 5;
 
 pub(super) struct Entry {
     key: CacheKey,
@@ -79,7 +85,7 @@ pub(super) struct Shard {
     slab: Vec<Entry>,
     free: u32,
     index: Index,
-    lists: [List; 4],
+    lists: [List; QUEUES],
     /// Hashes of evicted data, direct mapped: high half the hash's, low half the turn it left in. As long as the index.
     remembered: Vec<u64>,
     /// Data blocks evicted, and their bytes since `age` last grew.
@@ -99,7 +105,7 @@ impl Shard {
             slab: Vec::new(),
             free: NONE,
             index: Index::default(),
-            lists: [EMPTY_LIST; 4],
+            lists: [EMPTY_LIST; QUEUES],
             remembered: Vec::new(),
             turn: 0,
             turned: 0,
@@ -251,6 +257,7 @@ impl Shard {
                     }
                     self.note_turned(slot, queue);
                 }
+                Queue::Pinned => unreachable!("pinned blocks do not give way"),
             }
             self.evictions += 1;
             return Some(self.take_out(slot));
@@ -339,7 +346,7 @@ impl Shard {
         priority: CachePriority,
         evicted: &mut Vec<Held>,
     ) {
-        if charge > self.capacity {
+        if charge > self.capacity.saturating_sub(self.bytes(Queue::Pinned)) {
             evicted.push(block);
             return;
         }
@@ -397,9 +404,31 @@ impl Shard {
         Some(block)
     }
 
+    /// Pins a High block; false when it is not here or the pinned ones would fill more than a quarter.
+    pub(super) fn pin(&mut self, key: &CacheKey, hash: u64) -> bool {
+        let Some(slot) = self.find(key, hash) else {
+            return false;
+        };
+        let entry = &self.slab[slot as usize];
+        match entry.queue {
+            Queue::Pinned => true,
+            Queue::High if self.bytes(Queue::Pinned) + entry.charge <= self.capacity / 4 => {
+                self.move_to(slot, Queue::Pinned);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Sets the capacity; [`Shard::shrink`] must follow.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
+        while self.bytes(Queue::Pinned) > capacity / 4
+            && let Some(slot) = self.head(Queue::Pinned)
+        {
+            self.slab[slot as usize].seen = self.age;
+            self.move_to(slot, Queue::High);
+        }
     }
 
     /// Evicts down to the capacity, and gives the memory of the tables back when nothing is left.
@@ -414,7 +443,7 @@ impl Shard {
     /// Takes every entry out, each queue in its order, and leaves the shard as new.
     pub(super) fn take_all(&mut self) -> Vec<Entry> {
         let mut order = Vec::new();
-        for list in std::mem::replace(&mut self.lists, [EMPTY_LIST; 4]) {
+        for list in std::mem::replace(&mut self.lists, [EMPTY_LIST; QUEUES]) {
             let mut slot = list.head;
             while slot != NONE {
                 order.push(slot);
@@ -435,7 +464,12 @@ impl Shard {
 
     /// Takes an entry of another shard over.
     pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Held>) {
-        if entry.charge > self.capacity {
+        if entry.queue == Queue::Pinned
+            && self.bytes(Queue::Pinned) + entry.charge > self.capacity / 4
+        {
+            entry.queue = Queue::High;
+        }
+        if entry.charge > self.capacity.saturating_sub(self.bytes(Queue::Pinned)) {
             self.evictions += 1;
             evicted.push(entry.block);
             return;
@@ -451,6 +485,7 @@ impl Shard {
         stats.inserts += self.inserts;
         stats.evictions += self.evictions;
         stats.used += self.used();
-        stats.used_high += self.bytes(Queue::High);
+        stats.used_high += self.bytes(Queue::High) + self.bytes(Queue::Pinned);
+        stats.pinned += self.bytes(Queue::Pinned);
     }
 }

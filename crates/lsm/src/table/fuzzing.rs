@@ -176,7 +176,7 @@ fn sample() -> &'static Sample {
         for i in 0..t.top.len() {
             let h = t.partition_handle(i).expect("handle");
             places.push((BlockKind::Index, span(&h)));
-            let p = t.partition(&h, false).expect("partition");
+            let p = t.partition(i, &h, false).expect("partition");
             for j in 0..p.len() {
                 let data = t.data_handle(&p, h.offset, j).expect("handle");
                 places.push((BlockKind::Data, span(&data)));

@@ -83,7 +83,7 @@ impl TableIter {
         }
         self.partition = None;
         let handle = self.table.partition_handle(i)?;
-        let partition = self.table.partition(&handle, self.fill_cache())?;
+        let partition = self.table.partition(i, &handle, self.fill_cache())?;
         self.partition = Some((partition, handle.offset));
         self.part = i;
         Ok(())

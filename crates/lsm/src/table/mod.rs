@@ -1,7 +1,7 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
 //! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
-//! `builder` (writes a file), `reader` (opens one, point lookups), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
+//! `builder` (writes a file), `reader` (opens one, point lookups), `pins` (index and filter blocks at hand), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
 //! walks), `salvage` (what a damaged one still holds), `resync` (where a
 //! block may end). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
@@ -16,6 +16,7 @@ mod format;
 pub(crate) mod fuzzing;
 mod index;
 mod iter;
+mod pins;
 mod properties;
 mod reader;
 mod resync;

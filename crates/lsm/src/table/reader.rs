@@ -5,6 +5,7 @@ use super::filter;
 use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block};
 use super::index::IndexBlock;
 use super::iter::TableIter;
+use super::pins::Pins;
 use super::properties::Properties;
 use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
@@ -70,6 +71,7 @@ pub struct TableReader {
     pub(super) footer: Footer,
     pub(super) top: IndexBlock,
     pub(super) properties: Properties,
+    pins: Pins,
     /// Reads keep whole multiples of this alive: 1 when nothing is rounded.
     unit: u64,
 }
@@ -133,6 +135,7 @@ impl TableReader {
         let top = IndexBlock::new(top).map_err(|d| d.at(path, footer.top.offset))?;
         let info = env.fs().info();
         Ok(Arc::new(TableReader {
+            pins: Pins::new(env, file_id, size, &footer, &top),
             env: env.clone(),
             source: Box::new(source),
             path: path.to_path_buf(),
@@ -175,8 +178,19 @@ impl TableReader {
         let Some(handle) = self.find_block(target, fill_cache)? else {
             return Ok(None);
         };
-        let payload = self.block(BlockKind::Data, &handle, fill_cache)?;
-        self.found(&payload, &handle, user_key, seq, hash)
+        let mut payload = self.block(BlockKind::Data, &handle, fill_cache)?;
+        let hit = block::get(&payload, &self.cmp, user_key, seq, hash)
+            .map_err(|d| d.at(&self.path, handle.offset))?;
+        Ok(hit.map(|h| {
+            // Cut down in place: another reference would be counted twice more, up and down.
+            payload.truncate(h.value.end);
+            let value = payload.split_off(h.value.start);
+            Found {
+                seq: h.seq,
+                kind: h.kind,
+                value,
+            }
+        }))
     }
 
     /// As [`TableReader::get`] for many keys, in their order; the data blocks that are in no cache are read as one batch, so that the
@@ -310,11 +324,20 @@ impl TableReader {
             return Ok(true);
         }
         let (page, at) = filter::locate(hash, lines);
-        let handle = self.filter_page(page);
-        let payload = self.block(BlockKind::Filter, &handle, fill_cache)?;
-        let line = payload
-            .get(at..at + filter::LINE_BYTES)
-            .ok_or_else(|| Error::corruption(&self.path, handle.offset, "filter page too short"))?;
+        let loaded;
+        let payload = match self.pins.filter(page) {
+            Some(pinned) => pinned,
+            None => {
+                let handle = self.filter_page(page);
+                loaded = self.block(BlockKind::Filter, &handle, fill_cache)?;
+                self.pins.offer_filter(page, &handle, &loaded);
+                &loaded
+            }
+        };
+        let line = payload.get(at..at + filter::LINE_BYTES).ok_or_else(|| {
+            let offset = self.filter_page(page).offset;
+            Error::corruption(&self.path, offset, "filter page too short")
+        })?;
         Ok(filter::may_contain(
             line.try_into().expect("a line's length"),
             hash,
@@ -337,19 +360,26 @@ impl TableReader {
         if i == self.top.len() {
             return Ok(None);
         }
-        let handle = self.partition_handle(i)?;
-        let partition = self.partition(&handle, fill_cache)?;
-        let at_partition = |d: super::format::Damage| d.at(&self.path, handle.offset);
+        let loaded;
+        let (offset, partition) = match self.pins.partition(i) {
+            Some(pinned) => (pinned.offset, &pinned.index),
+            None => {
+                let handle = self.partition_handle(i)?;
+                loaded = self.partition(i, &handle, fill_cache)?;
+                (handle.offset, &loaded)
+            }
+        };
+        let at_partition = |d: super::format::Damage| d.at(&self.path, offset);
         let j = partition.seek(&self.cmp, target).map_err(at_partition)?;
         if j == partition.len() {
             // The top level says that the partition's last separator is not before the target.
             return Err(Error::corruption(
                 &self.path,
-                handle.offset,
+                offset,
                 "index partition ends before the separator that the top-level index has for it",
             ));
         }
-        Ok(Some(self.data_handle(&partition, handle.offset, j)?))
+        Ok(Some(self.data_handle(partition, offset, j)?))
     }
 
     /// The handle of index partition `i`.
@@ -368,9 +398,20 @@ impl TableReader {
         Ok(handle)
     }
 
-    pub(super) fn partition(&self, handle: &BlockHandle, fill_cache: bool) -> Result<IndexBlock> {
-        IndexBlock::new(self.block(BlockKind::Index, handle, fill_cache)?)
-            .map_err(|d| d.at(&self.path, handle.offset))
+    /// Index partition `i`, which lies at `handle`.
+    pub(super) fn partition(
+        &self,
+        i: usize,
+        handle: &BlockHandle,
+        fill_cache: bool,
+    ) -> Result<IndexBlock> {
+        if let Some(pinned) = self.pins.partition(i) {
+            return Ok(pinned.index.clone());
+        }
+        let index = IndexBlock::new(self.block(BlockKind::Index, handle, fill_cache)?)
+            .map_err(|d| d.at(&self.path, handle.offset))?;
+        self.pins.offer_partition(i, handle, &index);
+        Ok(index)
     }
 
     /// The handle of data block `j` of a partition that lies at `offset`.
@@ -489,6 +530,7 @@ impl TableReader {
     pub fn memory(&self) -> usize {
         size_of::<TableReader>()
             + self.top.bytes_len()
+            + self.pins.memory()
             + self.path.as_os_str().len()
             + self.properties.comparator.len()
             + self.family().map_or(0, |f| f.name.len())

@@ -362,7 +362,7 @@ fn hostile_tables_with_fitting_checksums_do_no_harm() {
     for i in 0..t.top.len() {
         let h = t.partition_handle(i).expect("handle");
         places.push((BlockKind::Index, h));
-        let p = t.partition(&h, false).expect("partition");
+        let p = t.partition(i, &h, false).expect("partition");
         for j in 0..p.len() {
             places.push((
                 BlockKind::Data,

@@ -118,7 +118,7 @@ fn golden() -> String {
     assert_eq!(d.at, HEADER_LEN);
 
     let ph = t.partition_handle(0).expect("handle");
-    let partition = t.partition(&ph, false).expect("partition");
+    let partition = t.partition(0, &ph, false).expect("partition");
     for j in 0..partition.len() {
         let h = t.data_handle(&partition, ph.offset, j).expect("handle");
         d.title(&format!("data block {j}"));
