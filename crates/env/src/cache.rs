@@ -9,7 +9,7 @@
 //! - `flight` sees to it that a block is loaded once when several ask for it at the same time.
 //!
 //! Promises: a block is returned only for the key it was put in under; the bytes held, overhead included, never
-//! exceed the capacity; an empty cache costs some 25 kilobytes whatever its capacity. A hit takes a shard's lock shared and
+//! exceed the capacity, but for pinned ones after it was lowered; an empty cache costs some 25 kilobytes whatever its capacity. A hit takes a shard's lock shared and
 //! writes at most one byte of the entry. `docs/decisions/0004-block-cache.md` says why it is built so.
 
 mod flight;
@@ -178,9 +178,16 @@ impl BlockCache {
 
     /// The block, if it is here. Counts as a use.
     pub fn get(&self, key: CacheKey) -> Option<Bytes> {
+        self.with(key, Bytes::clone)
+    }
+
+    /// Reads the block where it lies, if it is here; counts as a use. For what takes less time than a reference count that other
+    /// threads write too: `read` runs under the shard's lock, so it must be short, and must not ask the cache for anything.
+    #[inline]
+    pub fn with<R>(&self, key: CacheKey, read: impl FnOnce(&Bytes) -> R) -> Option<R> {
         let hash = key.hash();
         let (place, shard) = self.0.read(hash);
-        let found = shard.get(&key, hash);
+        let found = shard.get(&key, hash).map(read);
         drop(shard);
         let count = if found.is_some() {
             &place.hits
@@ -212,7 +219,7 @@ impl BlockCache {
         let hash = key.hash();
         let charge = charge as u64;
         let block = Held::new(block, charge, &self.0.ledger);
-        let bytes = block.bytes();
+        let bytes = block.bytes().clone();
         let mut evicted = Vec::new();
         self.0.write(hash).insert(
             key,
@@ -259,7 +266,7 @@ impl BlockCache {
                 Seat::Pilot(flight) => {
                     // Another load may have landed between the miss and here.
                     let (_, shard) = self.0.read(hash);
-                    let found = shard.get(&key, hash);
+                    let found = shard.get(&key, hash).cloned();
                     drop(shard);
                     if let Some(block) = found {
                         flight.land(Ok(block.clone()));

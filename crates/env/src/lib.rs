@@ -14,6 +14,7 @@ pub mod jobs;
 pub mod metrics;
 pub mod mutate;
 mod own_metrics;
+mod prefetch;
 pub mod random;
 pub mod thread;
 
@@ -26,6 +27,7 @@ pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
     Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricValue, Metrics,
 };
+pub use prefetch::prefetch;
 pub use random::Random;
 
 use basalt_fs::FileSystem;

@@ -60,9 +60,9 @@ impl Held {
         }
     }
 
-    /// A reference for a reader.
-    pub(super) fn bytes(&self) -> Bytes {
-        self.bytes.clone()
+    /// The block; a reader takes a reference, or is done with it while the shard is locked.
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
     }
 
     /// In place of a block that left.

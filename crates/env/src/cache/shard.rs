@@ -17,7 +17,7 @@
 //!    [`HIGH_AGE`] times (its file is most likely gone).
 //! 4. `Pinned`: index and filter blocks that an open file's reader keeps at hand, so that it finds them without asking here. They are
 //!    not evicted; their reader takes them out when it goes. They fill at most a quarter of the shard: a High block beyond that is
-//!    not pinned, and when the capacity shrinks below four times them, they are High blocks again.
+//!    not pinned. When the capacity is lowered they stay, even beyond it.
 //!
 //! So the order is: High beyond three quarters, Low, aged High, Small beyond a tenth, Main, Small, High.
 
@@ -134,7 +134,7 @@ impl Shard {
             .find(hash, |slot| self.slab[slot as usize].key == *key)
     }
 
-    pub(super) fn get(&self, key: &CacheKey, hash: u64) -> Option<Bytes> {
+    pub(super) fn get(&self, key: &CacheKey, hash: u64) -> Option<&Bytes> {
         let entry = &self.slab[self.find(key, hash)? as usize];
         // A lost race loses a use: no harm. A hot entry is not written at all.
         let uses = entry.uses.load(Relaxed);
@@ -423,12 +423,6 @@ impl Shard {
     /// Sets the capacity; [`Shard::shrink`] must follow.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
-        while self.bytes(Queue::Pinned) > capacity / 4
-            && let Some(slot) = self.head(Queue::Pinned)
-        {
-            self.slab[slot as usize].seen = self.age;
-            self.move_to(slot, Queue::High);
-        }
     }
 
     /// Evicts down to the capacity, and gives the memory of the tables back when nothing is left.
@@ -464,12 +458,8 @@ impl Shard {
 
     /// Takes an entry of another shard over.
     pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Held>) {
-        if entry.queue == Queue::Pinned
-            && self.bytes(Queue::Pinned) + entry.charge > self.capacity / 4
-        {
-            entry.queue = Queue::High;
-        }
-        if entry.charge > self.capacity.saturating_sub(self.bytes(Queue::Pinned)) {
+        let room = self.capacity.saturating_sub(self.bytes(Queue::Pinned));
+        if entry.charge > room && entry.queue != Queue::Pinned {
             self.evictions += 1;
             evicted.push(entry.block);
             return;

@@ -14,6 +14,7 @@
 use super::format::{Checked, Damage, check_entry, get_varint, put_varint, u32_at};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, seek_trailer, trailer_seq};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_env::prefetch;
 use basalt_fs::Bytes;
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -22,12 +23,22 @@ use std::ops::Range;
 pub(super) const RESTART_INTERVAL: usize = 16;
 /// Bytes behind the buckets.
 pub(super) const TAIL_LEN: usize = 8;
+/// Restart points, buckets and tail of most blocks.
+pub(super) const TAIL_MOST: usize = 128;
+/// Of an interval, what is fetched ahead of its scan: all of it, unless values are large.
+const SCAN_MOST: usize = 2048;
 const BUCKET_EMPTY: u8 = 255;
 const BUCKET_COLLISION: u8 = 254;
 /// More restart points than this cannot be told apart in a byte.
 const MAX_HASHED_RESTARTS: usize = 253;
 /// Flag: the block has a hash index.
 const FLAG_HASH: u8 = 1;
+
+/// Where a lookup begins: the end of a payload, [`TAIL_MOST`] bytes at most.
+#[inline]
+pub(super) fn tail_of(payload: &[u8]) -> &[u8] {
+    &payload[payload.len().saturating_sub(TAIL_MOST)..]
+}
 
 #[inline]
 fn bucket_of(hash: u64, buckets: usize) -> usize {
@@ -375,6 +386,11 @@ pub(super) fn get(
             layout.restart(payload, r)?
         }
     };
+    // The entries stand one after the other, but where the next one begins is only known from the one before: without this, the
+    // scan would wait for memory at each.
+    if let Some(scanned) = payload.get(at..end) {
+        prefetch(scanned, SCAN_MOST);
+    }
     match cmp {
         Cmp::Bytewise => scan_bytewise(&payload[..layout.entries_end], at, end, user, seq),
         Cmp::Custom(_) => scan_any(&payload[..layout.entries_end], at, end, cmp, user, seq),

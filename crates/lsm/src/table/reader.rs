@@ -11,7 +11,7 @@ use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
 use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
-use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
+use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
 use basalt_fs::{Bytes, Error, File, ReadRequest, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,11 @@ use std::sync::Arc;
 const TAIL_READ: usize = 16 << 10;
 /// User keys up to this length are sought without an allocation.
 const INLINE_KEY: usize = 256;
+/// Values up to this length are copied out of a cached block; longer ones keep it in memory.
+const COPIED: usize = 512;
+/// Blocks up to this length are copied out of the memory they were read into: direct reads need it aligned to pages, and so short a
+/// block would waste as much as it is long.
+const MOVED: usize = 32 << 10;
 
 /// How many bytes of answers a batch of reads may still bring into memory.
 #[derive(Debug)]
@@ -178,19 +183,28 @@ impl TableReader {
         let Some(handle) = self.find_block(target, fill_cache)? else {
             return Ok(None);
         };
-        let mut payload = self.block(BlockKind::Data, &handle, fill_cache)?;
-        let hit = block::get(&payload, &self.cmp, user_key, seq, hash)
-            .map_err(|d| d.at(&self.path, handle.offset))?;
-        Ok(hit.map(|h| {
-            // Cut down in place: another reference would be counted twice more, up and down.
-            payload.truncate(h.value.end);
-            let value = payload.split_off(h.value.start);
-            Found {
+        // A small value is copied: to count another reference to its block costs more, for it is a line of memory that
+        // nothing else needs and that other threads write; and it would keep the whole block in memory.
+        let find = |payload: &Bytes| {
+            let hit = block::get(payload, &self.cmp, user_key, seq, hash)
+                .map_err(|d| d.at(&self.path, handle.offset))?;
+            Ok(hit.map(|h| Found {
                 seq: h.seq,
                 kind: h.kind,
-                value,
-            }
-        }))
+                value: if h.value.len() <= COPIED {
+                    Bytes::copy_from_slice(&payload[h.value])
+                } else {
+                    payload.slice(h.value)
+                },
+            }))
+        };
+        match self.env.cache().with(self.cache_key(&handle), |payload| {
+            prefetch(block::tail_of(payload), block::TAIL_MOST);
+            find(payload)
+        }) {
+            Some(found) => found,
+            None => find(&self.load(BlockKind::Data, &handle, fill_cache)?),
+        }
     }
 
     /// As [`TableReader::get`] for many keys, in their order; the data blocks that are in no cache are read as one batch, so that the
@@ -450,6 +464,11 @@ impl TableReader {
         if let Some(payload) = self.env.cache().get(key) {
             return Ok(payload);
         }
+        self.load(kind, handle, fill_cache)
+    }
+
+    /// A block's payload from the file, put into the cache when asked.
+    fn load(&self, kind: BlockKind, handle: &BlockHandle, fill_cache: bool) -> Result<Bytes> {
         let booked = self.book_read(handle);
         let payload = self.read_block(kind, handle)?;
         Ok(self.keep(kind, handle, payload, booked, fill_cache))
@@ -471,7 +490,13 @@ impl TableReader {
         fill_cache: bool,
     ) -> Bytes {
         // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
-        let charge = if handle.raw != 0 {
+        let moved = fill_cache && handle.raw == 0 && self.unit > 1 && payload.len() <= MOVED;
+        let payload = if moved {
+            Bytes::copy_from_slice(&payload)
+        } else {
+            payload
+        };
+        let charge = if handle.raw != 0 || moved {
             payload.len() as u64
         } else {
             handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
