@@ -502,3 +502,83 @@ fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
     drop(last);
     assert_eq!(ledger.usage().total(), 0);
 }
+
+/// What a reader keeps at hand is neither evicted nor forgotten by the account, and there is never so much of it that other
+/// blocks find no room.
+#[test]
+fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
+    let (mut refused, mut stayed) = (0, 0);
+    for seed in basalt_fs::campaign::cases(0..20 * support::scale()) {
+        let _repeat = basalt_fs::repeat!(
+            pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most,
+            "BASALT_CASE={seed}"
+        );
+        let random = Random::from_seed(seed);
+        // One shard, or four.
+        let full = [1 << 20, 40 << 20][seed as usize % 2];
+        let (cache, ledger) = cache(full);
+        let mut pinned: BTreeMap<u64, Bytes> = BTreeMap::new();
+        let mut capacity = full;
+        for n in 0..4000 {
+            let k = key(1, n);
+            match random.below(20) {
+                0..=9 => drop(cache.insert(k, block(k, 4096), 4096, Normal)),
+                10..=16 => {
+                    let bytes = cache.insert(k, block(k, 16 << 10), 16 << 10, High);
+                    let before = cache.stats().pinned;
+                    if cache.pin(k) {
+                        pinned.insert(n, bytes);
+                        assert!(cache.stats().pinned <= before.max(capacity / 4));
+                    } else {
+                        refused += u64::from(cache.contains(k));
+                    }
+                }
+                17 => {
+                    assert!(!cache.pin(key(1, n + 1)), "what is not there");
+                    drop(cache.insert(k, block(k, 4096), 4096, Normal));
+                    assert!(!cache.pin(k), "data");
+                }
+                18 => {
+                    let at = random.below(n + 1);
+                    if let Some((&n, _)) = pinned.range(at..).next() {
+                        pinned.remove(&n);
+                        cache.remove(key(1, n));
+                        assert!(!cache.contains(key(1, n)));
+                    }
+                }
+                _ if random.below(40) == 0 => {
+                    capacity = [full, full / 2, 0][random.below(3) as usize];
+                    cache.set_capacity(capacity);
+                    stayed += pinned.len();
+                }
+                _ => {}
+            }
+            if n % 50 == 0 {
+                for n in pinned.keys() {
+                    let found = cache.get(key(1, *n)).expect("a pinned block is here");
+                    check(key(1, *n), &found, "pinned");
+                }
+            }
+            let stats = cache.stats();
+            assert!(stats.used <= capacity.max(stats.pinned), "{stats:?}");
+            assert_eq!(ledger.usage().cache, stats.used);
+            assert_eq!(
+                ledger.usage().pinned,
+                0,
+                "pinned in the cache is the cache's"
+            );
+        }
+        for n in pinned.keys() {
+            cache.remove(key(1, *n));
+        }
+        assert_eq!(cache.stats().pinned, 0);
+        assert_eq!(ledger.usage().pinned, 16384 * pinned.len() as u64, "held");
+        drop(pinned);
+        drop(cache);
+        assert_eq!(ledger.usage().total(), 0);
+    }
+    assert!(
+        refused > 100 && stayed > 100,
+        "{refused} refused, {stayed} stayed"
+    );
+}

@@ -28,6 +28,8 @@ mod tests_log;
 #[cfg(test)]
 mod tests_race;
 #[cfg(test)]
+mod tests_reads;
+#[cfg(test)]
 mod tests_review;
 #[cfg(test)]
 mod tests_throttle;
@@ -304,7 +306,7 @@ impl Db {
         self.write(b, options)
     }
 
-    /// The value of a key, pinned, not copied.
+    /// The value of a key. A long one is pinned, not copied.
     pub fn get(&self, family: &Family, key: &[u8], options: &ReadOptions) -> Result<Option<Bytes>> {
         Ok(self.engine().get(family, key, options)?.map(|v| v.value))
     }

@@ -1,0 +1,142 @@
+//! What makes reads cheap must not make them wrong: copies of the view, pinned index and filter blocks, copied values.
+
+use super::*;
+use crate::options::WriteOptions;
+use basalt_env::thread::{STRIPES, scope};
+use basalt_fs::sim::{SimFs, SimOptions};
+use std::sync::Barrier;
+
+fn small() -> Options {
+    Options {
+        write_buffer_bytes: 8 << 10,
+        ..Options::default()
+    }
+}
+
+fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
+    db.get(&db.default_family(), key, &ReadOptions::default())
+        .unwrap()
+        .map(|v| v.to_vec())
+}
+
+/// Each thread reads through its own copy of the view. All of them change at once: what was written before a change is
+/// there after it, for every thread.
+#[test]
+fn every_thread_sees_a_change_of_the_tree_as_soon_as_it_is_made() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    let f = db.default_family();
+    let threads = STRIPES + 3;
+    let (ready, done) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    let rounds = 40u32;
+    scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    ready.wait();
+                    let found = get(&db, b"key").unwrap();
+                    assert_eq!(found, round.to_be_bytes(), "round {round}");
+                    done.wait();
+                }
+            });
+        }
+        for round in 0..rounds {
+            db.put(&f, b"key", &round.to_be_bytes(), &WriteOptions::UNSYNCED)
+                .unwrap();
+            match round % 3 {
+                // The value is in a sealed memtable's table, in the active memtable, or moved down.
+                0 => db.flush().unwrap(),
+                1 => {}
+                _ => db.compact_range(&f, None, None).unwrap(),
+            }
+            ready.wait();
+            done.wait();
+        }
+    });
+    db.close().unwrap();
+}
+
+/// Index and filter blocks are pinned by the reads that need them, counted by the cache, never more than a quarter of it, and given
+/// back when their table goes; and answers do not depend on it.
+#[test]
+fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
+    for cache in [0, 64 << 10, 8 << 20] {
+        let env = basalt_env::EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 3)
+            .cache_bytes(cache)
+            .build();
+        let db = Db::open(&env, "db", small()).unwrap();
+        let f = db.default_family();
+        let value = |n: u32| vec![n as u8; if n % 5 == 0 { 700 } else { 60 }];
+        let mut most = 0;
+        for round in 0..3u32 {
+            for n in 0..1500u32 {
+                let key = format!("key{n:06}");
+                db.put(
+                    &f,
+                    key.as_bytes(),
+                    &value(n + round),
+                    &WriteOptions::UNSYNCED,
+                )
+                .unwrap();
+            }
+            db.flush().unwrap();
+            db.settle().unwrap();
+            for again in 0..3 {
+                for n in 0..1500u32 {
+                    let found = get(&db, format!("key{n:06}").as_bytes()).unwrap();
+                    assert_eq!(found, value(n + round), "key {n}, time {again}");
+                    let absent = db.get(
+                        &f,
+                        format!("key{n:06}+").as_bytes(),
+                        &ReadOptions::default(),
+                    );
+                    assert_eq!(absent.unwrap(), None);
+                }
+            }
+            let stats = env.cache().stats();
+            assert!(stats.pinned <= cache / 4, "{stats:?}");
+            most = most.max(stats.pinned);
+        }
+        assert_eq!(
+            most > 0,
+            cache > 0,
+            "a cache of {cache} bytes pinned {most}"
+        );
+        db.compact_range(&f, None, None).unwrap();
+        db.settle().unwrap();
+        db.close().unwrap();
+        assert_eq!(env.cache().stats().pinned, 0, "no table is left");
+        assert_eq!(env.ledger().usage().pinned, 0);
+    }
+}
+
+/// A small value is the reader's own: to keep it keeps no block in memory.
+#[test]
+fn a_small_value_that_is_kept_keeps_no_block() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    let f = db.default_family();
+    for n in 0..2000u32 {
+        db.put(
+            &f,
+            &n.to_be_bytes(),
+            &[n as u8; 100],
+            &WriteOptions::UNSYNCED,
+        )
+        .unwrap();
+    }
+    db.flush().unwrap();
+    db.settle().unwrap();
+    let mut kept = Vec::new();
+    for n in (0..2000u32).step_by(40) {
+        // Once from the device, and once from the cache.
+        for _ in 0..2 {
+            kept.push((n, get(&db, &n.to_be_bytes()).unwrap()));
+        }
+    }
+    env.cache().set_capacity(0);
+    let left = env.ledger().usage();
+    assert_eq!(left.pinned, 0, "{left:?}");
+    assert!(kept.iter().all(|(n, v)| v[..] == [*n as u8; 100]));
+    db.close().unwrap();
+}
