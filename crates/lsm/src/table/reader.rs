@@ -198,10 +198,16 @@ impl TableReader {
                 },
             }))
         };
-        match self.env.cache().with(self.cache_key(&handle), |payload| {
-            prefetch(block::tail_of(payload), block::TAIL_MOST);
-            find(payload)
-        }) {
+        let (cache, at) = (self.env.cache(), self.cache_key(&handle));
+        let cached = match self.cmp {
+            Cmp::Bytewise => cache.with(at, |payload| {
+                prefetch(block::tail_of(payload), block::TAIL_MOST);
+                find(payload)
+            }),
+            // Not under a lock of ours: a user's comparator may take its time.
+            Cmp::Custom(_) => cache.get(at).map(|payload| find(&payload)),
+        };
+        match cached {
             Some(found) => found,
             None => find(&self.load(BlockKind::Data, &handle, fill_cache)?),
         }
