@@ -4,11 +4,11 @@
 //! loses or invents a byte. Nobody waits inside a budget except in [`RateLimiter::acquire`].
 
 use crate::clock::Clock;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use basalt_fs::Bytes;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What memory is used for.

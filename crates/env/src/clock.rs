@@ -25,12 +25,20 @@ pub struct ManualClock {
     /// In microseconds, so that many short steps add up to a millisecond.
     wall_us: AtomicU64,
     highest_wall_ms: AtomicU64,
+    /// What each look at the monotonic time moves it by, in microseconds.
+    step_us: u64,
 }
 
 impl ManualClock {
     /// Starts at the given wall time in milliseconds since 1970, monotonic time 0.
     pub fn new(wall_ms: u64) -> Arc<ManualClock> {
+        ManualClock::ticking(wall_ms, Duration::ZERO)
+    }
+    /// As [`ManualClock::new`], and moving by itself: monotonic time goes on by `step` whenever somebody looks at it, so that
+    /// threads that wait for a time come to it without a clock outside.
+    pub fn ticking(wall_ms: u64, step: Duration) -> Arc<ManualClock> {
         Arc::new(ManualClock {
+            step_us: step.as_micros() as u64,
             monotonic_us: AtomicU64::new(0),
             wall_us: AtomicU64::new(wall_ms.saturating_mul(1000)),
             highest_wall_ms: AtomicU64::new(wall_ms),
@@ -70,6 +78,13 @@ impl Clock {
             Source::Manual(m) => Some(m),
         }
     }
+    /// True when time passes without anybody moving it.
+    pub fn moves_by_itself(&self) -> bool {
+        match &self.0 {
+            Source::System(_) => true,
+            Source::Manual(m) => m.step_us > 0,
+        }
+    }
     /// Monotonic time since the clock was made.
     #[expect(
         clippy::disallowed_methods,
@@ -78,7 +93,7 @@ impl Clock {
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::System(s) => s.start.elapsed(),
-            Source::Manual(m) => Duration::from_micros(m.monotonic_us.load(SeqCst)),
+            Source::Manual(m) => Duration::from_micros(m.monotonic_us.fetch_add(m.step_us, SeqCst)),
         }
     }
     /// Wall time in milliseconds since 1970. Never goes back within a process, so that what has

@@ -16,13 +16,13 @@
 //!    pool alive until it ran.
 
 use crate::clock::Clock;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::sync::JoinHandle;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Which job runs first. Lower variants are more urgent.
@@ -182,7 +182,7 @@ struct Shared {
     clock: Clock,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// The pool (by address) and owner whose job runs on this thread, innermost.
     static CURRENT: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
     /// The pool (by address) that this thread belongs to.
@@ -201,9 +201,9 @@ impl Shared {
             priority,
             run,
         } = job;
-        let outer = CURRENT.replace((self.address(), owner));
+        let outer = CURRENT.with(|current| current.replace((self.address(), owner)));
         let end = catch_unwind(AssertUnwindSafe(run));
-        CURRENT.set(outer);
+        CURRENT.with(|current| current.set(outer));
         let panic = end.err().map(|what| {
             if let Some(text) = what.downcast_ref::<&str>() {
                 (*text).to_string()
@@ -295,7 +295,7 @@ impl Shared {
 
     /// A thread's life.
     fn serve(self: Arc<Self>, lane: bool) {
-        THREAD_OF.set(self.address());
+        THREAD_OF.with(|of| of.set(self.address()));
         let mut state = self.state.lock();
         loop {
             if state.promote(|| self.clock.now()) {
@@ -369,7 +369,7 @@ impl Drop for Handle {
         shared.lane_work.notify_all();
         drop(state);
         drop(not_due);
-        if THREAD_OF.get() == shared.address() {
+        if THREAD_OF.with(Cell::get) == shared.address() {
             // The last handle went with a job. Its thread cannot wait for itself; all end on their own.
             return;
         }
@@ -403,7 +403,11 @@ impl Jobs {
     /// A pool of `n` threads, started when first needed. At most `n - 1` of them (at least one)
     /// run jobs of `Compaction` or `Gc` at once, so that a flush always finds a thread when `n > 1`.
     pub fn threads(n: usize) -> Jobs {
-        Jobs::new(n.max(1), Clock::system())
+        Jobs::threads_by(n, Clock::system())
+    }
+    /// As [`Jobs::threads`], with delays and timeouts by a clock that moves by itself.
+    pub fn threads_by(n: usize, clock: Clock) -> Jobs {
+        Jobs::new(n.max(1), clock)
     }
     /// No threads; see the module. Delays are by `clock`.
     pub fn stepped(clock: Clock) -> Jobs {
@@ -503,9 +507,9 @@ impl Jobs {
             }
             return;
         }
-        let mine = usize::from(CURRENT.get() == (shared.address(), owner));
+        let mine = usize::from(CURRENT.with(Cell::get) == (shared.address(), owner));
         // A thread of the pool may be the only one that could run what is queued.
-        let helps = THREAD_OF.get() == shared.address();
+        let helps = THREAD_OF.with(Cell::get) == shared.address();
         self.wait_until(None, &mut || {
             while helps && shared.step(Some(owner)) {}
             shared.active(owner) <= mine

@@ -6,6 +6,8 @@
 //! [`EnvBuilder::stepped`] over a simulated filesystem owns everything.
 
 #![deny(missing_docs)]
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
+#![cfg(not(all(test, feature = "schedules")))]
 
 pub mod budget;
 pub mod cache;
@@ -16,6 +18,7 @@ pub mod mutate;
 mod own_metrics;
 mod prefetch;
 pub mod random;
+pub mod sync;
 pub mod thread;
 
 pub use budget::{
@@ -141,7 +144,9 @@ impl EnvBuilder {
             jobs: if self.stepped {
                 Jobs::stepped(self.clock.clone())
             } else {
-                Jobs::threads(self.threads)
+                // A manual clock does not move while threads wait, unless it ticks.
+                let clock = Some(&self.clock).filter(|clock| clock.moves_by_itself());
+                Jobs::threads_by(self.threads, clock.cloned().unwrap_or_else(Clock::system))
             },
             random: self
                 .seed

@@ -3,7 +3,7 @@
 //! Promises: recording takes no lock and allocates nothing once warm; reading is a snapshot in a stable order
 //! (by name, then by labels); a handle outlives the removal of its entry and records into nothing then.
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};

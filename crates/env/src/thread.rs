@@ -23,6 +23,7 @@ pub fn stripe() -> usize {
 }
 
 /// Starts a named thread. Its name is at most 15 bytes, as the operating system shows it.
+#[cfg(not(feature = "schedules"))]
 #[expect(
     clippy::disallowed_types,
     reason = "this is the one place that starts service threads"
@@ -30,10 +31,19 @@ pub fn stripe() -> usize {
 pub fn spawn(
     name: &str,
     run: impl FnOnce() + Send + 'static,
-) -> std::io::Result<std::thread::JoinHandle<()>> {
+) -> std::io::Result<crate::sync::JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name.to_string())
         .spawn(run)
+}
+
+/// Starts a thread of the run that a scheduler owns.
+#[cfg(feature = "schedules")]
+pub fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> std::io::Result<crate::sync::JoinHandle<()>> {
+    crate::sync::start(name, run)
 }
 
 /// Threads that borrow from their caller and have ended when it returns, as [`std::thread::scope`]; for tests, and for what

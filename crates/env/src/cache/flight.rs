@@ -1,10 +1,10 @@
 //! Loads in progress: the first to ask for a block loads it, the others wait for the same result.
 
 use super::CacheKey;
+use crate::sync::ThreadId;
+use crate::sync::{Condvar, Mutex};
 use basalt_fs::{Bytes, Result};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 enum Progress {
     Flying,
@@ -42,7 +42,7 @@ pub(super) struct Pilot<'a> {
 
 impl Flights {
     pub(super) fn board(&self, key: CacheKey) -> Seat<'_> {
-        let me = std::thread::current().id();
+        let me = crate::sync::this_thread();
         let mut flying = self.0.lock();
         let Some(flight) = flying.iter().find(|f| f.key == key).cloned() else {
             let flight = Arc::new(Flight {

@@ -2,9 +2,9 @@
 //! of them lets go.
 
 use crate::budget::MemoryLedger;
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// What a block's memory counts for once the cache has let go of it; nothing before.
 struct Claim {

@@ -25,8 +25,8 @@ use super::held::Held;
 use super::index::Index;
 use super::{CacheKey, CachePriority, CacheStats};
 use crate::budget::Reservation;
+use crate::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use basalt_fs::Bytes;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const MOST_USES: u8 = 3;
 const HIGH_AGE: u32 = 8;

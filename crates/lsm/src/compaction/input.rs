@@ -7,8 +7,8 @@ use crate::iter::InternalIter;
 use crate::key::{Cmp, encode_internal_key, user_key};
 use crate::table::{ReadPattern, TableIter};
 use crate::version::TableFile;
+use basalt_env::sync::Mutex;
 use basalt_fs::{Bytes, Error, Result};
-use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::sync::Arc;
 

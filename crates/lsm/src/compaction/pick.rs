@@ -19,9 +19,9 @@ use crate::compaction::output::GRANDPARENT_FACTOR;
 use crate::key::{Cmp, SeqNo};
 use crate::options::FamilyOptions;
 use crate::version::{FamilyVersion, LEVELS, TableFile};
+use basalt_env::sync::atomic::Ordering as Atomic;
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering as Atomic;
 
 /// A plan takes at most so many times `table_bytes` from its starting level, unless one table and what must go with it
 /// is more.

@@ -22,12 +22,12 @@ use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecis
 use crate::table::{TableFamily, TableMeta};
 use crate::version::{TableFile, TableStore};
 use basalt_env::Env;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
-use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 
 /// Everything one merge needs. Several jobs over disjoint ranges may share a plan.
 pub struct Job<'a> {

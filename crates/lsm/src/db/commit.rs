@@ -15,12 +15,12 @@ use crate::key::SeqNo;
 use crate::memtable::MemTable;
 use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_env::JobPriority;
+use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::{Condvar, Mutex, MutexGuard};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A group ends when it holds so many bytes.
@@ -258,7 +258,7 @@ struct Done<'a>(&'a Countdown);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if basalt_env::sync::panicking() {
             self.0.failed.store(true, SeqCst);
         }
         self.0.done();

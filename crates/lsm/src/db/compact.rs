@@ -13,11 +13,11 @@ use crate::key::MAX_SEQ;
 use crate::version::LEVELS;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::JobPriority;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// The longest pause between attempts of a compaction that keeps failing.

@@ -20,11 +20,11 @@ use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{FamilyVersion, TableFile, TableStore, Version};
 use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, RwLock};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 

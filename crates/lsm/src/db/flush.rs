@@ -12,10 +12,10 @@ use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::{Env, IoPriority, JobPriority};
 use basalt_fs::{ErrorKind, Result};
-use parking_lot::Mutex;
+use basalt_env::sync::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use basalt_env::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay.
@@ -106,7 +106,10 @@ impl FlushPace {
 impl Engine {
     /// Queues the jobs that are due: a flush if memtables wait, compactions if the tree is out of shape.
     pub fn schedule(self: &Arc<Self>) {
-        if self.closing.load(std::sync::atomic::Ordering::SeqCst) {
+        if self
+            .closing
+            .load(basalt_env::sync::atomic::Ordering::SeqCst)
+        {
             return;
         }
         let mut state = self.state.lock();

@@ -9,12 +9,12 @@ use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
 use crate::table::{Answer, ReadBudget, TableFamily};
 use crate::version::{TableFile, Version};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::Result;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// One log's memtables.
 pub(crate) struct Generation {

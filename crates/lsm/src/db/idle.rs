@@ -5,9 +5,9 @@
 
 use super::engine::Engine;
 use basalt_env::JobPriority;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::Result;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// How long after a failure a store that nobody uses tries again. One that is written to tries sooner, with a write.

@@ -15,13 +15,13 @@ use super::throttle::{Patience, Room};
 use crate::memtable::MemTable;
 use crate::version::edit::Edit;
 use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
 use basalt_fs::{Error, LogOptions, Reach, Result};
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
 const FIRST_LOG_BYTES: u64 = 256 << 10;

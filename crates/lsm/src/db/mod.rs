@@ -48,12 +48,12 @@ use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::table::ReadBudget;
 use crate::version::edit::Edit;
 use basalt_env::Env;
+use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use engine::Engine;
 use generation::FamilyEntry;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// An open store. Cheap to clone; the last clone closes it, or [`Db::close`] does and reports.
 #[derive(Clone)]

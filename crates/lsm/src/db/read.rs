@@ -9,12 +9,12 @@ use crate::key::{Kind, SeqNo};
 use crate::memtable::Found;
 use crate::options::ReadOptions;
 use crate::table::{ReadBudget, ReadPattern};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
-use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// A view of the store as of one moment, until dropped. Cheap to clone.
 #[derive(Clone)]

@@ -8,7 +8,7 @@
 
 use super::generation::View;
 use basalt_env::thread::{STRIPES, stripe};
-use parking_lot::RwLock;
+use basalt_env::sync::RwLock;
 use std::sync::Arc;
 
 /// One copy, alone on its cache lines.

@@ -206,7 +206,9 @@ impl Engine {
             table_files,
             compaction_debt: debt,
             compactions,
-            last_seq: self.visible.load(std::sync::atomic::Ordering::SeqCst),
+            last_seq: self
+                .visible
+                .load(basalt_env::sync::atomic::Ordering::SeqCst),
             read_only,
         }
     }

@@ -10,10 +10,10 @@
 use super::engine::{Engine, Writer};
 use super::generation::View;
 use crate::compaction::compaction_debt;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 /// What a group waits for is looked at again after so long, so that relief is noticed.

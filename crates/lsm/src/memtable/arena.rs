@@ -10,10 +10,10 @@
 //!    start whose range does not fit is given up.
 #![allow(unsafe_code)]
 
-use parking_lot::Mutex;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Bytes of the first chunk.
 const FIRST_CHUNK: usize = 2 << 10;

@@ -7,10 +7,10 @@ use super::MemTable;
 use super::node::{At, FANOUT, Node, Order};
 use super::record::{Record, prefetch};
 use super::tree::Target;
+use basalt_env::sync::atomic::Ordering as Mem;
 use basalt_fs::Bytes;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering as Mem;
 
 /// A place in a memtable, or none. It holds the entries of the leaf it is in as they were when it came there.
 pub(super) struct Cursor {

@@ -4,10 +4,12 @@
 #![allow(unsafe_code)]
 
 use super::record::{Record, Records, prefetch};
+use basalt_env::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering as Mem, fence,
+};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering as Mem, fence};
 
 /// Entries of a node: as many as four bits name, less one for the count.
 pub(super) const FANOUT: usize = 15;

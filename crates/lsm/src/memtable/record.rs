@@ -14,10 +14,10 @@
 use super::MemTable;
 use super::arena::{ALIGN, Arena};
 use crate::key::TRAILER_LEN;
+use basalt_env::sync::atomic::{AtomicPtr, AtomicUsize, Ordering as Mem};
 use basalt_fs::Bytes;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering as Mem};
 
 /// Values from this length on stay in the batch's memory. Below, an allocation of its own costs more than the copy, in
 /// memory too: what the allocator cannot use between kept batches.

@@ -43,12 +43,12 @@ use super::MemTable;
 use super::node::{At, Entry, FANOUT, Node, Order, make};
 use super::record::{Record, Records, Value};
 use crate::key::Cmp;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering as Mem};
 use basalt_fs::Bytes;
-use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering as Mem};
 
 /// Holds a leaf's lock. Dropped by a panic of a comparator it leaves the tree broken, and says so.
 struct Locked<'t> {
@@ -58,7 +58,7 @@ struct Locked<'t> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if basalt_env::sync::panicking() {
             self.tree.broken.store(true, Mem::Release);
         }
         self.leaf.locked.store(false, Mem::Release);
@@ -500,9 +500,9 @@ impl Tree {
                     !self.broken.load(Mem::Acquire),
                     "an earlier insert into this memtable panicked"
                 );
-                std::thread::yield_now();
+                basalt_env::sync::yield_now();
             }
-            std::hint::spin_loop();
+            basalt_env::sync::spin_loop();
         };
         let leaf = locked.leaf;
         let head = self.head(target.user, leaf.skip.load(Mem::Relaxed));

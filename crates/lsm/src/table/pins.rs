@@ -10,7 +10,7 @@ use super::index::IndexBlock;
 use basalt_env::{CacheKey, Env};
 use basalt_fs::Bytes;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use basalt_env::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// An index partition and where it lies.
 pub(super) struct Partition {

@@ -11,14 +11,14 @@ mod open;
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
+use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
+use basalt_env::sync::{Mutex, RwLock};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, Result};
 use open::{OpenFile, OpenTables};
-use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 use std::sync::{Arc, OnceLock};
 
 /// Levels of a tree, level 0 included.

@@ -6,7 +6,7 @@
 use crate::table::Source;
 use basalt_env::Env;
 use basalt_fs::{File, Result};
-use parking_lot::{Mutex, RwLock};
+use basalt_env::sync::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

@@ -1,0 +1,347 @@
+//! Locks, conditions and atomics under a scheduler that owns every interleaving.
+//!
+//! All threads of a run share one thread of the operating system and change places only in here. The scheduler takes each
+//! operation for sequentially consistent; what weaker orderings allow beyond that is for Miri to find.
+//!
+//! - An atomic is the standard library's, as large and laid out as in the product, with a place to change before each operation.
+//! - A lock or a wait for a condition that nobody ends is a deadlock, and fails the run.
+//! - A wait with a limit may end at any moment, as if its time were over: what relies on time to be right is not told when.
+//! - [`panicking`] speaks of the calling thread alone, although another one may have been left in the middle of a panic.
+
+use shuttle::current::{TaskId, try_get_current_task};
+use std::cell::Cell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
+
+pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
+pub use shuttle::thread::{JoinHandle, ThreadId};
+pub use shuttle::thread_local;
+
+std::thread_local! {
+    /// Whose panic the operating system's thread is in, as far as it has come by here.
+    static UNWINDS: Cell<Option<TaskId>> = const { Cell::new(None) };
+}
+
+/// Before every change of threads: a panic that is new belongs to whoever runs.
+fn note_panic() {
+    if !std::thread::panicking() {
+        UNWINDS.set(None);
+    } else if UNWINDS.get().is_none() {
+        UNWINDS.set(try_get_current_task());
+    }
+}
+
+/// A place where another thread may go on. None outside of a run.
+fn place() {
+    note_panic();
+    if try_get_current_task().is_some() {
+        shuttle::sync::atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
+    }
+}
+
+/// True while the calling thread unwinds.
+pub fn panicking() -> bool {
+    note_panic();
+    std::thread::panicking() && UNWINDS.get() == try_get_current_task()
+}
+
+/// The calling thread.
+pub fn this_thread() -> ThreadId {
+    shuttle::thread::current().id()
+}
+
+/// Lets another thread go on, one that does not wait for this one if there is one.
+pub fn yield_now() {
+    note_panic();
+    shuttle::thread::yield_now();
+}
+
+/// As [`yield_now`].
+pub fn spin_loop() {
+    yield_now();
+}
+
+/// Starts a thread of the run.
+pub(crate) fn start(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    note_panic();
+    shuttle::thread::Builder::new()
+        .name(name.to_string())
+        .spawn(run)
+}
+
+/// A lock. A panic of its holder frees it.
+#[derive(Default)]
+pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
+
+/// Holds a [`Mutex`].
+pub struct MutexGuard<'a, T: ?Sized> {
+    lock: &'a shuttle::sync::Mutex<T>,
+    /// `None` only within a wait.
+    held: Option<shuttle::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// An open lock.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(shuttle::sync::Mutex::new(value))
+    }
+    /// What it protected.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    fn guard<'a>(&'a self, held: shuttle::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            lock: &self.0,
+            held: Some(held),
+        }
+    }
+    /// Waits for it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        note_panic();
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.guard(held)
+    }
+    /// Takes it if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        note_panic();
+        match self.0.try_lock() {
+            Ok(held) => Some(self.guard(held)),
+            Err(TryLockError::Poisoned(e)) => Some(self.guard(e.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+    /// What it protects, of one who has it alone.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mutex")
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("held but for a wait")
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect("held but for a wait")
+    }
+}
+
+impl<T: ?Sized> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        note_panic();
+    }
+}
+
+/// A lock that readers share.
+#[derive(Default)]
+pub struct RwLock<T: ?Sized>(shuttle::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// An open lock.
+    pub const fn new(value: T) -> RwLock<T> {
+        RwLock(shuttle::sync::RwLock::new(value))
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until nobody writes.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        note_panic();
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Waits until it is alone.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        note_panic();
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// What it protects, of one who has it alone.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A condition to wait for.
+#[derive(Default)]
+pub struct Condvar(shuttle::sync::Condvar);
+
+/// Whether a wait with a limit came to its end.
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// True when the time was over.
+    pub fn timed_out(&self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// Nobody waits yet.
+    pub const fn new() -> Condvar {
+        Condvar(shuttle::sync::Condvar::new())
+    }
+    /// Waits until it is told.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        note_panic();
+        let held = guard.held.take().expect("held but for a wait");
+        guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+    }
+    /// Lets others go on and comes back, as if the time were over.
+    pub fn wait_for<T>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        _limit: Duration,
+    ) -> WaitTimeoutResult {
+        note_panic();
+        drop(guard.held.take());
+        shuttle::thread::yield_now();
+        guard.held = Some(guard.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        WaitTimeoutResult(true)
+    }
+    /// Tells one.
+    pub fn notify_one(&self) {
+        note_panic();
+        self.0.notify_one();
+    }
+    /// Tells all.
+    pub fn notify_all(&self) {
+        note_panic();
+        self.0.notify_all();
+    }
+}
+
+/// The standard library's atomics, with a place to change threads before each operation.
+pub mod atomic {
+    use super::place;
+    use std::sync::atomic as std_atomic;
+
+    pub use std::sync::atomic::Ordering;
+
+    /// Nothing: every operation is ordered already.
+    pub fn fence(_order: Ordering) {}
+
+    macro_rules! shown {
+        ($($wrap:ident $(<$p:ident>)? of $value:ty;)*) => {$(
+            /// As the standard library's.
+            #[repr(transparent)]
+            #[derive(Debug)]
+            pub struct $wrap $(<$p>)? (std_atomic::$wrap $(<$p>)?);
+
+            impl $(<$p>)? Default for $wrap $(<$p>)? {
+                fn default() -> Self {
+                    Self(Default::default())
+                }
+            }
+
+            impl $(<$p>)? $wrap $(<$p>)? {
+                /// Holds a first value.
+                pub const fn new(value: $value) -> Self {
+                    Self(std_atomic::$wrap::new(value))
+                }
+                /// Reads.
+                pub fn load(&self, _order: Ordering) -> $value {
+                    place();
+                    self.0.load(Ordering::SeqCst)
+                }
+                /// Writes.
+                pub fn store(&self, value: $value, _order: Ordering) {
+                    place();
+                    self.0.store(value, Ordering::SeqCst);
+                }
+                /// Exchanges.
+                pub fn swap(&self, value: $value, _order: Ordering) -> $value {
+                    place();
+                    self.0.swap(value, Ordering::SeqCst)
+                }
+                /// Exchanges if it is as expected.
+                pub fn compare_exchange(
+                    &self,
+                    old: $value,
+                    new: $value,
+                    _done: Ordering,
+                    _not: Ordering,
+                ) -> Result<$value, $value> {
+                    place();
+                    self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+                }
+                /// As [`Self::compare_exchange`].
+                pub fn compare_exchange_weak(
+                    &self,
+                    old: $value,
+                    new: $value,
+                    done: Ordering,
+                    not: Ordering,
+                ) -> Result<$value, $value> {
+                    self.compare_exchange(old, new, done, not)
+                }
+                /// The value, of one who has it alone.
+                pub fn get_mut(&mut self) -> &mut $value {
+                    self.0.get_mut()
+                }
+            }
+        )*};
+    }
+
+    macro_rules! counts {
+        ($($wrap:ident of $value:ty;)*) => {$(
+            impl $wrap {
+                /// Adds; what was there before.
+                pub fn fetch_add(&self, by: $value, _order: Ordering) -> $value {
+                    place();
+                    self.0.fetch_add(by, Ordering::SeqCst)
+                }
+                /// Takes away; what was there before.
+                pub fn fetch_sub(&self, by: $value, _order: Ordering) -> $value {
+                    place();
+                    self.0.fetch_sub(by, Ordering::SeqCst)
+                }
+                /// Raises; what was there before.
+                pub fn fetch_max(&self, to: $value, _order: Ordering) -> $value {
+                    place();
+                    self.0.fetch_max(to, Ordering::SeqCst)
+                }
+                /// Changes by a function until nobody came between.
+                pub fn fetch_update(
+                    &self,
+                    _done: Ordering,
+                    _not: Ordering,
+                    change: impl FnMut($value) -> Option<$value>,
+                ) -> Result<$value, $value> {
+                    place();
+                    self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
+                }
+            }
+        )*};
+    }
+
+    shown! {
+        AtomicBool of bool;
+        AtomicU8 of u8;
+        AtomicU32 of u32;
+        AtomicU64 of u64;
+        AtomicUsize of usize;
+        AtomicPtr<T> of *mut T;
+    }
+    counts! {
+        AtomicU8 of u8;
+        AtomicU32 of u32;
+        AtomicU64 of u64;
+        AtomicUsize of usize;
+    }
+}
