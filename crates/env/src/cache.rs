@@ -261,9 +261,10 @@ impl BlockCache {
             return Ok(block);
         }
         let hash = key.hash();
+        // Whatever shards are in use: a change of the capacity must not part those who load from those who ask.
+        let flights = &self.0.places[(hash >> 58) as usize].flights;
         loop {
-            let (place, _) = self.0.place(hash);
-            match place.flights.board(key) {
+            match flights.board(key) {
                 Seat::Pilot(flight) => {
                     // Another load may have landed between the miss and here.
                     let (_, shard) = self.0.read(hash);

@@ -1,0 +1,135 @@
+//! The block cache: one load for all who ask, blocks pinned while they are evicted, and a capacity that changes meanwhile.
+
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use basalt_env::sync::yield_now;
+use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger};
+use basalt_fs::{Bytes, Error, campaign, repeat};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+const KEYS: u64 = 4;
+
+fn key(n: u64) -> CacheKey {
+    CacheKey {
+        file: 7,
+        offset: n * 4096,
+    }
+}
+
+fn block(n: u64, life: u64) -> Bytes {
+    let mut bytes = vec![n as u8; 900];
+    bytes[..8].copy_from_slice(&life.to_le_bytes());
+    Bytes::from(bytes)
+}
+
+/// A block of this key, and not one that was taken out before the look began.
+fn check(n: u64, bytes: &Bytes) {
+    assert_eq!(bytes.len(), 900);
+    assert!(bytes[8..].iter().all(|b| *b == n as u8), "another's block");
+}
+
+/// What the model's loads did, by key.
+#[derive(Default)]
+struct Loads {
+    flying: [AtomicU64; KEYS as usize],
+    landed: [AtomicU64; KEYS as usize],
+}
+
+fn ask(cache: &BlockCache, loads: &Loads, n: u64, ends: u64) {
+    let at = n as usize;
+    let asked = catch_unwind(AssertUnwindSafe(|| {
+        cache.get_or_load(key(n), CachePriority::Normal, || {
+            let others = loads.flying[at].fetch_add(1, SeqCst);
+            assert_eq!(others, 0, "a block is loaded by one at a time");
+            yield_now();
+            loads.flying[at].fetch_sub(1, SeqCst);
+            match ends {
+                0 => Err(Error::invalid("a load that fails")),
+                1 => std::panic::resume_unwind(Box::new("a load that panics")),
+                _ => Ok(block(n, loads.landed[at].fetch_add(1, SeqCst))),
+            }
+        })
+    }));
+    match asked {
+        Ok(Ok(bytes)) => check(n, &bytes),
+        Ok(Err(e)) => assert!(e.to_string().contains("a load that fails"), "{e}"),
+        Err(panic) => {
+            let ours = panic.downcast_ref() == Some(&"a load that panics");
+            assert!(ours && ends == 1, "only whoever panics sees a panic");
+        }
+    }
+}
+
+fn model(totals: &Counts) {
+    let ledger = MemoryLedger::new(64 << 20);
+    // Room for all, for some, or for none.
+    let plenty = percent(40);
+    let capacity = if plenty { 1 << 20 } else { below(4) * 1500 };
+    let cache = BlockCache::new(capacity, ledger.clone());
+    let loads = Arc::new(Loads::default());
+    // With plenty of room and loads that succeed, each block is loaded once.
+    let (once, resizes) = (plenty && percent(50), percent(40));
+    let mut threads = Vec::new();
+    for _ in 0..3 {
+        let (cache, loads) = (cache.clone(), loads.clone());
+        threads.push(shuttle::thread::spawn(move || {
+            let mut pinned = Vec::new();
+            for _ in 0..4 {
+                let n = below(if once { 2 } else { KEYS });
+                match below(10) {
+                    _ if once => ask(&cache, &loads, n, 2),
+                    0..5 => ask(&cache, &loads, n, below(5)),
+                    5..7 => pinned.extend(cache.get(key(n)).map(|b| (n, b))),
+                    7 => {
+                        let life = loads.landed[n as usize].fetch_add(1, SeqCst);
+                        let held = cache.insert(key(n), block(n, life), 900, CachePriority::Low);
+                        pinned.push((n, held));
+                    }
+                    8 => cache.remove(key(n)),
+                    _ if resizes => {
+                        // From one shard to two and back.
+                        let bytes = [0, 2000, 5000, 16 << 20][below(4) as usize];
+                        cache.set_capacity(bytes);
+                    }
+                    _ => assert!(cache.stats().used <= 16 << 20),
+                }
+            }
+            pinned.iter().for_each(|(n, b)| check(*n, b));
+        }));
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let stats = cache.stats();
+    let usage = ledger.usage();
+    assert!(stats.used <= stats.capacity, "{stats:?}");
+    assert_eq!(usage.cache, stats.used, "the ledger knows what is held");
+    assert_eq!(usage.pinned, 0, "nobody reads any more");
+    let landed = |n: u64| loads.landed[n as usize].load(SeqCst);
+    if once {
+        assert!((0..2).all(|n| landed(n) <= 1), "loaded again");
+    }
+    cache.set_capacity(0);
+    let usage = ledger.usage();
+    assert_eq!((usage.cache, usage.pinned), (0, 0), "all is given back");
+    count(totals, 0, shuttle::current::context_switches() as u64);
+    count(totals, 1, (0..KEYS).map(landed).sum());
+}
+
+#[test]
+fn a_cache_is_right_in_every_order() {
+    let totals = counts();
+    let mut schedules = 0;
+    for seed in campaign::cases(0..100 * scale()) {
+        let _repeat = repeat!(a_cache_is_right_in_every_order, "BASALT_CASE={seed}");
+        let totals = totals.clone();
+        case(seed, move || model(&totals));
+        schedules += CASE;
+    }
+    basalt_fs::campaign!(
+        "cache_schedules={schedules} steps={} blocks={}",
+        counted(&totals, 0),
+        counted(&totals, 1)
+    );
+}

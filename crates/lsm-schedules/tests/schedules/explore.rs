@@ -1,0 +1,63 @@
+//! Runs a model under many schedules, each from a seed.
+
+use shuttle::rand::{RngCore, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Schedules a case runs before the next seed.
+pub const CASE: usize = 50;
+/// More steps than any model takes: whoever takes them goes in a circle.
+const CIRCLE: usize = 1_000_000;
+
+/// What a model counts, besides what it asserts.
+pub type Counts = Arc<[AtomicU64; 4]>;
+
+/// The campaign's scale, from `BASALT_SCALE`.
+pub fn scale() -> u64 {
+    let text = std::env::var("BASALT_SCALE").unwrap_or_default();
+    text.parse().unwrap_or(1).max(1)
+}
+
+/// Runs one case: schedules by chance, where any two operations may be torn apart, or in every second case by priorities with
+/// a few changes, which find orders that need a thread to stand still for long.
+pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    // An engine's stack, with a compressor on it.
+    config.stack_size = 256 << 10;
+    config.failure_persistence = FailurePersistence::None;
+    config.max_steps = MaxSteps::FailAfter(CIRCLE);
+    config.silence_warnings = true;
+    let run = if seed.is_multiple_of(2) {
+        Runner::new(RandomScheduler::new_from_seed(seed, CASE), config).run(model)
+    } else {
+        Runner::new(PctScheduler::new_from_seed(seed, 4, CASE), config).run(model)
+    };
+    assert_eq!(run, CASE, "every schedule was run to its end");
+}
+
+/// A number below `n`, which is not 0. The schedule's seed repeats it.
+pub fn below(n: u64) -> u64 {
+    thread_rng().next_u64() % n
+}
+
+/// True so many times in a hundred.
+pub fn percent(n: u64) -> bool {
+    below(100) < n
+}
+
+/// Counters for a model.
+pub fn counts() -> Counts {
+    Arc::default()
+}
+
+/// Adds to a counter.
+pub fn count(counts: &Counts, which: usize, n: u64) {
+    counts[which].fetch_add(n, Relaxed);
+}
+
+/// What a counter came to.
+pub fn counted(counts: &Counts, which: usize) -> u64 {
+    counts[which].load(Relaxed)
+}

@@ -1,0 +1,213 @@
+//! The version set: readers on old views while flushes and compactions install new ones, and tables whose files go when the last
+//! holder lets go, not before and not never.
+
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use basalt_env::sync::yield_now;
+use basalt_env::{Clock, EnvBuilder, ManualClock};
+use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::{ErrorKind, campaign, repeat};
+use basalt_lsm_schedules::{
+    Db, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+const KEYS: u64 = 8;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key{n:02}").into_bytes()
+}
+
+fn value(round: u64) -> Vec<u8> {
+    let mut v = round.to_le_bytes().to_vec();
+    v.resize(150, b'.');
+    v
+}
+
+fn round(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value[..8].try_into().unwrap())
+}
+
+fn options() -> Options {
+    Options {
+        write_buffer_bytes: 4096,
+        default_family: FamilyOptions {
+            block_bytes: 256,
+            table_bytes: 1024,
+            l0_compaction_trigger: 2,
+            l0_slowdown: 4,
+            base_level_bytes: 2048,
+            level_multiplier: 2,
+            ..FamilyOptions::default()
+        },
+        idle_release: Duration::ZERO,
+        ..Options::default()
+    }
+}
+
+/// Sets every key to one round, in one batch.
+fn write_round(db: &Db, family: &Family, n: u64) {
+    let mut batch = WriteBatch::new();
+    for k in 0..KEYS {
+        batch.put(family, &key(k), &value(n)).unwrap();
+    }
+    db.write(batch, &WriteOptions::default()).expect("writes");
+}
+
+/// All keys as of one moment, by a walk that takes its time or by points: one round, and none older than what had returned.
+fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
+    let due = returned.load(SeqCst);
+    let snapshot = percent(50).then(|| db.snapshot());
+    let read = ReadOptions {
+        snapshot,
+        ..ReadOptions::default()
+    };
+    let mut rounds = Vec::new();
+    if read.snapshot.is_some() && percent(50) {
+        for k in 0..KEYS {
+            let found = db.get(family, &key(k), &read).expect("reads");
+            rounds.push(round(&found.expect("it is never deleted")));
+            if percent(30) {
+                yield_now();
+            }
+        }
+    } else {
+        let mut iter = db.iter(family, &read).expect("an iterator");
+        let down = percent(50);
+        if down {
+            iter.seek_to_last().expect("reads");
+        } else {
+            iter.seek_to_first().expect("reads");
+        }
+        while iter.valid() {
+            let at = if down {
+                KEYS - 1 - rounds.len() as u64
+            } else {
+                rounds.len() as u64
+            };
+            assert_eq!(iter.key(), key(at), "a key is missing");
+            rounds.push(round(iter.value()));
+            if percent(30) {
+                yield_now();
+            }
+            if down { iter.prev() } else { iter.next() }.expect("reads");
+        }
+    }
+    assert_eq!(rounds.len() as u64, KEYS);
+    assert!(
+        rounds.iter().all(|r| *r == rounds[0]),
+        "of one moment: {rounds:?}"
+    );
+    assert!(rounds[0] >= due, "round {} and not {due}", rounds[0]);
+    count(totals, 1, 1);
+}
+
+/// A family that comes and goes under a reader.
+fn come_and_go(db: &Db) {
+    let family = db
+        .create_family("passing", options().default_family)
+        .unwrap();
+    for n in 0..3u8 {
+        db.put(&family, &[n], &value(1), &WriteOptions::default())
+            .unwrap();
+    }
+    if percent(70) {
+        db.flush().expect("flushes");
+    }
+    let mut iter = db.iter(&family, &ReadOptions::default()).unwrap();
+    db.drop_family(&family).expect("drops");
+    let gone = db.get(&family, &[0], &ReadOptions::default());
+    assert_eq!(gone.map_err(|e| e.kind()), Err(ErrorKind::NotFound));
+    // Who holds it reads it to the end.
+    iter.seek_to_first().expect("reads what it holds");
+    for n in 0..3u8 {
+        assert!(iter.valid() && iter.key() == [n]);
+        iter.next().expect("reads what it holds");
+        yield_now();
+    }
+}
+
+fn model(totals: &Counts) {
+    let disk = SimFs::new(SimOptions::default());
+    let clock = ManualClock::ticking(1_700_000_000_000, Duration::from_micros(100));
+    let env = EnvBuilder::new(disk)
+        .threads(1 + below(3) as usize)
+        .seed(below(1 << 32))
+        .clock(Clock::manual(clock))
+        .memory_bytes(16 << 20)
+        .cache_bytes([0, 2000, 1 << 20][below(3) as usize])
+        // Fewer than there are tables: readers are closed and opened all the time.
+        .open_files(1 + below(3) as usize)
+        .build();
+    let db = Db::open(&env, "db", options()).unwrap();
+    let family = db.default_family();
+    let returned = Arc::new(AtomicU64::new(0));
+    for n in 1..=2 {
+        write_round(&db, &family, n);
+        db.flush().expect("flushes");
+        returned.store(n, SeqCst);
+    }
+    let mut threads = Vec::new();
+    let (w, f, r) = (db.clone(), family.clone(), returned.clone());
+    threads.push(shuttle::thread::spawn(move || {
+        for n in 3..6 {
+            write_round(&w, &f, n);
+            r.store(n, SeqCst);
+            if percent(70) {
+                w.flush().expect("flushes");
+            }
+        }
+    }));
+    for _ in 0..2 {
+        let (db, f, r, totals) = (db.clone(), family.clone(), returned.clone(), totals.clone());
+        threads.push(shuttle::thread::spawn(move || {
+            (0..3).for_each(|_| look(&db, &f, &r, &totals));
+        }));
+    }
+    let (c, f) = (db.clone(), family.clone());
+    threads.push(shuttle::thread::spawn(move || match below(3) {
+        0 => come_and_go(&c),
+        1 => c.compact_range(&f, None, None).expect("compacts"),
+        _ => c.settle().expect("settles"),
+    }));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    look(&db, &family, &returned, totals);
+    let stats = db.stats();
+    count(totals, 2, u64::from(stats.compaction_bytes_written > 0));
+    count(totals, 0, shuttle::current::context_switches() as u64);
+    db.close().expect("closes");
+    assert_eq!(
+        env.open_files().count(),
+        0,
+        "every table that was opened is closed"
+    );
+    let report = Db::verify_store(&env, "db", &options(), &mut |_, _| ()).expect("walks");
+    assert!(report.damage.is_empty(), "{:?}", report.damage);
+    assert!(
+        report.orphans.is_empty(),
+        "left behind: {:?}",
+        report.orphans
+    );
+}
+
+#[test]
+fn a_version_set_is_right_in_every_order() {
+    let totals = counts();
+    let mut schedules = 0;
+    for seed in campaign::cases(0..40 * scale()) {
+        let _repeat = repeat!(a_version_set_is_right_in_every_order, "BASALT_CASE={seed}");
+        let totals = totals.clone();
+        case(seed, move || model(&totals));
+        schedules += CASE as u64;
+    }
+    let [steps, looks, compacted, _] = std::array::from_fn(|i| counted(&totals, i));
+    basalt_fs::campaign!(
+        "version_schedules={schedules} steps={steps} looks={looks} compacted={compacted}"
+    );
+    if campaign::case().is_none() {
+        assert!(compacted * 2 > schedules, "few compactions: {compacted}");
+    }
+}
