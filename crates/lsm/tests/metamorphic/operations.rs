@@ -1,0 +1,297 @@
+//! What a history is made of, and how one is drawn. Each seed leaves out some kinds of operations, so that rare things also
+//! happen undisturbed by frequent ones.
+
+use crate::chance::Chance;
+
+/// Names of the families; the first is always there.
+pub const FAMILIES: [&str; 4] = [
+    "default",
+    "second",
+    "a family with a longer name",
+    "passing",
+];
+/// Distinct keys a family.
+const KEYS: u64 = 70;
+/// Time passes in such steps, in ms: larger than all that slowing writers down can add up to.
+pub const STEP_MS: u64 = 100_000_000;
+/// Snapshots, and iterators, held at a time.
+pub const HELD: usize = 6;
+
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A value of so many bytes.
+    Put(u32),
+    /// A value that ends after so many steps of time.
+    PutTtl(u32, u64),
+    /// A value that every reader takes for absent, and that a compaction filter may remove.
+    Mortal(u32),
+    Delete,
+}
+
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub family: usize,
+    pub key: u64,
+    pub what: What,
+}
+
+/// One read's family, moment and bounds.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub family: usize,
+    /// The held snapshot; the present when there are not so many.
+    pub snapshot: Option<usize>,
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Move {
+    First,
+    Last,
+    Seek(u64),
+    SeekForPrev(u64),
+    Next(u64),
+    Prev(u64),
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Write {
+        items: Vec<Item>,
+        sync: bool,
+    },
+    /// Several batches on their way at once, waited for in the end.
+    Burst(Vec<Vec<Item>>),
+    Get {
+        look: Look,
+        key: u64,
+    },
+    MultiGet {
+        keys: Vec<(usize, u64)>,
+        snapshot: Option<usize>,
+    },
+    /// All between the bounds, one way.
+    Scan {
+        look: Look,
+        down: bool,
+    },
+    /// The same by iterators that pass over only so much that is not shown, one after the other.
+    ScanInPieces {
+        look: Look,
+        down: bool,
+        skips: u64,
+    },
+    OpenIter {
+        look: Look,
+        first: Move,
+    },
+    MoveIter(usize, Move),
+    CloseIter(usize),
+    TakeSnapshot,
+    DropSnapshot(usize),
+    CreateFamily(usize),
+    DropFamily(usize),
+    /// What must be refused, by the number of a mistake.
+    Mistake(u64),
+    Flush,
+    Compact(Look),
+    Settle,
+    Sync,
+    /// Steps of time.
+    Advance(u64),
+    /// The wall clock is set back by steps.
+    StepBack(u64),
+    /// An end of the store's life, by the number of a way, and the next life.
+    Reopen {
+        way: u64,
+        fresh: bool,
+    },
+    /// Everything there is.
+    All,
+}
+
+fn value_len(c: &mut Chance) -> u32 {
+    (match c.below(20) {
+        0 => 0,
+        1..=9 => c.within(1, 40),
+        10..=17 => c.within(40, 400),
+        18 => c.within(400, 1500),
+        _ => c.within(1500, 9000),
+    }) as u32
+}
+
+struct Draw {
+    c: Chance,
+    deletes: u64,
+    ttl: u64,
+    mortal: u64,
+    /// Keys come in runs beside each other.
+    runs: bool,
+    at: u64,
+}
+
+impl Draw {
+    fn key(&mut self) -> u64 {
+        if self.runs && self.c.percent(80) {
+            self.at = (self.at + 1) % KEYS;
+        } else {
+            self.at = self.c.below(KEYS);
+        }
+        self.at
+    }
+    fn family(&mut self) -> usize {
+        // Half of all goes to the first.
+        self.c.below(7).saturating_sub(3) as usize
+    }
+    fn items(&mut self) -> Vec<Item> {
+        let n = match self.c.below(10) {
+            0 => self.c.within(10, 60),
+            1..=4 => self.c.within(2, 8),
+            _ => 1,
+        };
+        let mut items = Vec::new();
+        for _ in 0..n {
+            let what = match self.c.below(100) {
+                p if p < self.deletes => What::Delete,
+                p if p < self.deletes + self.ttl => {
+                    What::PutTtl(value_len(&mut self.c), self.c.within(1, 30))
+                }
+                p if p < self.deletes + self.ttl + self.mortal => {
+                    What::Mortal(value_len(&mut self.c))
+                }
+                _ => What::Put(value_len(&mut self.c)),
+            };
+            let (family, key) = (self.family(), self.key());
+            items.push(Item { family, key, what });
+        }
+        items
+    }
+    fn snapshot(&mut self) -> Option<usize> {
+        (self.c.percent(40)).then(|| self.c.below(HELD as u64) as usize)
+    }
+    fn look(&mut self) -> Look {
+        let family = self.family();
+        let snapshot = self.snapshot();
+        let mut bound = || self.c.percent(40).then(|| self.c.below(KEYS));
+        Look {
+            family,
+            snapshot,
+            from: bound(),
+            to: bound(),
+        }
+    }
+    fn a_move(&mut self) -> Move {
+        match self.c.below(6) {
+            0 => Move::First,
+            1 => Move::Last,
+            2 => Move::Seek(self.c.below(KEYS + 4)),
+            3 => Move::SeekForPrev(self.c.below(KEYS + 4)),
+            4 => Move::Next(self.c.within(1, 12)),
+            _ => Move::Prev(self.c.within(1, 12)),
+        }
+    }
+    fn op(&mut self, kind: usize) -> Op {
+        match kind {
+            0 => Op::Write {
+                items: self.items(),
+                sync: self.c.percent(30),
+            },
+            1 => Op::Burst((0..self.c.within(2, 9)).map(|_| self.items()).collect()),
+            2 => Op::Get {
+                look: self.look(),
+                key: self.c.below(KEYS + 2),
+            },
+            3 => Op::MultiGet {
+                keys: (0..self.c.within(1, 30))
+                    .map(|_| (self.family(), self.c.below(KEYS + 2)))
+                    .collect(),
+                snapshot: self.snapshot(),
+            },
+            4 => Op::Scan {
+                look: self.look(),
+                down: self.c.percent(50),
+            },
+            5 => Op::ScanInPieces {
+                look: self.look(),
+                down: self.c.percent(50),
+                skips: self.c.within(1, 9),
+            },
+            6 => Op::OpenIter {
+                look: self.look(),
+                first: self.a_move(),
+            },
+            7 => Op::MoveIter(self.c.below(HELD as u64) as usize, self.a_move()),
+            8 => Op::CloseIter(self.c.below(HELD as u64) as usize),
+            9 => Op::TakeSnapshot,
+            10 => Op::DropSnapshot(self.c.below(HELD as u64) as usize),
+            11 => Op::CreateFamily(self.c.within(1, 4) as usize),
+            12 => Op::DropFamily(self.c.within(1, 4) as usize),
+            13 => Op::Mistake(self.c.next()),
+            14 => Op::Flush,
+            15 => Op::Compact(self.look()),
+            16 => Op::Settle,
+            17 => Op::Sync,
+            18 => Op::Advance(self.c.within(1, 8)),
+            19 => Op::StepBack(self.c.within(1, 9)),
+            20 => Op::Reopen {
+                way: self.c.below(4),
+                fresh: self.c.percent(50),
+            },
+            _ => Op::All,
+        }
+    }
+}
+
+/// How often each kind of operation comes, in the order of [`Draw::op`].
+const WEIGHTS: [u64; 22] = [
+    28, 5, 10, 4, 7, 4, 4, 9, 2, 4, 3, 3, 1, 2, 4, 3, 2, 2, 4, 1, 3, 2,
+];
+
+/// The history of a seed.
+pub fn history(seed: u64, operations: usize) -> Vec<Op> {
+    let mut c = Chance::of(&[seed, 31]);
+    let mut weights = WEIGHTS;
+    for weight in &mut weights[1..] {
+        if c.percent(15) {
+            *weight = 0;
+        } else if c.percent(10) {
+            *weight *= 4;
+        }
+    }
+    let mut draw = Draw {
+        deletes: c.pick(&[0, 10, 25, 40]),
+        ttl: c.pick(&[0, 10, 25]),
+        mortal: c.pick(&[0, 10, 25]),
+        runs: c.percent(40),
+        at: 0,
+        c,
+    };
+    let total: u64 = weights.iter().sum();
+    // All families are there from the beginning, so that most operations meet one.
+    let mut ops: Vec<Op> = (1..FAMILIES.len()).map(Op::CreateFamily).collect();
+    while ops.len() < operations {
+        let mut at = draw.c.below(total);
+        let kind = weights.iter().position(|w| {
+            let here = at < *w;
+            at = at.saturating_sub(*w);
+            here
+        });
+        let op = draw.op(kind.expect("below the sum of all"));
+        ops.push(op);
+    }
+    ops
+}
+
+/// The bytes of a key: some share prefixes, some are binary, one is empty, one is long.
+pub fn key_bytes(key: u64) -> Vec<u8> {
+    match key {
+        0 => Vec::new(),
+        1 => vec![0],
+        2 => vec![0xff; 9],
+        3 => [b"long".as_slice(), &[b'x'; 700]].concat(),
+        n if n % 7 == 0 => format!("k{n}").into_bytes(),
+        n if n % 5 == 0 => format!("shared/prefix/of/some/length/{n:05}").into_bytes(),
+        n => format!("key{n:04}").into_bytes(),
+    }
+}

@@ -1,0 +1,154 @@
+//! Sets of options, drawn from a seed. Set 0 is everything as it is by default.
+
+use crate::chance::Chance;
+use crate::operations::FAMILIES;
+use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
+use basalt_fs::FileSystem;
+use basalt_lsm::{
+    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The first byte of values that every reader takes for absent.
+pub const MORTAL: u8 = 0xdd;
+
+/// Removes what readers take for absent anyway.
+struct Reaper;
+
+impl CompactionFilter for Reaper {
+    fn name(&self) -> &str {
+        "reaper"
+    }
+    fn filter(&self, _: &FilterContext<'_>, _: &[u8], value: &[u8]) -> FilterDecision {
+        if value.first() == Some(&MORTAL) {
+            FilterDecision::Remove
+        } else {
+            FilterDecision::Keep
+        }
+    }
+}
+
+/// One set of options, for the store and for what is around it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    seed: u64,
+    set: u64,
+    pub write_unit: usize,
+    /// Background threads; none when stepped.
+    threads: Option<usize>,
+    memory_bytes: u64,
+    cache_bytes: u64,
+    open_files: usize,
+    /// The store's options change with each of its lives.
+    changing: bool,
+    /// How many background jobs are stepped after an operation, in a hundredth of operations.
+    pub steps: u64,
+    pub fill_cache: bool,
+}
+
+fn family(c: &mut Chance) -> FamilyOptions {
+    let trigger = c.within(1, 6) as usize;
+    FamilyOptions {
+        block_bytes: c.pick(&[64, 128, 300, 1024, 4096, 65536]),
+        filter_bits_per_key: c.pick(&[0, 1, 5, 10, 20]),
+        compression: c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
+        bottom_compression: c.pick(&[
+            None,
+            Some(Compression::None),
+            Some(Compression::Lz4),
+            Some(Compression::Zstd),
+        ]),
+        table_bytes: c.pick(&[1024, 3000, 16 << 10, 64 << 20]),
+        l0_compaction_trigger: trigger,
+        l0_slowdown: trigger + c.below(9) as usize,
+        debt_slowdown_bytes: c.pick(&[20_000, 1 << 20, 64 << 30]),
+        base_level_bytes: c.pick(&[1024, 5000, 64 << 10, 256 << 20]),
+        level_multiplier: c.within(2, 11) as u32,
+        compaction_filter: (c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>),
+        ..FamilyOptions::default()
+    }
+}
+
+impl Settings {
+    /// The set of this number for a history.
+    pub fn of(seed: u64, set: u64) -> Settings {
+        let mut c = Chance::of(&[seed, set, 32]);
+        let plain = set == 0;
+        Settings {
+            seed,
+            set,
+            write_unit: if plain {
+                512
+            } else {
+                c.pick(&[512, 512, 4096])
+            },
+            threads: (!plain && c.percent(30)).then(|| c.within(1, 4) as usize),
+            memory_bytes: if plain {
+                16 << 20
+            } else {
+                c.pick(&[2 << 20, 16 << 20, 256 << 20])
+            },
+            cache_bytes: if plain {
+                1 << 20
+            } else {
+                c.pick(&[0, 3000, 64 << 10, 1 << 20, 64 << 20])
+            },
+            open_files: if plain {
+                4096
+            } else {
+                c.pick(&[1, 3, 10, 4096])
+            },
+            changing: !plain && c.percent(40),
+            steps: if plain { 20 } else { c.pick(&[0, 5, 50, 100]) },
+            fill_cache: plain || c.percent(70),
+        }
+    }
+
+    /// The store's options in its life of this number.
+    pub fn options(&self, life: u64) -> Options {
+        let mut options = Options::default();
+        if self.set == 0 {
+            return options;
+        }
+        let life = if self.changing { life } else { 0 };
+        let mut c = Chance::of(&[self.seed, self.set, life, 33]);
+        options.write_buffer_bytes = c.pick(&[4096, 9000, 40_000, 1 << 20, 64 << 20]);
+        options.max_sealed_memtables = c.within(1, 5) as usize;
+        options.idle_release = Duration::from_millis(c.pick(&[0, 3, 8, 60_000]));
+        options.default_family = family(&mut c);
+        for name in &FAMILIES[1..] {
+            if c.percent(60) {
+                let own = family(&mut c);
+                options.families.insert((*name).to_string(), own);
+            }
+        }
+        options.validate().expect("drawn inside the limits");
+        options
+    }
+
+    /// What is around the store.
+    pub fn environment(
+        &self,
+        disk: Arc<dyn FileSystem>,
+        hands: Arc<ManualClock>,
+        life: u64,
+    ) -> Env {
+        let seed = crate::chance::mix(self.seed ^ (self.set << 20) ^ (life << 40));
+        let built = match self.threads {
+            None => EnvBuilder::for_tests(disk, seed),
+            Some(n) => EnvBuilder::new(disk).threads(n).seed(seed),
+        };
+        built
+            .clock(Clock::manual(hands))
+            .memory_bytes(self.memory_bytes)
+            .cache_bytes(self.cache_bytes)
+            .open_files(self.open_files)
+            .build()
+    }
+
+    /// True when background work is done by threads.
+    pub fn threaded(&self) -> bool {
+        self.threads.is_some()
+    }
+}
