@@ -10,12 +10,12 @@ use crate::memtable::MemTable;
 use crate::table::{TableBuilder, TableOptions};
 use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{Env, IoPriority, JobPriority};
 use basalt_fs::{ErrorKind, Result};
-use basalt_env::sync::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
-use basalt_env::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay.

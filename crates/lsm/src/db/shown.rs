@@ -7,8 +7,8 @@
 //! under the locks, and what only the old view held is freed after they are released.
 
 use super::generation::View;
-use basalt_env::thread::{STRIPES, stripe};
 use basalt_env::sync::RwLock;
+use basalt_env::thread::{STRIPES, stripe};
 use std::sync::Arc;
 
 /// One copy, alone on its cache lines.

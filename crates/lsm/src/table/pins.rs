@@ -7,10 +7,10 @@
 use super::filter;
 use super::format::{BlockHandle, Footer};
 use super::index::IndexBlock;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use basalt_env::{CacheKey, Env};
 use basalt_fs::Bytes;
 use std::sync::OnceLock;
-use basalt_env::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// An index partition and where it lies.
 pub(super) struct Partition {

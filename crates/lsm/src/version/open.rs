@@ -5,8 +5,8 @@
 
 use crate::table::Source;
 use basalt_env::Env;
-use basalt_fs::{File, Result};
 use basalt_env::sync::{Mutex, RwLock};
+use basalt_fs::{File, Result};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
