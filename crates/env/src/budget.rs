@@ -304,11 +304,26 @@ const HIGH_IN_A_ROW: u32 = 8;
 /// Tokens are counted in millionths of a byte: rate times microseconds is then exact.
 const MICRO: u128 = 1_000_000;
 
+/// A budget: what it allows and what is used of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetUse {
+    /// Snake case, unit last.
+    pub name: &'static str,
+    /// In use now.
+    pub used: u64,
+    /// Allowed; 0 for no limit.
+    pub limit: u64,
+}
+
 struct Limiter {
     clock: Clock,
     /// Also in `Bucket`; here so that an unlimited `acquire` takes no lock.
     rate: AtomicU64,
     passed: AtomicU64,
+    /// By priority: microseconds that requests have waited.
+    waited_us: [AtomicU64; 2],
+    /// When [`RateLimiter::recent_rate`] was asked last, and what had passed then.
+    asked: Mutex<(Duration, u64, u64)>,
     bucket: Mutex<Bucket>,
 }
 
@@ -357,6 +372,8 @@ impl RateLimiter {
         RateLimiter(Arc::new(Limiter {
             rate: AtomicU64::new(bytes_per_s),
             passed: AtomicU64::new(0),
+            waited_us: Default::default(),
+            asked: Mutex::new((clock.now(), 0, 0)),
             bucket: Mutex::new(Bucket {
                 rate: bytes_per_s,
                 tokens: 0,
@@ -373,8 +390,13 @@ impl RateLimiter {
     pub fn acquire(&self, bytes: u64, priority: IoPriority) {
         let limiter = &*self.0;
         let mut left = bytes;
-        while left > 0 && limiter.rate.load(Relaxed) != 0 {
-            left -= limiter.acquire_piece(left, priority as usize);
+        if limiter.rate.load(Relaxed) != 0 {
+            let began = limiter.clock.now();
+            while left > 0 && limiter.rate.load(Relaxed) != 0 {
+                left -= limiter.acquire_piece(left, priority as usize);
+            }
+            let waited = limiter.clock.now().saturating_sub(began);
+            limiter.waited_us[priority as usize].fetch_add(waited.as_micros() as u64, Relaxed);
         }
         limiter.passed.fetch_add(left, Relaxed);
     }
@@ -397,6 +419,24 @@ impl RateLimiter {
     /// Bytes passed so far.
     pub fn passed(&self) -> u64 {
         self.0.passed.load(Relaxed)
+    }
+
+    /// How long requests of a priority have waited so far, all together.
+    pub fn waited(&self, priority: IoPriority) -> Duration {
+        Duration::from_micros(self.0.waited_us[priority as usize].load(Relaxed))
+    }
+
+    /// Bytes a second that passed between the last two questions, which count when they are a second or more apart.
+    pub fn recent_rate(&self) -> u64 {
+        let (now, passed) = (self.0.clock.now(), self.passed());
+        let mut asked = self.0.asked.lock();
+        let (at, before, _) = *asked;
+        let apart = now.saturating_sub(at);
+        if apart >= Duration::from_secs(1) {
+            let rate = (passed - before) as f64 / apart.as_secs_f64();
+            *asked = (now, passed, rate as u64);
+        }
+        asked.2
     }
 }
 

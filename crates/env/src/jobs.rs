@@ -602,6 +602,15 @@ impl Jobs {
         let shared = Arc::downgrade(self.shared());
         move || shared.upgrade().map_or([0; 5], |s| pending(&s))
     }
+    /// Jobs running now, the commit lane's left out.
+    pub fn running(&self) -> usize {
+        running(self.shared())
+    }
+    /// As [`Jobs::running`], for a reader that must not keep the pool's threads alive.
+    pub(crate) fn running_reader(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+        let shared = Arc::downgrade(self.shared());
+        move || shared.upgrade().map_or(0, |s| running(&s))
+    }
     /// The panic message of a job that panicked, if one did: the pool survives, the engine must stop.
     /// Of several the first.
     pub fn panicked(&self, owner: u64) -> Option<String> {
@@ -616,6 +625,10 @@ impl Jobs {
 fn pending(shared: &Shared) -> [usize; 5] {
     let state = shared.state.lock();
     std::array::from_fn(|p| state.queues[p].len() + state.running[p])
+}
+
+fn running(shared: &Shared) -> usize {
+    shared.state.lock().running[COMMIT + 1..].iter().sum()
 }
 
 /// Counts a waiter, also when its `done()` panics.

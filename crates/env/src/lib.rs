@@ -22,14 +22,15 @@ pub mod sync;
 pub mod thread;
 
 pub use budget::{
-    IoPriority, LedgerUse, MemoryKind, MemoryLedger, OpenFiles, RateLimiter, Reservation,
+    BudgetUse, IoPriority, LedgerUse, MemoryKind, MemoryLedger, OpenFiles, RateLimiter, Reservation,
 };
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
 pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
-    Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricValue, Metrics,
+    Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricSource, MetricValue, Metrics,
 };
+pub use own_metrics::{BUDGET_LIMIT, BUDGET_USED};
 pub use prefetch::prefetch;
 pub use random::Random;
 
@@ -209,5 +210,28 @@ impl Env {
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+    /// Every budget that the stores of this environment share, with what is used of it. A store has its own beside these.
+    pub fn budgets(&self) -> Vec<BudgetUse> {
+        let memory = self.0.ledger.usage();
+        let cache = self.0.cache.stats();
+        let running: usize = self.0.jobs.running();
+        let io = &self.0.io_limit;
+        let of = |name, used, limit| BudgetUse { name, used, limit };
+        vec![
+            of("memory_bytes", memory.total(), memory.budget),
+            of("cache_bytes", cache.used, cache.capacity),
+            of(
+                "open_files",
+                self.0.open_files.count() as u64,
+                self.0.open_files.limit() as u64,
+            ),
+            of(
+                "background_threads",
+                running as u64,
+                self.0.jobs.parallelism() as u64,
+            ),
+            of("background_io_bytes_per_s", io.recent_rate(), io.rate()),
+        ]
     }
 }

@@ -3,9 +3,13 @@
 //! Promises: recording takes no lock and allocates nothing once warm; reading is a snapshot in a stable order
 //! (by name, then by labels); a handle outlives the removal of its entry and records into nothing then.
 
+mod source;
+mod text;
+
 use crate::sync::Mutex;
+pub use source::MetricSource;
+use source::Sources;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -295,12 +299,12 @@ struct Family {
 
 /// The registry. Cheap to clone.
 #[derive(Clone)]
-pub struct Metrics(Arc<Mutex<BTreeMap<String, Family>>>);
+pub struct Metrics(Arc<Mutex<BTreeMap<String, Family>>>, Sources);
 
 impl Metrics {
     /// An empty registry.
     pub fn new() -> Metrics {
-        Metrics(Arc::default())
+        Metrics(Arc::default(), Sources::default())
     }
 
     /// Finds or makes a series. A name used for two kinds of metric is a mistake in the program.
@@ -403,89 +407,9 @@ impl Metrics {
             help,
             value: metric.value(),
         };
-        metrics.into_iter().map(sample).collect()
-    }
-
-    /// All metrics in Prometheus text format (version 0.0.4), every name prefixed `basalt_`.
-    /// A histogram is shown as a summary; quantiles of an empty one are `NaN`.
-    pub fn prometheus(&self) -> String {
-        let mut out = String::new();
-        let mut family = None;
-        for sample in self.snapshot() {
-            let name = format!("basalt_{}", legal_name(&sample.name));
-            if family.as_ref() != Some(&sample.name) {
-                let kind = match sample.value {
-                    MetricValue::Counter(_) => "counter",
-                    MetricValue::Gauge(_) => "gauge",
-                    MetricValue::Histogram(_) => "summary",
-                };
-                let help = sample.help.replace('\\', "\\\\").replace('\n', "\\n");
-                let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-                family = Some(sample.name.clone());
-            }
-            let labels = label_text(&sample.labels);
-            let plain = braces(&labels);
-            match sample.value {
-                MetricValue::Counter(n) => {
-                    let _ = writeln!(out, "{name}{plain} {n}");
-                }
-                MetricValue::Gauge(n) => {
-                    let _ = writeln!(out, "{name}{plain} {n}");
-                }
-                MetricValue::Histogram(h) => {
-                    let quantiles = [
-                        ("0.5", h.p50),
-                        ("0.9", h.p90),
-                        ("0.99", h.p99),
-                        ("0.999", h.p999),
-                    ];
-                    for (q, value) in quantiles {
-                        let comma = if labels.is_empty() { "" } else { "," };
-                        let _ = write!(out, "{name}{{{labels}{comma}quantile=\"{q}\"}} ");
-                        let _ = match h.count {
-                            0 => writeln!(out, "NaN"),
-                            _ => writeln!(out, "{value}"),
-                        };
-                    }
-                    let _ = writeln!(out, "{name}_sum{plain} {}", h.sum);
-                    let _ = writeln!(out, "{name}_count{plain} {}", h.count);
-                }
-            }
-        }
-        out
-    }
-}
-
-/// Letters, digits and underscores; anything else becomes an underscore.
-fn legal_name(name: &str) -> String {
-    let legal = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '_' {
-            c
-        } else {
-            '_'
-        }
-    };
-    name.chars().map(legal).collect()
-}
-
-fn label_text(labels: &Labels) -> String {
-    let mut out = String::new();
-    for (i, (k, v)) in labels.iter().enumerate() {
-        let v = v
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n");
-        let comma = if i == 0 { "" } else { "," };
-        let _ = write!(out, "{comma}{}=\"{v}\"", legal_name(k));
-    }
-    out
-}
-
-fn braces(labels: &str) -> String {
-    if labels.is_empty() {
-        String::new()
-    } else {
-        format!("{{{labels}}}")
+        let mut all: Vec<_> = metrics.into_iter().map(sample).collect();
+        self.1.read_into(&mut all);
+        all
     }
 }
 

@@ -3,7 +3,7 @@
 //! The readers hold no [`Env`], nor the filesystem or the job pool: a kept [`Metrics`](crate::Metrics) keeps
 //! neither files nor threads alive.
 
-use crate::{CacheStats, Env, LedgerUse};
+use crate::{CacheStats, Env, IoPriority, LedgerUse};
 use basalt_fs::FsStats;
 use std::sync::Arc;
 
@@ -70,6 +70,12 @@ fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
+type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
+/// The help of the gauge `budget_used`, also for the budgets that a store has of its own.
+pub const BUDGET_USED: &str = "What is used of a budget.";
+/// The help of the gauge `budget_limit`.
+pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
+
 pub(crate) fn register(env: &Env) {
     let metrics = env.metrics();
     for (name, help, read) in CACHE_COUNTERS {
@@ -106,6 +112,52 @@ pub(crate) fn register(env: &Env) {
             &[("priority", priority)],
             "Background jobs queued or running.",
             move || signed(pending()[n] as u64),
+        );
+    }
+    let budget = |name: &'static str, used: Reading, limit: Reading| {
+        let labels = [("budget", name)];
+        metrics.gauge_of("budget_used", &labels, BUDGET_USED, move || signed(used()));
+        metrics.gauge_of("budget_limit", &labels, BUDGET_LIMIT, move || {
+            signed(limit())
+        });
+    };
+    let (ledger, of) = (env.ledger().clone(), env.ledger().clone());
+    budget(
+        "memory_bytes",
+        Box::new(move || ledger.usage().total()),
+        Box::new(move || of.usage().budget),
+    );
+    let (cache, of) = (env.cache().clone(), env.cache().clone());
+    budget(
+        "cache_bytes",
+        Box::new(move || cache.stats().used),
+        Box::new(move || of.stats().capacity),
+    );
+    let (files, of) = (env.open_files().clone(), env.open_files().clone());
+    budget(
+        "open_files",
+        Box::new(move || files.count() as u64),
+        Box::new(move || of.limit() as u64),
+    );
+    let (running, threads) = (env.jobs().running_reader(), env.jobs().parallelism() as u64);
+    budget(
+        "background_threads",
+        Box::new(move || running() as u64),
+        Box::new(move || threads),
+    );
+    let (io, of) = (env.io_limit().clone(), env.io_limit().clone());
+    budget(
+        "background_io_bytes_per_s",
+        Box::new(move || io.recent_rate()),
+        Box::new(move || of.rate()),
+    );
+    for (priority, name) in [(IoPriority::High, "high"), (IoPriority::Low, "low")] {
+        let limit = env.io_limit().clone();
+        metrics.counter_of(
+            "background_io_wait_us_total",
+            &[("priority", name)],
+            "Microseconds that background I/O waited for its limit.",
+            move || limit.waited(priority).as_micros() as u64,
         );
     }
     let files = env.open_files().clone();

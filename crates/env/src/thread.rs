@@ -1,5 +1,5 @@
-//! Threads for services (a server's loops); engines start none, their work goes to [`crate::Jobs`]. And the number by which a thread
-//! finds its own copy of what all threads read.
+//! Threads for services (a server's loops), and for user code that may block. Engines use it for nothing of their own: their work
+//! goes to [`crate::Jobs`]. And the number by which a thread finds its own copy of what all threads read.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

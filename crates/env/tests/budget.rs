@@ -213,3 +213,28 @@ fn high_passes_low_and_low_is_not_starved() {
         "low requests passed while high ones waited: {low_when_high_ended} of 800"
     );
 }
+
+#[test]
+fn waiting_is_counted_by_priority_and_exactly() {
+    let hands = ManualClock::new(0);
+    let limit = RateLimiter::new(1_000_000, Clock::manual(hands.clone()));
+    limit.acquire(500_000, IoPriority::High);
+    assert_eq!(limit.waited(IoPriority::High), Duration::from_millis(500));
+    assert_eq!(limit.waited(IoPriority::Low), Duration::ZERO);
+    // A changed rate counts at once.
+    limit.set_rate(250_000);
+    limit.acquire(500_000, IoPriority::Low);
+    assert_eq!(limit.waited(IoPriority::Low), Duration::from_secs(2));
+    assert_eq!(limit.waited(IoPriority::High), Duration::from_millis(500));
+    // Without a limit nobody waits.
+    limit.set_rate(0);
+    limit.acquire(1 << 40, IoPriority::Low);
+    assert_eq!(limit.waited(IoPriority::Low), Duration::from_secs(2));
+    // What passed between two questions at least a second apart.
+    limit.recent_rate();
+    hands.advance(Duration::from_secs(4));
+    limit.acquire(4_000, IoPriority::High);
+    assert_eq!(limit.recent_rate(), 1_000);
+    limit.acquire(1 << 30, IoPriority::High);
+    assert_eq!(limit.recent_rate(), 1_000, "asked again within the second");
+}

@@ -192,3 +192,36 @@ fn one_name_is_one_kind() {
     metrics.counter("puts", &[], "");
     metrics.gauge("puts", &[], "");
 }
+
+#[test]
+fn a_source_gives_its_samples_among_the_others_until_it_goes() {
+    use basalt_env::{MetricSample, MetricValue};
+    let metrics = Metrics::new();
+    metrics
+        .gauge("level_bytes", &[("level", "1")], "Bytes.")
+        .set(5);
+    metrics.counter("zeal", &[], "Last.").add(1);
+    let again = metrics.clone();
+    let sources: Vec<_> = (0..2)
+        .map(|_| {
+            let inside = again.clone();
+            metrics.source(move |out| {
+                // The registry is not locked: a reader may use it.
+                inside.counter("asked", &[], "Times.").add(1);
+                let labels = [("level", "0"), ("family", "f")];
+                let value = MetricValue::Gauge(7);
+                out.push(MetricSample::new("level_bytes", &labels, "Bytes.", value));
+            })
+        })
+        .collect();
+    let text = metrics.prometheus();
+    assert!(
+        text.contains(
+            "# TYPE basalt_level_bytes gauge\nbasalt_level_bytes{family=\"f\",level=\"0\"} 14\nbasalt_level_bytes{level=\"1\"} 5\n# HELP basalt_zeal"
+        ),
+        "{text}"
+    );
+    drop(sources);
+    assert!(!metrics.prometheus().contains("family"));
+    assert_eq!(metrics.counter("asked", &[], "").get(), 2);
+}

@@ -1,0 +1,103 @@
+//! Metrics that come in numbers not known beforehand, such as one for each level of each family: a source gives all of
+//! its samples when the registry is read.
+
+use super::{MetricSample, MetricValue, Metrics};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+type Read = Arc<dyn Fn(&mut Vec<MetricSample>) + Send + Sync>;
+
+/// Sources by the number of their handle.
+#[derive(Clone, Default)]
+pub(super) struct Sources(Arc<Mutex<Registered>>);
+
+#[derive(Default)]
+struct Registered {
+    next: u64,
+    all: Vec<(u64, Read)>,
+}
+
+/// A registered source; dropped, it is gone from the registry.
+#[must_use]
+pub struct MetricSource {
+    number: u64,
+    sources: Sources,
+}
+
+impl Drop for MetricSource {
+    fn drop(&mut self) {
+        let mut registered = self.sources.0.lock();
+        let gone: Vec<_> = registered
+            .all
+            .extract_if(.., |(n, _)| *n == self.number)
+            .collect();
+        drop(registered);
+        // What the reader owned goes after the lock.
+        drop(gone);
+    }
+}
+
+impl Sources {
+    /// Adds what all sources give and puts everything in order. Two of one name and labels, as two stores of one name give
+    /// them, are one: counters and gauges add up.
+    pub(super) fn read_into(&self, samples: &mut Vec<MetricSample>) {
+        let readers: Vec<Read> = self.0.lock().all.iter().map(|(_, r)| r.clone()).collect();
+        if readers.is_empty() {
+            return;
+        }
+        // Readers run without the lock: they may take others.
+        readers.iter().for_each(|read| read(samples));
+        samples.sort_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
+        samples.dedup_by(|later, first| {
+            let same = (&later.name, &later.labels) == (&first.name, &first.labels);
+            if same {
+                match (&mut first.value, &later.value) {
+                    (MetricValue::Counter(sum), MetricValue::Counter(n)) => *sum += n,
+                    (MetricValue::Gauge(sum), MetricValue::Gauge(n)) => *sum += n,
+                    _ => {}
+                }
+            }
+            same
+        });
+    }
+}
+
+impl MetricSample {
+    /// A sample of a source; labels in any order.
+    pub fn new(
+        name: &str,
+        labels: &[(&str, &str)],
+        help: &str,
+        value: MetricValue,
+    ) -> MetricSample {
+        let mut labels: Vec<_> = labels
+            .iter()
+            .map(|(k, v)| ((*k).to_string(), (*v).to_string()))
+            .collect();
+        labels.sort();
+        MetricSample {
+            name: name.to_string(),
+            labels,
+            help: help.to_string(),
+            value,
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers `read`, which appends samples whenever the metrics are read. A name has one kind and one help,
+    /// also where a single metric of the registry has it, with other labels. `read` must not keep what it reads from alive longer than wanted.
+    pub fn source(
+        &self,
+        read: impl Fn(&mut Vec<MetricSample>) + Send + Sync + 'static,
+    ) -> MetricSource {
+        let mut registered = self.1.0.lock();
+        let number = registered.next;
+        registered.next += 1;
+        registered.all.push((number, Arc::new(read)));
+        MetricSource {
+            number,
+            sources: self.1.clone(),
+        }
+    }
+}
