@@ -17,6 +17,7 @@ pub mod db;
 pub mod fuzzing;
 pub mod iter;
 pub mod key;
+pub mod listener;
 pub mod memtable;
 pub mod options;
 pub mod table;
@@ -28,6 +29,7 @@ pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use batch::WriteBatch;
 pub use db::{Db, Family, Snapshot, Ticket};
 pub use key::{Comparator, Kind, SeqNo};
+pub use listener::{Event, EventListener};
 pub use options::{
     CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
     ReadOptions, WriteOptions,

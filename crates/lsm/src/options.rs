@@ -1,6 +1,7 @@
 //! Settings: what a caller can choose, each with its unit, its default and what it costs.
 
 use crate::key::{Cmp, SeqNo};
+use crate::listener::EventListener;
 use basalt_fs::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub struct Options {
     pub idle_release: Duration,
     /// A name for metrics and messages. Default: the path.
     pub name: Option<String>,
+    /// Told what the store does in the background, in the order given. Default none. See [`crate::listener`].
+    pub listeners: Vec<Arc<dyn EventListener>>,
 }
 
 impl Default for Options {
@@ -57,6 +60,7 @@ impl Default for Options {
             max_sealed_memtables: 3,
             idle_release: Duration::from_secs(60),
             name: None,
+            listeners: Vec::new(),
         }
     }
 }

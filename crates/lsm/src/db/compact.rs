@@ -6,12 +6,15 @@
 
 use super::Family;
 use super::engine::{Engine, RETRY_PAUSE};
+use super::flush::table_info;
 use super::generation::FamilyEntry;
 use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, RangePlan, Reach};
 use crate::compaction::{combine, pick, plan_range, run, subranges};
 use crate::key::MAX_SEQ;
-use crate::version::LEVELS;
+use crate::listener::{CompactionInfo, Event, TableInfo};
+use crate::table::TableMeta;
 use crate::version::edit::{AddTable, Edit};
+use crate::version::{LEVELS, TableFile};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::Ordering::SeqCst;
@@ -31,8 +34,39 @@ struct Running {
     now_ms: u64,
     began: Duration,
     claim: Mutex<Option<Claim>>,
+    /// For its events.
+    number: u64,
     ranges: Vec<KeyRange>,
     parts: Mutex<Vec<Option<Result<Outcome>>>>,
+}
+
+impl Running {
+    fn info(&self) -> CompactionInfo {
+        let plan = &self.plan;
+        let numbers = |(level, tables): &(usize, Vec<Arc<TableFile>>)| {
+            let level = *level;
+            let numbers: Vec<_> = tables.iter().map(|t| (level, t.number)).collect();
+            numbers
+        };
+        CompactionInfo {
+            number: self.number,
+            family: self.family.name.to_string(),
+            level: plan.level,
+            output_level: plan.output_level,
+            inputs: plan.inputs.iter().flat_map(numbers).collect(),
+            input_bytes: plan.input_bytes(),
+            reason: plan.reason.name(),
+            trivial_move: plan.trivial_move,
+        }
+    }
+}
+
+/// What a compaction has done to the tree.
+#[derive(Default)]
+struct Done {
+    outputs: Vec<TableInfo>,
+    bytes_read: u64,
+    bytes_written: u64,
 }
 
 impl Engine {
@@ -123,9 +157,11 @@ impl Engine {
             now_ms: self.env.clock().wall_ms(),
             began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
+            number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges,
             parts: Mutex::new((0..parts).map(|_| None).collect()),
         });
+        self.tell(|| Event::CompactionBegin(running.info()));
         for part in 0..parts {
             let (engine, running) = (self.clone(), running.clone());
             self.env
@@ -163,8 +199,10 @@ impl Engine {
                 .then(|| std::mem::take(&mut *parts))
         };
         let parts = finished?;
-        let result = self.finish(&running.plan, parts.into_iter().flatten().collect());
+        let finished = self.finish(running, parts.into_iter().flatten().collect());
+        let result = finished.as_ref().map(|_| ()).map_err(Clone::clone);
         self.settle_accounts(running, result.clone());
+        self.tell_of_the_end(running, finished);
         if result.is_ok() {
             self.time_level0(running);
         }
@@ -221,9 +259,41 @@ impl Engine {
         }
     }
 
+    fn tell_of_the_end(&self, running: &Running, finished: Result<Done>) {
+        if self.events.deaf() {
+            return;
+        }
+        let error = finished.as_ref().err().cloned();
+        let done = finished.unwrap_or_default();
+        for t in &done.outputs {
+            if !running.plan.trivial_move {
+                self.tell(|| Event::TableCreated(t.clone()));
+            }
+        }
+        let failed = error.clone().filter(|e| e.kind() != ErrorKind::Closed);
+        self.tell(|| Event::CompactionEnd {
+            compaction: running.info(),
+            outputs: done.outputs,
+            bytes_read: done.bytes_read,
+            bytes_written: done.bytes_written,
+            took: self.env.clock().now().saturating_sub(running.began),
+            error,
+        });
+        if let Some(error) = failed {
+            self.tell(|| Event::BackgroundError {
+                during: "compaction",
+                error,
+            });
+        }
+    }
+
     /// Installs what the parts of a plan made. When any part failed, or the install did, nothing has changed and what
     /// the parts wrote is removed (or, when the manifest may name it, kept until a fresh manifest is current).
-    fn finish(self: &Arc<Self>, plan: &Plan, parts: Vec<Result<Outcome>>) -> Result<()> {
+    fn finish(self: &Arc<Self>, running: &Running, parts: Vec<Result<Outcome>>) -> Result<Done> {
+        let plan = &running.plan;
+        let told = |number: u64, meta: &TableMeta| {
+            table_info(&running.family.name, plan.output_level, number, meta)
+        };
         let mut edit = Edit::default();
         for (level, tables) in &plan.inputs {
             edit.remove_tables.extend(
@@ -241,7 +311,15 @@ impl Engine {
         if plan.trivial_move {
             edit.add_tables
                 .extend(plan.input_tables().map(|t| add(t.number, t.meta.clone())));
-            return self.install(edit, Vec::new(), |_, _| ());
+            self.install(edit, Vec::new(), |_, _| ())?;
+            self.counters.levels.compacted(plan, 0, 0);
+            return Ok(Done {
+                outputs: plan
+                    .input_tables()
+                    .map(|t| told(t.number, &t.meta))
+                    .collect(),
+                ..Done::default()
+            });
         }
         let mut files: Vec<PathBuf> = Vec::new();
         let mut outcomes = Vec::new();
@@ -274,9 +352,18 @@ impl Engine {
         };
         self.counters.compaction_read.add(outcome.bytes_read);
         self.counters.compaction_written.add(outcome.bytes_written);
+        let done = Done {
+            outputs: outcome.outputs.iter().map(|(n, m)| told(*n, m)).collect(),
+            bytes_read: outcome.bytes_read,
+            bytes_written: outcome.bytes_written,
+        };
         edit.add_tables
             .extend(outcome.outputs.into_iter().map(|(n, m)| add(n, m)));
-        self.install(edit, files, |_, _| ())
+        self.install(edit, files, |_, _| ())?;
+        self.counters
+            .levels
+            .compacted(plan, done.bytes_read, done.bytes_written);
+        Ok(done)
     }
 
     /// Compacts a range out of every level, on this thread.
@@ -361,10 +448,12 @@ impl Engine {
             now_ms: self.env.clock().wall_ms(),
             began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
+            number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges: vec![(None, None)],
             parts: Mutex::new(vec![None]),
         };
         let running = Arc::new(running);
+        self.tell(|| Event::CompactionBegin(running.info()));
         // What went wrong is noted for everyone; this caller hears of its own plan only.
         self.run_part(&running, 0)
             .expect("a plan of one part ends with it")

@@ -5,23 +5,25 @@
 //! No I/O happens under `state` or `view`.
 
 use super::commit::CommitQueue;
+use super::events::Events;
 use super::flush::FlushPace;
 use super::generation::{FamilyEntry, Generation, View};
 use super::idle::Armed;
 use super::log::{ActiveLog, LogSpace};
 use super::shown::Shown;
 use super::stats::Counters;
-use super::throttle::{Backlog, Drain, Pace};
+use super::throttle::{Backlog, Drain, Pace, Stalling};
 use crate::compaction::Reach;
 use crate::key::SeqNo;
+use crate::listener::Event;
 use crate::options::Options;
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{FamilyVersion, TableFile, TableStore, Version};
-use basalt_env::Env;
+use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use basalt_env::sync::{Mutex, RwLock};
+use basalt_env::{Env, MetricSource};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,6 +54,11 @@ pub(crate) struct Engine {
     /// Held while memtables are written out: by the flush job, or by a writer that repairs a failed log.
     pub flushing: Mutex<()>,
     pub counters: Counters,
+    pub events: Events,
+    pub metric_source: Mutex<Option<MetricSource>>,
+    pub stalling: Stalling,
+    /// Compactions begun, for their events.
+    pub compactions_begun: AtomicU64,
     pub drain: Drain,
     pub armed: Armed,
     pub flush_pace: FlushPace,
@@ -119,7 +126,7 @@ impl Engine {
     pub fn new(
         env: &Env,
         dir: PathBuf,
-        options: Options,
+        mut options: Options,
         owner: u64,
         tables: Arc<TableStore>,
         manifest: Manifest,
@@ -145,8 +152,22 @@ impl Engine {
             backlog: Backlog::default(),
         };
         view.backlog = Backlog::of(&view);
-        Arc::new(Engine {
+        let events = Events::new(std::mem::take(&mut options.listeners));
+        if !events.deaf() {
+            let (events, jobs) = (events.clone(), env.jobs().clone());
+            tables.when_removed(move |number, path| {
+                events.tell(&jobs, || Event::TableDeleted {
+                    number,
+                    path: path.to_path_buf(),
+                });
+            });
+        }
+        let engine = Arc::new(Engine {
             counters: Counters::new(env, &name),
+            events,
+            metric_source: Mutex::new(None),
+            stalling: Stalling::default(),
+            compactions_begun: AtomicU64::new(0),
             store_id: catalog.store_id,
             next_file: AtomicU64::new(catalog.next_file),
             view: Shown::new(view),
@@ -192,7 +213,14 @@ impl Engine {
             closing: AtomicBool::new(false),
             broken: OnceLock::new(),
             lock: Mutex::new(Some(lock)),
-        })
+        });
+        engine.offer_metrics();
+        engine
+    }
+
+    /// Tells listeners of an event, which is made only if there are any.
+    pub fn tell(&self, make: impl FnOnce() -> Event) {
+        self.events.tell(self.env.jobs(), make);
     }
 
     /// What readers see now.
@@ -283,6 +311,10 @@ impl Engine {
                 // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
                 self.state.lock().halt.get_or_insert_with(|| e.clone());
                 self.retry_later();
+                self.tell(|| Event::BackgroundError {
+                    during: "manifest",
+                    error: e.clone(),
+                });
                 return Err(e);
             }
         };
@@ -445,6 +477,10 @@ impl Engine {
                 .map(|f| (f.id, f.options.comparator.clone())),
         );
         let old = std::mem::replace(&mut view.active, next);
+        self.tell(|| Event::MemtableSealed {
+            generation: old.number,
+            bytes: old.memory(),
+        });
         view.sealed.insert(0, old);
     }
 }

@@ -6,8 +6,9 @@ use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::iter::InternalIter;
 use crate::key::{SeqNo, split_internal_key, trailer_seq};
+use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
-use crate::table::{TableBuilder, TableOptions};
+use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::sync::Mutex;
@@ -103,6 +104,17 @@ impl FlushPace {
     }
 }
 
+/// A table as listeners hear of it.
+pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMeta) -> TableInfo {
+    TableInfo {
+        family: family.to_string(),
+        level,
+        number,
+        bytes: meta.size,
+        entries: meta.entries,
+    }
+}
+
 impl Engine {
     /// Queues the jobs that are due: a flush if memtables wait, compactions if the tree is out of shape.
     pub fn schedule(self: &Arc<Self>) {
@@ -149,6 +161,10 @@ impl Engine {
                 state.flush_error = Some(e.clone());
                 state.retry_at = self.env.clock().now() + RETRY_PAUSE;
                 drop(state);
+                self.tell(|| Event::BackgroundError {
+                    during: "flush",
+                    error: e.clone(),
+                });
                 self.retry_later();
                 self.env.jobs().notify();
                 return Err(e);
@@ -170,8 +186,37 @@ impl Engine {
     }
 
     fn flush_generation(self: &Arc<Self>, generation: &Arc<Generation>) -> Result<()> {
-        let view = self.view();
         let started = self.env.clock().now();
+        self.tell(|| Event::FlushBegin {
+            generation: generation.number,
+            bytes: generation.memory(),
+        });
+        let mut made = Vec::new();
+        let result = self.write_generation(generation, started, &mut made);
+        if result.is_ok() {
+            for t in &made {
+                self.tell(|| Event::TableCreated(t.clone()));
+            }
+        } else {
+            made.clear();
+        }
+        self.tell(|| Event::FlushEnd {
+            generation: generation.number,
+            tables: made,
+            took: self.env.clock().now() - started,
+            error: result.as_ref().err().cloned(),
+        });
+        result
+    }
+
+    /// Writes a generation out and installs its tables, which `made` tells of.
+    fn write_generation(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        started: Duration,
+        made: &mut Vec<TableInfo>,
+    ) -> Result<()> {
+        let view = self.view();
         let snapshots = self.live_snapshots();
         let warm = self.worth_warming(generation.memory());
         let mut edit = Edit::default();
@@ -192,6 +237,7 @@ impl Engine {
             ) {
                 Ok(add) => {
                     self.counters.flush_bytes.add(add.meta.size);
+                    made.push(table_info(&family.name, 0, number, &add.meta));
                     edit.add_tables.push(add);
                     files.push(self.tables.path(number));
                 }
@@ -215,6 +261,11 @@ impl Engine {
             let state = self.state.lock();
             end = state.catalog.logs.get(&log).and_then(|l| l.end);
         }
+        let sizes: Vec<(u32, u64)> = edit
+            .add_tables
+            .iter()
+            .map(|t| (t.family, t.meta.size))
+            .collect();
         self.install(edit, files, |_, view| {
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
             assert_eq!(
@@ -222,6 +273,9 @@ impl Engine {
                 "the oldest generation is flushed first"
             );
         })?;
+        for (family, bytes) in sizes {
+            self.counters.levels.flushed(family, bytes);
+        }
         let now = self.env.clock().now();
         self.flush_pace.note(now);
         if self.flush_pace.is_hurried(now) {

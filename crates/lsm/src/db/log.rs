@@ -12,6 +12,7 @@
 
 use super::engine::{Engine, RETRY_PAUSE, Writer};
 use super::throttle::{Patience, Room};
+use crate::listener::Event;
 use crate::memtable::MemTable;
 use crate::version::edit::Edit;
 use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
@@ -260,6 +261,10 @@ impl Engine {
             .context("the write-ahead log failed; nothing of this write is acknowledged")
             .with_reach(Reach::Store);
         self.state.lock().halt = Some(error.clone());
+        self.tell(|| Event::BackgroundError {
+            during: "log",
+            error: error.clone(),
+        });
         self.retry_later();
         error
     }
@@ -366,6 +371,7 @@ impl Engine {
             }
             generation.book(memory + growth);
             self.charge(writer, bytes);
+            self.let_in();
             return Ok(Room::Ready);
         }
     }

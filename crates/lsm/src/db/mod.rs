@@ -9,20 +9,26 @@ mod commit;
 mod compact;
 mod company;
 mod engine;
+mod events;
+mod figures;
 mod flush;
 mod folder;
 mod generation;
 mod idle;
+mod levels;
 mod log;
 mod open;
 mod read;
 mod repair;
 mod shown;
+mod sizes;
 mod stats;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_idle;
+#[cfg(test)]
+mod tests_listener;
 #[cfg(test)]
 mod tests_log;
 #[cfg(test)]
@@ -39,7 +45,8 @@ pub use check::VerifyReport;
 pub use commit::Ticket;
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
-pub use stats::{FamilyStats, LevelStats, Stats};
+pub use sizes::UserRange;
+pub use stats::{FamilyStats, LevelStats, RangeSize, StallStats, Stats};
 
 use crate::batch::WriteBatch;
 use crate::iter::user::UserIter;
@@ -387,6 +394,30 @@ impl Db {
         self.engine().settle()
     }
 
+    /// About how many bytes the keys in each range take, without reading them.
+    ///
+    /// Of a table that lies inside a range all bytes count. One that an end of the range cuts counts by its index: each cut is
+    /// wrong by less than one data block, and the index and filter of the table (a few percent of it) count with its last key. So the
+    /// answer is at most a block for each cut and an index and filter for each cut table off, and adjoining ranges add up exactly.
+    /// Memtables are walked: exact, and it takes time for each entry in the range. Overwritten and deleted entries that are still
+    /// stored count. Reads index partitions of the cut tables, at most two for each.
+    ///
+    /// Errors: `NotFound` for a dropped family; what reading an index may meet.
+    pub fn approximate_sizes(
+        &self,
+        family: &Family,
+        ranges: &[UserRange<'_>],
+    ) -> Result<Vec<RangeSize>> {
+        self.engine().approximate_sizes(family, ranges)
+    }
+
+    /// Waits until the store's listeners were told of everything that has happened so far. Not to be called by a listener, which
+    /// would wait for itself.
+    pub fn wait_for_listeners(&self) {
+        let engine = self.engine();
+        engine.events.wait(engine.env.jobs());
+    }
+
     /// Shape and counters.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
@@ -474,10 +505,10 @@ impl Engine {
             end
         };
         self.env.jobs().drain(self.owner);
-        self.env
-            .metrics()
-            .remove_labelled(("store", &self.counters.label));
-        *self.lock.lock() = None;
+        if self.env.jobs().is_stepped() {
+            self.events.wait(self.env.jobs());
+        }
+        self.leave();
         flushed
     }
 
@@ -513,15 +544,22 @@ impl Engine {
         self.manifest.lock().manifest.point_current(&self.env)
     }
 
+    /// What an end of any kind gives back.
+    fn leave(&self) {
+        drop(self.metric_source.lock().take());
+        self.env
+            .metrics()
+            .remove_labelled(("store", &self.counters.label));
+        self.events.close();
+        *self.lock.lock() = None;
+    }
+
     fn abandon(self: &Arc<Self>) {
         self.closing.store(true, SeqCst);
         self.env.jobs().cancel(self.owner);
         self.env.jobs().drain(self.owner);
         // The leader's job may have been among them: whoever waits hears that the store is closed.
         self.lead_all();
-        self.env
-            .metrics()
-            .remove_labelled(("store", &self.counters.label));
-        *self.lock.lock() = None;
+        self.leave();
     }
 }

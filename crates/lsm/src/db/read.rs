@@ -74,7 +74,7 @@ impl Engine {
         Ok((view, seq))
     }
 
-    fn check_family(&self, view: &View, family: &Family) -> Result<()> {
+    pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {
         if family.store != self.owner {
             return Err(Error::invalid(format!(
                 "family {:?} belongs to another store",

@@ -1,8 +1,11 @@
 //! What the engine tells of itself: the tree's shape and counters.
 
 use super::engine::Engine;
-use crate::compaction::{compaction_debt, level_targets};
-use basalt_env::{Counter, Env};
+use super::generation::View;
+use super::levels::Levels;
+use crate::compaction::{compaction_debt, level_targets, scores};
+use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_env::{BudgetUse, Counter, Env, IoPriority};
 use std::sync::Arc;
 
 /// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters run since the store was opened.
@@ -30,6 +33,16 @@ pub struct Stats {
     pub log_syncs: u64,
     /// Microseconds that writers were slowed or held, by cause.
     pub stall_us: Vec<(&'static str, u64)>,
+    /// Times that writers were held back, by cause: the causes of `stall_us`, in its order.
+    pub stalls: Vec<StallStats>,
+    /// Every budget that bounds the store, with what is used of it: the environment's, then the store's own.
+    pub budgets: Vec<BudgetUse>,
+    /// Microseconds that background I/O of the whole environment waited for its limit: flushes, then everything else.
+    pub io_wait_us: [u64; 2],
+    /// Events that listeners were too slow for.
+    pub events_lost: u64,
+    /// Listeners that panicked and are not called any more.
+    pub listeners_lost: u64,
     /// Live snapshots.
     pub snapshots: u64,
     /// Sealed memtables waiting for their flush.
@@ -46,6 +59,28 @@ pub struct Stats {
     pub last_seq: u64,
     /// The store takes no writes, and why.
     pub read_only: Option<String>,
+}
+
+/// How often and how long writers were held back for one cause, since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StallStats {
+    /// `memtables` that wait for their flush, tables in `level0`, `compaction_debt`, or the `memory_budget`.
+    pub cause: &'static str,
+    /// Periods in which one group of writes after the other was held back.
+    pub count: u64,
+    /// Microseconds that writers waited.
+    pub us: u64,
+}
+
+/// The answer of [`super::Db::approximate_sizes`] for one range.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RangeSize {
+    /// Bytes in tables, about.
+    pub table_bytes: u64,
+    /// Bytes of keys and values in memtables.
+    pub memtable_bytes: u64,
+    /// Entries in memtables, older versions and tombstones included.
+    pub memtable_entries: u64,
 }
 
 /// One family of [`Stats`].
@@ -70,6 +105,27 @@ pub struct LevelStats {
     pub entries: u64,
     /// Tombstones.
     pub deletes: u64,
+    /// How much a compaction out of it is due; one starts at 1. 0 for the last level.
+    pub score: f64,
+    /// Tables that running compactions merge.
+    pub compacting: u64,
+    /// Table bytes that came in from above since the store was opened: flushed, or merged in. Moved tables do not count.
+    pub bytes_entered: u64,
+    /// Table bytes that merges into it read, its own tables included.
+    pub bytes_read: u64,
+    /// Table bytes that flushes and merges into it wrote.
+    pub bytes_written: u64,
+    /// Table bytes that moved in unchanged.
+    pub bytes_moved: u64,
+    /// Merges into it.
+    pub compactions: u64,
+}
+
+impl LevelStats {
+    /// Bytes written for each byte that came in from above; `None` when none did.
+    pub fn write_amp(&self) -> Option<f64> {
+        (self.bytes_entered > 0).then(|| self.bytes_written as f64 / self.bytes_entered as f64)
+    }
 }
 
 pub(crate) struct Counters {
@@ -85,6 +141,12 @@ pub(crate) struct Counters {
     pub stall_memtables_us: Counter,
     pub stall_l0_us: Counter,
     pub stall_debt_us: Counter,
+    pub stall_memory_us: Counter,
+    pub stalls_memtables: Counter,
+    pub stalls_l0: Counter,
+    pub stalls_debt: Counter,
+    pub stalls_memory: Counter,
+    pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,
 }
@@ -97,6 +159,13 @@ impl Counters {
                 "stall_us_total",
                 &[("store", name), ("cause", cause)],
                 "Microseconds that writers were slowed or held",
+            )
+        };
+        let stalls = |cause: &str| {
+            env.metrics().counter(
+                "stalls_total",
+                &[("store", name), ("cause", cause)],
+                "Times that writers were held back",
             )
         };
         Counters {
@@ -130,12 +199,37 @@ impl Counters {
             stall_memtables_us: stall("memtables"),
             stall_l0_us: stall("level0"),
             stall_debt_us: stall("compaction_debt"),
+            stall_memory_us: stall("memory_budget"),
+            stalls_memtables: stalls("memtables"),
+            stalls_l0: stalls("level0"),
+            stalls_debt: stalls("compaction_debt"),
+            stalls_memory: stalls("memory_budget"),
+            levels: Levels::default(),
             label: name.to_string(),
         }
     }
 }
 
 impl Engine {
+    /// The environment's budgets, and this store's own.
+    fn budgets(&self, view: &View) -> Vec<BudgetUse> {
+        let generations = view.sealed.len() as u64 + 1;
+        let mut all = self.env.budgets();
+        all.extend([
+            BudgetUse {
+                name: "write_buffer_bytes",
+                used: view.active.memory(),
+                limit: self.options.write_buffer_bytes,
+            },
+            BudgetUse {
+                name: "sealed_memtables",
+                used: generations - 1,
+                limit: self.options.max_sealed_memtables as u64,
+            },
+        ]);
+        all
+    }
+
     pub fn stats(self: &Arc<Self>) -> Stats {
         let view = self.view();
         let c = &self.counters;
@@ -145,6 +239,8 @@ impl Engine {
         for f in view.families.values() {
             let mut levels = Vec::new();
             if let Some(tables) = view.version.families.get(&f.id) {
+                let io = c.levels.of(f.id);
+                let due = scores(tables, &f.options);
                 let targets = level_targets(tables, &f.options).bytes;
                 debt += compaction_debt(tables, &f.options);
                 for (level, list) in tables.levels.iter().enumerate() {
@@ -155,6 +251,14 @@ impl Engine {
                         target_bytes: targets[level],
                         entries: list.iter().map(|t| t.meta.entries).sum(),
                         deletes: list.iter().map(|t| t.meta.deletes).sum(),
+                        score: due.iter().find(|(l, _)| *l == level).map_or(0.0, |d| d.1),
+                        compacting: list.iter().filter(|t| t.compacting.load(SeqCst)).count()
+                            as u64,
+                        bytes_entered: io[level].entered,
+                        bytes_read: io[level].read,
+                        bytes_written: io[level].written,
+                        bytes_moved: io[level].moved,
+                        compactions: io[level].merges,
                     });
                 }
             }
@@ -176,6 +280,18 @@ impl Engine {
                 error.map(|e| e.to_string()),
             )
         };
+        let (events_lost, listeners_lost) = self.events.lost();
+        let stall = |cause, count: &Counter, us: &Counter| StallStats {
+            cause,
+            count: count.get(),
+            us: us.get(),
+        };
+        let stalls = vec![
+            stall("memtables", &c.stalls_memtables, &c.stall_memtables_us),
+            stall("level0", &c.stalls_l0, &c.stall_l0_us),
+            stall("compaction_debt", &c.stalls_debt, &c.stall_debt_us),
+            stall("memory_budget", &c.stalls_memory, &c.stall_memory_us),
+        ];
         let log_bytes = live_logs
             .iter()
             .map(|n| super::log::log_path(&self.dir, *n))
@@ -194,11 +310,13 @@ impl Engine {
             commit_groups: c.commit_groups.get(),
             commits: c.commits.get(),
             log_syncs: c.log_syncs.get(),
-            stall_us: vec![
-                ("memtables", c.stall_memtables_us.get()),
-                ("level0", c.stall_l0_us.get()),
-                ("compaction_debt", c.stall_debt_us.get()),
-            ],
+            stall_us: stalls.iter().map(|s| (s.cause, s.us)).collect(),
+            stalls,
+            budgets: self.budgets(&view),
+            io_wait_us: [IoPriority::High, IoPriority::Low]
+                .map(|p| self.env.io_limit().waited(p).as_micros() as u64),
+            events_lost,
+            listeners_lost,
             snapshots: self.snapshots.lock().values().sum::<usize>() as u64,
             sealed_memtables: view.sealed.len() as u64,
             memtable_bytes: view.active.memory()
@@ -206,9 +324,7 @@ impl Engine {
             table_files,
             compaction_debt: debt,
             compactions,
-            last_seq: self
-                .visible
-                .load(basalt_env::sync::atomic::Ordering::SeqCst),
+            last_seq: self.visible.load(SeqCst),
             read_only,
         }
     }

@@ -10,8 +10,9 @@
 use super::engine::{Engine, Writer};
 use super::generation::View;
 use crate::compaction::compaction_debt;
+use crate::listener::Event;
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,20 @@ const LEAST_SHARE: f64 = 1.0 / 64.0;
 enum Cause {
     Level0,
     Memtables,
+    /// The environment's memory budget.
+    Memory,
     Debt,
+}
+
+impl Cause {
+    fn name(self) -> &'static str {
+        match self {
+            Cause::Level0 => "level0",
+            Cause::Memtables => "memtables",
+            Cause::Memory => "memory_budget",
+            Cause::Debt => "compaction_debt",
+        }
+    }
 }
 
 /// How far behind the tree is: part of a [`View`], worked out when the tree changes. 0 is well, 1 is where writers wait.
@@ -142,6 +156,21 @@ pub(crate) enum Room {
     Later(Duration),
 }
 
+/// Whether writes are being held back: from the first group that is, to the first that is not.
+#[derive(Default)]
+pub(crate) struct Stalling {
+    /// Asked for each group, without the lock.
+    any: AtomicBool,
+    now: Mutex<Option<Stall>>,
+}
+
+struct Stall {
+    cause: Cause,
+    began: Duration,
+    /// The group at hand was held.
+    this_group: bool,
+}
+
 impl Engine {
     /// The backlog that lets the least through, how hard it presses, and the rate in bytes a second that it leaves to writers.
     fn pressure(&self) -> Option<(Cause, f64, f64)> {
@@ -180,9 +209,59 @@ impl Engine {
         let counter = match cause {
             Cause::Level0 => &self.counters.stall_l0_us,
             Cause::Memtables => &self.counters.stall_memtables_us,
+            Cause::Memory => &self.counters.stall_memory_us,
             Cause::Debt => &self.counters.stall_debt_us,
         };
         counter.add(time.as_micros() as u64);
+        let mut now = self.stalling.now.lock();
+        if let Some(stall) = &mut *now {
+            if stall.cause == cause {
+                stall.this_group = true;
+                return;
+            }
+            self.tell_stall_end(stall);
+        }
+        let began = self.env.clock().now().saturating_sub(time);
+        *now = Some(Stall {
+            cause,
+            began,
+            this_group: true,
+        });
+        self.stalling.any.store(true, Relaxed);
+        let counter = match cause {
+            Cause::Level0 => &self.counters.stalls_l0,
+            Cause::Memtables => &self.counters.stalls_memtables,
+            Cause::Memory => &self.counters.stalls_memory,
+            Cause::Debt => &self.counters.stalls_debt,
+        };
+        counter.add(1);
+        self.tell(|| Event::StallBegin {
+            cause: cause.name(),
+        });
+    }
+
+    fn tell_stall_end(&self, stall: &Stall) {
+        self.tell(|| Event::StallEnd {
+            cause: stall.cause.name(),
+            lasted: self.env.clock().now().saturating_sub(stall.began),
+        });
+    }
+
+    /// A group found room.
+    pub fn let_in(&self) {
+        if !self.stalling.any.load(Relaxed) {
+            return;
+        }
+        let mut now = self.stalling.now.lock();
+        match &mut *now {
+            Some(stall) if stall.this_group => stall.this_group = false,
+            Some(stall) => {
+                self.tell_stall_end(stall);
+                *now = None;
+                self.stalling.any.store(false, Relaxed);
+            }
+            None => {}
+        }
     }
 
     /// Slows a group down as the backlogs ask.
@@ -313,22 +392,23 @@ impl Engine {
     /// Waits until one more memtable may be sealed.
     pub fn wait_for_flush(self: &Arc<Self>, patience: Patience) -> Result<Room> {
         let has_room = || self.view().sealed.len() < self.options.max_sealed_memtables;
-        self.wait_for_memtables(patience, &has_room)
+        self.wait_for_memtables(Cause::Memtables, patience, &has_room)
     }
 
     /// Waits until `bytes` more fit the memory budget, or until this store has no sealed memtable to give back.
     pub fn wait_for_memory(self: &Arc<Self>, bytes: u64, patience: Patience) -> Result<Room> {
         let has_room = || self.env.ledger().free() >= bytes || self.view().sealed.is_empty();
-        self.wait_for_memtables(patience, &has_room)
+        self.wait_for_memtables(Cause::Memory, patience, &has_room)
     }
 
     fn wait_for_memtables(
         self: &Arc<Self>,
+        cause: Cause,
         patience: Patience,
         has_room: &dyn Fn() -> bool,
     ) -> Result<Room> {
         self.wait_for(
-            Cause::Memtables,
+            cause,
             patience,
             has_room,
             &|| self.flush_is_stuck(),

@@ -11,8 +11,8 @@ mod open;
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
+use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
-use basalt_env::sync::{Mutex, RwLock};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, Result};
 use open::{OpenFile, OpenTables};
@@ -35,6 +35,8 @@ pub struct TableStore {
     dir: PathBuf,
     owner: u64,
     open: Arc<OpenTables>,
+    /// Told of each file that was removed because nobody reads it any more.
+    removed: OnceLock<Box<dyn Fn(u64, &Path) + Send + Sync>>,
 }
 
 impl TableStore {
@@ -45,7 +47,13 @@ impl TableStore {
             dir: dir.to_path_buf(),
             owner,
             open: OpenTables::new(env),
+            removed: OnceLock::new(),
         })
+    }
+
+    /// Has `told` called with number and path of every table whose file goes. Once; `told` must not block.
+    pub fn when_removed(&self, told: impl Fn(u64, &Path) + Send + Sync + 'static) {
+        let _ = self.removed.set(Box::new(told));
     }
 
     /// Path of a table.
@@ -168,12 +176,17 @@ impl Drop for TableFile {
         self.file.close();
         if self.obsolete.load(Atomic::SeqCst) {
             let (fs, path) = (self.store.env.fs().clone(), self.path());
+            let (store, number) = (self.store.clone(), self.number);
             // A failed removal leaves an orphan, which the next open removes.
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let _ = fs.remove(&path);
+                    if fs.remove(&path).is_ok()
+                        && let Some(told) = store.removed.get()
+                    {
+                        told(number, &path);
+                    }
                 });
         }
     }

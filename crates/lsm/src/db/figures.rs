@@ -1,0 +1,167 @@
+//! The shape of a store as metrics: what is read off the tree when somebody asks, beside the counters that run.
+
+use super::engine::Engine;
+use super::stats::{LevelStats, Stats};
+use basalt_env::{BUDGET_LIMIT, BUDGET_USED, MetricSample, MetricValue};
+use std::sync::Arc;
+
+type StoreRow = (&'static str, &'static str, fn(&Stats) -> u64);
+
+const STORE: &[StoreRow] = &[
+    (
+        "log_bytes",
+        "Bytes of log on disk, recycled space included.",
+        |s| s.log_bytes,
+    ),
+    ("memtable_bytes", "Bytes of memtables.", |s| {
+        s.memtable_bytes
+    }),
+    (
+        "sealed_memtables",
+        "Memtables that wait for their flush.",
+        |s| s.sealed_memtables,
+    ),
+    ("snapshots", "Live snapshots.", |s| s.snapshots),
+    ("table_files", "Tables of the tree.", |s| s.table_files),
+    (
+        "compaction_debt_bytes",
+        "Bytes that compactions should move soon.",
+        |s| s.compaction_debt,
+    ),
+    (
+        "compactions_running",
+        "Compactions running or queued.",
+        |s| s.compactions,
+    ),
+    (
+        "last_sequence_number",
+        "The newest visible sequence number.",
+        |s| s.last_seq,
+    ),
+    (
+        "takes_no_writes",
+        "1 when the store takes no writes, else 0.",
+        |s| u64::from(s.read_only.is_some()),
+    ),
+    (
+        "events_lost",
+        "Events that listeners were too slow for.",
+        |s| s.events_lost,
+    ),
+    (
+        "listeners_lost",
+        "Listeners that panicked and are not called any more.",
+        |s| s.listeners_lost,
+    ),
+];
+
+type LevelRow = (&'static str, &'static str, fn(&LevelStats) -> u64);
+
+const LEVEL_GAUGES: &[LevelRow] = &[
+    ("level_tables", "Tables of a level.", |l| l.tables),
+    ("level_bytes", "Bytes of a level.", |l| l.bytes),
+    (
+        "level_target_bytes",
+        "The size that a level aims at; 0 for none.",
+        |l| l.target_bytes,
+    ),
+    (
+        "level_entries",
+        "Entries of a level, tombstones included.",
+        |l| l.entries,
+    ),
+    ("level_deletes", "Tombstones of a level.", |l| l.deletes),
+    (
+        "level_score_percent",
+        "How much a compaction is due; one starts at 100.",
+        |l| (l.score * 100.0) as u64,
+    ),
+    (
+        "level_compacting",
+        "Tables of a level that compactions merge.",
+        |l| l.compacting,
+    ),
+];
+
+const LEVEL_COUNTERS: &[LevelRow] = &[
+    (
+        "level_bytes_entered_total",
+        "Table bytes flushed or merged in from above.",
+        |l| l.bytes_entered,
+    ),
+    (
+        "level_bytes_read_total",
+        "Table bytes that merges into a level read.",
+        |l| l.bytes_read,
+    ),
+    (
+        "level_bytes_written_total",
+        "Table bytes that flushes and merges wrote into a level.",
+        |l| l.bytes_written,
+    ),
+    (
+        "level_bytes_moved_total",
+        "Table bytes that moved into a level unchanged.",
+        |l| l.bytes_moved,
+    ),
+    ("level_compactions_total", "Merges into a level.", |l| {
+        l.compactions
+    }),
+];
+
+/// Metrics are signed; a size past 8 EiB is shown as that.
+fn gauge(n: u64) -> MetricValue {
+    MetricValue::Gauge(i64::try_from(n).unwrap_or(i64::MAX))
+}
+
+impl Engine {
+    /// Offers the figures to the metrics registry for as long as the store is open.
+    pub fn offer_metrics(self: &Arc<Self>) {
+        // The registry keeps no store open.
+        let engine = Arc::downgrade(self);
+        let source = self.env.metrics().source(move |out| {
+            if let Some(engine) = engine.upgrade() {
+                engine.figures(out);
+            }
+        });
+        *self.metric_source.lock() = Some(source);
+    }
+
+    fn figures(self: &Arc<Self>, out: &mut Vec<MetricSample>) {
+        let stats = self.stats();
+        let store = ("store", self.counters.label.as_str());
+        for (name, help, read) in STORE {
+            out.push(MetricSample::new(name, &[store], help, gauge(read(&stats))));
+        }
+        let of_env = self.env.budgets().len();
+        for budget in &stats.budgets[of_env..] {
+            let labels = [store, ("budget", budget.name)];
+            let used = gauge(budget.used);
+            out.push(MetricSample::new("budget_used", &labels, BUDGET_USED, used));
+            let limit = gauge(budget.limit);
+            out.push(MetricSample::new(
+                "budget_limit",
+                &labels,
+                BUDGET_LIMIT,
+                limit,
+            ));
+        }
+        for family in &stats.families {
+            for (n, level) in family.levels.iter().enumerate() {
+                let number = n.to_string();
+                let labels = [
+                    store,
+                    ("family", family.name.as_str()),
+                    ("level", number.as_str()),
+                ];
+                for (name, help, read) in LEVEL_GAUGES {
+                    out.push(MetricSample::new(name, &labels, help, gauge(read(level))));
+                }
+                for (name, help, read) in LEVEL_COUNTERS {
+                    let value = MetricValue::Counter(read(level));
+                    out.push(MetricSample::new(name, &labels, help, value));
+                }
+            }
+        }
+    }
+}
