@@ -323,6 +323,9 @@ pub struct Stats {
     /// One JSON object
     #[arg(long)]
     pub json: bool,
+    /// All metrics in Prometheus text format; of a running server: `redis-cli BASALT METRICS`
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
 }
 
 #[derive(Args)]

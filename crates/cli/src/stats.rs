@@ -34,8 +34,15 @@ pub fn stats(args: args::Stats) -> Outcome {
         memory: env.ledger().usage(),
         fs: env.fs().stats(),
     };
+    let prometheus = if args.prometheus {
+        env.metrics().prometheus()
+    } else {
+        String::new()
+    };
     db.close().map_err(|e| Failure::store(dir, e))?;
-    say(&if args.json {
+    say(&if args.prometheus {
+        prometheus
+    } else if args.json {
         format!("{:#}\n", report.json())
     } else {
         report.tables()
@@ -97,7 +104,13 @@ impl Report {
                     .map(|(n, l)| {
                         json!({
                             "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
-                            "entries": l.entries, "deletes": l.deletes,
+                            "entries": l.entries, "deletes": l.deletes, "score": rounded(l.score),
+                            "compacting": l.compacting,
+                            "since_open": {
+                                "bytes_entered": l.bytes_entered, "bytes_read": l.bytes_read,
+                                "bytes_written": l.bytes_written, "bytes_moved": l.bytes_moved,
+                                "compactions": l.compactions, "write_amp": l.write_amp().map(rounded),
+                            },
                         })
                     })
                     .collect();
@@ -108,6 +121,21 @@ impl Report {
             .stall_us
             .iter()
             .map(|(cause, us)| ((*cause).to_string(), json!(us)))
+            .collect();
+        let held: serde_json::Map<String, Value> = e
+            .stalls
+            .iter()
+            .map(|s| (s.cause.to_string(), json!(s.count)))
+            .collect();
+        let budgets: serde_json::Map<String, Value> = e
+            .budgets
+            .iter()
+            .map(|b| {
+                (
+                    b.name.to_string(),
+                    json!({"used": b.used, "limit": b.limit}),
+                )
+            })
             .collect();
         json!({
             "dir": self.dir,
@@ -135,6 +163,10 @@ impl Report {
                 "commit_groups": e.commit_groups,
                 "log_syncs": e.log_syncs,
                 "stall_us": stalls,
+                "stalls": held,
+                "background_io_wait_us": {"high": e.io_wait_us[0], "low": e.io_wait_us[1]},
+                "events_lost": e.events_lost,
+                "listeners_lost": e.listeners_lost,
                 "device_bytes_written": self.fs.bytes_written,
                 "device_bytes_prewritten": self.fs.bytes_prewritten,
                 "device_bytes_read": self.fs.bytes_read,
@@ -142,6 +174,7 @@ impl Report {
                 "device_writes": self.fs.writes,
                 "device_syncs": self.fs.syncs,
             },
+            "budgets": budgets,
             "cache": {
                 "capacity_bytes": self.cache.capacity, "used_bytes": self.cache.used,
                 "used_high_priority_bytes": self.cache.used_high, "hits": self.cache.hits, "misses": self.cache.misses,
@@ -169,8 +202,12 @@ impl Report {
                 f.name,
                 Self::sorted_runs(f)
             );
-            let mut rows =
-                vec![["level", "tables", "size", "target", "entries", "deletes"].map(String::from)];
+            let mut rows = vec![
+                [
+                    "level", "tables", "size", "target", "score", "entries", "deletes",
+                ]
+                .map(String::from),
+            ];
             let mut sum = basalt::lsm::db::LevelStats::default();
             for (n, l) in f.levels.iter().enumerate() {
                 sum.tables += l.tables;
@@ -188,6 +225,7 @@ impl Report {
                         l.tables.to_string(),
                         human_bytes(l.bytes),
                         target,
+                        format!("{:.2}", l.score),
                         l.entries.to_string(),
                         l.deletes.to_string(),
                     ]);
@@ -198,10 +236,12 @@ impl Report {
                 sum.tables.to_string(),
                 human_bytes(sum.bytes),
                 String::new(),
+                String::new(),
                 sum.entries.to_string(),
                 sum.deletes.to_string(),
             ]);
             out.push_str(&table(&rows));
+            out.push_str(&level_io(f));
         }
         let number = |r: Option<f64>| r.map_or_else(|| "-".to_string(), |r| format!("{r:.2}"));
         let lookups = self.cache.hits + self.cache.misses;
@@ -311,13 +351,68 @@ impl Report {
                 let _ = writeln!(out, "  {name:<30} {value}");
             }
         }
-        if !e.stall_us.is_empty() {
-            let _ = writeln!(out, "\nwriters slowed or held, since open");
-            for (cause, us) in &e.stall_us {
-                let _ = writeln!(out, "  {cause:<30} {:.3} s", *us as f64 / 1e6);
-            }
+        let _ = writeln!(out, "\nbudgets");
+        for b in &e.budgets {
+            let people = |n: u64| match b.name.contains("bytes") {
+                true => human_bytes(n),
+                false => n.to_string(),
+            };
+            let limit = match b.limit {
+                0 => "no limit".to_string(),
+                n => format!("of {}", people(n)),
+            };
+            let _ = writeln!(out, "  {:<30} {} {limit}", b.name, people(b.used));
+        }
+        let seconds = |us: u64| us as f64 / 1e6;
+        let _ = writeln!(
+            out,
+            "  {:<30} {:.3} s of flushes, {:.3} s of the rest",
+            "waited for the I/O limit",
+            seconds(e.io_wait_us[0]),
+            seconds(e.io_wait_us[1])
+        );
+        let _ = writeln!(out, "\nwriters slowed or held, since open");
+        for s in &e.stalls {
+            let times = crate::progress::count(s.count, "time", "times");
+            let _ = writeln!(out, "  {:<30} {times}, {:.3} s", s.cause, seconds(s.us));
         }
         out
+    }
+}
+
+fn rounded(x: f64) -> f64 {
+    (x * 100.0).round() / 100.0
+}
+
+/// What came into each level since the store was opened; nothing when nothing did.
+fn level_io(f: &basalt::lsm::db::FamilyStats) -> String {
+    let heads = [
+        "level",
+        "entered",
+        "read",
+        "written",
+        "moved",
+        "merges",
+        "write amp",
+    ];
+    let mut rows = vec![heads.map(String::from)];
+    for (n, l) in f.levels.iter().enumerate() {
+        if l.bytes_written + l.bytes_moved > 0 {
+            rows.push([
+                format!("L{n}"),
+                human_bytes(l.bytes_entered),
+                human_bytes(l.bytes_read),
+                human_bytes(l.bytes_written),
+                human_bytes(l.bytes_moved),
+                l.compactions.to_string(),
+                l.write_amp()
+                    .map_or_else(|| "-".to_string(), |w| format!("{w:.2}")),
+            ]);
+        }
+    }
+    match rows.len() {
+        1 => String::new(),
+        _ => format!("  since open, into each level\n{}", table(&rows)),
     }
 }
 
@@ -348,7 +443,8 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use basalt::lsm::db::{FamilyStats, LevelStats};
+    use basalt::env::BudgetUse;
+    use basalt::lsm::db::{FamilyStats, LevelStats, StallStats};
 
     fn report() -> Report {
         let level = |tables, bytes, target_bytes, entries| LevelStats {
@@ -357,6 +453,10 @@ mod tests {
             target_bytes,
             entries,
             deletes: 1,
+            score: 0.5,
+            bytes_entered: bytes,
+            bytes_written: bytes * 3,
+            ..LevelStats::default()
         };
         Report {
             dir: "d".into(),
@@ -376,6 +476,23 @@ mod tests {
                 flush_bytes_written: 90,
                 read_only: Some("the device is full".into()),
                 stall_us: vec![("level 0", 1500)],
+                stalls: vec![StallStats {
+                    cause: "level 0",
+                    count: 2,
+                    us: 1500,
+                }],
+                budgets: vec![
+                    BudgetUse {
+                        name: "open_files",
+                        used: 3,
+                        limit: 40,
+                    },
+                    BudgetUse {
+                        name: "background_io_bytes_per_s",
+                        used: 2048,
+                        limit: 0,
+                    },
+                ],
                 ..Stats::default()
             },
             cache: CacheStats::default(),
@@ -394,7 +511,10 @@ mod tests {
             "2.00",
             "L2",
             "256.00 MiB",
-            "level 0",
+            "level 0                        2 times, 0.002 s",
+            "open_files                     3 of 40",
+            "background_io_bytes_per_s      2.00 KiB no limit",
+            "3.00",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -408,5 +528,9 @@ mod tests {
         assert_eq!(json["amplification"]["write_since_open"], 2.0);
         assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);
         assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
+        assert_eq!(json["since_open"]["stalls"]["level 0"], 2);
+        assert_eq!(json["budgets"]["open_files"]["limit"], 40);
+        let level = &json["families"][0]["levels"][2];
+        assert_eq!(level["since_open"]["write_amp"], 3.0);
     }
 }

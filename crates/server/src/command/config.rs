@@ -1,9 +1,13 @@
-//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync policy changes later.
+//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync policy and the limit on
+//! background I/O change later.
 
 use super::{Context, Done, Failure, Outcome, word};
 use crate::glob;
 use crate::options::SyncPolicy;
 use crate::resp::request::Request;
+
+/// The lowest limit on background I/O, as the command line has it: below it flushes would hardly end.
+const IO_LIMIT_LEAST: u64 = 1 << 20;
 
 /// Settings by Redis's names; some answer what Redis would with persistence on, because that is what holds here.
 fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
@@ -79,7 +83,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     if !r.len().is_multiple_of(2) {
         return Err(Failure::new(super::wrong_arguments("config|set")));
     }
-    let mut sync = None;
+    let (mut sync, mut io_limit) = (None, None);
     for i in (2..r.len()).step_by(2) {
         let name = word(r, i).to_ascii_lowercase();
         if name == "appendfsync" {
@@ -87,9 +91,14 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
             sync = Some(SyncPolicy::parse(&value).ok_or_else(|| {
                 Failure::new("ERR CONFIG SET failed (possibly related to argument 'appendfsync') - argument(s) must be one of the following: always, everysec, no")
             })?);
+        } else if name == "basalt-io-limit" {
+            let value = crate::number::parse_i64(r.arg(i + 1)).and_then(|n| u64::try_from(n).ok());
+            io_limit = Some(value.filter(|n| !(1..IO_LIMIT_LEAST).contains(n)).ok_or_else(|| {
+                Failure::new("ERR CONFIG SET failed (possibly related to argument 'basalt-io-limit') - bytes a second are a number, 0 for no limit or at least 1048576")
+            })?);
         } else if settings(c).iter().any(|(known, _)| *known == name) {
             return Err(Failure::new(format!(
-                "ERR CONFIG SET failed (possibly related to argument '{name}') - this setting is given when the server starts; only appendfsync can be changed while it runs"
+                "ERR CONFIG SET failed (possibly related to argument '{name}') - this setting is given when the server starts; only appendfsync and basalt-io-limit can be changed while it runs"
             )));
         } else {
             return Err(Failure::new(format!(
@@ -100,6 +109,9 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     }
     if let Some(sync) = sync {
         c.exec.sync = sync;
+    }
+    if let Some(limit) = io_limit {
+        c.exec.env.io_limit().set_rate(limit);
     }
     c.reply.ok();
     Ok(Outcome::Replied)

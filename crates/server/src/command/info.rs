@@ -250,20 +250,45 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "open_table_files_limit:{}", e.env.open_files().limit());
     line!(out, "snapshots:{}", s.snapshots);
     line!(out, "table_files:{}", s.table_files);
-    for (cause, us) in &s.stall_us {
-        line!(out, "stall_us_{cause}:{us}");
+    for stall in &s.stalls {
+        line!(out, "stall_us_{}:{}", stall.cause, stall.us);
+        line!(out, "stalls_{}:{}", stall.cause, stall.count);
     }
+    for budget in &s.budgets {
+        line!(
+            out,
+            "budget_{}:used={},limit={}",
+            budget.name,
+            budget.used,
+            budget.limit
+        );
+    }
+    line!(
+        out,
+        "background_io_wait_us:high={},low={}",
+        s.io_wait_us[0],
+        s.io_wait_us[1]
+    );
+    line!(out, "compactions_running:{}", s.compactions);
     for family in &s.families {
         for (level, l) in family.levels.iter().enumerate() {
             if l.tables > 0 {
                 line!(
                     out,
-                    "{}_level{level}:tables={},bytes={},entries={},deletes={}",
+                    "{}_level{level}:tables={},bytes={},entries={},deletes={},score={:.2},compacting={},entered={},read={},written={},moved={},compactions={},write_amp={:.2}",
                     family.name.replace('.', "_"),
                     l.tables,
                     l.bytes,
                     l.entries,
-                    l.deletes
+                    l.deletes,
+                    l.score,
+                    l.compacting,
+                    l.bytes_entered,
+                    l.bytes_read,
+                    l.bytes_written,
+                    l.bytes_moved,
+                    l.compactions,
+                    l.write_amp().unwrap_or(0.0)
                 );
             }
         }

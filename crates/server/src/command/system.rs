@@ -11,6 +11,13 @@ pub(crate) fn time(c: &mut Context<'_>, _: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
+/// Every metric there is, in Prometheus text format.
+pub(crate) fn metrics(c: &mut Context<'_>, _: &Request) -> Done {
+    let text = c.exec.env.metrics().prometheus();
+    c.reply.verbatim(&text);
+    Ok(Outcome::Replied)
+}
+
 pub(crate) fn lastsave(c: &mut Context<'_>, _: &Request) -> Done {
     let seconds = c.now_ms() / 1000;
     c.reply.integer(seconds as i64);

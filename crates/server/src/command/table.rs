@@ -201,6 +201,11 @@ pub static COMMANDS: &[Spec] = &[
         "Answers that there is no password.",
         client::auth
     ),
+    spec!("basalt", "basalt", -2, ["admin" "noscript" "loading" "stale"], NO_KEYS, "server", "7.0.0", "Depends on subcommand.",
+    "A container for what Redis has no command for.", introspect::needs_subcommand, &[
+        server!("help", "basalt|help", 2, "7.0.0", "O(1)", "Returns help about BASALT.", introspect::help),
+        server!("metrics", "basalt|metrics", 2, "7.0.0", "O(1)", "Returns all metrics in Prometheus text format.", system::metrics),
+    ]),
     spec!("client", "client", -2, ["noscript" "loading" "stale"], NO_KEYS, "connection", "2.4.0", "Depends on subcommand.",
     "A container for connection commands.", introspect::needs_subcommand, &[
         connection!("getname", "client|getname", 2, "2.6.9", "Returns the connection's name.", client::getname),
@@ -230,7 +235,7 @@ pub static COMMANDS: &[Spec] = &[
         server!("help", "config|help", 2, "5.0.0", "O(1)", "Returns help about CONFIG.", config::help),
         server!("resetstat", "config|resetstat", 2, "2.0.0", "O(1)", "Resets the counters of INFO.", config::resetstat),
         server!("rewrite", "config|rewrite", 2, "2.8.0", "O(1)", "Answers that there is no configuration file.", config::rewrite),
-        server!("set", "config|set", -4, "2.0.0", "O(1)", "Sets `appendfsync`; other settings are given at start.", config::set),
+        server!("set", "config|set", -4, "2.0.0", "O(1)", "Sets `appendfsync` or `basalt-io-limit`; other settings are given at start.", config::set),
     ]),
     spec!(
         "dbsize",
