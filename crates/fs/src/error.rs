@@ -35,6 +35,8 @@ pub enum ErrorKind {
     NotFound,
     /// The name is taken.
     AlreadyExists,
+    /// Somebody asked for it to end before it was done.
+    Cancelled,
 }
 
 impl ErrorKind {
@@ -52,6 +54,7 @@ impl ErrorKind {
             ErrorKind::Closed => "closed",
             ErrorKind::NotFound => "not found",
             ErrorKind::AlreadyExists => "already exists",
+            ErrorKind::Cancelled => "cancelled",
         }
     }
 }
@@ -98,7 +101,8 @@ impl Error {
             ErrorKind::InvalidArgument
             | ErrorKind::Unsupported
             | ErrorKind::NotFound
-            | ErrorKind::AlreadyExists => (Reach::Operation, false),
+            | ErrorKind::AlreadyExists
+            | ErrorKind::Cancelled => (Reach::Operation, false),
         };
         Error(Arc::new(Inner {
             kind,

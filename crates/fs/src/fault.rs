@@ -401,6 +401,13 @@ impl FileSystem for FaultFs {
         }
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        match self.shared.strike(OpKind::Lock, &[path]) {
+            None => self.inner.lock_shared(path),
+            Some((kind, _)) => Err(kind.error(OpKind::Lock, path)),
+        }
+    }
+
     fn space(&self, path: &Path) -> Result<Space> {
         self.shared
             .on_names(OpKind::Space, &[path], || self.inner.space(path))

@@ -244,7 +244,7 @@ pub trait FileSystem: Send + Sync {
     /// a power cut once [`FileSystem::sync_metadata`] on its parent returned, as any other name.
     fn create_dir(&self, dir: &Path) -> Result<()>;
 
-    /// Renames a file over whatever has the target name.
+    /// Renames a file over whatever has the target name, or a directory to a name that nothing has.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
 
     /// Removes a file, or an empty directory. Open handles keep reading.
@@ -270,6 +270,16 @@ pub trait FileSystem: Send + Sync {
 
     /// Takes the exclusive lock named `path`. `Busy` names the holder's process id and command.
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
+
+    /// Takes the lock named `path` together with others who only read, and keeps whoever wants it alone away. Writes nothing, so it
+    /// works on a medium that cannot be written. `None` when the lock was never made: then nobody has it, and nobody can be kept
+    /// away either. `Busy` when somebody has it alone. Here as if wanted alone.
+    fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        if !self.exists(path)? {
+            return Ok(None);
+        }
+        self.lock(path).map(Some)
+    }
 
     /// Space of the device under `path`.
     fn space(&self, path: &Path) -> Result<Space>;

@@ -565,6 +565,22 @@ fn locks(fs: &Arc<dyn FileSystem>) {
     drop(guard);
     let again = fs.lock(p("LOCK")).expect("free again");
     drop((other, again));
+    // Readers share it, and keep away whoever wants it alone; asking makes nothing.
+    let shared = |name: &str| fs.lock_shared(p(name));
+    let two = (shared("LOCK").expect("one"), shared("LOCK").expect("two"));
+    assert!(two.0.is_some() && two.1.is_some());
+    expect_err(fs.lock(p("LOCK")), ErrorKind::Busy);
+    drop(two.0);
+    expect_err(fs.lock(p("LOCK")), ErrorKind::Busy);
+    drop(two.1);
+    let alone = fs.lock(p("LOCK")).expect("readers are gone");
+    assert_eq!(
+        shared("LOCK").err().map(|e| e.kind()),
+        Some(ErrorKind::Busy)
+    );
+    drop(alone);
+    assert!(shared("NEVER").expect("no lock").is_none());
+    assert!(!fs.exists(p("NEVER")).expect("stat"));
     expect_err(fs.lock(p("d/LOCK")), ErrorKind::NotFound);
 }
 

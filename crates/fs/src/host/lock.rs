@@ -5,7 +5,7 @@
 //! processes lock two files of one name. A set of what this process holds catches a second opening in the
 //! same process also where `flock` is emulated by locks that belong to the process (network filesystems).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -16,7 +16,9 @@ use rustix::io::Errno;
 use super::probe::file_facts;
 use crate::{Error, ErrorKind, LockGuard, Result};
 
-static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+/// What this process holds: how many share a lock, or `ALONE`.
+static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
+const ALONE: usize = usize::MAX;
 
 /// Longest command line shown, in bytes.
 const COMMAND_MAX: usize = 160;
@@ -25,7 +27,28 @@ struct Held((u64, u64));
 
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.lock().remove(&self.0);
+        let mut held = HELD.lock();
+        match held.get_mut(&self.0) {
+            Some(n) if *n != ALONE && *n > 1 => *n -= 1,
+            _ => {
+                held.remove(&self.0);
+            }
+        }
+    }
+}
+
+impl Held {
+    /// `None` when it does not go with what the process holds already.
+    fn take(key: (u64, u64), shared: bool) -> Option<Held> {
+        let mut held = HELD.lock();
+        match held.get_mut(&key) {
+            None => {
+                held.insert(key, if shared { 1 } else { ALONE });
+            }
+            Some(n) if shared && *n != ALONE => *n += 1,
+            Some(_) => return None,
+        }
+        Some(Held(key))
     }
 }
 
@@ -34,6 +57,14 @@ struct HostLock {
     fd: OwnedFd,
     _held: Held,
 }
+
+/// A lock shared with others who read. Its file was never written to.
+struct SharedLock {
+    _fd: OwnedFd,
+    _held: Held,
+}
+
+impl LockGuard for SharedLock {}
 
 impl LockGuard for HostLock {}
 
@@ -51,19 +82,7 @@ pub(super) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     let fd =
         rustix::fs::open(path, flags, mode).map_err(|e| io("opening the store's lock file", e))?;
     let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
-    let key = (facts.dev, facts.ino);
-    if !HELD.lock().insert(key) {
-        return Err(busy(path, &fd));
-    }
-    let held = Held(key);
-    loop {
-        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
-            Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) => return Err(busy(path, &fd)),
-            Err(e) => return Err(io("locking the store", e)),
-        }
-    }
+    let held = take(path, &fd, (facts.dev, facts.ino), false)?;
     let pid = rustix::process::getpid().as_raw_nonzero();
     let text = format!(
         "pid {pid}\ncommand {}\n",
@@ -73,6 +92,40 @@ pub(super) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     let _ =
         rustix::fs::ftruncate(&fd, 0).and_then(|()| rustix::io::pwrite(&fd, text.as_bytes(), 0));
     Ok(Box::new(HostLock { fd, _held: held }))
+}
+
+pub(super) fn lock_shared(path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+    let io = |what: &str, e: Errno| Error::io(what, path, e.into());
+    let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(e) => return Err(io("opening the store's lock file", e)),
+    };
+    let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
+    let held = take(path, &fd, (facts.dev, facts.ino), true)?;
+    Ok(Some(Box::new(SharedLock {
+        _fd: fd,
+        _held: held,
+    })))
+}
+
+/// Takes the kernel's lock and notes it for the process.
+fn take(path: &Path, fd: &OwnedFd, key: (u64, u64), shared: bool) -> Result<Held> {
+    let Some(held) = Held::take(key, shared) else {
+        return Err(busy(path, fd));
+    };
+    let how = match shared {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    loop {
+        match rustix::fs::flock(fd, how) {
+            Ok(()) => return Ok(held),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => return Err(busy(path, fd)),
+            Err(e) => return Err(Error::io("locking the store", path, e.into())),
+        }
+    }
 }
 
 fn busy(path: &Path, fd: &OwnedFd) -> Error {
@@ -87,7 +140,7 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
     let Some(pid) = pid else {
         return Error::new(
             ErrorKind::Busy,
-            "the store is in use by another process, which has not written its name yet; \
+            "the store is in use by another process that reads it, or that has not written its name yet; \
              stop that process or use another directory",
         )
         .in_file(path);

@@ -574,6 +574,10 @@ impl FileSystem for HostFs {
         lock::lock(&self.host_path(path))
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        lock::lock_shared(&self.host_path(path))
+    }
+
     fn space(&self, path: &Path) -> Result<Space> {
         let path = self.host_path(path);
         let s = rustix::fs::statvfs(&path)

@@ -23,7 +23,7 @@ mod disk;
 mod file;
 mod lies;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -100,7 +100,8 @@ struct State {
     disk: Disk,
     /// Handles by file.
     open: BTreeMap<Ino, usize>,
-    locks: BTreeSet<Vec<Arc<str>>>,
+    /// Names of locks that are held, and how many share each; 0 for one that is held alone.
+    locks: BTreeMap<Vec<Arc<str>>, usize>,
     stats: FsStats,
     /// Changes so far.
     ops: u64,
@@ -171,7 +172,7 @@ impl SimFs {
             state: Mutex::new(State {
                 disk,
                 open: BTreeMap::new(),
-                locks: BTreeSet::new(),
+                locks: BTreeMap::new(),
                 stats: FsStats::default(),
                 ops: 0,
                 lies: Lies::default(),
@@ -522,26 +523,38 @@ impl FileSystem for SimFs {
         self.call(|state| {
             let (dir, name) = state.disk.parent(path)?;
             let key = disk::parts(path)?;
-            if state.locks.contains(&key) {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    format!(
-                        "the lock is held by process {} (this one, on a simulated disk)",
-                        std::process::id()
-                    ),
-                )
-                .in_file(path));
+            if state.locks.contains_key(&key) {
+                return Err(held(path));
             }
             if state.disk.named(dir, &name).is_none() {
                 let ino = state.disk.new_node(Node::File(Box::default()));
                 state.disk.change_names(vec![effect(dir, &name, Some(ino))]);
                 state.note(OpKind::Lock, &text(path));
             }
-            state.locks.insert(key.clone());
+            state.locks.insert(key.clone(), 0);
             Ok(Box::new(SimLock {
                 fs: self.me.clone(),
                 key,
             }) as Box<dyn LockGuard>)
+        })
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.call(|state| {
+            let (dir, name) = state.disk.parent(path)?;
+            if state.disk.named(dir, &name).is_none() {
+                return Ok(None);
+            }
+            let key = disk::parts(path)?;
+            match state.locks.get_mut(&key) {
+                None => {
+                    state.locks.insert(key.clone(), 1);
+                }
+                Some(0) => return Err(held(path)),
+                Some(n) => *n += 1,
+            }
+            let fs = self.me.clone();
+            Ok(Some(Box::new(SimLock { fs, key }) as Box<dyn LockGuard>))
         })
     }
 
@@ -559,6 +572,17 @@ impl FileSystem for SimFs {
     }
 }
 
+fn held(path: &Path) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the lock is held by process {} (this one, on a simulated disk)",
+            std::process::id()
+        ),
+    )
+    .in_file(path)
+}
+
 struct SimLock {
     fs: Weak<SimFs>,
     key: Vec<Arc<str>>,
@@ -569,7 +593,13 @@ impl LockGuard for SimLock {}
 impl Drop for SimLock {
     fn drop(&mut self) {
         if let Some(fs) = self.fs.upgrade() {
-            fs.state.lock().locks.remove(&self.key);
+            let mut state = fs.state.lock();
+            match state.locks.get_mut(&self.key) {
+                Some(n) if *n > 1 => *n -= 1,
+                _ => {
+                    state.locks.remove(&self.key);
+                }
+            }
         }
     }
 }

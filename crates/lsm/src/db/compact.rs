@@ -4,21 +4,20 @@
 //! compaction that fails leaves its inputs as they are and is tried again after a pause that doubles; meanwhile reads and
 //! writes go on, until level 0 is full and writers meet the error.
 
-use super::Family;
 use super::engine::{Engine, RETRY_PAUSE};
 use super::flush::table_info;
 use super::generation::FamilyEntry;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, RangePlan, Reach};
-use crate::compaction::{combine, pick, plan_range, run, subranges};
+use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reach};
+use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
 use crate::table::TableMeta;
+use crate::version::TableFile;
 use crate::version::edit::{AddTable, Edit};
-use crate::version::{LEVELS, TableFile};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_fs::{Error, ErrorKind, Result};
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_fs::{ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +74,7 @@ impl Engine {
         self.env.jobs().parallelism().saturating_sub(1).max(1)
     }
 
-    fn oldest_snapshot(&self) -> u64 {
+    pub(super) fn oldest_snapshot(&self) -> u64 {
         self.snapshots
             .lock()
             .keys()
@@ -116,6 +115,7 @@ impl Engine {
                 && self.env.clock().now() < state.compaction_retry_at;
             if self.closing.load(SeqCst)
                 || pausing
+                || state.exclusive
                 || state.compactions.len() >= self.max_compactions()
             {
                 return;
@@ -167,13 +167,19 @@ impl Engine {
             self.env
                 .jobs()
                 .spawn(self.owner, JobPriority::Compaction, move || {
-                    engine.run_part(&running, part);
+                    engine.run_part(&running, part, &engine.closing, &|| ());
                 });
         }
     }
 
     /// Carries out one part. The last one to end installs what all made, and returns how that went.
-    fn run_part(self: &Arc<Self>, running: &Arc<Running>, part: usize) -> Option<Result<()>> {
+    fn run_part(
+        self: &Arc<Self>,
+        running: &Arc<Running>,
+        part: usize,
+        cancelled: &AtomicBool,
+        table_begun: &(dyn Fn() + Sync),
+    ) -> Option<Result<()>> {
         let outcome = if running.plan.trivial_move {
             Ok(Outcome::default())
         } else {
@@ -185,8 +191,11 @@ impl Engine {
                 family: running.family.in_table(),
                 snapshots: &running.snapshots,
                 now_ms: running.now_ms,
-                new_file_number: &|| self.new_file_number(),
-                cancelled: &self.closing,
+                new_file_number: &|| {
+                    table_begun();
+                    self.new_file_number()
+                },
+                cancelled,
                 range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
             })
         };
@@ -366,81 +375,16 @@ impl Engine {
         Ok(done)
     }
 
-    /// Compacts a range out of every level, on this thread.
-    pub fn compact_range(
+    /// Carries a plan out on the calling thread, until `cancelled` is set: then it ends with `Closed`. `table_begun` is called with each
+    /// table that it begins.
+    pub(super) fn run_here(
         self: &Arc<Self>,
-        family: &Family,
-        from: Option<&[u8]>,
-        to: Option<&[u8]>,
+        plan: Plan,
+        family: FamilyEntry,
+        claim: Claim,
+        cancelled: &AtomicBool,
+        table_begun: &(dyn Fn() + Sync),
     ) -> Result<()> {
-        let upto_seq = self.visible.load(SeqCst);
-        let rewritten_before = self.next_file.load(SeqCst);
-        for level in 0..LEVELS {
-            loop {
-                self.check_open()?;
-                let view = self.view();
-                let Some(entry) = view.families.get(&family.id).cloned() else {
-                    return Err(Error::new(
-                        ErrorKind::NotFound,
-                        format!("family {:?} was dropped", family.name()),
-                    ));
-                };
-                let Some(version) = view.version.families.get(&family.id) else {
-                    return Ok(());
-                };
-                let now_ms = self.env.clock().wall_ms();
-                let mut state = self.state.lock();
-                let ctx = PickContext {
-                    family: family.id,
-                    version,
-                    options: &entry.options,
-                    now_ms,
-                    oldest_snapshot: self.oldest_snapshot(),
-                    running: &state.compactions,
-                    hurried: false,
-                };
-                let step = if Arc::ptr_eq(&view, &self.view()) {
-                    plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
-                } else {
-                    continue;
-                };
-                let claimed = match step {
-                    RangePlan::Done => break,
-                    RangePlan::Busy => None,
-                    RangePlan::Plan(plan) => Claim::take(&plan).map(|c| (*plan, c)),
-                };
-                match claimed {
-                    Some((plan, claim)) => {
-                        state
-                            .compactions
-                            .push(plan.reach(&entry.options.comparator));
-                        drop(state);
-                        self.run_here(plan, entry, claim)?;
-                    }
-                    None => {
-                        let running = state.compactions.len();
-                        drop(state);
-                        let ended = self.env.jobs().wait_until(None, &mut || {
-                            let s = self.state.lock();
-                            s.compactions.len() < running
-                                || running == 0
-                                || self.closing.load(SeqCst)
-                        });
-                        if !ended {
-                            return Err(Error::new(
-                                ErrorKind::Busy,
-                                "a compaction of the range is queued and has not run",
-                            ));
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Carries a plan out on the calling thread.
-    fn run_here(self: &Arc<Self>, plan: Plan, family: FamilyEntry, claim: Claim) -> Result<()> {
         let running = Running {
             plan,
             family,
@@ -455,12 +399,15 @@ impl Engine {
         let running = Arc::new(running);
         self.tell(|| Event::CompactionBegin(running.info()));
         // What went wrong is noted for everyone; this caller hears of its own plan only.
-        self.run_part(&running, 0)
+        self.run_part(&running, 0, cancelled, table_begun)
             .expect("a plan of one part ends with it")
     }
 
     /// Waits until no flush or compaction is due, or one has failed.
     pub fn settle(self: &Arc<Self>) -> Result<()> {
+        if self.read_only {
+            return self.check_open();
+        }
         loop {
             self.check_open()?;
             self.check_jobs()?;
@@ -468,7 +415,7 @@ impl Engine {
             self.schedule();
             let busy = || {
                 let s = self.state.lock();
-                s.flush_scheduled || !s.compactions.is_empty()
+                s.flush_scheduled || !s.compactions.is_empty() || s.exclusive
             };
             self.env.jobs().wait_until(None, &mut || {
                 !busy() || self.closing.load(SeqCst) || self.check_jobs().is_err()

@@ -10,6 +10,7 @@ use super::flush::FlushPace;
 use super::generation::{FamilyEntry, Generation, View};
 use super::idle::Armed;
 use super::log::{ActiveLog, LogSpace};
+use super::manual::Manual;
 use super::shown::Shown;
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     pub events: Events,
     pub metric_source: Mutex<Option<MetricSource>>,
     pub stalling: Stalling,
+    pub manual: Manual,
     /// Compactions begun, for their events.
     pub compactions_begun: AtomicU64,
     pub drain: Drain,
@@ -70,6 +72,8 @@ pub(crate) struct Engine {
     /// A commit that panicked: what it left of log and memtables is not known.
     pub broken: OnceLock<String>,
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
+    /// Opened for reading: nothing is ever written.
+    pub read_only: bool,
 }
 
 /// What the commit leader owns.
@@ -97,6 +101,8 @@ pub(crate) struct State {
     pub flush_scheduled: bool,
     /// Compactions that run or are queued, by where they write.
     pub compactions: Vec<Reach>,
+    /// A manual compaction wants no automatic ones beside it.
+    pub exclusive: bool,
     pub flush_error: Option<Error>,
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
@@ -134,7 +140,8 @@ impl Engine {
         families: BTreeMap<u32, FamilyEntry>,
         version: Version,
         last_seq: SeqNo,
-        lock: Box<dyn LockGuard>,
+        lock: Option<Box<dyn LockGuard>>,
+        read_only: bool,
     ) -> Arc<Engine> {
         let cmps = families
             .values()
@@ -167,6 +174,7 @@ impl Engine {
             events,
             metric_source: Mutex::new(None),
             stalling: Stalling::default(),
+            manual: Manual::default(),
             compactions_begun: AtomicU64::new(0),
             store_id: catalog.store_id,
             next_file: AtomicU64::new(catalog.next_file),
@@ -176,6 +184,7 @@ impl Engine {
                 next_generation: 2,
                 flush_scheduled: false,
                 compactions: Vec::new(),
+                exclusive: false,
                 flush_error: None,
                 compaction_error: None,
                 compaction_retry_at: Duration::ZERO,
@@ -212,7 +221,8 @@ impl Engine {
             last_watched: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             broken: OnceLock::new(),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(lock),
+            read_only,
         });
         engine.offer_metrics();
         engine

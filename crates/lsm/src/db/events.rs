@@ -4,11 +4,11 @@
 
 use crate::listener::{Event, EventListener, QUEUED_EVENTS};
 use basalt_env::Jobs;
-use parking_lot::{Condvar, Mutex};
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[derive(Default)]
 struct Queue {

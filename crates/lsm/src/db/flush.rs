@@ -118,10 +118,7 @@ pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMe
 impl Engine {
     /// Queues the jobs that are due: a flush if memtables wait, compactions if the tree is out of shape.
     pub fn schedule(self: &Arc<Self>) {
-        if self
-            .closing
-            .load(basalt_env::sync::atomic::Ordering::SeqCst)
-        {
+        if self.read_only || self.closing.load(SeqCst) {
             return;
         }
         let mut state = self.state.lock();

@@ -2,7 +2,7 @@
 
 use crate::compaction::Plan;
 use crate::version::LEVELS;
-use parking_lot::Mutex;
+use basalt_env::sync::Mutex;
 use std::collections::BTreeMap;
 
 /// Bytes that a level has met. All are of tables, as they stand on disk.

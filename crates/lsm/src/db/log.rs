@@ -20,7 +20,7 @@ use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
 use basalt_fs::{Error, LogOptions, Reach, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -63,6 +63,8 @@ struct Space {
     /// space of a log that stands here is not used again, or zeros would go over another log's records.
     extending: BTreeSet<u64>,
     recycled: Vec<PathBuf>,
+    /// Logs that somebody copies, and how many do: their space is not used again.
+    pinned: BTreeMap<u64, usize>,
     /// Where the last log ended: the next one's size.
     last_end: u64,
     /// Records in the last log were synced; `None` when there was none yet.
@@ -79,9 +81,44 @@ impl LogSpace {
             preparing: false,
             extending: BTreeSet::new(),
             recycled: Vec::new(),
+            pinned: BTreeMap::new(),
             last_end: 0,
             synced: None,
         }))
+    }
+}
+
+/// Logs kept from being used again while they are copied. One that is removed meanwhile can be read through handles opened before.
+pub(crate) struct PinnedLogs<'a> {
+    space: &'a LogSpace,
+    numbers: Vec<u64>,
+}
+
+impl LogSpace {
+    pub fn pin(&self, numbers: Vec<u64>) -> PinnedLogs<'_> {
+        let mut space = self.0.lock();
+        for n in &numbers {
+            *space.pinned.entry(*n).or_default() += 1;
+        }
+        drop(space);
+        PinnedLogs {
+            space: self,
+            numbers,
+        }
+    }
+}
+
+impl Drop for PinnedLogs<'_> {
+    fn drop(&mut self) {
+        let mut space = self.space.0.lock();
+        for n in &self.numbers {
+            match space.pinned.get_mut(n) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => {
+                    space.pinned.remove(n);
+                }
+            }
+        }
     }
 }
 
@@ -435,6 +472,7 @@ impl Engine {
         if end.is_some_and(|end| end <= 2 * self.log_limit())
             && space.recycled.len() < RECYCLED_LOGS
             && !space.extending.contains(&number)
+            && !space.pinned.contains_key(&number)
             && !self.closing.load(SeqCst)
         {
             space.recycled.push(path);

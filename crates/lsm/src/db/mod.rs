@@ -5,6 +5,7 @@
 //! `engine`. A read goes `read` -> `generation` (memtables, then tables). `open` is recovery, `check` verifies and repairs.
 
 mod check;
+mod checkpoint;
 mod commit;
 mod compact;
 mod company;
@@ -17,8 +18,10 @@ mod generation;
 mod idle;
 mod levels;
 mod log;
+mod manual;
 mod open;
 mod read;
+mod read_only;
 mod repair;
 mod shown;
 mod sizes;
@@ -42,7 +45,9 @@ mod tests_throttle;
 mod throttle;
 
 pub use check::VerifyReport;
+pub use checkpoint::{CheckpointOptions, CheckpointReport};
 pub use commit::Ticket;
+pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
@@ -130,6 +135,19 @@ impl Db {
         Ok(Db(Arc::new(Handle(engine))))
     }
 
+    /// Opens the store in directory `path` for reading, and writes nothing, ever: it may be on a medium that cannot be written, or on a full
+    /// device. Any number of readers may have a store open at a time, and nobody who writes; what its logs hold is read into memory (at
+    /// most what the writer's memtables held). Every change is refused with `ReadOnly`; `flush` and `compact` too. `create_if_missing`
+    /// and `error_if_exists` mean nothing here.
+    ///
+    /// Errors: `NotFound` without a store, `Busy` when somebody has it open for writing, and those of [`Db::open`].
+    pub fn open_read_only(env: &Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let path = path.as_ref();
+        let engine = read_only::open(env, path, options)
+            .map_err(|e| e.context(format!("opening the store in {}", path.display())))?;
+        Ok(Db(Arc::new(Handle(engine))))
+    }
+
     fn engine(&self) -> &Arc<Engine> {
         &self.0.0
     }
@@ -184,7 +202,7 @@ impl Db {
             )));
         }
         let engine = self.engine();
-        engine.check_open()?;
+        engine.check_writable()?;
         // Serialises makers: names and ids are looked up and taken in one step.
         let mut writer = engine.writer.lock();
         if self.family(name).is_some() {
@@ -221,7 +239,7 @@ impl Db {
     /// Drops a family and everything in it. Durable when it returns. `default` cannot be dropped.
     pub fn drop_family(&self, family: &Family) -> Result<()> {
         let engine = self.engine();
-        engine.check_open()?;
+        engine.check_writable()?;
         if family.id == 0 {
             return Err(Error::invalid("the family \"default\" cannot be dropped"));
         }
@@ -247,7 +265,7 @@ impl Db {
 
     fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
         let engine = self.engine();
-        engine.check_open()?;
+        engine.check_writable()?;
         if batch.is_empty() {
             return Ok(());
         }
@@ -374,7 +392,7 @@ impl Db {
     /// Writes all memtables out and waits.
     pub fn flush(&self) -> Result<()> {
         let engine = self.engine();
-        engine.check_open()?;
+        engine.check_writable()?;
         engine.seal_and_flush()
     }
 
@@ -385,8 +403,24 @@ impl Db {
         from: Option<&[u8]>,
         to: Option<&[u8]>,
     ) -> Result<()> {
+        self.compact(
+            family,
+            &CompactOptions {
+                from: from.map(<[u8]>::to_vec),
+                to: to.map(<[u8]>::to_vec),
+                ..CompactOptions::default()
+            },
+        )
+    }
+
+    /// Compacts a range of a family's keys down to the lowest level that holds any, on the calling thread. What is written meanwhile
+    /// need not be in it. Each step is durable when it ends, so one that fails or is cancelled leaves the tree sound and the answers as
+    /// they are, and no file behind.
+    ///
+    /// Errors: `Cancelled`, `Closed`, `NotFound` for a dropped family, and what compactions meet.
+    pub fn compact(&self, family: &Family, options: &CompactOptions) -> Result<()> {
         self.flush()?;
-        self.engine().compact_range(family, from, to)
+        self.engine().compact(family, options)
     }
 
     /// Waits until no flush or compaction is due.
@@ -421,6 +455,27 @@ impl Db {
     /// Shape and counters.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
+    }
+
+    /// Makes a copy of the store in `target`, which must not exist, while everything goes on: openable, with all that was acknowledged
+    /// before the call, in it or later, up to one moment before its return. Durable when it returns.
+    ///
+    /// Tables are linked, not copied, so it takes no space until the store replaces them; logs are copied. It is built beside
+    /// `target` under the name `TARGET.checkpoint-unfinished` and gets its own name when it is whole: a crash leaves nothing under
+    /// that name, or all of it. What a crash leaves under the other is removed by the next checkpoint to `target`, and may be removed
+    /// by hand. The copy has the store's id, and is a store of its own: each goes its way, and neither touches the other's files.
+    ///
+    /// Errors: `AlreadyExists` when `target` is there, `NotFound` without the folder above it, `Busy` while another checkpoint to it
+    /// is being made, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`, `Io`. Then nothing is left.
+    pub fn checkpoint(
+        &self,
+        target: impl AsRef<Path>,
+        options: &CheckpointOptions,
+    ) -> Result<CheckpointReport> {
+        let target = target.as_ref();
+        self.engine()
+            .checkpoint(target, options)
+            .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
     }
 
     /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with `Closed`.
@@ -475,11 +530,18 @@ impl Engine {
     }
 
     fn close(self: &Arc<Self>) -> Result<()> {
+        if self.read_only {
+            self.closing.store(true, SeqCst);
+            self.env.jobs().drain(self.owner);
+            self.leave();
+            return Ok(());
+        }
         {
             let mut writer = self.writer.lock();
             if self.closing.swap(true, SeqCst) {
                 return Ok(());
             }
+            self.manual.cancel_all();
             self.env.jobs().notify();
             if self.check_jobs().is_ok() {
                 // There is no later attempt to wait for.
@@ -556,6 +618,7 @@ impl Engine {
 
     fn abandon(self: &Arc<Self>) {
         self.closing.store(true, SeqCst);
+        self.manual.cancel_all();
         self.env.jobs().cancel(self.owner);
         self.env.jobs().drain(self.owner);
         // The leader's job may have been among them: whoever waits hears that the store is closed.

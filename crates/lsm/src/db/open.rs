@@ -341,7 +341,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         families,
         version,
         last_seq,
-        lock,
+        Some(lock),
+        false,
     ))
 }
 
@@ -432,7 +433,7 @@ fn recover_logs(
 }
 
 /// The first version, checked against the directory: every table must be there with its size.
-fn build_version(
+pub(super) fn build_version(
     tables: &Arc<TableStore>,
     catalog: &Catalog,
     families: &BTreeMap<u32, FamilyEntry>,

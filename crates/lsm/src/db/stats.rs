@@ -277,7 +277,10 @@ impl Engine {
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
                 s.compactions.len() as u64,
-                error.map(|e| e.to_string()),
+                error.map(|e| e.to_string()).or_else(|| {
+                    self.read_only
+                        .then(|| "opened for reading only".to_string())
+                }),
             )
         };
         let (events_lost, listeners_lost) = self.events.lost();

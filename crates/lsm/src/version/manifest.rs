@@ -167,7 +167,8 @@ pub struct Manifest {
     number: u64,
     file_id: u128,
     store_id: u128,
-    writer: RecordWriter,
+    /// `None` of a store that is only read.
+    writer: Option<RecordWriter>,
     edits: u64,
     in_doubt: bool,
 }
@@ -202,7 +203,7 @@ impl Manifest {
             number,
             file_id,
             store_id,
-            writer,
+            writer: Some(writer),
             edits: 0,
             in_doubt: false,
         };
@@ -210,6 +211,19 @@ impl Manifest {
         fs.sync_metadata(dir)?;
         m.point_current(env)?;
         Ok(m)
+    }
+
+    /// The manifest of a store that is only read: it takes no edits.
+    pub fn unwritten(dir: &Path, number: u64, store_id: u128) -> Manifest {
+        Manifest {
+            dir: dir.to_path_buf(),
+            number,
+            file_id: 0,
+            store_id,
+            writer: None,
+            edits: 0,
+            in_doubt: true,
+        }
     }
 
     /// Writes `CURRENT` so that it names this manifest and vouches for all of it.
@@ -220,7 +234,7 @@ impl Manifest {
             number: self.number,
             file_id: self.file_id,
             store_id: self.store_id,
-            synced: self.writer.synced(),
+            synced: self.writer.as_ref().map_or(0, RecordWriter::synced),
         };
         if fs.exists(&tmp)? {
             fs.remove(&tmp)?;
@@ -252,7 +266,8 @@ impl Manifest {
             count: 1,
             payload_crc: crc32c::crc32c(&payload),
         };
-        if let Err(e) = self.writer.append(&mut [record], true) {
+        let writer = self.writer.as_mut();
+        if let Err(e) = writer.map_or(Ok(()), |w| w.append(&mut [record], true)) {
             self.in_doubt = true;
             return Err(e);
         }
@@ -267,7 +282,7 @@ impl Manifest {
 
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
-        self.writer.end()
+        self.writer.as_ref().map_or(0, RecordWriter::end)
     }
 
     /// Notes that a fresh manifest may have taken this one's place: it takes no more edits.

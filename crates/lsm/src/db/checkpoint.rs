@@ -1,0 +1,291 @@
+//! Checkpoints: a copy of the store that shares its tables.
+//!
+//! Tables never change, so a second name is a copy. What the memtables hold is in the logs, which are copied up to where they were
+//! synced when the checkpoint's moment was taken; or it is flushed first when that is too much to copy. The moment is taken under the
+//! writer's lock and the manifest's, so catalog, tables and ends of logs fit; all that takes long happens after it, beside writers.
+//!
+//! Order, for a crash: everything but `CURRENT` is durable in the folder under its unfinished name before `CURRENT` is, that
+//! before the folder gets its own name, and that before the call returns.
+
+use super::engine::Engine;
+use super::generation::View;
+use super::log::{PinnedLogs, log_path};
+use super::open::{LOCK, StoreFile};
+use crate::version::catalog::Catalog;
+use crate::version::manifest::Manifest;
+use crate::version::table_name;
+use basalt_env::IoPriority;
+use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_fs::{Error, ErrorKind, File, Intent, Result};
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Files are copied in pieces of so many bytes.
+const PIECE: usize = 1 << 20;
+
+/// Settings of [`super::Db::checkpoint`].
+#[derive(Debug, Clone)]
+pub struct CheckpointOptions {
+    /// Bytes of log above which the memtables are flushed first, so that less is copied. Default 4 MiB. 0 flushes whatever there is.
+    pub flush_above_bytes: u64,
+    /// Copy tables where they cannot be linked: the target is on another filesystem, or on one without links. Default false.
+    pub copy_tables: bool,
+}
+
+impl Default for CheckpointOptions {
+    fn default() -> CheckpointOptions {
+        CheckpointOptions {
+            flush_above_bytes: 4 << 20,
+            copy_tables: false,
+        }
+    }
+}
+
+/// What a checkpoint took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CheckpointReport {
+    /// Tables in it.
+    pub tables: u64,
+    /// Their bytes that are linked.
+    pub linked_bytes: u64,
+    /// Their bytes that were copied.
+    pub copied_bytes: u64,
+    /// Bytes of log that were copied.
+    pub log_bytes: u64,
+}
+
+/// The store at one moment.
+struct Moment<'a> {
+    catalog: Catalog,
+    /// Keeps the tables' files.
+    _view: Arc<View>,
+    /// Number, handle and end of each log with something in it.
+    logs: Vec<(u64, Arc<dyn File>, u64)>,
+    _pinned: PinnedLogs<'a>,
+}
+
+/// A folder being built. Dropped unfinished, it is removed.
+struct Unfinished<'a> {
+    engine: &'a Engine,
+    dir: PathBuf,
+    done: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            // What cannot be removed now the next checkpoint to the same place removes.
+            let _ = self.engine.remove_unfinished(&self.dir, true);
+        }
+    }
+}
+
+/// The name under which a checkpoint is built.
+fn unfinished(target: &Path) -> Result<PathBuf> {
+    let Some(name) = target.file_name() else {
+        return Err(Error::invalid(format!(
+            "{} has no name of its own; give the folder to be made",
+            target.display()
+        )));
+    };
+    let mut name = name.to_os_string();
+    name.push(".checkpoint-unfinished");
+    Ok(target.with_file_name(name))
+}
+
+impl Engine {
+    pub fn checkpoint(
+        self: &Arc<Self>,
+        target: &Path,
+        options: &CheckpointOptions,
+    ) -> Result<CheckpointReport> {
+        self.check_writable()?;
+        let fs = self.env.fs();
+        let dir = unfinished(target)?;
+        let parent = target.parent().unwrap_or(Path::new(""));
+        let taken = || {
+            Error::new(
+                ErrorKind::AlreadyExists,
+                "something has that name; give another",
+            )
+            .in_file(target)
+        };
+        if fs.exists(target)? {
+            return Err(taken());
+        }
+        if !parent.as_os_str().is_empty() && !fs.exists(parent)? {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the folder to make the checkpoint in is not there; make it first",
+            )
+            .in_file(parent));
+        }
+        fs.create_dir(&dir)?;
+        // Of two who build in one place the second ends here; what nobody holds is left of one that was not finished.
+        let lock = fs.lock(&dir.join(LOCK))?;
+        self.remove_unfinished(&dir, false)?;
+        let mut building = Unfinished {
+            engine: self,
+            dir,
+            done: false,
+        };
+        let dir = building.dir.clone();
+        let moment = self.moment_to_copy(options)?;
+        let mut report = CheckpointReport::default();
+        for family in moment.catalog.families.values() {
+            for (&number, (_, meta)) in &family.tables {
+                report.tables += 1;
+                let (from, to) = (self.tables.path(number), dir.join(table_name(number)));
+                match fs.link(&from, &to) {
+                    Ok(()) => report.linked_bytes += meta.size,
+                    Err(e) if !cannot_link(&e) => return Err(e),
+                    Err(e) if !options.copy_tables => {
+                        return Err(Error::unsupported(format!(
+                            "tables cannot be linked there ({e}); give a folder on the store's own filesystem, or allow copies"
+                        )));
+                    }
+                    Err(_) => {
+                        let file = fs.open(&from)?;
+                        let digest = self.copy(&file, &from, &to, meta.size)?;
+                        if digest != meta.digest {
+                            return Err(Error::corruption(
+                                &from,
+                                0,
+                                format!(
+                                    "digest is {digest:032x}, the manifest records {:032x}",
+                                    meta.digest
+                                ),
+                            ));
+                        }
+                        report.copied_bytes += meta.size;
+                    }
+                }
+            }
+        }
+        for (number, file, end) in &moment.logs {
+            let (from, to) = (log_path(&self.dir, *number), log_path(&dir, *number));
+            self.copy(file, &from, &to, *end)?;
+            report.log_bytes += end;
+        }
+        let mut catalog = moment.catalog;
+        let number = catalog.next_file;
+        catalog.next_file += 1;
+        // Syncs the folder before `CURRENT`, and again after it.
+        Manifest::create(&self.env, &dir, self.store_id, number, &catalog.to_edit())?;
+        if fs.exists(target)? {
+            return Err(taken());
+        }
+        fs.rename(&dir, target)?;
+        building.done = true;
+        drop(lock);
+        fs.sync_metadata(parent).map_err(|e| {
+            e.context("the checkpoint is whole, and a power cut may take its name away")
+        })?;
+        Ok(report)
+    }
+
+    /// Settles what the checkpoint will hold: everything acknowledged so far.
+    fn moment_to_copy(self: &Arc<Self>, options: &CheckpointOptions) -> Result<Moment<'_>> {
+        let waiting: u64 = {
+            let writer = self.writer.lock();
+            let active = writer.log.as_ref().map_or(0, |l| l.writer.end());
+            let state = self.state.lock();
+            active
+                + state
+                    .catalog
+                    .logs
+                    .values()
+                    .filter_map(|l| l.end.or(l.left))
+                    .sum::<u64>()
+        };
+        if waiting > options.flush_above_bytes {
+            self.seal_and_flush()?;
+        }
+        let mut writer = self.writer.lock();
+        self.sync_log(&mut writer)?;
+        let active = writer.log.as_ref().map(|l| (l.number, l.writer.end()));
+        // No edit comes between the catalog and the files that it names.
+        let manifest = self.manifest.lock();
+        let view = self.view();
+        let mut catalog = self.state.lock().catalog.clone();
+        catalog.next_file = self.next_file.load(SeqCst);
+        catalog.last_seq = catalog.last_seq.max(self.visible.load(SeqCst));
+        catalog.wall_ms = self.env.clock().wall_ms();
+        if let Some((number, end)) = active
+            && let Some(log) = catalog.logs.get_mut(&number)
+        {
+            log.end = Some(end);
+        }
+        // A spare has no end and nothing in it.
+        catalog.logs.retain(|_, log| log.end.is_some());
+        let pinned = self.logs.pin(catalog.logs.keys().copied().collect());
+        let mut logs = Vec::new();
+        for (&number, log) in &catalog.logs {
+            let file = self.env.fs().open(&log_path(&self.dir, number))?;
+            logs.push((number, file, log.end.expect("those without were left out")));
+        }
+        drop((manifest, writer));
+        Ok(Moment {
+            catalog,
+            _view: view,
+            logs,
+            _pinned: pinned,
+        })
+    }
+
+    /// Copies the first `len` bytes of a file, durably, and returns their digest.
+    fn copy(&self, file: &Arc<dyn File>, from: &Path, to: &Path, len: u64) -> Result<u128> {
+        let out = self.env.fs().create(to)?;
+        let mut digest = Xxh3Default::new();
+        let mut at = 0;
+        while at < len {
+            let want = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
+            // It is read and written.
+            self.env
+                .io_limit()
+                .acquire(2 * want as u64, IoPriority::Low);
+            let piece = file.read(at, want)?;
+            if piece.len() < want {
+                return Err(Error::corruption(
+                    from,
+                    at,
+                    format!("expected {want} bytes, the file ends after {}", piece.len()),
+                ));
+            }
+            digest.update(&piece);
+            out.append(&[IoSlice::new(&piece)], Intent::Lazy)?;
+            at += want as u64;
+        }
+        out.sync_all()?;
+        Ok(digest.digest128())
+    }
+
+    /// Empties a folder under an unfinished name, and removes it with `whole`. Files that no checkpoint makes are left, and an error.
+    fn remove_unfinished(&self, dir: &Path, whole: bool) -> Result<()> {
+        let fs = self.env.fs();
+        for entry in fs.list(dir)? {
+            match StoreFile::parse(&entry.name) {
+                Some(StoreFile::Lock) if !whole => {}
+                Some(_) if !entry.is_dir => fs.remove(&dir.join(&entry.name))?,
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "{} holds {}, which no checkpoint has made; move it away",
+                        dir.display(),
+                        entry.name
+                    )));
+                }
+            }
+        }
+        if whole { fs.remove(dir) } else { Ok(()) }
+    }
+}
+
+/// A link is not possible there, or not at all, and a copy might be.
+fn cannot_link(e: &Error) -> bool {
+    const EPERM: i32 = 1;
+    const EXDEV: i32 = 18;
+    const EMLINK: i32 = 31;
+    matches!(e.os_error(), Some(EPERM | EXDEV | EMLINK)) || e.kind() == ErrorKind::Unsupported
+}

@@ -1,0 +1,95 @@
+//! Opening without the right, or the wish, to change a byte.
+//!
+//! What the logs hold is read into memtables and stays there; nothing is written, not even a lock file. The lock that writers
+//! take alone is shared by readers: as long as one has the store open, nobody opens it for writing, so what it reads does not change
+//! under it. A folder without a lock file (one copied to a medium that cannot be written) is read as it is: files have ids and
+//! checksums, so should somebody write to it after all, a read fails, and does not answer wrongly.
+
+use super::commit::insert;
+use super::engine::Engine;
+use super::generation::Generation;
+use super::open::{LOCK, bind_families, build_version, load_catalog, replay_logs};
+use crate::options::Options;
+use crate::version::TableStore;
+use crate::version::manifest::Manifest;
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, Reach, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Records after which the memtables' growth is booked.
+const BOOK_EVERY: u64 = 256;
+
+/// Opens a store for reading; see the module.
+pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine>> {
+    options.validate()?;
+    let fs = env.fs();
+    let none = || Error::new(ErrorKind::NotFound, "no store here").in_file(dir);
+    if !fs.exists(dir)? {
+        return Err(none());
+    }
+    let lock = fs.lock_shared(&dir.join(LOCK))?;
+    let names: Vec<String> = fs
+        .list(dir)?
+        .into_iter()
+        .filter(|e| !e.is_dir)
+        .map(|e| e.name)
+        .collect();
+    let Some((current, catalog, _)) = load_catalog(env, dir, &names)? else {
+        return Err(none());
+    };
+    env.clock().observe_wall_ms(catalog.wall_ms);
+    let families = bind_families(&catalog, &options)?;
+    let owner = env.jobs().new_owner();
+    let tables = TableStore::new(env, dir, owner);
+    let version = build_version(&tables, &catalog, &families)?;
+    let cmps = families
+        .values()
+        .map(|f| (f.id, f.options.comparator.clone()));
+    let generation = Generation::new(env, 1, cmps);
+    let mut last_seq = catalog.last_seq;
+    let mut records = 0u64;
+    let (store_id, next_family) = (catalog.store_id, catalog.next_family);
+    replay_logs(env, dir, store_id, next_family, &catalog.logs, |r| {
+        insert(&generation, &r.payload, r.first_seq);
+        last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
+        records += 1;
+        if records.is_multiple_of(BOOK_EVERY) {
+            generation.book_memory();
+        }
+        Ok(())
+    })?;
+    generation.book_memory();
+    let manifest = Manifest::unwritten(dir, current.number, store_id);
+    let engine = Engine::new(
+        env,
+        dir.to_path_buf(),
+        options,
+        owner,
+        tables,
+        manifest,
+        catalog,
+        families,
+        version,
+        last_seq,
+        lock,
+        true,
+    );
+    engine.change_view(|_, view| view.active = generation);
+    Ok(engine)
+}
+
+impl Engine {
+    /// Fails when the store takes no changes from this handle.
+    pub fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.read_only {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the store was opened for reading only; open it with `Db::open` to change it",
+            )
+            .with_reach(Reach::Store));
+        }
+        Ok(())
+    }
+}
