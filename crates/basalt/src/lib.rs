@@ -10,6 +10,6 @@ pub use basalt_fs as fs;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use basalt_lsm as lsm;
 pub use basalt_lsm::{
-    CompactionFilter, Compression, Db, Family, FamilyOptions, FilterContext, FilterDecision,
-    Options, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
+    CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
+    FilterDecision, Options, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
 };

@@ -47,6 +47,10 @@ pub enum Command {
     Export(Export),
     /// Show the tree's shape, amplification, cache and memory
     Stats(Stats),
+    /// Merge a closed store's tables, so that what is deleted or overwritten takes no space
+    Compact(Compact),
+    /// Make a copy of a closed store that shares its tables, at once and without more space
+    Checkpoint(Checkpoint),
     /// Verify every byte of a closed store that has a meaning
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
@@ -315,8 +319,7 @@ Examples:
   basalt stats
   basalt stats --json | jq .families
 
-Works on a closed store: opens it, recovering it if it was not closed, and closes it again. For a running server ask \
-`redis-cli INFO`.")]
+Works on a closed store, which it only reads. For a running server ask `redis-cli INFO`.")]
 pub struct Stats {
     #[command(flatten)]
     pub store: Store,
@@ -326,6 +329,58 @@ pub struct Stats {
     /// All metrics in Prometheus text format; of a running server: `redis-cli BASALT METRICS`
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
+}
+
+/// What becomes of the lowest level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Bottommost {
+    /// Rewritten: everything deleted, overwritten or expired goes
+    Force,
+    /// Left as it is, but for what something above is merged into
+    Skip,
+    /// Rewritten where a compaction filter could drop something
+    IfFilter,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt compact
+  basalt compact --bottommost skip
+  basalt compact --family redis.keys
+
+Ctrl-C ends it soon: what is merged stays merged, nothing is lost, and it can be begun again. Exit code 2 then.")]
+pub struct Compact {
+    #[command(flatten)]
+    pub store: Store,
+    /// Only this column family; otherwise all
+    #[arg(long, value_name = "NAME")]
+    pub family: Option<String>,
+    /// What becomes of the lowest level, where most data is
+    #[arg(long, value_enum, default_value = "force")]
+    pub bottommost: Bottommost,
+    #[command(flatten)]
+    pub budget: Budget,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt checkpoint /backup/monday
+  basalt checkpoint --dir /srv/db --copy /mnt/other/monday
+
+The copy is a store of its own, whole and durable when the command returns; a crash leaves nothing under its name, or all of it. \
+It shares table files with the store, each of which goes when the last of the two lets go of it. For a running server: \
+`redis-cli BASALT CHECKPOINT DIR`.")]
+pub struct Checkpoint {
+    #[command(flatten)]
+    pub store: Store,
+    /// The directory to make; it must not exist
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Copy tables if OUT is on another filesystem
+    #[arg(long)]
+    pub copy: bool,
 }
 
 #[derive(Args)]

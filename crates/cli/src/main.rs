@@ -4,6 +4,8 @@
 mod args;
 mod budget;
 mod check;
+mod checkpoint;
+mod compact;
 mod escape;
 mod export;
 mod failure;
@@ -44,6 +46,8 @@ fn main() -> ExitCode {
         Command::Load(a) => load::load(a),
         Command::Export(a) => export::export(a),
         Command::Stats(a) => stats::stats(a),
+        Command::Compact(a) => compact::compact(a),
+        Command::Checkpoint(a) => checkpoint::checkpoint(a),
         Command::Check(a) => check::check(a),
         Command::Repair(a) => check::repair(a),
         Command::Bench(a) => basalt_bench::run(a).map_err(|e| match e.output {

@@ -161,7 +161,12 @@ pub fn open_db(dir: &Path, access: Access, budget: Option<&Budget>) -> Result<Db
         create_among_files: access.make().is_some_and(|m| m.among_files),
         ..engine
     };
-    Db::open(&env.build(), path, options).map_err(|e| Failure::store(dir, e))
+    match access {
+        // Nothing is changed by who only looks: it works on a medium that cannot be written, and beside others who look.
+        Access::Read => Db::open_read_only(&env.build(), path, options),
+        _ => Db::open(&env.build(), path, options),
+    }
+    .map_err(|e| Failure::store(dir, e))
 }
 
 impl Store {

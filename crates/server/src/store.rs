@@ -82,6 +82,8 @@ pub(crate) trait Store: Send + Sync {
     fn retire_below(&self, generation: u32);
     /// Compacts away what is older than the current generation. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
+    /// Makes a copy of what is committed in a folder that does not exist. Blocks.
+    fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Shape and counters.
     fn stats(&self) -> basalt::lsm::db::Stats;
     /// Ends it. Later calls fail with `Closed`.
@@ -271,6 +273,11 @@ impl Store for DbStore {
             self.db.compact_range(&self.keys, Some(&from), Some(&to))?;
         }
         Ok(())
+    }
+
+    fn checkpoint(&self, target: &Path) -> Result<()> {
+        let made = self.db.checkpoint(target, &Default::default());
+        made.map(|_| ())
     }
 
     fn stats(&self) -> basalt::lsm::db::Stats {
@@ -471,6 +478,9 @@ pub(crate) mod memory {
             let to = layout::key_prefix(DATABASE, s.retired).to_vec();
             s.entries.retain(|k, _| *k >= to);
             Ok(())
+        }
+        fn checkpoint(&self, _: &Path) -> Result<()> {
+            Err(Error::unsupported("a store in memory has no files"))
         }
         fn stats(&self) -> basalt::lsm::db::Stats {
             Default::default()

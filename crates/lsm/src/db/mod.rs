@@ -35,6 +35,8 @@ mod tests_listener;
 #[cfg(test)]
 mod tests_log;
 #[cfg(test)]
+mod tests_manual;
+#[cfg(test)]
 mod tests_race;
 #[cfg(test)]
 mod tests_reads;

@@ -29,6 +29,9 @@ pub fn table_name(number: u64) -> String {
     format!("{number:06}.tbl")
 }
 
+/// Is told number and path of a table whose file went.
+type Removed = Box<dyn Fn(u64, &Path) + Send + Sync>;
+
 /// Where a store's tables live and how they are opened and removed.
 pub struct TableStore {
     env: Env,
@@ -36,7 +39,7 @@ pub struct TableStore {
     owner: u64,
     open: Arc<OpenTables>,
     /// Told of each file that was removed because nobody reads it any more.
-    removed: OnceLock<Box<dyn Fn(u64, &Path) + Send + Sync>>,
+    removed: OnceLock<Removed>,
 }
 
 impl TableStore {

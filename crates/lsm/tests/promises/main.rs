@@ -7,6 +7,7 @@
 
 mod bug_classes;
 mod chance;
+mod checkpoint;
 mod crash;
 mod damage;
 mod faults;

@@ -263,7 +263,7 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
+pub(super) fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
     if c.exec.no_slow_reads {
         return Err(Failure::new(NO_SLOW_READS));
     }

@@ -19,10 +19,12 @@ use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
+use crate::store::Store;
 use basalt::{Env, Error, ErrorKind};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -116,6 +118,11 @@ pub(crate) enum SlowKind {
     Count,
     Keys {
         pattern: Vec<u8>,
+    },
+    /// A copy of the store in a folder.
+    Checkpoint {
+        store: Arc<dyn Store>,
+        target: PathBuf,
     },
     /// Some key, from an engine key on if there is one.
     Random {

@@ -1,7 +1,11 @@
 //! The server itself: time, stopping, and replication that is not there.
 
-use super::{Context, Done, Failure, Outcome, integer, word};
+use super::key::slow;
+use super::{Context, Done, Failure, Outcome, SlowKind, integer, word};
 use crate::resp::request::Request;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 pub(crate) fn time(c: &mut Context<'_>, _: &Request) -> Done {
     let ms = c.now_ms();
@@ -9,6 +13,21 @@ pub(crate) fn time(c: &mut Context<'_>, _: &Request) -> Done {
     c.reply.bulk_u64(ms / 1000);
     c.reply.bulk_u64(ms % 1000 * 1000);
     Ok(Outcome::Replied)
+}
+
+/// A copy of everything acknowledged so far, made beside other clients.
+pub(crate) fn checkpoint(c: &mut Context<'_>, r: &Request) -> Done {
+    let target = Path::new(OsStr::from_bytes(r.arg(2)));
+    if !target.is_absolute() || r.arg(2).contains(&0) {
+        return Err(Failure::new(
+            "ERR the checkpoint's directory is an absolute path on the server",
+        ));
+    }
+    let what = SlowKind::Checkpoint {
+        store: c.exec.keys.store().clone(),
+        target: target.to_path_buf(),
+    };
+    slow(c, b"", what)
 }
 
 /// Every metric there is, in Prometheus text format.

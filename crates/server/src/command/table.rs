@@ -203,6 +203,7 @@ pub static COMMANDS: &[Spec] = &[
     ),
     spec!("basalt", "basalt", -2, ["admin" "noscript" "loading" "stale"], NO_KEYS, "server", "7.0.0", "Depends on subcommand.",
     "A container for what Redis has no command for.", introspect::needs_subcommand, &[
+        server!("checkpoint", "basalt|checkpoint", 3, "7.0.0", "O(N) beside other clients, the number of tables", "Makes a copy of the store in a new directory.", system::checkpoint),
         server!("help", "basalt|help", 2, "7.0.0", "O(1)", "Returns help about BASALT.", introspect::help),
         server!("metrics", "basalt|metrics", 2, "7.0.0", "O(1)", "Returns all metrics in Prometheus text format.", system::metrics),
     ]),

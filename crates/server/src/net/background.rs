@@ -160,6 +160,13 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
             }
             result
         }
+        SlowKind::Checkpoint { store, target } => {
+            let result = store.checkpoint(&target);
+            if result.is_ok() {
+                reply.ok();
+            }
+            result
+        }
         SlowKind::Keys { pattern } => {
             let mut found = Reply::new(reply.protocol());
             let mut n = 0;

@@ -1,0 +1,39 @@
+//! `checkpoint`: a copy of a closed store that shares its tables.
+
+use crate::args;
+use crate::failure::{Failure, Outcome};
+use crate::point::say;
+use crate::progress::{count, human_bytes};
+use crate::store::{Access, open_db};
+use basalt::ErrorKind;
+use basalt::lsm::db::CheckpointOptions;
+
+/// `basalt checkpoint`.
+pub fn checkpoint(args: args::Checkpoint) -> Outcome {
+    let dir = &args.store.dir;
+    let out = std::path::absolute(&args.out).map_err(|e| Failure::os("find", &args.out, e))?;
+    let db = open_db(dir, Access::Remove, None)?;
+    let options = CheckpointOptions {
+        copy_tables: args.copy,
+        ..CheckpointOptions::default()
+    };
+    let made = db.checkpoint(&out, &options);
+    db.close().map_err(|e| Failure::store(dir, e))?;
+    let made = made.map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => Failure::new(format!("{e}; --copy does")),
+        // Of the copy, not of the store.
+        ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Busy => {
+            Failure::new(e.to_string())
+        }
+        _ => Failure::store(dir, e),
+    })?;
+    say(&format!(
+        "{}: {}, {} linked, {} copied, {} of log\n",
+        args.out.display(),
+        count(made.tables, "table", "tables"),
+        human_bytes(made.linked_bytes),
+        human_bytes(made.copied_bytes),
+        human_bytes(made.log_bytes)
+    ))?;
+    Ok(0)
+}

@@ -1,0 +1,90 @@
+//! `compact`: merges a closed store's tables, and shows how far it is. Ctrl-C ends it without harm.
+
+use crate::args;
+use crate::failure::{Failure, Outcome};
+use crate::point::say;
+use crate::progress::{self, human_bytes};
+use crate::store::{Access, open_db};
+use basalt::ErrorKind;
+use basalt::lsm::db::{Bottommost, CompactOptions};
+use indicatif::ProgressBar;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `basalt compact`.
+pub fn compact(args: args::Compact) -> Outcome {
+    let dir = &args.store.dir;
+    let db = open_db(dir, Access::Remove, Some(&args.budget))?;
+    let names = match &args.family {
+        Some(name) => vec![name.clone()],
+        None => db.families(),
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // Without it the process ends at once, which does no harm either.
+        let _ = signal_hook::flag::register(signal, interrupted.clone());
+    }
+    let bytes = || -> u64 {
+        let stats = db.stats();
+        let levels = stats.families.iter().flat_map(|f| &f.levels);
+        levels.map(|l| l.bytes).sum()
+    };
+    let (before, mut read) = (bytes(), 0);
+    for name in names {
+        let Some(family) = db.family(&name) else {
+            return Err(Failure::new(format!(
+                "the store has no family {name}; it has {}",
+                db.families().join(", ")
+            )));
+        };
+        let bar = progress::bytes("compacting", Some(0));
+        let options = options(&args, &bar, &interrupted);
+        let done = db.compact(&family, &options);
+        bar.finish_and_clear();
+        read += options.control.progress().done_bytes;
+        if let Err(e) = done {
+            return Err(match e.kind() {
+                ErrorKind::Cancelled => Failure::new(format!(
+                    "interrupted after {}; what is merged stays so, nothing is lost, and it can be run again",
+                    human_bytes(read)
+                )),
+                _ => Failure::store(dir, e),
+            });
+        }
+    }
+    // Old files go before the store is closed, so that the figure is what the folder has.
+    let after = bytes();
+    db.close().map_err(|e| Failure::store(dir, e))?;
+    say(&format!(
+        "{} merged; tables had {}, now {}\n",
+        human_bytes(read),
+        human_bytes(before),
+        human_bytes(after)
+    ))?;
+    Ok(0)
+}
+
+/// Moves the bar and looks for Ctrl-C with each table.
+fn options(
+    args: &args::Compact,
+    bar: &ProgressBar,
+    interrupted: &Arc<AtomicBool>,
+) -> CompactOptions {
+    let mut options = CompactOptions {
+        bottommost: match args.bottommost {
+            args::Bottommost::Force => Bottommost::Force,
+            args::Bottommost::Skip => Bottommost::Skip,
+            args::Bottommost::IfFilter => Bottommost::IfFilter,
+        },
+        ..CompactOptions::default()
+    };
+    let (bar, interrupted, control) = (bar.clone(), interrupted.clone(), options.control.clone());
+    options.progress = Some(Arc::new(move |p| {
+        bar.set_length(p.total_bytes);
+        bar.set_position(p.done_bytes);
+        if interrupted.load(Ordering::Relaxed) {
+            control.cancel();
+        }
+    }));
+    options
+}

@@ -1,0 +1,390 @@
+//! Checkpoints and stores that are only read: a power cut at every change that a checkpoint makes to the disk harms neither the store
+//! nor, when the copy has its name, the copy; copies made beside writers are moments; reading changes nothing.
+
+use crate::chance::{Chance, numbers_of, on_two_threads, scale};
+use crate::history::{End, FAMILIES, Shape, history, options};
+use crate::model::{Model, difference, digest, visible};
+use crate::runner::{DIR, Progress, Runner, START_MS, environment, read_all, sim_disk};
+use basalt_env::Env;
+use basalt_fs::sim::{CrashPolicy, SimOptions, SimSnapshot};
+use basalt_fs::{FileSystem, SimFs, repeat};
+use basalt_lsm::db::{CheckpointOptions, Iter};
+use basalt_lsm::{Db, ErrorKind, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+/// A moment inside a checkpoint, or just after it.
+struct Moment {
+    disk: SimSnapshot,
+    target: String,
+    /// Commits that the store must show, that the copy must show, and that either may.
+    durable: usize,
+    acknowledged: usize,
+    handed_in: usize,
+    wall_ms: u64,
+    returned: bool,
+}
+
+#[derive(Default)]
+struct Tally {
+    states: u64,
+    checkpoints: u64,
+    /// States in which the copy has its name, and in which only its unfinished one is there.
+    whole: u64,
+    unfinished: u64,
+    with_logs: u64,
+    /// Stores opened for reading beside.
+    read: u64,
+}
+
+const SHAPE: Shape = Shape {
+    ops: 70,
+    keys: 30,
+    coarse_time: false,
+    no_tickets: false,
+};
+
+/// What a store shows, opened for writing or for reading.
+fn shown(disk: &Arc<SimFs>, dir: &str, m: &Moment, chance: u64, reading: bool) -> (Db, u64) {
+    let fs: Arc<dyn FileSystem> = disk.clone();
+    let (env, _) = environment(&fs, crate::chance::mix(chance), m.wall_ms);
+    let options = options(chance % 7);
+    let db = match reading {
+        true => Db::open_read_only(&env, dir, options),
+        false => Db::open(&env, dir, options),
+    };
+    let db = db.unwrap_or_else(|e| panic!("opening {dir} after {:?}: {e}", m.disk));
+    let all = read_all(&db).unwrap_or_else(|e| panic!("reading {dir}: {e}"));
+    (db, digest(&all))
+}
+
+fn prefix(model: &Model, db: &Db, shown: u64, from: usize, m: &Moment, what: &str) {
+    let now = db.env().clock().wall_ms();
+    let fits = (from..=m.handed_in.min(model.len())).any(|n| model.mark(n).digest(now) == shown);
+    if !fits {
+        let have = read_all(db).expect("it was read before");
+        let want = visible(&model.state_at(from), now);
+        panic!(
+            "{what} after {:?} is no prefix of {from} to {} commits:\n  {}",
+            m.disk,
+            m.handed_in,
+            difference(&want, &have)
+        );
+    }
+}
+
+/// Reads a crashed store without changing it, and finds what opening it for writing finds.
+fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, chance: u64) -> u64 {
+    let changes = Arc::new(AtomicU64::new(0));
+    let counted = changes.clone();
+    disk.on_mutation(move |_| {
+        counted.fetch_add(1, SeqCst);
+    });
+    let (db, seen) = shown(disk, dir, m, chance, true);
+    let family = db.default_family();
+    let refused = db.put(&family, b"k", b"v", &WriteOptions::SYNC);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
+    let writer = Db::open(db.env(), dir, options(0));
+    assert_eq!(writer.err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    db.close().expect("nothing to do");
+    assert_eq!(changes.load(SeqCst), 0, "reading {dir} changed the disk");
+    disk.on_mutation(|_| ());
+    seen
+}
+
+fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mut Tally) {
+    let disk = m.disk.crash(policy, chance);
+    let target = Path::new(&m.target);
+    let there = disk.exists(target).expect("stat");
+    assert!(there || !m.returned, "a checkpoint that returned is gone");
+    tally.states += 1;
+    tally.whole += u64::from(there);
+    let names = |disk: &SimFs| -> Vec<String> {
+        let entries = disk.list(Path::new("")).expect("list");
+        entries.into_iter().map(|e| e.name).collect()
+    };
+    let building = format!("{}.checkpoint-unfinished", m.target);
+    tally.unfinished += u64::from(names(&disk).contains(&building));
+    let read = check_reading(&disk, DIR, m, chance);
+    tally.read += 1;
+    let (db, seen) = shown(&disk, DIR, m, chance ^ 1, false);
+    assert_eq!(read, seen, "read only, and opened for writing");
+    prefix(model, &db, seen, m.durable, m, "the store");
+    if there {
+        let report = Db::verify_store(db.env(), target, &options(0), &mut |_, _| ())
+            .expect("a copy can be walked");
+        assert!(
+            report.damage.is_empty() && report.orphans.is_empty() && report.torn_tails.is_empty(),
+            "{report:?}"
+        );
+        let logs = disk.list(target).expect("list");
+        tally.with_logs += u64::from(logs.iter().any(|e| e.name.ends_with(".log")));
+        assert_eq!(check_reading(&disk, &m.target, m, chance ^ 2), {
+            let (copy, seen) = shown(&disk, &m.target, m, chance ^ 3, false);
+            prefix(model, &copy, seen, m.acknowledged, m, "the copy");
+            // It is a store of its own: it goes its way, and the other one stays as it is.
+            let family = copy.default_family();
+            copy.put(&family, b"only here", b"v", &WriteOptions::SYNC)
+                .expect("a put into the copy");
+            copy.compact_range(&family, None, None)
+                .expect("compacting the copy");
+            copy.close().expect("closing the copy");
+            seen
+        });
+        let again = db.checkpoint(target, &CheckpointOptions::default());
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    } else {
+        // What is left of it is in nobody's way.
+        db.checkpoint(target, &CheckpointOptions::default())
+            .unwrap_or_else(|e| panic!("once more after {:?}: {e}", m.disk));
+        assert!(!names(&disk).contains(&building));
+        let (copy, again) = shown(&disk, &m.target, m, chance ^ 4, true);
+        assert_eq!(again, seen);
+        copy.close().expect("closing the copy");
+    }
+    let all = read_all(&db).expect("reading the store at last");
+    assert_eq!(digest(&all), seen, "the copy's life has changed the store");
+    db.close().expect("closing the store");
+}
+
+fn campaign(seed: u64) -> Tally {
+    let mut tally = Tally::default();
+    let mut c = Chance::of(&[seed, 9]);
+    let disk = sim_disk(seed, if seed % 4 == 3 { 4096 } else { 512 }, 1 << 40);
+    let progress = Arc::new(Progress::default());
+    progress.wall_ms.store(START_MS, SeqCst);
+    let snapshots = Arc::new(Mutex::new(Vec::new()));
+    let (inside, sink, watched) = (
+        Arc::new(AtomicBool::new(false)),
+        snapshots.clone(),
+        progress.clone(),
+    );
+    let recording = inside.clone();
+    disk.on_mutation(move |snapshot| {
+        if recording.load(SeqCst) {
+            let durable = watched.durable.load(SeqCst) as usize;
+            sink.lock().expect("one thread").push((snapshot, durable));
+        }
+    });
+    let mut runner = Runner::watched(disk.clone(), seed, seed, progress.clone());
+    let mut moments: Vec<Moment> = Vec::new();
+    for (i, op) in history(seed, SHAPE).iter().enumerate() {
+        runner.run(op);
+        if i % 9 != 8 {
+            continue;
+        }
+        let Some(db) = runner.db.clone() else {
+            continue;
+        };
+        let target = format!("copy{i}");
+        let acknowledged = runner.model.len();
+        let options = CheckpointOptions {
+            flush_above_bytes: c.pick(&[0, 2048, 1 << 20]),
+            copy_tables: c.percent(50),
+        };
+        inside.store(true, SeqCst);
+        let report = db
+            .checkpoint(&target, &options)
+            .unwrap_or_else(|e| panic!("a checkpoint: {e}"));
+        inside.store(false, SeqCst);
+        assert_eq!(report.copied_bytes, 0, "links are possible here");
+        tally.checkpoints += 1;
+        drop(db);
+        // Commits that it made durable, or found committed, are in.
+        let of = |(disk, durable): (SimSnapshot, usize)| Moment {
+            disk,
+            target: target.clone(),
+            durable,
+            acknowledged,
+            handed_in: progress.handed_in.load(SeqCst) as usize,
+            wall_ms: progress.wall_ms.load(SeqCst),
+            returned: false,
+        };
+        let taken = std::mem::take(&mut *snapshots.lock().expect("one thread"));
+        moments.extend(taken.into_iter().map(of));
+        moments.last_mut().expect("it changes the disk").returned = true;
+    }
+    runner.wait_for_tickets();
+    runner.end(End::Close);
+    let model = runner.model.clone();
+    runner.vanish();
+    drop(runner);
+    disk.on_mutation(|_| ());
+    let all = CrashPolicy::ALL.len() as u64;
+    for (i, m) in moments.iter().enumerate() {
+        let chance = c.below(1 << 32);
+        let policy = (i as u64 * 3 + seed) % all;
+        let _repeat = repeat!(a_power_cut_inside_a_checkpoint, "BASALT_CHECKPOINT={seed}");
+        check(
+            &model,
+            m,
+            CrashPolicy::ALL[policy as usize],
+            chance,
+            &mut tally,
+        );
+    }
+    tally
+}
+
+#[test]
+fn a_power_cut_inside_a_checkpoint() {
+    if let Some(numbers) = numbers_of("BASALT_CHECKPOINT") {
+        campaign(numbers[0]);
+        return;
+    }
+    let mut all = Tally::default();
+    for t in on_two_threads(12 * scale(), campaign) {
+        all.states += t.states;
+        all.checkpoints += t.checkpoints;
+        all.whole += t.whole;
+        all.unfinished += t.unfinished;
+        all.with_logs += t.with_logs;
+        all.read += t.read;
+    }
+    basalt_fs::campaign!(
+        "checkpoint_crash_states={} checkpoints={} whole={} unfinished={} with_logs={} opened_read_only={}",
+        all.states,
+        all.checkpoints,
+        all.whole,
+        all.unfinished,
+        all.with_logs,
+        all.read
+    );
+    assert!(all.states >= 500 * scale() && all.checkpoints >= 40 * scale());
+    assert!(all.whole > all.checkpoints && all.unfinished > all.states / 4);
+    assert!(all.with_logs > 10 * scale());
+}
+
+/// A number that two families hold, written to both at once.
+fn number(db: &Db, name: &str) -> u64 {
+    let family = db.family(name).expect("it was made");
+    let value = db
+        .get(&family, b"n", &ReadOptions::default())
+        .expect("a read");
+    value.map_or(0, |v| {
+        u64::from_le_bytes((&v[..]).try_into().expect("8 bytes"))
+    })
+}
+
+/// Writers, flushes and compactions go on while checkpoints are made: each shows one number in both families, no older than what was
+/// acknowledged when it was begun and no newer than what was handed in when it was done, and every number's own key up to it.
+#[test]
+fn checkpoints_beside_writers_are_moments() {
+    let disk = SimFs::new(SimOptions::default());
+    let env = Env::builder(disk).threads(3).build();
+    let small = Options {
+        write_buffer_bytes: 16 << 10,
+        default_family: FamilyOptions {
+            table_bytes: 8 << 10,
+            base_level_bytes: 32 << 10,
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", small.clone()).unwrap();
+    let other = db
+        .create_family(FAMILIES[1], small.default_family.clone())
+        .unwrap();
+    let (acknowledged, handed_in, stop) =
+        (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    basalt_env::thread::scope(|threads| {
+        threads.spawn(|| {
+            let f = db.default_family();
+            for n in 1.. {
+                let mut batch = WriteBatch::new();
+                for family in [&f, &other] {
+                    batch.put(family, b"n", &u64::to_le_bytes(n)).unwrap();
+                }
+                batch
+                    .put(&f, format!("key{n:08}").as_bytes(), &[1; 60])
+                    .unwrap();
+                handed_in.store(n, SeqCst);
+                db.write(batch, &WriteOptions { sync: n % 64 == 0 })
+                    .unwrap();
+                acknowledged.store(n, SeqCst);
+                if stop.load(SeqCst) {
+                    return;
+                }
+            }
+        });
+        let mut logs = 0;
+        for i in 0..25 * scale() {
+            let target = format!("copy{i}");
+            let least = acknowledged.load(SeqCst);
+            let options = CheckpointOptions {
+                flush_above_bytes: [0, 8 << 10, 1 << 20][i as usize % 3],
+                ..CheckpointOptions::default()
+            };
+            let made = db.checkpoint(&target, &options).unwrap();
+            let most = handed_in.load(SeqCst);
+            logs += u64::from(made.log_bytes > 0);
+            let copy = match i % 2 {
+                0 => Db::open(&env, &target, small.clone()),
+                _ => Db::open_read_only(&env, &target, small.clone()),
+            };
+            let copy = copy.unwrap();
+            let n = number(&copy, "default");
+            assert_eq!(n, number(&copy, FAMILIES[1]), "a batch is there whole");
+            assert!((least..=most).contains(&n), "{least} <= {n} <= {most}");
+            let mut iter: Iter = copy
+                .iter(&copy.default_family(), &ReadOptions::default())
+                .unwrap();
+            iter.seek(b"key").unwrap();
+            let mut keys = 0;
+            while iter.valid() && iter.key().starts_with(b"key") {
+                keys += 1;
+                iter.next().unwrap();
+            }
+            assert_eq!(keys, n, "every number up to it");
+            drop(iter);
+            copy.close().unwrap();
+        }
+        stop.store(true, SeqCst);
+        assert!(logs > 0, "some are made with logs");
+    });
+    db.close().unwrap();
+}
+
+/// Tables are not linked where they cannot be: refused with what to do, or copied and verified; either way nothing unfinished stays.
+#[test]
+fn without_links_a_checkpoint_copies_or_says_so() {
+    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+    use basalt_fs::{OpKind, When};
+    let sim = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(sim, 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    db.put(&f, b"k", &[1; 5000], &WriteOptions::SYNC).unwrap();
+    db.flush().unwrap();
+    db.put(&f, b"l", b"in the log", &WriteOptions::UNSYNCED)
+        .unwrap();
+    let broken = faults.inject(Fault {
+        op: Some(OpKind::Link),
+        path: String::new(),
+        when: When::Nth(1),
+        kind: FaultKind::Eio,
+    });
+    // A failing device is no other filesystem.
+    let options = CheckpointOptions {
+        copy_tables: true,
+        ..CheckpointOptions::default()
+    };
+    let failed = db.checkpoint("copy", &options).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
+    let _ = broken;
+    let names = |db: &Db| -> Vec<String> {
+        let entries = db.env().fs().list(Path::new("")).unwrap();
+        entries.into_iter().map(|e| e.name).collect()
+    };
+    assert_eq!(names(&db), ["db"], "nothing is left");
+    let none = db.checkpoint("no/copy", &options).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::NotFound, "{none}");
+    let itself = db.checkpoint("db", &options).unwrap_err();
+    assert_eq!(itself.kind(), ErrorKind::AlreadyExists, "{itself}");
+    let made = db.checkpoint("copy", &options).unwrap();
+    assert_eq!(made.tables, 1);
+    assert!(made.linked_bytes > 0 && made.log_bytes > 0);
+    db.close().unwrap();
+}
