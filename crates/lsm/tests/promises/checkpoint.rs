@@ -267,6 +267,15 @@ fn number(db: &Db, name: &str) -> u64 {
     })
 }
 
+/// Ends the writer also when a check fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Writers, flushes and compactions go on while checkpoints are made: each shows one number in both families, no older than what was
 /// acknowledged when it was begun and no newer than what was handed in when it was done, and every number's own key up to it.
 #[test]
@@ -308,6 +317,7 @@ fn checkpoints_beside_writers_are_moments() {
                 }
             }
         });
+        let _stop = Stop(&stop);
         let mut logs = 0;
         for i in 0..25 * scale() {
             let target = format!("copy{i}");
@@ -340,7 +350,6 @@ fn checkpoints_beside_writers_are_moments() {
             drop(iter);
             copy.close().unwrap();
         }
-        stop.store(true, SeqCst);
         assert!(logs > 0, "some are made with logs");
     });
     db.close().unwrap();
