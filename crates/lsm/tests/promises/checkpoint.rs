@@ -115,9 +115,12 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mu
         let report = Db::verify_store(db.env(), target, &options(0), &mut |_, _| ())
             .expect("a copy can be walked");
         assert!(
-            report.damage.is_empty() && report.orphans.is_empty() && report.torn_tails.is_empty(),
+            report.damage.is_empty() && report.orphans.is_empty(),
             "{report:?}"
         );
+        // A manifest's length is a hint after a crash; `CURRENT` vouches for all that counts in it. Logs were copied whole.
+        let logs_are_whole = report.torn_tails.iter().all(|t| t.contains("MANIFEST"));
+        assert!(logs_are_whole, "{report:?}");
         let logs = disk.list(target).expect("list");
         tally.with_logs += u64::from(logs.iter().any(|e| e.name.ends_with(".log")));
         assert_eq!(check_reading(&disk, &m.target, m, chance ^ 2), {
