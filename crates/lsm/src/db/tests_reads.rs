@@ -66,7 +66,7 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
             .build();
         let db = Db::open(&env, "db", small()).unwrap();
         let f = db.default_family();
-        let value = |n: u32| vec![n as u8; if n % 5 == 0 { 700 } else { 60 }];
+        let value = |n: u32| vec![n as u8; if n.is_multiple_of(5) { 700 } else { 60 }];
         let mut most = 0;
         for round in 0..3u32 {
             for n in 0..1500u32 {
