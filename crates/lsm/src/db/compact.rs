@@ -7,7 +7,7 @@
 use super::engine::{Engine, RETRY_PAUSE};
 use super::flush::table_info;
 use super::generation::FamilyEntry;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reach};
+use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reach, Reason};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
@@ -72,6 +72,20 @@ impl Engine {
     /// Compactions that may run at once; one thread stays for flushes.
     fn max_compactions(&self) -> usize {
         self.env.jobs().parallelism().saturating_sub(1).max(1)
+    }
+
+    /// Into how many parts a plan may be cut. With a hurried writer, a full level 0 or somebody waiting every thread helps. Otherwise
+    /// nobody is kept waiting by it, but readers would find all processors busy and the device's queue full: half of the threads.
+    fn parts_of(&self, plan: &Plan, family: &FamilyEntry) -> usize {
+        let most = self.max_compactions();
+        let hurried = self.flush_pace.is_hurried(self.env.clock().now());
+        let full =
+            plan.level == 0 && plan.inputs[0].1.len() >= 2 * family.options.l0_compaction_trigger;
+        if hurried || full || plan.reason == Reason::Manual || self.flush_pace.is_awaited() {
+            most
+        } else {
+            (most / 2).max(1)
+        }
     }
 
     pub(super) fn oldest_snapshot(&self) -> u64 {
@@ -146,7 +160,7 @@ impl Engine {
             &family.options.comparator,
             &plan,
             family.options.table_bytes,
-            self.max_compactions(),
+            self.parts_of(&plan, &family),
         );
         let parts = ranges.len();
         let running = Arc::new(Running {
@@ -408,10 +422,10 @@ impl Engine {
         if self.read_only {
             return self.check_open();
         }
+        let _awaited = self.flush_pace.awaited();
         loop {
             self.check_open()?;
             self.check_jobs()?;
-            self.flush_pace.forget();
             self.schedule();
             let busy = || {
                 let s = self.state.lock();

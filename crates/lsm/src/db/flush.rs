@@ -12,7 +12,7 @@ use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority, JobPriority};
 use basalt_fs::{ErrorKind, Result};
 use std::path::PathBuf;
@@ -75,7 +75,20 @@ const HURRY: Duration = Duration::from_secs(2);
 
 /// How fast memtables are written out one after the other.
 #[derive(Default)]
-pub(crate) struct FlushPace(Mutex<Option<Pace>>);
+pub(crate) struct FlushPace {
+    last: Mutex<Option<Pace>>,
+    /// Callers that wait until no compaction is due.
+    awaited: AtomicUsize,
+}
+
+/// Somebody waits for compactions to be done, until this is dropped.
+pub(crate) struct Awaited<'a>(&'a AtomicUsize);
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
 
 #[derive(Clone, Copy)]
 struct Pace {
@@ -86,21 +99,27 @@ struct Pace {
 
 impl FlushPace {
     fn note(&self, now: Duration) {
-        let mut last = self.0.lock();
+        let mut last = self.last.lock();
         let after = last.map_or(Duration::MAX, |l| now.saturating_sub(l.at));
         *last = Some(Pace { at: now, after });
     }
 
-    /// True while the next is likely to come soon. Not where time stands still.
+    /// True while the next is likely to come soon, and nobody waits for compactions. Not where time stands still.
     pub fn is_hurried(&self, now: Duration) -> bool {
-        self.0.lock().is_some_and(|l| {
+        let soon = self.last.lock().is_some_and(|l| {
             !l.after.is_zero() && l.after <= HURRY && now.saturating_sub(l.at) <= HURRY
-        })
+        });
+        soon && !self.is_awaited()
     }
 
-    /// Somebody waits for compactions to be done: none is to wait for more.
-    pub fn forget(&self) {
-        *self.0.lock() = None;
+    /// Notes that somebody waits for compactions to be done: none is to wait for more, or to spare others.
+    pub fn awaited(&self) -> Awaited<'_> {
+        self.awaited.fetch_add(1, SeqCst);
+        Awaited(&self.awaited)
+    }
+
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(SeqCst) > 0
     }
 }
 
