@@ -150,6 +150,14 @@ impl WriteBatch {
         self.push(family, Kind::Delete, key, &[], &[])
     }
 
+    /// Changes the value of `key` by an operand, without reading it: the family's merge operator does that when the key is read,
+    /// or when tables are compacted. The operand is as long as a value may be. `InvalidArgument` when the family was opened
+    /// without a merge operator, or its operator does not take the operand.
+    pub fn merge(&mut self, family: &Family, key: &[u8], operand: &[u8]) -> Result<()> {
+        family.check_operand(operand)?;
+        self.push(family, Kind::Merge, key, &[], operand)
+    }
+
     pub(crate) fn push(
         &mut self,
         family: &Family,

@@ -98,8 +98,14 @@ const TARGETS: &[Target] = &[
                 drop_families: vec![1],
                 ..Edit::default()
             };
+            let operator = Edit {
+                merge_operators: vec![(0, "basalt.append:7c".into())],
+                ..Edit::default()
+            };
             let golden = golden().edits.iter().cloned();
-            golden.chain([more.encode(), family.encode()]).collect()
+            golden
+                .chain([more.encode(), family.encode(), operator.encode()])
+                .collect()
         },
         words: &[],
     },
@@ -115,7 +121,7 @@ const TARGETS: &[Target] = &[
                     .expect("fits");
             }
             let (known, strange) = (payload_of(&known), payload_of(&sample_batch()));
-            vec![[head(3), known].concat(), [head(5), strange].concat()]
+            vec![[head(3), known].concat(), [head(6), strange].concat()]
         },
         words: &[],
     },
@@ -215,6 +221,8 @@ fn sample_batch() -> WriteBatch {
     b.delete(&family(0), b"plum").expect("fits");
     b.put(&family(1), &[b'k'; 200], &[7; 300]).expect("fits");
     b.put(&family(0), b"", b"").expect("fits");
+    b.push(&family(0), Kind::Merge, b"apple", &[], b"operand")
+        .expect("fits");
     b
 }
 
@@ -319,6 +327,7 @@ fn options() -> Options {
             base_level_bytes: 4096,
             l0_compaction_trigger: 3,
             compression: Compression::Lz4,
+            merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
             ..FamilyOptions::default()
         },
         ..Options::default()
@@ -373,6 +382,7 @@ fn golden() -> &'static Golden {
                 match i % 5 {
                     0 => b.delete(&f, key.as_bytes()),
                     1 => b.put_ttl(&f, key.as_bytes(), b"ends", 1_900_000_000_000),
+                    3 if i % 4 != 0 => b.merge(&f, key.as_bytes(), b"operand"),
                     _ => b.put(&f, key.as_bytes(), &[i as u8; 60]),
                 }
                 .expect("fits");
@@ -443,6 +453,8 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
             let _ = read_all(&db);
             let _ = db.close();
         }
+        // A check needs no operator, and opening needs the one that the manifest names.
+        Err(e) if wants_operator(&e) => return Verdict::Refused,
         Err(e) => assert!(!sound, "checked, and does not open: {e}"),
     }
     let environment = env(untouched.clone());
@@ -454,11 +466,20 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
             "repaired, and not sound: {:?}",
             report.damage
         );
-        let db = Db::open(&environment, DIR, options()).expect("a repaired store opens");
-        read_all(&db).expect("a repaired store is read");
-        db.abandon();
+        match Db::open(&environment, DIR, options()) {
+            Ok(db) => {
+                read_all(&db).expect("a repaired store is read");
+                db.abandon();
+            }
+            Err(e) => assert!(wants_operator(&e), "a repaired store opens: {e}"),
+        }
     }
     Verdict::of(sound)
+}
+
+/// The manifest names an operator that the options do not give.
+fn wants_operator(e: &Error) -> bool {
+    e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("merge operator")
 }
 
 fn read_all(db: &Db) -> Result<u64> {

@@ -31,7 +31,7 @@ pub enum Kind {
     SingleDelete = 3,
     /// Reserved: a tombstone over a range of keys.
     RangeDelete = 4,
-    /// Reserved: an operand for a merge operator.
+    /// An operand for the family's merge operator.
     Merge = 5,
     /// Reserved: a value kept in a blob file, whose number is the payload.
     BlobRef = 6,
@@ -65,7 +65,7 @@ impl Kind {
     }
     /// True for kinds that this version reads and writes; others are refused with `Unsupported`.
     pub fn is_supported(self) -> bool {
-        matches!(self, Kind::Delete | Kind::Put | Kind::PutTtl)
+        matches!(self, Kind::Delete | Kind::Put | Kind::PutTtl | Kind::Merge)
     }
 }
 

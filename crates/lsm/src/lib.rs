@@ -3,7 +3,7 @@
 //! Rooms, in the order a write meets them: [`batch`] (what is written), `db` (commit groups, reads, the
 //! engine's life), `wal` (the log that makes it durable), `memtable` (where readers find it), `table` (sorted
 //! files), `version` (which files make up the tree, and the manifest that remembers it), `compaction` (merging
-//! tables in the background), `iter` (merging readers). `key` and `options` are what all of them share.
+//! tables in the background), `iter` (merging readers). `key`, `options` and [`merge`] (operators) are what all of them share.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
@@ -19,6 +19,7 @@ pub mod iter;
 pub mod key;
 pub mod listener;
 pub mod memtable;
+pub mod merge;
 pub mod options;
 pub mod table;
 pub mod version;
@@ -30,6 +31,7 @@ pub use batch::WriteBatch;
 pub use db::{Db, Family, Snapshot, Ticket};
 pub use key::{Comparator, Kind, SeqNo};
 pub use listener::{Event, EventListener};
+pub use merge::{MergeOperator, MergeRefusal};
 pub use options::{
     CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
     ReadOptions, WriteOptions,

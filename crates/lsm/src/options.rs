@@ -2,6 +2,7 @@
 
 use crate::key::{Cmp, SeqNo};
 use crate::listener::EventListener;
+use crate::merge::MergeOperator;
 use basalt_fs::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,6 +119,9 @@ pub struct FamilyOptions {
     pub level_multiplier: u32,
     /// Called for every value that a compaction meets and no snapshot needs. Default none.
     pub compaction_filter: Option<Arc<dyn CompactionFilter>>,
+    /// What operands do to values, see [`crate::WriteBatch::merge`]. A family that had none may get one whenever it is opened;
+    /// from then on its name is checked. An operator that comes with the engine need not be given again. Default none.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
 }
 
 impl Default for FamilyOptions {
@@ -135,6 +139,7 @@ impl Default for FamilyOptions {
             base_level_bytes: 256 << 20,
             level_multiplier: 10,
             compaction_filter: None,
+            merge_operator: None,
         }
     }
 }

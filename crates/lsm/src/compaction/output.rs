@@ -35,7 +35,7 @@ pub fn table_options(
 }
 
 /// Where merged entries go.
-pub(super) trait Sink {
+pub(crate) trait Sink {
     /// The entries that follow are of this user key, which is new: the only place where a table may end.
     fn begin_user_key(&mut self, user_key: &[u8]) -> Result<()>;
     /// The next entry.

@@ -3,11 +3,14 @@
 //! Entries come in internal key order: of each user key the newest first. Live snapshots cut sequence numbers into
 //! stripes: stripe `i` is what snapshot `i` sees and snapshot `i - 1` does not; the last stripe is newer than all snapshots.
 //! Every reader sees the newest entry of its stripe or, when its stripe has none, of an older one. So, for each user key:
-//! 1. Of each stripe the newest entry is kept and the others are dropped.
+//! 1. Of each stripe the newest entry is kept and the others are dropped; operands stand on what lies below them, and keep it.
 //! 2. A value whose time is over is a tombstone from then on: it still hides what is older.
 //! 3. The compaction filter sees the newest entry when it is a value in the last stripe. What it removes becomes a tombstone.
 //! 4. A tombstone is dropped when nothing that it hides is left: no deeper table may hold the key, and no older entry of
 //!    the key is kept here.
+//! 5. Operands of one stripe are merged: with the value or tombstone below them in that stripe into a value, which the filter
+//!    sees like any other; with nothing, when the key is nowhere below; else with each other. Over a value that has yet to
+//!    expire they stay, because they outlive it. Where the operator refuses they stay as they are, and so does what is below.
 //!
 //! Sequence numbers are never changed: values kept elsewhere are found by them. Errors of any kind end the compaction and
 //! remove its outputs; the inputs stay as they are, and no entry is skipped because it could not be read.
@@ -18,6 +21,8 @@ use crate::compaction::pick::Plan;
 use crate::compaction::split::KeyRange;
 use crate::iter::{InternalIter, MergingIter, expiry_of};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
+use crate::merge::Merging;
+use crate::merge::fold::Fold;
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
 use crate::table::{TableFamily, TableMeta};
 use crate::version::{TableFile, TableStore};
@@ -25,6 +30,7 @@ use basalt_env::Env;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,6 +77,10 @@ pub struct Outcome {
     pub filtered: u64,
     /// Values found expired.
     pub expired: u64,
+    /// Operands that went into a value or another operand.
+    pub merged: u64,
+    /// Times that a merge operator refused.
+    pub refused: u64,
     /// Entries read of each input table, by its number.
     pub read: BTreeMap<u64, u64>,
 }
@@ -116,6 +126,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
         snapshots: job.snapshots,
         now_ms: job.now_ms,
         filter: job.options.compaction_filter.as_deref(),
+        merging: &Merging::new(job.family.name.clone(), job.options),
         family: &job.family.name,
         level: job.plan.output_level,
         cancelled: job.cancelled,
@@ -158,6 +169,8 @@ pub fn combine(plan: &Plan, parts: Vec<Outcome>) -> Result<Outcome> {
         all.bytes_written += part.bytes_written;
         all.entries_in += part.entries_in;
         all.entries_out += part.entries_out;
+        all.merged += part.merged;
+        all.refused += part.refused;
         all.filtered += part.filtered;
         all.expired += part.expired;
         for (table, seen) in part.read {
@@ -193,20 +206,64 @@ fn account_for(plan: &Plan, outcome: &Outcome) -> Result<()> {
 }
 
 /// What decides over entries.
-pub(super) struct Rules<'a> {
-    pub(super) cmp: &'a Cmp,
-    pub(super) snapshots: &'a [SeqNo],
-    pub(super) now_ms: u64,
-    pub(super) filter: Option<&'a dyn CompactionFilter>,
-    pub(super) family: &'a str,
-    pub(super) level: usize,
-    pub(super) cancelled: &'a AtomicBool,
+pub(crate) struct Rules<'a> {
+    pub(crate) cmp: &'a Cmp,
+    pub(crate) snapshots: &'a [SeqNo],
+    pub(crate) now_ms: u64,
+    pub(crate) filter: Option<&'a dyn CompactionFilter>,
+    pub(crate) merging: &'a Merging,
+    pub(crate) family: &'a str,
+    pub(crate) level: usize,
+    pub(crate) cancelled: &'a AtomicBool,
+}
+
+impl Rules<'_> {
+    /// What the compaction filter leaves of a value that it may see: `None` when it removes it. The first `prefix` bytes are ours.
+    fn filter<'v>(
+        &self,
+        key: &[u8],
+        seq: SeqNo,
+        prefix: usize,
+        value: Cow<'v, [u8]>,
+        out: &mut Outcome,
+    ) -> Result<Option<Cow<'v, [u8]>>> {
+        let Some(filter) = self.filter else {
+            return Ok(Some(value));
+        };
+        let context = FilterContext {
+            family: self.family,
+            level: self.level,
+            seq,
+            now_ms: self.now_ms,
+        };
+        match filter.filter(&context, key, &value[prefix..]) {
+            FilterDecision::Keep => Ok(Some(value)),
+            FilterDecision::Remove => {
+                out.filtered += 1;
+                Ok(None)
+            }
+            FilterDecision::Change(new) => {
+                if new.len() > crate::MAX_VALUE_LEN {
+                    return Err(Error::invalid(format!(
+                        "compaction filter {:?} made a value of {} bytes, at most {} are allowed",
+                        filter.name(),
+                        new.len(),
+                        crate::MAX_VALUE_LEN
+                    )));
+                }
+                out.filtered += 1;
+                Ok(Some(Cow::Owned([&value[..prefix], &new].concat())))
+            }
+        }
+    }
 }
 
 /// Answers for ascending keys whether a deeper level may hold them.
-pub(super) struct Deeper<'a> {
+pub(crate) struct Deeper<'a> {
     cmp: &'a Cmp,
     levels: Vec<(&'a [Arc<TableFile>], usize)>,
+    /// Nothing is known of what is deeper.
+    unknown: bool,
 }
 
 impl<'a> Deeper<'a> {
@@ -215,22 +272,32 @@ impl<'a> Deeper<'a> {
         Deeper {
             cmp,
             levels: levels.iter().map(|l| (&l[..], 0)).collect(),
+            unknown: false,
+        }
+    }
+    /// Deeper levels may hold any key.
+    pub(crate) fn unknown(cmp: &'a Cmp) -> Deeper<'a> {
+        Deeper {
+            cmp,
+            levels: Vec::new(),
+            unknown: true,
         }
     }
 
     /// True when no deeper table's range holds the key. Keys must be asked in ascending order.
     fn lacks(&mut self, user_key: &[u8]) -> bool {
         let cmp = self.cmp;
-        self.levels.iter_mut().all(|(tables, at)| {
-            while let Some(t) = tables.get(*at)
-                && cmp.user(t.largest_user(), user_key) == Ordering::Less
-            {
-                *at += 1;
-            }
-            tables
-                .get(*at)
-                .is_none_or(|t| cmp.user(t.smallest_user(), user_key) == Ordering::Greater)
-        })
+        !self.unknown
+            && self.levels.iter_mut().all(|(tables, at)| {
+                while let Some(t) = tables.get(*at)
+                    && cmp.user(t.largest_user(), user_key) == Ordering::Less
+                {
+                    *at += 1;
+                }
+                tables
+                    .get(*at)
+                    .is_none_or(|t| cmp.user(t.smallest_user(), user_key) == Ordering::Greater)
+            })
     }
 }
 
@@ -261,6 +328,10 @@ impl KeyWriter<'_> {
         self.put(user, trailer, value)
     }
 
+    fn operand(&mut self, user: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
+        self.write(user, pack_trailer(seq, Kind::Merge), operand)
+    }
+
     fn put(&mut self, user: &[u8], trailer: u64, value: &[u8]) -> Result<()> {
         self.scratch.clear();
         self.scratch.reserve(user.len() + TRAILER_LEN);
@@ -271,7 +342,7 @@ impl KeyWriter<'_> {
 }
 
 /// The merge itself. `blame` names the table that a child of `input` stands in, for messages.
-pub(super) fn merge(
+pub(crate) fn merge(
     rules: &Rules<'_>,
     mut input: MergingIter,
     mut deeper: Deeper<'_>,
@@ -295,7 +366,9 @@ pub(super) fn merge(
     let mut user: Vec<u8> = Vec::new();
     let mut last_trailer: Option<u64> = None;
     let mut last_stripe: Option<usize> = None;
-    let mut changed: Vec<u8> = Vec::new();
+    // The operands met last, and whether the filter may see what they give.
+    let mut fold = Fold::new(rules.merging);
+    let mut fold_is_newest = false;
     input.seek_to_first()?;
     while input.valid() {
         if rules.cancelled.load(Atomic::Relaxed) {
@@ -304,7 +377,8 @@ pub(super) fn merge(
                     .with_reach(Reach::Operation),
             );
         }
-        let (key, seq, mut kind) = parse_internal_key(input.key()).map_err(|e| named(e, &input))?;
+        let (mut key, mut seq, mut kind) =
+            parse_internal_key(input.key()).map_err(|e| named(e, &input))?;
         let trailer = pack_trailer(seq, kind);
         out.entries_in += 1;
         let same_key = match last_trailer {
@@ -326,6 +400,10 @@ pub(super) fn merge(
             },
         };
         if !same_key {
+            if fold.is_open() {
+                let filter = fold_is_newest.then_some(rules);
+                end_of_key(&mut fold, filter, &mut deeper, &mut writer, &user, &mut out)?;
+            }
             user.clear();
             user.extend_from_slice(key);
             last_stripe = None;
@@ -333,59 +411,66 @@ pub(super) fn merge(
         }
         last_trailer = Some(trailer);
         let stripe = rules.snapshots.partition_point(|&s| s < seq);
-        let newest = last_stripe.is_none();
+        let mut filtered = last_stripe.is_none() && stripe == newest_stripe;
         if last_stripe == Some(stripe) {
-            // Hidden from everyone by a newer entry of the same stripe.
+            if !fold.is_open() {
+                // Hidden from everyone by a newer entry of the same stripe.
+                input.next()?;
+                continue;
+            }
+        } else if fold.is_open() {
+            // What is below the operands belongs to an older stripe, too: they cannot take it away from there.
+            fold.release(&mut |key, seq, operand| writer.operand(key, seq, operand))?;
+        }
+        last_stripe = Some(stripe);
+        if kind == Kind::Merge {
+            if !fold.is_open() {
+                fold_is_newest = filtered;
+            }
+            fold.push(key, seq, input.value(), &mut |key, seq, operand| {
+                writer.operand(key, seq, operand)
+            })?;
             input.next()?;
             continue;
         }
-        last_stripe = Some(stripe);
-
-        let mut value = input.value();
+        let mut value = Cow::Borrowed(input.value());
         let mut prefix = 0;
         if kind == Kind::PutTtl {
             prefix = 8;
-            if expiry_of(value).map_err(|e| named(e, &input))? <= rules.now_ms {
+            if expiry_of(&value).map_err(|e| named(e, &input))? <= rules.now_ms {
                 kind = Kind::Delete;
                 out.expired += 1;
             }
         }
-        if kind != Kind::Delete
-            && newest
-            && stripe == newest_stripe
-            && let Some(filter) = rules.filter
-        {
-            let context = FilterContext {
-                family: rules.family,
-                level: rules.level,
-                seq,
-                now_ms: rules.now_ms,
+        if fold.is_open() {
+            let merged = match kind {
+                Kind::Put => fold.over(Some(&value)),
+                Kind::Delete => fold.over(None),
+                _ => None,
             };
-            match filter.filter(&context, key, &value[prefix..]) {
-                FilterDecision::Keep => {}
-                FilterDecision::Remove => {
-                    kind = Kind::Delete;
-                    out.filtered += 1;
+            filtered = fold_is_newest && merged.is_some();
+            match merged {
+                Some((newest, merged)) => {
+                    (seq, kind, prefix) = (newest, Kind::Put, 0);
+                    key = fold.key();
+                    value = Cow::Owned(merged);
                 }
-                FilterDecision::Change(new) => {
-                    if new.len() > crate::MAX_VALUE_LEN {
-                        return Err(Error::invalid(format!(
-                            "compaction filter {:?} made a value of {} bytes, at most {} are allowed",
-                            filter.name(),
-                            new.len(),
-                            crate::MAX_VALUE_LEN
-                        )));
-                    }
-                    changed.clear();
-                    changed.extend_from_slice(&value[..prefix]);
-                    changed.extend_from_slice(&new);
-                    value = &changed;
-                    out.filtered += 1;
+                None => {
+                    fold.release(&mut |key, seq, operand| writer.operand(key, seq, operand))?;
+                }
+            }
+        }
+        if kind != Kind::Delete && filtered {
+            match rules.filter(key, seq, prefix, value, &mut out)? {
+                Some(kept) => value = kept,
+                None => {
+                    kind = Kind::Delete;
+                    value = Cow::Borrowed(&[]);
                 }
             }
         }
         if kind != Kind::Delete {
-            writer.write(key, trailer, value)?;
+            writer.write(key, pack_trailer(seq, kind), &value)?;
         } else if !deeper.lacks(key) {
             writer.write(key, pack_trailer(seq, Kind::Delete), &[])?;
         } else {
@@ -395,6 +480,39 @@ pub(super) fn merge(
         }
         input.next()?;
     }
+    if fold.is_open() {
+        let filter = fold_is_newest.then_some(rules);
+        end_of_key(&mut fold, filter, &mut deeper, &mut writer, &user, &mut out)?;
+    }
+    (out.merged, out.refused) = (fold.merged, fold.refused);
     out.entries_out = writer.written;
     Ok(out)
+}
+
+/// A key ended with operands: below them is nothing, or only what deeper levels hold.
+fn end_of_key(
+    fold: &mut Fold<'_>,
+    filter: Option<&Rules<'_>>,
+    deeper: &mut Deeper<'_>,
+    writer: &mut KeyWriter<'_>,
+    key: &[u8],
+    out: &mut Outcome,
+) -> Result<()> {
+    let merged = match deeper.lacks(key) {
+        true => fold.over(None),
+        false => None,
+    };
+    let Some((seq, value)) = merged else {
+        return fold.release(&mut |key, seq, operand| writer.operand(key, seq, operand));
+    };
+    let key = fold.key();
+    let kept = match filter {
+        Some(rules) => rules.filter(key, seq, 0, Cow::Owned(value), out)?,
+        None => Some(Cow::Owned(value)),
+    };
+    match kept {
+        Some(value) => writer.write(key, pack_trailer(seq, Kind::Put), &value),
+        // It would be a tombstone over nothing.
+        None => Ok(()),
+    }
 }

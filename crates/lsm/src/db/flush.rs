@@ -2,17 +2,18 @@
 
 use super::engine::{Engine, RETRY_PAUSE};
 use super::generation::{FamilyEntry, Generation};
-use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
-use crate::iter::InternalIter;
-use crate::key::{SeqNo, split_internal_key, trailer_seq};
+use crate::compaction::{Deeper, Rules, Sink, merge, table_options};
+use crate::iter::{InternalIter, MergingIter};
+use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
 use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
+use crate::merge::Merging;
 use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority, JobPriority};
 use basalt_fs::{ErrorKind, Result};
 use std::path::PathBuf;
@@ -41,12 +42,17 @@ pub(super) fn write_table(
         };
         let mut builder =
             TableBuilder::new(env, file, &path, file_id, table_options, IoPriority::High);
+        if options.merge_operator.is_some() {
+            merge_operands(&mut builder, family, mem, snapshots)?;
+            return builder.finish();
+        }
         let mut stripes = Stripes::new(snapshots);
         let mut iter = mem.iter();
         iter.seek_to_first()?;
         while iter.valid() {
             let (user, trailer) = split_internal_key(iter.key());
-            if stripes.is_visible(&options.comparator, user, trailer_seq(trailer)) {
+            let kind = Kind::from_u8(trailer as u8).expect("inserted with a kind");
+            if stripes.is_visible(&options.comparator, user, trailer_seq(trailer), kind) {
                 builder.add(iter.key(), iter.value())?;
             }
             iter.next()?;
@@ -132,6 +138,43 @@ pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMe
         bytes: meta.size,
         entries: meta.entries,
     }
+}
+
+/// A builder that takes what is merged.
+struct OneTable<'a>(&'a mut TableBuilder);
+
+impl Sink for OneTable<'_> {
+    fn begin_user_key(&mut self, _user_key: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.add(internal_key, value)
+    }
+}
+
+/// As a compaction of the memtable alone, so that a key with many operands leaves memory with few. What is older may be
+/// anywhere, so tombstones stay; nothing counts as expired.
+fn merge_operands(
+    builder: &mut TableBuilder,
+    family: &FamilyEntry,
+    mem: &Arc<MemTable>,
+    snapshots: &[SeqNo],
+) -> Result<()> {
+    let cmp = &family.options.comparator;
+    let rules = Rules {
+        cmp,
+        snapshots,
+        now_ms: 0,
+        filter: None,
+        merging: &Merging::new(family.name.clone(), &family.options),
+        family: &family.name,
+        level: 0,
+        cancelled: &AtomicBool::new(false),
+    };
+    let input = MergingIter::new(cmp.clone(), vec![Box::new(mem.iter())]);
+    let deeper = Deeper::unknown(cmp);
+    merge(&rules, input, deeper, &mut OneTable(builder), &|_| None)?;
+    Ok(())
 }
 
 impl Engine {

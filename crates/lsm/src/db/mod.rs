@@ -20,6 +20,7 @@ mod levels;
 mod log;
 mod manual;
 mod open;
+mod operands;
 mod read;
 mod read_only;
 mod repair;
@@ -36,6 +37,8 @@ mod tests_listener;
 mod tests_log;
 #[cfg(test)]
 mod tests_manual;
+#[cfg(test)]
+mod tests_merge;
 #[cfg(test)]
 mod tests_race;
 #[cfg(test)]
@@ -58,6 +61,7 @@ pub use stats::{FamilyStats, LevelStats, RangeSize, StallStats, Stats};
 use crate::batch::WriteBatch;
 use crate::iter::user::UserIter;
 use crate::key::SeqNo;
+use crate::merge::MergeOperator;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::table::ReadBudget;
 use crate::version::edit::Edit;
@@ -83,11 +87,18 @@ impl Drop for Handle {
 }
 
 /// A column family of an open store. Cheap to clone; it does not keep the store open.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Family {
     id: u32,
     store: u64,
     name: Arc<str>,
+    operator: Option<Arc<dyn MergeOperator>>,
+}
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Family({}, {:?})", self.id, self.name)
+    }
 }
 
 impl Family {
@@ -102,12 +113,29 @@ impl Family {
     pub(crate) fn store(&self) -> u64 {
         self.store
     }
+    /// Refuses an operand that the family cannot take.
+    pub(crate) fn check_operand(&self, operand: &[u8]) -> Result<()> {
+        let Some(operator) = &self.operator else {
+            return Err(Error::invalid(format!(
+                "family {:?} has no merge operator; set `merge_operator` in its options and open the store again",
+                self.name
+            )));
+        };
+        operator.check_operand(operand).map_err(|refusal| {
+            Error::invalid(format!(
+                "family {:?}: merge operator {:?} takes no such operand: {refusal}",
+                self.name,
+                operator.name()
+            ))
+        })
+    }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn of_no_store(id: u32) -> Family {
         Family {
             id,
             store: 0,
             name: "".into(),
+            operator: None,
         }
     }
 }
@@ -164,6 +192,7 @@ impl Db {
             id: f.id,
             store: self.engine().owner,
             name: f.name.clone(),
+            operator: f.options.merge_operator.clone(),
         }
     }
 
@@ -226,6 +255,12 @@ impl Db {
         let edit = Edit {
             next_family: Some(id + 1),
             add_families: vec![(id, name.to_string(), cmp.name().to_string())],
+            merge_operators: entry
+                .options
+                .merge_operator
+                .iter()
+                .map(|o| (id, o.name().to_string()))
+                .collect(),
             ..Edit::default()
         };
         let handle = self.handle(&entry);
@@ -330,6 +365,19 @@ impl Db {
     pub fn delete(&self, family: &Family, key: &[u8], options: &WriteOptions) -> Result<SeqNo> {
         let mut b = WriteBatch::new();
         b.delete(family, key)?;
+        self.write(b, options)
+    }
+
+    /// Changes one key by an operand: [`WriteBatch::merge`].
+    pub fn merge(
+        &self,
+        family: &Family,
+        key: &[u8],
+        operand: &[u8],
+        options: &WriteOptions,
+    ) -> Result<SeqNo> {
+        let mut b = WriteBatch::new();
+        b.merge(family, key, operand)?;
         self.write(b, options)
     }
 

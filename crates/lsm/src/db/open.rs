@@ -11,6 +11,7 @@ use super::generation::{FamilyEntry, Generation};
 use super::log::log_path;
 use crate::batch::Ops;
 use crate::key::{MAX_SEQ, SeqNo};
+use crate::merge;
 use crate::options::Options;
 use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::edit::{Edit, MAX_FILE_NUMBER};
@@ -117,7 +118,7 @@ pub(crate) fn load_catalog(
     Ok(Some((current, catalog, end)))
 }
 
-/// The families of a catalog with the options that the caller gives for them.
+/// The families of a catalog with the options that the caller gives for them; operators that come with the engine need not be given.
 pub(crate) fn bind_families(
     catalog: &Catalog,
     options: &Options,
@@ -133,16 +134,48 @@ pub(crate) fn bind_families(
                 wanted.comparator.name()
             )));
         }
+        let mut wanted = wanted.clone();
+        if wanted.merge_operator.is_none()
+            && let Some(name) = &f.merge_operator
+        {
+            wanted.merge_operator = merge::built_in(name);
+        }
         families.insert(
             id,
             FamilyEntry {
                 id,
                 name: f.name.as_str().into(),
-                options: Arc::new(wanted.clone()),
+                options: Arc::new(wanted),
             },
         );
     }
     Ok(families)
+}
+
+/// Refuses families that come without their merge operator or with another one. Whom no operand is read for, a check or a repair,
+/// does without this. A family that had none gets the one that the options give, by the returned edit.
+fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> Result<Edit> {
+    let mut edit = Edit::default();
+    for (&id, f) in &catalog.families {
+        let given = families[&id].options.merge_operator.as_ref();
+        match (&f.merge_operator, given.map(|o| o.name())) {
+            (None, Some(name)) => edit.merge_operators.push((id, name.to_string())),
+            (Some(own), Some(name)) if own != name => {
+                return Err(Error::invalid(format!(
+                    "family {:?} holds operands of merge operator {own:?}, and the options give {name:?}; open it with the operator that it has",
+                    f.name
+                )));
+            }
+            (Some(own), None) => {
+                return Err(Error::invalid(format!(
+                    "family {:?} holds operands of merge operator {own:?}, and the options give none; set its `merge_operator` to that one",
+                    f.name
+                )));
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+    Ok(edit)
 }
 
 /// Reads the live logs in order and hands every batch to `apply` after checking it and that nothing is missing: its families are
@@ -320,6 +353,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     catalog.wall_ms = env.clock().wall_ms();
     catalog.next_file = catalog.next_file.max(on_disk + 1);
     let families = bind_families(&catalog, &options)?;
+    catalog.apply(&bind_operators(&catalog, &families)?)?;
 
     let logs = std::mem::take(&mut catalog.logs);
     let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;

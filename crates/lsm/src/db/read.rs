@@ -7,6 +7,7 @@ use crate::iter::user::{self, UserIter, expiry_of};
 use crate::iter::{InternalIter, LevelIter, MergingIter};
 use crate::key::{Kind, SeqNo};
 use crate::memtable::Found;
+use crate::merge::Merging;
 use crate::options::ReadOptions;
 use crate::table::{ReadBudget, ReadPattern};
 use basalt_env::sync::Mutex;
@@ -43,6 +44,14 @@ impl Drop for Pinned {
             }
         }
     }
+}
+
+/// What a point read reads.
+struct Asked<'a> {
+    view: &'a View,
+    family: u32,
+    seq: SeqNo,
+    fill_cache: bool,
 }
 
 impl Engine {
@@ -90,7 +99,57 @@ impl Engine {
         Ok(())
     }
 
-    fn live_value(&self, found: Option<Found>) -> Result<Option<ValueWithExpiry>> {
+    /// What a reader is shown of a key whose newest version was found. `None` inside `Ok`: nothing.
+    fn live_value(
+        &self,
+        asked: &Asked<'_>,
+        key: &[u8],
+        found: Option<Found>,
+    ) -> Result<Option<ValueWithExpiry>> {
+        let shown = self.live_value_within(asked, key, found, &mut ReadBudget::unbounded());
+        shown.map(|v| v.expect("nothing is put off without a bound"))
+    }
+
+    /// As [`Engine::live_value`]. Operands and what they stand over are taken from `budget`; `None` when it does not reach.
+    fn live_value_within(
+        &self,
+        asked: &Asked<'_>,
+        key: &[u8],
+        found: Option<Found>,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<Option<ValueWithExpiry>>> {
+        match found {
+            Some(found) if found.kind == Kind::Merge => self.merged_value(asked, key, budget),
+            other => self.plain_value(other).map(Some),
+        }
+    }
+
+    #[cold]
+    fn merged_value(
+        &self,
+        asked: &Asked<'_>,
+        key: &[u8],
+        budget: &mut ReadBudget,
+    ) -> Result<Option<Option<ValueWithExpiry>>> {
+        let now_ms = self.env.clock().wall_ms();
+        let (family, seq) = (asked.family, asked.seq);
+        let chain = asked
+            .view
+            .operands(family, key, seq, now_ms, asked.fill_cache, budget)?;
+        let Some(chain) = chain else { return Ok(None) };
+        let entry = &asked.view.families[&family];
+        let (value, expire_at_ms) =
+            chain.merge(&Merging::new(entry.name.clone(), &entry.options), key)?;
+        let shown = budget.take(value.len()).then(|| {
+            Some(ValueWithExpiry {
+                value,
+                expire_at_ms,
+            })
+        });
+        Ok(shown)
+    }
+
+    fn plain_value(&self, found: Option<Found>) -> Result<Option<ValueWithExpiry>> {
         let Some(found) = found else { return Ok(None) };
         match found.kind {
             Kind::Put => Ok(Some(ValueWithExpiry {
@@ -120,7 +179,14 @@ impl Engine {
     ) -> Result<Option<ValueWithExpiry>> {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
-        self.live_value(view.get(family.id, key, seq, options.fill_cache)?)
+        let found = view.get(family.id, key, seq, options.fill_cache)?;
+        let asked = Asked {
+            view: &view,
+            family: family.id,
+            seq,
+            fill_cache: options.fill_cache,
+        };
+        self.live_value(&asked, key, found)
     }
 
     pub fn multi_get(
@@ -146,11 +212,18 @@ impl Engine {
         for (family, places) in by_family {
             let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
             let found = view.get_many(family, &asked, seq, options.fill_cache, budget);
+            let asked = Asked {
+                view: &view,
+                family,
+                seq,
+                fill_cache: options.fill_cache,
+            };
             for (i, found) in places.into_iter().zip(found) {
-                out[i] = found.map(|found| {
-                    let value = self.live_value(found?)?;
-                    Ok(value.map(|v| v.value))
+                let shown = found.map(|found| {
+                    self.live_value_within(&asked, keys[i].1, found?, budget)
+                        .map(|shown| shown.map(|value| value.map(|v| v.value)))
                 });
+                out[i] = shown.and_then(Result::transpose);
             }
         }
         // Somebody who asks again for what was put off must get further.
@@ -158,7 +231,13 @@ impl Engine {
             && out.iter().all(Option::is_none)
         {
             let found = view.get(family.id, key, seq, options.fill_cache);
-            let value = found.and_then(|f| self.live_value(f));
+            let asked = Asked {
+                view: &view,
+                family: family.id,
+                seq,
+                fill_cache: options.fill_cache,
+            };
+            let value = found.and_then(|f| self.live_value(&asked, key, f));
             out[0] = Some(value.map(|v| v.map(|v| v.value)));
         }
         out
@@ -167,7 +246,9 @@ impl Engine {
     pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<UserIter> {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
-        let cmp = view.families[&family.id].options.comparator.clone();
+        let entry = &view.families[&family.id];
+        let cmp = entry.options.comparator.clone();
+        let merging = Merging::new(entry.name.clone(), &entry.options);
         let pattern = if options.fill_cache {
             ReadPattern::Cached
         } else {
@@ -204,6 +285,7 @@ impl Engine {
         }
         Ok(
             UserIter::new(MergingIter::new(cmp.clone(), children), cmp, shown, pins)
+                .with_merging(merging)
                 .with_skip_budget(options.skip_budget),
         )
     }

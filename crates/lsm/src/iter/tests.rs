@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::key::*;
+use crate::merge::Merging;
 use basalt_env::Random;
 use basalt_fs::{Error, ErrorKind};
 use std::cmp::Ordering;
@@ -163,6 +164,25 @@ pub(crate) fn random_history(r: &Random, n: u64, spread: u64) -> History {
         .collect()
 }
 
+/// Makes operands of a part of the values.
+pub(crate) fn add_operands(r: &Random, history: &mut History) {
+    let share = 1 + r.below(4);
+    for e in history.iter_mut().filter(|e| e.2 == Kind::Put) {
+        if r.below(5) < share {
+            e.2 = Kind::Merge;
+        }
+    }
+}
+
+/// The operator that [`visible`] goes by: one that shows the order of its operands, with a mark between them.
+pub(crate) fn appending() -> Merging {
+    let options = crate::FamilyOptions {
+        merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
+        ..crate::FamilyOptions::default()
+    };
+    Merging::new("family".into(), &options)
+}
+
 pub(crate) fn encode(e: &Version) -> (Vec<u8>, Bytes) {
     (
         internal_key(&e.0, pack_trailer(e.1, e.2)),
@@ -177,24 +197,38 @@ pub(crate) fn visible(
     seq: SeqNo,
     now_ms: u64,
 ) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
-    let mut newest: BTreeMap<&[u8], &Version> = BTreeMap::new();
+    let mut versions: BTreeMap<&[u8], Vec<&Version>> = BTreeMap::new();
     for e in history.iter().filter(|e| e.1 <= seq) {
-        let slot = newest.entry(&e.0).or_insert(e);
-        if slot.1 < e.1 {
-            *slot = e;
+        versions.entry(&e.0).or_default().push(e);
+    }
+    let mut out = Vec::new();
+    for (key, mut of_key) in versions {
+        // Step by step, as they were written. What expires shows again what was appended to it.
+        of_key.sort_by_key(|e| e.1);
+        let mut base: Option<(Vec<u8>, Option<u64>)> = None;
+        let mut appended: Option<Vec<u8>> = None;
+        for e in of_key {
+            match e.2 {
+                Kind::Merge => match &mut appended {
+                    Some(a) => a.extend([b"|", &e.3[..]].concat()),
+                    None => appended = Some(e.3.clone()),
+                },
+                Kind::Put => (base, appended) = (Some((e.3.clone(), None)), None),
+                Kind::PutTtl => {
+                    let at = u64::from_le_bytes(e.3[..8].try_into().unwrap());
+                    (base, appended) = (Some((e.3[8..].to_vec(), Some(at))), None);
+                }
+                _ => (base, appended) = (None, None),
+            }
+        }
+        let base = base.filter(|b| b.1.is_none_or(|at| at > now_ms));
+        match (base, appended) {
+            (Some((b, at)), Some(a)) => out.push((key.to_vec(), [&b[..], b"|", &a].concat(), at)),
+            (Some((b, at)), None) => out.push((key.to_vec(), b, at)),
+            (None, Some(a)) => out.push((key.to_vec(), a, None)),
+            (None, None) => {}
         }
     }
-    let mut out: Vec<_> = newest
-        .values()
-        .filter_map(|e| match e.2 {
-            Kind::Put => Some((e.0.clone(), e.3.clone(), None)),
-            Kind::PutTtl => {
-                let at = u64::from_le_bytes(e.3[..8].try_into().unwrap());
-                (at > now_ms).then(|| (e.0.clone(), e.3[8..].to_vec(), Some(at)))
-            }
-            _ => None,
-        })
-        .collect();
     out.sort_by(|a, b| cmp.user(&a.0, &b.0));
     out
 }
@@ -297,7 +331,10 @@ fn equal_keys_show_the_earlier_child_first_in_both_directions() {
 fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
     seeds("an_error_anywhere_leaves", 200, |seed| {
         let r = Random::from_seed(seed);
-        let history = random_history(&r, 40, 4);
+        let mut history = random_history(&r, 40, 4);
+        if r.one_in(2) {
+            add_operands(&r, &mut history);
+        }
         let fuse = Arc::new(AtomicI64::new(r.below(60) as i64));
         let (left, right): (Vec<_>, Vec<_>) = history.iter().partition(|e| e.1 % 2 == 0);
         let children = [left, right]
@@ -315,7 +352,7 @@ fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
             upper: None,
             now_ms: 50,
         };
-        let mut u = UserIter::new(m, Cmp::Bytewise, view, Vec::new());
+        let mut u = UserIter::new(m, Cmp::Bytewise, view, Vec::new()).with_merging(appending());
         let walk = |u: &mut UserIter| -> Result<()> {
             u.seek_to_first()?;
             for _ in 0..100 {
@@ -351,7 +388,10 @@ fn user_cursor_walks_like_a_map_of_live_keys() {
             let r = Random::from_seed(seed);
             let cmp = random_cmp(&r);
             let spread = 1 + r.below(4);
-            let history = random_history(&r, r.below(120), spread);
+            let mut history = random_history(&r, r.below(120), spread);
+            if r.one_in(2) {
+                add_operands(&r, &mut history);
+            }
             let seq = if r.one_in(2) {
                 MAX_SEQ
             } else {
@@ -372,7 +412,7 @@ fn user_cursor_walks_like_a_map_of_live_keys() {
                 now_ms,
             };
             let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
-            let mut u = UserIter::new(m, cmp.clone(), view, Vec::new());
+            let mut u = UserIter::new(m, cmp.clone(), view, Vec::new()).with_merging(appending());
             assert!(!u.valid());
             let mut at: Option<usize> = None;
             for _ in 0..60 {
@@ -463,6 +503,98 @@ fn many_versions_and_tombstones_of_one_key_are_sought_past() {
             expected.iter().collect::<BTreeSet<_>>().len(),
             expected.len()
         );
+    }
+}
+
+#[test]
+fn a_key_of_many_operands_is_walked_over_once() {
+    // 10,000 operands over a value, and the same number of versions below it, which nobody may touch.
+    let n = 10_000u64;
+    let mut history: History = vec![(b"a".to_vec(), 1, Kind::Put, b"first".to_vec())];
+    history.extend((2..n).map(|s| (b"m".to_vec(), s, Kind::Put, b"old".to_vec())));
+    history.extend((n..2 * n).map(|s| (b"m".to_vec(), s, Kind::Merge, b"x".to_vec())));
+    history.push((b"z".to_vec(), 2 * n, Kind::Put, b"last".to_vec()));
+    for (seq, operands) in [(MAX_SEQ, n), (n + 499, 500)] {
+        let model = visible(&Cmp::Bytewise, &history, seq, 0);
+        assert_eq!(model[1].1.len() as u64, 3 + 2 * operands);
+        let walk = |allowed: u64, forward: bool| {
+            let fuse = Arc::new(AtomicI64::new(allowed as i64));
+            let child = VecIter::new(Cmp::Bytewise, history.iter().map(encode).collect())
+                .with_fuse(fuse.clone());
+            let m = MergingIter::new(Cmp::Bytewise, vec![Box::new(child)]);
+            let view = View {
+                seq,
+                lower: None,
+                upper: None,
+                now_ms: 0,
+            };
+            let mut u = UserIter::new(m, Cmp::Bytewise, view, Vec::new()).with_merging(appending());
+            let mut got = Vec::new();
+            if forward {
+                u.seek_to_first().unwrap();
+            } else {
+                u.seek_to_last().unwrap();
+            }
+            while u.valid() {
+                got.push((u.key().to_vec(), u.value().to_vec(), u.expire_at_ms()));
+                if forward {
+                    u.next().unwrap();
+                } else {
+                    u.prev().unwrap();
+                }
+            }
+            if !forward {
+                got.reverse();
+            }
+            got
+        };
+        assert_eq!(walk(operands + 60, true), model);
+        assert_eq!(walk(operands + 60, false), model);
+    }
+}
+
+#[test]
+fn operands_count_as_passed_over_and_an_iterator_goes_on_behind_them() {
+    let mut history: History = Vec::new();
+    for key in [b"a", b"b", b"c"] {
+        for _ in 0..20 {
+            let seq = history.len() as u64 + 1;
+            history.push((key.to_vec(), seq, Kind::Merge, b"x".to_vec()));
+        }
+    }
+    let model = visible(&Cmp::Bytewise, &history, MAX_SEQ, 0);
+    for budget in [1, 19, 20, 21, 40, 60] {
+        let (mut from, mut got, mut pauses) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let child = VecIter::new(Cmp::Bytewise, history.iter().map(encode).collect());
+            let m = MergingIter::new(Cmp::Bytewise, vec![Box::new(child)]);
+            let view = View {
+                seq: MAX_SEQ,
+                lower: None,
+                upper: None,
+                now_ms: 0,
+            };
+            let mut u = UserIter::new(m, Cmp::Bytewise, view, Vec::new())
+                .with_merging(appending())
+                .with_skip_budget(budget);
+            u.seek(&from).unwrap();
+            while u.valid() {
+                got.push((u.key().to_vec(), u.value().to_vec(), u.expire_at_ms()));
+                u.next().unwrap();
+            }
+            let Some(at) = u.paused_at() else { break };
+            from = at.to_vec();
+            pauses += 1;
+        }
+        assert_eq!(got, model, "budget {budget}");
+        let expected = if budget <= 20 {
+            2
+        } else if budget <= 40 {
+            1
+        } else {
+            0
+        };
+        assert_eq!(pauses, expected, "budget {budget}");
     }
 }
 

@@ -3,10 +3,12 @@
 //! Beneath is a merged cursor over all versions of all keys. Where it stands depends on the direction:
 //! - forward, on the very entry that is shown, so that value and key are read in place;
 //! - backward, before all entries of the key that is shown, because the newest version of a key comes last on
-//!   the way back: key and pinned value are kept here.
+//!   the way back: key and pinned value are kept here;
+//! - forward, behind the operands of the key that is shown, if its newest version is one: key and merged value are kept here.
 //!
 //! A version is visible when its sequence number is not above the snapshot's. Of a key's visible versions the newest decides:
-//! a tombstone, or a value whose time is over, hides the key whole. The wall time is fixed when the iterator is made.
+//! a tombstone, or a value whose time is over, hides the key whole; an operand is merged with what lies below it. The wall time is
+//! fixed when the iterator is made.
 //!
 //! A reader that must not be held up (long runs of tombstones are walked over one by one) gives the iterator a skip budget: when it is
 //! used up, the iterator pauses before a key that it has not looked at, and says which.
@@ -14,6 +16,7 @@
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
+use crate::merge::{Chain, Merging};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::cmp::Ordering;
@@ -51,6 +54,8 @@ enum State {
     Forward { skip: usize },
     /// `saved_key` and `saved_value` are shown; the merged cursor stands before all entries of that key, or nowhere.
     Backward,
+    /// `saved_key` and `saved_value` are shown; the merged cursor stands on an entry of that key or behind them, or nowhere.
+    Merged,
     /// The skip budget is used up; `saved_key` was not looked at yet.
     Paused,
 }
@@ -66,6 +71,7 @@ pub struct UserIter {
     expire_at_ms: Option<u64>,
     /// Entries that may still be passed over.
     skips: u64,
+    merging: Merging,
     /// Seek targets are built here.
     target: Vec<u8>,
     /// Keeps version, memtables and snapshot alive.
@@ -75,8 +81,19 @@ pub struct UserIter {
 /// What an entry means to a reader.
 struct Seen {
     live: bool,
+    /// It is an operand.
+    merge: bool,
     skip: usize,
     expire_at_ms: Option<u64>,
+}
+
+impl Seen {
+    const NOTHING: Seen = Seen {
+        live: false,
+        merge: false,
+        skip: 0,
+        expire_at_ms: None,
+    };
 }
 
 /// The expiry in front of a `PutTtl` payload.
@@ -99,6 +116,7 @@ fn see(iter: &MergingIter, now_ms: u64) -> Result<Seen> {
     Ok(match kind {
         Kind::Put => Seen {
             live: true,
+            merge: false,
             skip: 0,
             expire_at_ms: None,
         },
@@ -106,12 +124,14 @@ fn see(iter: &MergingIter, now_ms: u64) -> Result<Seen> {
             let at = expiry_of(iter.value())?;
             Seen {
                 live: at > now_ms,
+                merge: false,
                 skip: 8,
                 expire_at_ms: Some(at),
             }
         }
-        _ => Seen {
+        kind => Seen {
             live: false,
+            merge: kind == Kind::Merge,
             skip: 0,
             expire_at_ms: None,
         },
@@ -135,9 +155,16 @@ impl UserIter {
             saved_value: Bytes::new(),
             expire_at_ms: None,
             skips: u64::MAX,
+            merging: Merging::none(),
             target: Vec::new(),
             _pins: pins,
         }
+    }
+
+    /// With the family's operator, for keys that have operands.
+    pub(crate) fn with_merging(mut self, merging: Merging) -> UserIter {
+        self.merging = merging;
+        self
     }
 
     /// Bounds how many entries that are not shown it passes over in its life: `ReadOptions::skip_budget`.
@@ -148,7 +175,7 @@ impl UserIter {
 
     /// True when positioned on a key.
     pub fn valid(&self) -> bool {
-        matches!(self.state, State::Forward { .. } | State::Backward)
+        !matches!(self.state, State::Invalid | State::Paused)
     }
 
     /// Where it stopped because the skip budget is used up; it is not `valid` then. No live key lies between the one it was moved
@@ -252,6 +279,7 @@ impl UserIter {
                 self.state = State::Invalid;
                 self.iter.next()?;
             }
+            State::Merged => self.reset(),
             State::Backward => {
                 // The merged cursor would seek all its children to turn; seeking past the key costs the same.
                 self.reset();
@@ -273,6 +301,10 @@ impl UserIter {
                 self.reset();
                 self.iter.seek_for_prev(&self.target)?;
             }
+            State::Merged => {
+                self.reset();
+                self.seek_before_saved_key()?;
+            }
             State::Backward => self.reset(),
         }
         self.find_backward()
@@ -283,7 +315,7 @@ impl UserIter {
         match self.state {
             State::Invalid | State::Paused => panic!("key of an iterator that is not positioned"),
             State::Forward { .. } => user_key(self.iter.key()),
-            State::Backward => &self.saved_key,
+            State::Backward | State::Merged => &self.saved_key,
         }
     }
 
@@ -292,7 +324,7 @@ impl UserIter {
         match self.state {
             State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => &self.iter.value()[skip..],
-            State::Backward => &self.saved_value,
+            State::Backward | State::Merged => &self.saved_value,
         }
     }
 
@@ -301,7 +333,7 @@ impl UserIter {
         match self.state {
             State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => self.iter.pinned_value().slice(skip..),
-            State::Backward => self.saved_value.clone(),
+            State::Backward | State::Merged => self.saved_value.clone(),
         }
     }
 
@@ -343,6 +375,13 @@ impl UserIter {
             let too_new = trailer_seq(trailer) > self.view.seq;
             if !hidden && !too_new {
                 let seen = see(&self.iter, self.view.now_ms)?;
+                if seen.merge {
+                    self.saved_key.clear();
+                    self.saved_key.extend_from_slice(user);
+                    self.merge_from_here()?;
+                    self.state = State::Merged;
+                    return Ok(());
+                }
                 if seen.live {
                     self.expire_at_ms = seen.expire_at_ms;
                     self.state = State::Forward { skip: seen.skip };
@@ -405,20 +444,19 @@ impl UserIter {
 
     /// Walks back over all entries of `saved_key`, from its oldest; true when it is live, and then its value is kept.
     fn take_key(&mut self) -> Result<bool> {
-        let mut live = false;
-        for _ in 0..STEPS_BEFORE_SEEK {
-            if !self.at_saved_key() {
-                return Ok(live);
-            }
+        let mut seen = Seen::NOTHING;
+        let mut steps = 0;
+        while steps < STEPS_BEFORE_SEEK && self.at_saved_key() {
             if trailer_seq(split_internal_key(self.iter.key()).1) <= self.view.seq {
-                live = self.keep()?;
+                seen = self.keep()?;
             }
             self.iter.prev()?;
+            steps += 1;
         }
-        if !self.at_saved_key() {
-            return Ok(live);
+        if !seen.merge && !self.at_saved_key() {
+            return Ok(seen.live);
         }
-        // Many versions: straight to the newest visible one, then straight before all of them.
+        // Many versions, or operands: straight to the newest visible one, then straight before all of them.
         self.target.clear();
         encode_internal_key(
             &mut self.target,
@@ -426,11 +464,36 @@ impl UserIter {
             seek_trailer(self.view.seq),
         );
         self.iter.seek(&self.target)?;
-        live = self.at_saved_key() && self.keep()?;
+        seen = match self.at_saved_key() {
+            true => self.keep()?,
+            false => Seen::NOTHING,
+        };
+        if seen.merge {
+            self.merge_from_here()?;
+        }
+        self.seek_before_saved_key()?;
+        Ok(seen.live || seen.merge)
+    }
+
+    fn seek_before_saved_key(&mut self) -> Result<()> {
         self.target.clear();
         encode_internal_key(&mut self.target, &self.saved_key, FIRST_TRAILER);
-        self.iter.seek_for_prev(&self.target)?;
-        Ok(live)
+        self.iter.seek_for_prev(&self.target)
+    }
+
+    /// Keeps what the operands of `saved_key` give from the one under the merged cursor down, and moves it along.
+    fn merge_from_here(&mut self) -> Result<()> {
+        let mut chain = Chain::default();
+        while self.at_saved_key() {
+            let (_, _, kind) = parse_internal_key(self.iter.key())?;
+            if chain.take(kind, || self.iter.pinned_value(), self.view.now_ms)? {
+                break;
+            }
+            self.skips = self.skips.saturating_sub(self.skip_cost());
+            self.iter.next()?;
+        }
+        (self.saved_value, self.expire_at_ms) = chain.merge(&self.merging, &self.saved_key)?;
+        Ok(())
     }
 
     fn at_saved_key(&self) -> bool {
@@ -439,7 +502,7 @@ impl UserIter {
     }
 
     /// Keeps the value of the entry under the merged cursor, if it is live.
-    fn keep(&mut self) -> Result<bool> {
+    fn keep(&mut self) -> Result<Seen> {
         let seen = see(&self.iter, self.view.now_ms)?;
         self.expire_at_ms = seen.expire_at_ms;
         self.saved_value = if seen.live {
@@ -447,6 +510,6 @@ impl UserIter {
         } else {
             Bytes::new()
         };
-        Ok(seen.live)
+        Ok(seen)
     }
 }

@@ -89,7 +89,14 @@ fn model_run(seed: u64, ops: u64, custom: bool) {
     let say = format!("memtable model seed={seed} custom={custom}");
     for seq in 1..=ops {
         let (key, value) = (key_of(&r), value_of(&r));
-        let kind = [Kind::Put, Kind::Put, Kind::Delete, Kind::PutTtl][r.below(4) as usize];
+        let kinds = [
+            Kind::Put,
+            Kind::Put,
+            Kind::Delete,
+            Kind::PutTtl,
+            Kind::Merge,
+        ];
+        let kind = kinds[r.below(5) as usize];
         let value = if kind == Kind::Delete {
             Bytes::new()
         } else {

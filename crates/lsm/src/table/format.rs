@@ -123,6 +123,7 @@ pub(super) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<
         1 => Ok(Kind::Put),
         2 if value_len >= 8 => Ok(Kind::PutTtl),
         2 => Err(Damage::Bad(at, "expiring value without its expiry")),
+        5 => Ok(Kind::Merge),
         other => Err(match Kind::from_u8(other) {
             Some(kind) => Damage::Reserved(kind),
             None => Damage::Bad(at, "unknown entry kind"),

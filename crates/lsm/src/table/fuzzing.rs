@@ -156,8 +156,9 @@ fn sample() -> &'static Sample {
                 let k = internal_key(&key, pack_trailer(200 + i, Kind::Delete));
                 b.add(&k, b"").expect("add");
             }
-            let (kind, value) = match i % 3 {
+            let (kind, value) = match i % 4 {
                 0 => (Kind::PutTtl, (1_700_000_000_000 + i).to_le_bytes().to_vec()),
+                3 => (Kind::Merge, vec![i as u8; 5]),
                 _ => (Kind::Put, vec![i as u8; i as usize]),
             };
             let k = internal_key(&key, pack_trailer(1 + i, kind));

@@ -337,7 +337,15 @@ impl TableReader {
         }))
     }
 
-    /// False when the filter says that no version of the key is here.
+    /// False when the filter says that no version of the key is here. Without a filter always true.
+    pub fn may_hold(&self, user_key: &[u8], fill_cache: bool) -> Result<bool> {
+        if !self.bytewise {
+            return Ok(true);
+        }
+        self.filter_may_contain(filter::key_hash(user_key), fill_cache)
+    }
+
+    /// False when the filter says that no version of a key with this hash is here.
     pub(super) fn filter_may_contain(&self, hash: u64, fill_cache: bool) -> Result<bool> {
         let lines = self.footer.filter_lines;
         if lines == 0 {

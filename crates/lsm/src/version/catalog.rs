@@ -41,6 +41,8 @@ pub struct CatalogFamily {
     pub name: String,
     /// Name of its comparator.
     pub comparator: String,
+    /// Name of its merge operator, once it had one.
+    pub merge_operator: Option<String>,
     /// Its tables: number to level and metadata.
     pub tables: BTreeMap<u64, (u32, TableMeta)>,
 }
@@ -116,12 +118,24 @@ impl Catalog {
             let family = CatalogFamily {
                 name: name.clone(),
                 comparator: comparator.clone(),
+                merge_operator: None,
                 tables: BTreeMap::new(),
             };
             if *id >= self.next_family || self.families.insert(*id, family).is_some() {
                 return Err(bad(format!(
                     "family {id} ({name:?}) is added twice or out of order"
                 )));
+            }
+        }
+        for (id, name) in &edit.merge_operators {
+            let known = self.families.get_mut(id);
+            match known.map(|f| f.merge_operator.get_or_insert_with(|| name.clone())) {
+                Some(operator) if operator == name => {}
+                _ => {
+                    return Err(bad(format!(
+                        "family {id} gets the merge operator {name:?} and has another one, or does not exist"
+                    )));
+                }
             }
         }
         for id in &edit.drop_families {
@@ -249,6 +263,11 @@ impl Catalog {
                 .filter_map(|(n, l)| l.left.map(|e| (*n, e)))
                 .collect(),
             next_family: Some(self.next_family),
+            merge_operators: self
+                .families
+                .iter()
+                .filter_map(|(id, f)| Some((*id, f.merge_operator.clone()?)))
+                .collect(),
             wall_ms: Some(self.wall_ms),
         }
     }

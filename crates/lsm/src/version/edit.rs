@@ -59,6 +59,8 @@ pub struct Edit {
     pub left_logs: Vec<(u64, u64)>,
     /// Tag 12: family ids from here on were never used.
     pub next_family: Option<u32>,
+    /// Tag 14: merge operators that families have from now on: id, name of the operator.
+    pub merge_operators: Vec<(u32, String)>,
     /// Tag 64 (ignorable): the highest wall time met, ms since 1970, so that what expired stays expired.
     pub wall_ms: Option<u64>,
 }
@@ -227,6 +229,12 @@ impl Edit {
                 varint(b, *end);
             });
         }
+        for (id, name) in &self.merge_operators {
+            field(&mut o, 14, |b| {
+                varint(b, u64::from(*id));
+                bytes(b, name.as_bytes());
+            });
+        }
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -294,6 +302,7 @@ impl Edit {
                 11 => e.end_logs.push((f.varint()?, f.varint()?)),
                 13 => e.left_logs.push((f.varint()?, f.varint()?)),
                 12 => e.next_family = Some(f.u32()?),
+                14 => e.merge_operators.push((f.u32()?, f.text()?)),
                 64 => e.wall_ms = Some(f.varint()?),
                 t if t >= 64 => continue,
                 t => {
@@ -400,6 +409,9 @@ mod tests {
                 .map(|_| (r.next_u64(), r.next_u64()))
                 .collect(),
             next_family: Some(r.next_u64() as u32 / 2),
+            merge_operators: (0..r.below(3))
+                .map(|i| (i as u32, format!("operator {i}")))
+                .collect(),
             wall_ms: opt(r).map(|n| n >> 16),
         }
     }

@@ -5,7 +5,7 @@ use crate::FamilyOptions;
 use crate::compaction::{
     Job, Outcome, PickContext, Plan, combine, pick, run, subranges, table_options,
 };
-use crate::iter::tests::{encode, random_cmp, random_history, seeds, visible};
+use crate::iter::tests::{add_operands, encode, random_cmp, random_history, seeds, visible};
 use crate::iter::{InternalIter, LevelIter};
 use crate::table::{ReadPattern, TableBuilder, TableFamily};
 use crate::version::FamilyVersion;
@@ -40,6 +40,7 @@ impl Room {
                 table_bytes,
                 base_level_bytes: 1024,
                 l0_compaction_trigger: 1,
+                merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
                 ..FamilyOptions::default()
             },
             next: AtomicU64::new(1),
@@ -165,7 +166,10 @@ fn merged_files_read_the_same_whole_and_in_ranges() {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let room = Room::new(cmp.clone(), 1024);
-        let history = random_history(&r, 100 + r.below(400), 2 + r.below(4));
+        let mut history = random_history(&r, 100 + r.below(400), 2 + r.below(4));
+        if r.one_in(2) {
+            add_operands(&r, &mut history);
+        }
         let v = random_tree(&room, &r, &history);
         let mut snapshots: Vec<SeqNo> = (0..r.below(4))
             .map(|_| r.below(history.len() as u64))
@@ -264,7 +268,10 @@ fn a_failing_call_ends_the_merge_and_leaves_no_file() {
 
 /// Merges with the `k`-th call of each kind failing; how many kinds had so many calls.
 fn fail_each_call(seed: u64, k: u64) -> u64 {
-    let history = random_history(&Random::from_seed(seed), 400, 5);
+    let mut history = random_history(&Random::from_seed(seed), 400, 5);
+    if seed % 2 == 1 {
+        add_operands(&Random::from_seed(seed), &mut history);
+    }
     let mut struck = 0;
     for (op, kind) in [
         (OpKind::Open, FaultKind::Eio),

@@ -2,12 +2,16 @@
 
 use super::*;
 use crate::compaction::run::{Deeper, Outcome, Rules, merge};
-use crate::iter::tests::{VecIter, encode, random_cmp, random_history, seeds, visible};
+use crate::iter::tests::{
+    VecIter, add_operands, appending, encode, random_cmp, random_history, seeds, visible,
+};
 use crate::iter::{InternalIter, MergingIter};
+use crate::merge::Merging;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision};
 use basalt_env::Random;
 use basalt_fs::ErrorKind;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 fn run_merge(
@@ -60,7 +64,7 @@ fn every_snapshot_reads_the_same_before_and_after() {
     seeds("every_snapshot_reads_the_same", 10_000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
-        let history = random_history(&r, r.below(150), 1 + r.below(4));
+        let mut history = random_history(&r, r.below(150), 1 + r.below(4));
         let mut snapshots: Vec<SeqNo> = (0..r.below(5))
             .map(|_| r.below(history.len() as u64 + 1))
             .collect();
@@ -68,6 +72,10 @@ fn every_snapshot_reads_the_same_before_and_after() {
         snapshots.dedup();
         let now_ms = 50;
         let filtered = r.one_in(3);
+        // What a filter makes of operands has a test of its own.
+        if !filtered && r.one_in(2) {
+            add_operands(&r, &mut history);
+        }
 
         // Each key's versions: the oldest lie deeper, the newest above, the rest are merged. Keys of a class share the cuts,
         // so that deeper tables cover some ranges of keys and not others.
@@ -111,6 +119,7 @@ fn every_snapshot_reads_the_same_before_and_after() {
             snapshots: &snapshots,
             now_ms,
             filter: filtered.then_some(&filter as &dyn CompactionFilter),
+            merging: &appending(),
             family: "family",
             level: 3,
             cancelled: &cancelled,
@@ -171,11 +180,16 @@ fn every_snapshot_reads_the_same_before_and_after() {
         }
 
         // Nothing is kept that no reader needs.
-        let mut stripes = BTreeSet::new();
+        let mut stripes = BTreeMap::new();
         let mut oldest: BTreeMap<&[u8], Kind> = BTreeMap::new();
         for e in &result {
             let stripe = snapshots.partition_point(|&s| s < e.1);
-            assert!(stripes.insert((&e.0, stripe)), "two of a stripe are kept");
+            // An operand stands alone in its stripe, or over a value that it outlives.
+            let above = stripes.insert((&e.0, stripe), e.2);
+            assert!(
+                above.is_none() || (above, e.2) == (Some(Kind::Merge), Kind::PutTtl),
+                "two of a stripe are kept"
+            );
             if e.2 == Kind::PutTtl {
                 assert!(expiry_of(&e.3).unwrap() > now_ms);
             }
@@ -186,9 +200,17 @@ fn every_snapshot_reads_the_same_before_and_after() {
                 cmp.user(t.smallest_user(), key).is_le() && cmp.user(t.largest_user(), key).is_ge()
             });
             assert!(below || kind != Kind::Delete, "a tombstone hides nothing");
+            // Below operands that a snapshot parts from their tombstone that goes for good.
+            let parted = !snapshots.is_empty();
+            assert!(
+                below || parted || kind != Kind::Merge,
+                "an operand stands on nothing"
+            );
         }
     });
 }
+
+static NO_OPERATOR: OnceLock<Merging> = OnceLock::new();
 
 fn plain<'a>(cancelled: &'a AtomicBool) -> Rules<'a> {
     Rules {
@@ -196,6 +218,7 @@ fn plain<'a>(cancelled: &'a AtomicBool) -> Rules<'a> {
         snapshots: &[],
         now_ms: 0,
         filter: None,
+        merging: NO_OPERATOR.get_or_init(Merging::none),
         family: "family",
         level: 3,
         cancelled,
@@ -248,4 +271,45 @@ fn sequence_numbers_are_kept() {
     ];
     let (_, entries) = run_merge(&plain(&no), vec![puts.clone()], &[]).unwrap();
     assert_eq!(entries, puts);
+}
+
+/// Letters of both cases are one.
+struct NoCase;
+impl Comparator for NoCase {
+    fn name(&self) -> &str {
+        "test.no-case"
+    }
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase())
+    }
+}
+
+#[test]
+fn what_is_merged_has_the_key_as_it_was_written_last() {
+    let no = AtomicBool::new(false);
+    let cmp = Cmp::Custom(Arc::new(NoCase));
+    let key = |k, seq, kind, v| entry(k, pack_trailer(seq, kind), v);
+    let chain = || {
+        vec![
+            key("KEY", 9, Kind::Merge, b"c"),
+            key("Key", 7, Kind::Merge, b"b"),
+            key("key", 5, Kind::Put, b"a"),
+        ]
+    };
+    let one = key("KEY", 9, Kind::Put, b"a|b|c");
+    let two = vec![
+        key("KEY", 9, Kind::Merge, b"b|c"),
+        key("key", 5, Kind::Put, b"a"),
+    ];
+    for (snapshots, expected) in [(&[][..], vec![one]), (&[6], two)] {
+        let rules = Rules {
+            cmp: &cmp,
+            snapshots,
+            merging: &appending(),
+            ..plain(&no)
+        };
+        let (out, entries) = run_merge(&rules, vec![chain()], &[]).unwrap();
+        assert_eq!(entries, expected);
+        assert_eq!((out.entries_in, out.refused), (3, 0));
+    }
 }

@@ -7,7 +7,7 @@ use crate::compaction::{
     Claim, PickContext, Plan, RangePlan, Reason, compaction_debt, level_targets, pick, plan_range,
     scores,
 };
-use crate::iter::tests::{VecIter, encode, seeds, visible};
+use crate::iter::tests::{VecIter, appending, encode, seeds, visible};
 use crate::iter::{InternalIter, MergingIter};
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::Random;
@@ -125,6 +125,7 @@ impl Tree {
                 snapshots: &snapshots,
                 now_ms: self.now_ms,
                 filter: None,
+                merging: &appending(),
                 family: "",
                 level: plan.output_level,
                 cancelled: &cancelled,
@@ -150,38 +151,40 @@ impl Tree {
         self.version.check().unwrap();
     }
 
-    /// What a reader sees who stops at the first level that knows the key.
+    /// What a reader sees who stops at the first level that knows the key, or goes on below operands.
     fn first_hits(&self, seq: SeqNo) -> History {
-        let mut found: BTreeMap<Vec<u8>, (SeqNo, Kind, Vec<u8>)> = BTreeMap::new();
+        // Of each key what was read, the newest first.
+        let mut found: BTreeMap<Vec<u8>, History> = BTreeMap::new();
         for (level, tables) in self.version.levels.iter().enumerate() {
-            let mut here: BTreeMap<Vec<u8>, (SeqNo, Kind, Vec<u8>)> = BTreeMap::new();
+            let mut here: BTreeMap<Vec<u8>, History> = BTreeMap::new();
             for t in tables {
                 for e in decode(&self.content[&t.number]) {
                     if e.1 > seq {
                         continue;
                     }
-                    let slot = here.entry(e.0).or_insert_with(|| (e.1, e.2, e.3.clone()));
+                    let slot = here.entry(e.0.clone()).or_default();
                     assert!(
-                        slot.0 >= e.1 || level > 0,
-                        "level 0: an older table comes first"
+                        slot.last().is_none_or(|newer| newer.1 >= e.1),
+                        "level {level}: an older table comes first"
                     );
-                    if e.1 > slot.0 {
-                        *slot = (e.1, e.2, e.3);
+                    slot.push(e);
+                }
+            }
+            for (key, entries) in here {
+                let slot = found.entry(key).or_default();
+                for e in entries {
+                    let newer = slot.last();
+                    assert!(
+                        newer.is_none_or(|n| n.1 >= e.1),
+                        "level {level} holds a newer version than above"
+                    );
+                    if newer.is_none_or(|n| n.2 == Kind::Merge) {
+                        slot.push(e);
                     }
                 }
             }
-            for (key, e) in here {
-                let slot = found.entry(key).or_insert_with(|| e.clone());
-                assert!(
-                    slot.0 >= e.0,
-                    "level {level} holds a newer version than above"
-                );
-            }
         }
-        found
-            .into_iter()
-            .map(|(key, (seq, kind, payload))| (key, seq, kind, payload))
-            .collect()
+        found.into_values().flatten().collect()
     }
 
     fn check_reads(&self) {
@@ -228,6 +231,7 @@ fn random_trees_lose_nothing_and_come_to_rest() {
         let mut t = Tree::new();
         let keys = 1 << (4 + r.below(8));
         let ascending = r.one_in(4);
+        let operands = r.one_in(2);
         let mut next_key = 0;
         for round in 0..120 {
             let ops = (0..5 + r.below(40))
@@ -239,8 +243,9 @@ fn random_trees_lose_nothing_and_come_to_rest() {
                         r.below(keys)
                     };
                     let key = format!("{n:05}").into_bytes();
-                    match r.below(8) {
+                    match r.below(if operands { 12 } else { 8 }) {
                         0 | 1 => (key, Kind::Delete, Vec::new()),
+                        8.. => (key, Kind::Merge, vec![b'm'; r.below(9) as usize]),
                         2 => {
                             let at = t.now_ms + r.below(1_000_000);
                             let mut payload = at.to_le_bytes().to_vec();

@@ -243,6 +243,7 @@ impl Learned {
             .or_insert_with(|| CatalogFamily {
                 comparator: options.family(&name).comparator.name().to_string(),
                 name,
+                merge_operator: None,
                 tables: BTreeMap::new(),
             })
     }
@@ -430,6 +431,12 @@ impl Learned {
         for (id, name, comparator) in &edit.add_families {
             self.dropped_families.remove(id);
             self.name_family(*id, name, comparator, options);
+        }
+        for (id, operator) in &edit.merge_operators {
+            if let Some(f) = self.catalog.families.get_mut(id) {
+                // A second name is one that no store writes.
+                f.merge_operator.get_or_insert_with(|| operator.clone());
+            }
         }
         for id in edit.drop_families.iter().filter(|id| **id != 0) {
             self.dropped_families.insert(*id);

@@ -7,7 +7,7 @@ use crate::compaction::visibility::Stripes;
 use crate::db::check;
 use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{split_internal_key, trailer_seq, user_key};
+use crate::key::{Kind, split_internal_key, trailer_seq, user_key};
 use crate::table::salvage::{KnownTable, salvage};
 use crate::table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use crate::version::catalog::CatalogFamily;
@@ -326,13 +326,23 @@ impl Run<'_> {
         let mut stripes = Stripes::new(&[]);
         let mut made: Vec<AddTable> = Vec::new();
         let mut builder: Option<(u64, TableBuilder)> = None;
+        let mut last_key: Option<Vec<u8>> = None;
+        let mut operands = false;
         iter.seek_to_first()?;
         while iter.valid() {
             let (user, trailer) = split_internal_key(iter.key());
-            if stripes.is_visible(&cmp, user, trailer_seq(trailer)) {
-                // Only the newest version of a key is written, so a table may end before any entry.
+            let kind = Kind::from_u8(trailer as u8).expect("a table's cursor checks kinds");
+            if stripes.is_visible(&cmp, user, trailer_seq(trailer), kind) {
+                // Below operands there is more of their key, and a table ends between keys only.
+                let new_key = last_key
+                    .as_deref()
+                    .is_none_or(|k| cmp.user(k, user).is_ne());
+                operands |= kind == Kind::Merge;
+                if new_key {
+                    last_key = Some(user.to_vec());
+                }
                 if let Some((number, b)) =
-                    builder.take_if(|(_, b)| b.estimated_size() >= options.table_bytes)
+                    builder.take_if(|(_, b)| new_key && b.estimated_size() >= options.table_bytes)
                 {
                     made.push(AddTable {
                         family: id,
@@ -364,6 +374,12 @@ impl Run<'_> {
             family.tables.len(),
             made.len()
         ));
+        if operands {
+            self.report.notes.push(format!(
+                "family {:?} holds merge operands: where a table and one that it was compacted into are both there, an operand may count twice",
+                family.name
+            ));
+        }
         self.report.tables_kept = self
             .report
             .tables_kept

@@ -142,7 +142,14 @@ pub(super) fn random_entries(
     while (entries.len() as u64) < n {
         let key = random_key(r, style);
         for _ in 0..1 + r.below(versions) {
-            let kind = any_of(r, &[Kind::Put, Kind::Put, Kind::Delete, Kind::PutTtl]);
+            let kinds = [
+                Kind::Put,
+                Kind::Put,
+                Kind::Delete,
+                Kind::PutTtl,
+                Kind::Merge,
+            ];
+            let kind = any_of(r, &kinds);
             let mut value = Vec::new();
             if kind == Kind::PutTtl {
                 value.extend_from_slice(&r.next_u64().to_le_bytes());
@@ -585,7 +592,7 @@ fn reserved_kinds_are_unsupported() {
         IoPriority::High,
     );
     let e = b
-        .add(&internal_key(b"k", pack_trailer(2, Kind::Merge)), b"v")
+        .add(&internal_key(b"k", pack_trailer(2, Kind::BlobRef)), b"v")
         .expect_err("reserved");
     assert_eq!(e.kind(), ErrorKind::Unsupported);
 }

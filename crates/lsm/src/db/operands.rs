@@ -1,0 +1,125 @@
+//! Point reads of keys whose newest version is an operand: what lies below it, source by source, until something ends the chain.
+
+use super::generation::View;
+use crate::iter::{InternalIter, MergingIter};
+use crate::key::{Cmp, SeqNo, internal_key, parse_internal_key, seek_trailer};
+use crate::merge::Chain;
+use crate::table::{ReadBudget, ReadPattern};
+use basalt_fs::Result;
+use std::cmp::Ordering;
+
+/// A key being followed down through the sources.
+struct Descent<'a> {
+    cmp: &'a Cmp,
+    key: &'a [u8],
+    /// The first internal key that counts.
+    target: Vec<u8>,
+    now_ms: u64,
+    budget: &'a mut ReadBudget,
+    chain: Chain,
+}
+
+/// How a source left the chain.
+enum Met {
+    /// Older sources have more.
+    Open,
+    /// Nothing older counts.
+    End,
+    /// The budget is used up.
+    Later,
+}
+
+impl Descent<'_> {
+    /// Takes what a source has of the key.
+    fn through(&mut self, source: &mut dyn InternalIter) -> Result<Met> {
+        source.seek(&self.target)?;
+        while source.valid() {
+            let (user, _, kind) = parse_internal_key(source.key())?;
+            if self.cmp.user(user, self.key) != Ordering::Equal {
+                break;
+            }
+            if !self.budget.take(source.value().len()) {
+                return Ok(Met::Later);
+            }
+            if self
+                .chain
+                .take(kind, || source.pinned_value(), self.now_ms)?
+            {
+                return Ok(Met::End);
+            }
+            source.next()?;
+        }
+        Ok(Met::Open)
+    }
+}
+
+impl View {
+    /// The operands of a key that are visible at `seq`, and what they stand over at wall time `now_ms`. Each of them is looked at
+    /// once, and no source below the one that ends the chain is asked. They are taken from `budget`; `None` when it does not reach.
+    pub fn operands(
+        &self,
+        family: u32,
+        key: &[u8],
+        seq: SeqNo,
+        now_ms: u64,
+        fill_cache: bool,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<Chain>> {
+        let cmp = &self.families[&family].options.comparator;
+        let mut descent = Descent {
+            cmp,
+            key,
+            target: internal_key(key, seek_trailer(seq)),
+            now_ms,
+            budget,
+            chain: Chain::default(),
+        };
+        for mem in self.memtables(family) {
+            match descent.through(&mut mem.iter())? {
+                Met::Open => {}
+                Met::End => return Ok(Some(descent.chain)),
+                Met::Later => return Ok(None),
+            }
+        }
+        let Some(tables) = self.version.families.get(&family) else {
+            return Ok(Some(descent.chain));
+        };
+        let pattern = if fill_cache {
+            ReadPattern::Cached
+        } else {
+            ReadPattern::Uncached
+        };
+        // Tables of level 0 as one: after a repair their sequence numbers may interlock.
+        let mut level0: Vec<Box<dyn InternalIter>> = Vec::new();
+        for t in &tables.levels[0] {
+            if t.meta.min_seq <= seq && t.overlaps(Some(key), Some(key)) {
+                let reader = t.reader()?;
+                if reader.may_hold(key, fill_cache)? {
+                    level0.push(Box::new(reader.iter(pattern)));
+                }
+            }
+        }
+        if !level0.is_empty() {
+            match descent.through(&mut MergingIter::new(cmp.clone(), level0))? {
+                Met::Open => {}
+                Met::End => return Ok(Some(descent.chain)),
+                Met::Later => return Ok(None),
+            }
+        }
+        for level in 1..tables.levels.len() {
+            let Some(t) = tables.find(level, key) else {
+                continue;
+            };
+            let reader = t.reader()?;
+            if !reader.may_hold(key, fill_cache)? {
+                continue;
+            }
+            match descent.through(&mut reader.iter(pattern))? {
+                Met::Open => {}
+                Met::End => break,
+                Met::Later => return Ok(None),
+            }
+        }
+        Ok(Some(descent.chain))
+    }
+}
