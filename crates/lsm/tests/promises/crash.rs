@@ -31,6 +31,8 @@ struct Recorded {
     model: Model,
     /// How often the store gave back its logs because it was idle.
     releases: u64,
+    /// Operands written.
+    appended: u64,
 }
 
 /// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
@@ -73,6 +75,8 @@ struct Tally {
     states: u64,
     /// Idle stores that gave back their logs, each crashed at every change that this makes.
     releases: u64,
+    /// Operands that the histories wrote.
+    appended: u64,
     depth2: u64,
     depth3: u64,
     calls: BTreeMap<&'static str, u64>,
@@ -152,6 +156,7 @@ fn record(seed: u64) -> Recorded {
         runner.end(End::Close);
     }
     let (model, releases) = (runner.model.clone(), runner.releases);
+    let appended = runner.appended;
     runner.vanish();
     drop(runner);
     disk.on_mutation(|_| ());
@@ -160,6 +165,7 @@ fn record(seed: u64) -> Recorded {
         moments,
         model,
         releases,
+        appended,
     }
 }
 
@@ -275,6 +281,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
     let recorded = record(seed);
     let mut tally = Tally {
         releases: recorded.releases,
+        appended: recorded.appended,
         ..Tally::default()
     };
     let mut c = Chance::of(&[seed, 5]);
@@ -339,6 +346,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
     for t in tallies {
         all.states += t.states;
         all.releases += t.releases;
+        all.appended += t.appended;
         all.depth2 += t.depth2;
         all.depth3 += t.depth3;
         all.cut += t.cut;
@@ -354,11 +362,12 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     basalt_fs::campaign!(
-        "crash_states={} depth2={} depth3={} idle_releases={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        "crash_states={} depth2={} depth3={} idle_releases={} operands={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
         all.depth3,
         all.releases,
+        all.appended,
         all.cut,
         all.more,
         all.calls,
@@ -374,6 +383,11 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.releases >= 50 * scale(),
         "only {} idle stores gave back their logs",
         all.releases
+    );
+    assert!(
+        all.appended >= 500 * scale(),
+        "only {} operands",
+        all.appended
     );
     assert!(
         all.depth2 >= all.states / 15,

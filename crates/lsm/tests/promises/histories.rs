@@ -5,22 +5,23 @@ use crate::history::{Op, Shape, history, options};
 use crate::runner::{Runner, sim_disk};
 use basalt_fs::{campaign, repeat};
 
-fn run(ops: &[Op], seed: u64, options_seed: u64) -> u64 {
+/// A digest of the answers, and how many operands were written.
+fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, u64) {
     let disk = sim_disk(seed, if seed % 5 == 4 { 4096 } else { 512 }, 1 << 40);
     let mut runner = Runner::new(disk, seed, options_seed, false);
     for op in ops {
         runner.run(op);
     }
     runner.finish();
-    runner.answers
+    (runner.answers, runner.appended)
 }
 
-fn run_seed(seed: u64) {
+fn run_seed(seed: u64) -> u64 {
     let _repeat = repeat!(
         random_histories_answer_as_the_reference_does,
         "BASALT_HISTORY={seed}"
     );
-    run(&history(seed, Shape::MODEL), seed, seed);
+    run(&history(seed, Shape::MODEL), seed, seed).1
 }
 
 /// Takes operations out as long as the failure stays, and prints what is left.
@@ -65,9 +66,15 @@ fn random_histories_answer_as_the_reference_does() {
         return;
     }
     let n = 150 * scale();
-    let done = on_two_threads(n, run_seed).len();
-    basalt_fs::campaign!("histories={done} operations={}", done * Shape::MODEL.ops);
+    let appended = on_two_threads(n, run_seed);
+    let done = appended.len();
+    let appended: u64 = appended.iter().sum();
+    basalt_fs::campaign!(
+        "histories={done} operations={} operands={appended}",
+        done * Shape::MODEL.ops
+    );
     assert_eq!(done as u64, n);
+    assert!(appended > 40 * n, "only {appended} operands");
 }
 
 #[test]
@@ -96,7 +103,7 @@ fn the_same_history_answers_the_same_under_any_options() {
             options(options_seed)
                 .validate()
                 .expect("drawn inside the limits");
-            let answers = run(&ops, 1000 + seed, 5000 + options_seed);
+            let (answers, _) = run(&ops, 1000 + seed, 5000 + options_seed);
             assert_eq!(
                 *first.get_or_insert(answers),
                 answers,

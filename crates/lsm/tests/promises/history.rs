@@ -2,8 +2,11 @@
 //! what is always mixed evenly hides what only shows when something is rare), and options are drawn beside it.
 
 use crate::chance::Chance;
+use crate::model::DELIMITER;
 use crate::runner::COARSE;
+use basalt_lsm::merge::Append;
 use basalt_lsm::{Compression, FamilyOptions, Options};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Names of the families that histories use; the first is always there.
@@ -22,6 +25,8 @@ pub enum What {
     Put(u32),
     /// A value that ends so many ms after now.
     PutTtl(u32, u64),
+    /// So many bytes are appended.
+    Append(u32),
     Delete,
 }
 
@@ -192,7 +197,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
     }
     let total: u64 = weights.iter().sum();
     let snapshot = |c: &mut Chance| c.percent(40).then(|| c.below(8) as u8);
-    (0..shape.ops)
+    let mut ops: Vec<Op> = (0..shape.ops)
         .map(|_| {
             let mut dice = c.below(total);
             let kind = weights
@@ -268,7 +273,27 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
                 _ => Op::CheckAll,
             }
         })
-        .collect()
+        .collect();
+    append_some(seed, &mut ops);
+    ops
+}
+
+/// Makes a part of the writes append, in a share of histories. Drawn by itself: what else a seed means stays what it was.
+fn append_some(seed: u64, ops: &mut [Op]) {
+    let mut c = Chance::of(&[seed, 3]);
+    let percent = c.pick(&[0, 20, 50, 90]);
+    for op in ops {
+        let (Op::Write { items, .. } | Op::Submit { items, .. }) = op else {
+            continue;
+        };
+        for item in items {
+            if let What::Put(len) = item.what
+                && c.percent(percent)
+            {
+                item.what = What::Append(len.min(400));
+            }
+        }
+    }
 }
 
 /// The bytes of a key: some share prefixes, some are binary, one is empty, one is long.
@@ -310,6 +335,7 @@ fn family_options(c: &mut Chance) -> FamilyOptions {
         l0_slowdown: trigger + c.below(8) as usize,
         base_level_bytes: c.pick(&[1024, 4096, 16384]),
         level_multiplier: c.within(2, 6) as u32,
+        merge_operator: Some(Arc::new(Append::new(DELIMITER))),
         ..FamilyOptions::default()
     }
 }

@@ -14,11 +14,49 @@ pub type Key = Vec<u8>;
 pub struct Entry {
     pub value: Vec<u8>,
     pub expire: Option<u64>,
+    /// What was appended to a value that has an expiry: it is there alone when that is over. Not of entries that a store shows.
+    pub appended: Option<Vec<u8>>,
+}
+
+/// What stands between appended parts.
+pub const DELIMITER: &[u8] = b",";
+
+fn append(to: &mut Vec<u8>, part: &[u8]) {
+    to.extend_from_slice(DELIMITER);
+    to.extend_from_slice(part);
 }
 
 impl Entry {
-    pub fn live(&self, now: u64) -> bool {
-        self.expire.is_none_or(|at| at > now)
+    pub fn new(value: Vec<u8>, expire: Option<u64>) -> Entry {
+        Entry {
+            value,
+            expire,
+            appended: None,
+        }
+    }
+
+    /// What a store shows of it.
+    pub fn shown(&self, now: u64) -> Option<Entry> {
+        if self.expire.is_none_or(|at| at > now) {
+            return Some(Entry::new(self.value.clone(), self.expire));
+        }
+        let rest = self.appended.clone()?;
+        Some(Entry::new(rest, None))
+    }
+
+    /// An entry with a part more.
+    fn with(old: Option<Entry>, part: &[u8]) -> Entry {
+        let Some(mut e) = old else {
+            return Entry::new(part.to_vec(), None);
+        };
+        append(&mut e.value, part);
+        if e.expire.is_some() {
+            match &mut e.appended {
+                Some(rest) => append(rest, part),
+                None => e.appended = Some(part.to_vec()),
+            }
+        }
+        e
     }
 }
 
@@ -45,6 +83,7 @@ pub type State = BTreeMap<String, FamilyState>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Put(String, Key, Entry),
+    Append(String, Key, Vec<u8>),
     Delete(String, Key),
     CreateFamily(String),
     DropFamily(String),
@@ -58,8 +97,8 @@ pub type Commit = Vec<Change>;
 pub struct Mark {
     /// Families and entries without an expiry.
     lasting: u64,
-    /// Expiry and hash of the entries that have one.
-    timed: Arc<Vec<(u64, u64)>>,
+    /// Of the entries that have an expiry: that, and their hashes before it and after.
+    timed: Arc<Vec<(u64, u64, u64)>>,
 }
 
 impl Mark {
@@ -67,8 +106,8 @@ impl Mark {
     pub fn digest(&self, now: u64) -> u64 {
         self.timed
             .iter()
-            .filter(|(at, _)| *at > now)
-            .fold(self.lasting, |sum, (_, h)| sum.wrapping_add(*h))
+            .map(|(at, before, after)| if *at > now { before } else { after })
+            .fold(self.lasting, |sum, h| sum.wrapping_add(*h))
     }
 }
 
@@ -108,8 +147,7 @@ pub fn digest(state: &BTreeMap<String, Table>) -> u64 {
 pub fn visible(state: &State, now: u64) -> BTreeMap<String, Table> {
     let live = |t: &Table| {
         t.iter()
-            .filter(|(_, e)| e.live(now))
-            .map(|(k, e)| (k.clone(), e.clone()))
+            .filter_map(|(k, e)| Some((k.clone(), e.shown(now)?)))
             .collect()
     };
     state
@@ -210,6 +248,16 @@ impl Model {
                     mark.note(name, key, entry);
                 }
             }
+            Change::Append(name, key, part) => {
+                if let Some(f) = self.state.get_mut(name) {
+                    let table = Arc::make_mut(&mut f.table);
+                    let old = table.get(key).cloned();
+                    let new = Entry::with(old.clone(), part);
+                    table.insert(key.clone(), new.clone());
+                    mark.forget(name, key, old.as_ref());
+                    mark.note(name, key, &new);
+                }
+            }
             Change::Delete(name, key) => {
                 if let Some(f) = self.state.get_mut(name) {
                     let old = Arc::make_mut(&mut f.table).remove(key);
@@ -261,28 +309,36 @@ impl Model {
     }
 }
 
+/// Of an entry that ends at `at`: that, its hash before and after. 0 is the hash of nothing.
+fn hashes(at: u64, family: &str, key: &[u8], e: &Entry) -> (u64, u64, u64) {
+    let hash = |now| {
+        e.shown(now)
+            .map_or(0, |shown| hash_entry(family, key, &shown))
+    };
+    (at, hash(at.saturating_sub(1)), hash(at))
+}
+
 impl Mark {
     fn note(&mut self, family: &str, key: &[u8], e: &Entry) {
-        let h = hash_entry(family, key, e);
         match e.expire {
-            Some(at) => Arc::make_mut(&mut self.timed).push((at, h)),
-            None => self.lasting = self.lasting.wrapping_add(h),
+            Some(at) => Arc::make_mut(&mut self.timed).push(hashes(at, family, key, e)),
+            None => self.lasting = self.lasting.wrapping_add(hash_entry(family, key, e)),
         }
     }
 
     fn forget(&mut self, family: &str, key: &[u8], e: Option<&Entry>) {
         let Some(e) = e else { return };
-        let h = hash_entry(family, key, e);
         match e.expire {
             Some(at) => {
                 let timed = Arc::make_mut(&mut self.timed);
+                let noted = hashes(at, family, key, e);
                 let i = timed
                     .iter()
-                    .position(|t| *t == (at, h))
+                    .position(|t| *t == noted)
                     .expect("it was noted when it was put");
                 timed.swap_remove(i);
             }
-            None => self.lasting = self.lasting.wrapping_sub(h),
+            None => self.lasting = self.lasting.wrapping_sub(hash_entry(family, key, e)),
         }
     }
 }

@@ -42,7 +42,7 @@ impl Runner {
         let key = key_bytes(key);
         let (options, table) = self.view(snapshot, name);
         let now = self.now();
-        let want = table.get(&key).filter(|e| e.live(now)).cloned();
+        let want = table.get(&key).and_then(|e| e.shown(now));
         let got = self
             .db
             .as_ref()
@@ -51,10 +51,7 @@ impl Runner {
         let Some(got) = self.allow("get", got) else {
             return;
         };
-        let have = got.map(|v| Entry {
-            value: v.value.to_vec(),
-            expire: v.expire_at_ms,
-        });
+        let have = got.map(|v| Entry::new(v.value.to_vec(), v.expire_at_ms));
         assert_eq!(
             have,
             want,
@@ -77,10 +74,7 @@ impl Runner {
             let key = key_bytes(key);
             let (options, table) = self.view(snapshot, FAMILIES[family]);
             read = options;
-            let value = table
-                .get(&key)
-                .filter(|e| e.live(now))
-                .map(|e| e.value.clone());
+            let value = table.get(&key).and_then(|e| e.shown(now)).map(|e| e.value);
             wanted.push(value);
             handles.push((handle, key));
         }
@@ -118,8 +112,8 @@ impl Runner {
         };
         let rows = table
             .iter()
-            .filter(|(k, e)| inside(k) && e.live(now))
-            .map(|(k, e)| (k.clone(), e.clone()))
+            .filter(|(k, _)| inside(k))
+            .filter_map(|(k, e)| Some((k.clone(), e.shown(now)?)))
             .collect();
         let made = self.db.as_ref().expect("open").iter(&handle, &options);
         let iter = self.allow("iter", made)?;
@@ -180,10 +174,7 @@ impl Runner {
                 }
             }
             let have = c.iter.valid().then(|| {
-                let entry = Entry {
-                    value: c.iter.value().to_vec(),
-                    expire: c.iter.expire_at_ms(),
-                };
+                let entry = Entry::new(c.iter.value().to_vec(), c.iter.expire_at_ms());
                 (c.iter.key().to_vec(), entry)
             });
             let want = c.at.map(|i| c.rows[i].clone());
