@@ -1,6 +1,33 @@
 //! Basalt: an embeddable storage engine.
 //!
 //! This crate is the door: it re-exports what users of the engine need and adds nothing clever.
+//!
+//! # Values that are changed without being read
+//!
+//! A family with a [`MergeOperator`] takes operands. Those for sums, appended parts, largest and smallest values are in [`merge`].
+//!
+//! ```
+//! use basalt::{Db, Env, FamilyOptions, Options, ReadOptions, WriteOptions, merge::AddU64};
+//! use std::sync::Arc;
+//!
+//! # fn main() -> basalt::Result<()> {
+//! # let env = Env::for_tests(basalt::fs::SimFs::new(basalt::fs::sim::SimOptions::default()), 1);
+//! let db = Db::open(&env, "store", Options::default())?;
+//! let counters = FamilyOptions {
+//!     merge_operator: Some(Arc::new(AddU64)),
+//!     ..FamilyOptions::default()
+//! };
+//! let visits = db.create_family("visits", counters)?;
+//!
+//! let one = 1u64.to_le_bytes();
+//! for page in ["/", "/docs", "/"] {
+//!     db.merge(&visits, page.as_bytes(), &one, &WriteOptions::default())?;
+//! }
+//! let count = db.get(&visits, b"/", &ReadOptions::default())?;
+//! assert_eq!(count.as_deref(), Some(&2u64.to_le_bytes()[..]));
+//! db.close()
+//! # }
+//! ```
 
 #![deny(missing_docs)]
 
@@ -9,7 +36,9 @@ pub use basalt_env::Env;
 pub use basalt_fs as fs;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use basalt_lsm as lsm;
+pub use basalt_lsm::merge;
 pub use basalt_lsm::{
     CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
-    FilterDecision, Options, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
+    FilterDecision, MergeOperator, MergeRefusal, Options, ReadOptions, Snapshot, Ticket,
+    WriteBatch, WriteOptions,
 };
