@@ -2,7 +2,8 @@
 //!
 //! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
 //! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
-//! kinds that carry a value its length (varint) and the value. `PutTtl` values start with 8 bytes of expiry.
+//! kinds that carry a value its length (varint) and the value. `PutTtl` values start with 8 bytes of expiry; the value of a
+//! `RangeDelete` is the first key behind the range.
 
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ use crate::key::Kind;
 use crate::wal::RECORD_HEADER;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
+use std::cmp::Ordering;
 
 /// Largest batch in bytes, all operations together.
 pub const MAX_BATCH_LEN: usize = 2 << 30;
@@ -158,6 +160,25 @@ impl WriteBatch {
         self.push(family, Kind::Merge, key, &[], operand)
     }
 
+    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order, at the cost of one operation. What the batch does
+    /// to such keys afterwards stands. Nothing when both are the same key; `InvalidArgument` when `to` lies before `from`.
+    pub fn delete_range(&mut self, family: &Family, from: &[u8], to: &[u8]) -> Result<()> {
+        if to.len() > MAX_KEY_LEN {
+            return Err(Error::invalid(format!(
+                "the end of a range to delete has {} bytes, a key has at most {MAX_KEY_LEN}",
+                to.len()
+            )));
+        }
+        match family.cmp().user(from, to) {
+            Ordering::Less => self.push(family, Kind::RangeDelete, from, &[], to),
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(Error::invalid(format!(
+                "a range to delete in family {:?} ends before it begins: its end comes first in the family's order; exchange the two",
+                family.name()
+            ))),
+        }
+    }
+
     pub(crate) fn push(
         &mut self,
         family: &Family,
@@ -227,7 +248,7 @@ pub struct Op<'a> {
     pub kind: Kind,
     /// User key.
     pub key: &'a [u8],
-    /// Payload; empty for deletes.
+    /// Payload; empty for deletes, the range's end for range deletes.
     pub value: &'a [u8],
     /// Where the payload begins in the encoded operations.
     pub value_at: usize,
@@ -281,6 +302,9 @@ impl<'a> Ops<'a> {
                 .ok_or_else(|| bad("value length cut off"))? as usize;
             if len > MAX_VALUE_LEN + 8 || (kind == Kind::PutTtl && len < 8) {
                 return Err(bad(&format!("value of {len} bytes")));
+            }
+            if kind == Kind::RangeDelete && len > MAX_KEY_LEN {
+                return Err(bad(&format!("range to delete with an end of {len} bytes")));
             }
             value_at = self.at;
             value = self.take(len).ok_or_else(|| bad("value cut off"))?;

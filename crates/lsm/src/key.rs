@@ -29,7 +29,7 @@ pub enum Kind {
     PutTtl = 2,
     /// Reserved: a tombstone for a key written once.
     SingleDelete = 3,
-    /// Reserved: a tombstone over a range of keys.
+    /// A tombstone over a range of keys: the key is its first, the payload the first key behind it.
     RangeDelete = 4,
     /// An operand for the family's merge operator.
     Merge = 5,
@@ -65,7 +65,10 @@ impl Kind {
     }
     /// True for kinds that this version reads and writes; others are refused with `Unsupported`.
     pub fn is_supported(self) -> bool {
-        matches!(self, Kind::Delete | Kind::Put | Kind::PutTtl | Kind::Merge)
+        matches!(
+            self,
+            Kind::Delete | Kind::Put | Kind::PutTtl | Kind::RangeDelete | Kind::Merge
+        )
     }
 }
 

@@ -3,7 +3,8 @@
 //! Rooms, in the order a write meets them: [`batch`] (what is written), `db` (commit groups, reads, the
 //! engine's life), `wal` (the log that makes it durable), `memtable` (where readers find it), `table` (sorted
 //! files), `version` (which files make up the tree, and the manifest that remembers it), `compaction` (merging
-//! tables in the background), `iter` (merging readers). `key`, `options` and [`merge`] (operators) are what all of them share.
+//! tables in the background), `iter` (merging readers). `ranges` is range tombstones, wherever they
+//! are kept; `key`, `options` and [`merge`] (operators) are what all of them share.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
@@ -21,6 +22,7 @@ pub mod listener;
 pub mod memtable;
 pub mod merge;
 pub mod options;
+mod ranges;
 pub mod table;
 pub mod version;
 pub mod wal;

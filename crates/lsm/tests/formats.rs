@@ -51,7 +51,7 @@ fn persisted_numbers_never_change() {
     for (kind, n) in kinds {
         assert_eq!(kind as u8, n);
         assert_eq!(Kind::from_u8(n), Some(kind));
-        assert_eq!(kind.is_supported(), n <= 2 || n == 5);
+        assert_eq!(kind.is_supported(), n <= 2 || n == 4 || n == 5);
     }
     assert_eq!(Kind::from_u8(10), None);
     assert_eq!(Compression::None as u8, 0);
@@ -67,7 +67,7 @@ fn persisted_numbers_never_change() {
     assert_eq!(basalt_lsm::version::LEVELS, 7);
     assert_eq!(basalt_lsm::key::BYTEWISE_NAME, "basalt.bytewise");
     for (i, (name, edit)) in fields().into_iter().enumerate() {
-        let tag = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 64][i];
+        let tag = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 64][i];
         assert_eq!(edit.encode()[0], tag, "{name}");
     }
 }
@@ -88,6 +88,12 @@ fn fields() -> Vec<(&'static str, Edit)> {
         raw_key_bytes: 600,
         raw_value_bytes: 9000,
         soonest_expiry_ms: u64::MAX,
+        range_deletes: 0,
+    };
+    let with_ranges = TableMeta {
+        largest: b"plum\xff\xff\xff\xff\xff\xff\xff\xff".to_vec(),
+        range_deletes: 2,
+        ..meta.clone()
     };
     vec![
         (
@@ -190,6 +196,18 @@ fn fields() -> Vec<(&'static str, Edit)> {
             "merge operator of family 1: its name",
             Edit {
                 merge_operators: vec![(1, "basalt.add.u64".into())],
+                ..none()
+            },
+        ),
+        (
+            "table with 2 range tombstones enters: family 1, level 0, number 300",
+            Edit {
+                add_tables: vec![AddTable {
+                    family: 1,
+                    level: 0,
+                    number: 300,
+                    meta: with_ranges,
+                }],
                 ..none()
             },
         ),
@@ -599,7 +617,6 @@ fn a_later_versions_file_of_records_is_refused() {
 fn operations_of_reserved_kinds_are_refused_by_name() {
     for (n, name) in [
         (3, "SingleDelete"),
-        (4, "RangeDelete"),
         (6, "BlobRef"),
         (7, "Prepare"),
         (8, "Commit"),

@@ -26,10 +26,17 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
         let key = bytes_of(r, len);
         let len = [0, 1, 100, 127, 128, 20_000][r.below(6) as usize];
         let mut value = bytes_of(r, len);
-        let kind = [Kind::Put, Kind::Delete, Kind::PutTtl, Kind::Merge][r.below(4) as usize];
+        let kinds = [
+            Kind::Put,
+            Kind::Delete,
+            Kind::PutTtl,
+            Kind::Merge,
+            Kind::RangeDelete,
+        ];
+        let kind = kinds[r.below(5) as usize];
         let expiry = r.next_u64().to_le_bytes();
         match kind {
-            Kind::Put | Kind::Merge => batch
+            Kind::Put | Kind::Merge | Kind::RangeDelete => batch
                 .push(&Family::of_no_store(family), kind, &key, &[], &value)
                 .unwrap(),
             Kind::Delete => {
@@ -176,8 +183,14 @@ fn any_bytes_decode_or_are_refused() {
             let mut batch = WriteBatch::new();
             for _ in 0..1 + r.below(4) {
                 let (key, value) = (r.next_u64().to_le_bytes(), [7; 40]);
-                let kind =
-                    [Kind::Put, Kind::Delete, Kind::PutTtl, Kind::Merge][r.below(4) as usize];
+                let kinds = [
+                    Kind::Put,
+                    Kind::Delete,
+                    Kind::PutTtl,
+                    Kind::Merge,
+                    Kind::RangeDelete,
+                ];
+                let kind = kinds[r.below(5) as usize];
                 let value = if kind == Kind::Delete {
                     &[]
                 } else {

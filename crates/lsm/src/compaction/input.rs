@@ -57,10 +57,7 @@ impl InputIter {
             .from
             .as_ref()
             .is_none_or(|f| self.cmp.user(t.smallest_user(), f) != Ordering::Less);
-        let before_to = self
-            .to
-            .as_ref()
-            .is_none_or(|to| self.cmp.user(t.largest_user(), to) == Ordering::Less);
+        let before_to = self.to.as_ref().is_none_or(|to| t.ends_before(to));
         after_from && before_to
     }
 
@@ -104,10 +101,7 @@ impl InputIter {
             let Some(table) = self.tables.next() else {
                 return Ok(());
             };
-            let before = self
-                .from
-                .as_ref()
-                .is_some_and(|f| self.cmp.user(table.largest_user(), f) == Ordering::Less);
+            let before = self.from.as_ref().is_some_and(|f| table.ends_before(f));
             let after = self
                 .to
                 .as_ref()

@@ -3,11 +3,13 @@
 //! - `pick` decides. Pure functions from a version and the options to a [`Plan`], so that every decision can be tested as
 //!   data. The engine calls them under its lock and claims the plan's tables with a [`Claim`].
 //! - `split` cuts a large plan into sub-ranges of keys that several threads work on.
-//! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`).
+//! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`);
+//!   `ranges` does the same for range tombstones.
 //!   It installs nothing: the engine makes the directory durable, writes the manifest edit and switches versions.
 //!
 //! What holds at all times, and what the pieces rely on:
 //! 1. Of two versions of a user key the newer is in a lower-numbered level, or in level 0 in the newer table.
+//!    A range tombstone is a version of every key in its range, and a table's range holds its tombstones'.
 //! 2. All versions of a user key that a level below 0 holds are in one table of it.
 //! 3. A plan holds every table of its output level whose range overlaps its inputs; its inputs of the starting level have no
 //!    table that is left out between them (level 0: every older table that overlaps is in). So what a plan finds in no
@@ -19,6 +21,7 @@
 mod input;
 mod output;
 mod pick;
+pub(crate) mod ranges;
 mod run;
 mod split;
 #[cfg(test)]

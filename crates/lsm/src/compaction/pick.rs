@@ -10,7 +10,7 @@
 //! 1. The level with the highest score of at least 1. Level 0: tables over the trigger, or bytes over `base_level_bytes`.
 //!    Others: bytes over target. Tables that a running compaction has do not count.
 //! 2. Tables whose values have expired for long enough, soonest expiry first.
-//! 3. Tables that are tombstones for the most part: pushed down, or rewritten in place at the bottom.
+//! 3. Tables that are tombstones for the most part, those over ranges counted as many: pushed down, or rewritten in place at the bottom.
 //!
 //! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
 //! counts, so that none waits for ever.
@@ -30,6 +30,9 @@ const MAX_INPUT_FACTOR: u64 = 25;
 /// Tables with expired values are rewritten at most at this rate in bytes a second: a table's turn comes when its soonest
 /// expiry is as long ago as rewriting all such tables would take.
 const EXPIRY_BYTES_PER_S: u64 = 16 << 20;
+
+/// What a range tombstone counts for among entries: its table is pushed down, to where the data is that it hides.
+const ENTRIES_A_RANGE: u64 = 1000;
 
 /// An expiry is never acted on sooner than this many ms after it.
 const EXPIRY_LAG_MS: u64 = 60_000;
@@ -66,6 +69,8 @@ pub struct Reach {
     level: usize,
     from: Vec<u8>,
     to: Vec<u8>,
+    /// `to` itself is not in it.
+    open: bool,
 }
 
 /// Why a compaction runs.
@@ -132,12 +137,13 @@ impl Plan {
     /// The part of the output level that this plan needs for itself while it runs.
     pub fn reach(&self, cmp: &Cmp) -> Reach {
         let all: Vec<_> = self.input_tables().cloned().collect();
-        let (from, to) = hull(cmp, &all).expect("a plan has inputs");
+        let hull = Hull::of(cmp, &all).expect("a plan has inputs");
         Reach {
             family: self.family,
             level: self.output_level,
-            from: from.to_vec(),
-            to: to.to_vec(),
+            from: hull.from.to_vec(),
+            to: hull.to.to_vec(),
+            open: hull.open,
         }
     }
     /// Bytes of all input tables.
@@ -294,22 +300,67 @@ pub fn compaction_debt(version: &FamilyVersion, options: &FamilyOptions) -> u64 
     debt
 }
 
-/// The user keys from the first to the last of some tables.
-fn hull<'a>(cmp: &Cmp, tables: &'a [Arc<TableFile>]) -> Option<(&'a [u8], &'a [u8])> {
-    let mut tables = tables.iter();
-    let first = tables.next()?;
-    let start = (first.smallest_user(), first.largest_user());
-    Some(tables.fold(start, |(from, to), t| {
-        let from = match cmp.user(t.smallest_user(), from) {
-            Ordering::Less => t.smallest_user(),
-            _ => from,
+/// The user keys from the first to the last of some tables; the last is not among them when a range tombstone ends there.
+#[derive(Clone, Copy)]
+struct Hull<'a> {
+    from: &'a [u8],
+    to: &'a [u8],
+    open: bool,
+}
+
+impl<'a> Hull<'a> {
+    fn of(cmp: &Cmp, tables: &'a [Arc<TableFile>]) -> Option<Hull<'a>> {
+        let mut tables = tables.iter();
+        let first = tables.next()?;
+        let start = Hull {
+            from: first.smallest_user(),
+            to: first.largest_user(),
+            open: first.end_is_open(),
         };
-        let to = match cmp.user(t.largest_user(), to) {
-            Ordering::Greater => t.largest_user(),
-            _ => to,
+        Some(tables.fold(start, |mut hull, t| {
+            if cmp.user(t.smallest_user(), hull.from) == Ordering::Less {
+                hull.from = t.smallest_user();
+            }
+            match cmp.user(t.largest_user(), hull.to) {
+                Ordering::Greater => (hull.to, hull.open) = (t.largest_user(), t.end_is_open()),
+                Ordering::Equal => hull.open &= t.end_is_open(),
+                Ordering::Less => {}
+            }
+            hull
+        }))
+    }
+
+    fn ends_before(&self, cmp: &Cmp, key: &[u8]) -> bool {
+        match cmp.user(self.to, key) {
+            Ordering::Less => true,
+            Ordering::Equal => self.open,
+            Ordering::Greater => false,
+        }
+    }
+
+    /// The tables of a level that have a key in it.
+    fn tables(&self, version: &FamilyVersion, level: usize) -> Vec<Arc<TableFile>> {
+        let inside = |t: &&Arc<TableFile>| {
+            !t.ends_before(self.from) && !self.ends_before(&version.cmp, t.smallest_user())
         };
-        (from, to)
-    }))
+        version.levels[level]
+            .iter()
+            .filter(inside)
+            .cloned()
+            .collect()
+    }
+}
+
+impl Reach {
+    /// True when a plan over this hull into the same level may write where this one does.
+    fn crosses(&self, cmp: &Cmp, hull: &Hull<'_>) -> bool {
+        let own = Hull {
+            from: &self.from,
+            to: &self.to,
+            open: self.open,
+        };
+        !own.ends_before(cmp, hull.from) && !hull.ends_before(cmp, own.from)
+    }
 }
 
 /// All tables of a level inside the hull of `seed`, again and again until the hull stays: no user key is cut, and
@@ -321,10 +372,10 @@ fn closure(
 ) -> Vec<Arc<TableFile>> {
     let mut tables = seed;
     loop {
-        let Some((from, to)) = hull(&version.cmp, &tables) else {
+        let Some(hull) = Hull::of(&version.cmp, &tables) else {
             return tables;
         };
-        let wider = version.overlapping(level, Some(from), Some(to));
+        let wider = hull.tables(version, level);
         if wider.len() <= tables.len() {
             return wider;
         }
@@ -358,20 +409,16 @@ impl PickContext<'_> {
         let mut merged = Vec::new();
         if output_level != level {
             let below = |start: &[Arc<TableFile>]| {
-                let (from, to) = hull(&v.cmp, start).expect("not empty");
-                closure(
-                    v,
-                    output_level,
-                    v.overlapping(output_level, Some(from), Some(to)),
-                )
+                let hull = Hull::of(&v.cmp, start).expect("not empty");
+                closure(v, output_level, hull.tables(v, output_level))
             };
             merged = below(&start);
             if level > 0 && !merged.is_empty() {
                 // More of the starting level, where it costs nothing below.
                 let mut both = start.clone();
                 both.extend(merged.iter().cloned());
-                let (from, to) = hull(&v.cmp, &both).expect("not empty");
-                let wider = closure(v, level, v.overlapping(level, Some(from), Some(to)));
+                let hull = Hull::of(&v.cmp, &both).expect("not empty");
+                let wider = closure(v, level, hull.tables(v, level));
                 if wider.len() > start.len()
                     && wider.iter().all(|t| idle(t))
                     && bytes_of(&wider) + bytes_of(&merged) <= self.max_input_bytes()
@@ -386,18 +433,16 @@ impl PickContext<'_> {
         }
         let mut all = start.clone();
         all.extend(merged.iter().cloned());
-        let (from, to) = hull(&v.cmp, &all).expect("not empty");
+        let hull = Hull::of(&v.cmp, &all).expect("not empty");
         // The inputs are free, but what a running compaction will write need not lie inside its inputs, nor what this one does:
         // keys may come down into a gap between them.
         let crossed = self.running.iter().any(|r| {
-            (r.family, r.level) == (self.family, output_level)
-                && v.cmp.user(&r.from, to) != Ordering::Greater
-                && v.cmp.user(&r.to, from) != Ordering::Less
+            (r.family, r.level) == (self.family, output_level) && r.crosses(&v.cmp, &hull)
         });
         if crossed {
             return None;
         }
-        let lower = |l: usize| v.overlapping(l, Some(from), Some(to));
+        let lower = |l: usize| hull.tables(v, l);
         let deeper: Vec<_> = (output_level + 1..LEVELS)
             .map(lower)
             .filter(|l| !l.is_empty())
@@ -440,7 +485,7 @@ impl PickContext<'_> {
             .bottom_compression
             .is_some_and(|c| c != self.options.compression);
         t.meta.soonest_expiry_ms <= self.now_ms
-            || (bottommost && (compression || mostly_tombstones(t)))
+            || (bottommost && (compression || t.meta.range_deletes > 0 || mostly_tombstones(t)))
     }
 
     /// Level 0 into the base level: the oldest table and all that overlap it directly or through others. When that is too
@@ -481,19 +526,22 @@ impl PickContext<'_> {
         let mut at = 0;
         let mut ranked: Vec<(f64, &Arc<TableFile>)> = Vec::with_capacity(here.len());
         for t in here {
-            while at < below.len()
-                && v.cmp.user(below[at].largest_user(), t.smallest_user()) == Ordering::Less
-            {
+            while at < below.len() && below[at].ends_before(t.smallest_user()) {
                 at += 1;
             }
-            let overlap = bytes_of(below[at..].iter().take_while(|b| {
-                v.cmp.user(b.smallest_user(), t.largest_user()) != Ordering::Greater
-            }));
+            let overlap =
+                bytes_of((below[at..].iter()).take_while(|b| !t.ends_before(b.smallest_user())));
             if !idle(t) {
                 continue;
             }
             // Tombstones free space below: a table of them counts as up to five times its size.
+            // One over a range frees the more.
             let deletes = t.meta.deletes as f64 / t.meta.entries.max(1) as f64;
+            let deletes = if t.meta.range_deletes > 0 {
+                1.0
+            } else {
+                deletes
+            };
             let weight = t.meta.size.max(1) as f64 * (1.0 + 4.0 * deletes);
             // Every table made since adds to the age; after one turn of the level's tables it halves the overlap.
             let age = (newest - t.number) as f64 / here.len() as f64;
@@ -508,12 +556,8 @@ impl PickContext<'_> {
         if level == 0 {
             return self.plan_l0(reason, 0.0);
         }
-        let (from, to) = (t.smallest_user(), t.largest_user());
-        let something_below = (level + 1..LEVELS).any(|l| {
-            self.version.levels[l]
-                .iter()
-                .any(|b| b.overlaps(Some(from), Some(to)))
-        });
+        let something_below =
+            (level + 1..LEVELS).any(|l| self.version.levels[l].iter().any(|b| b.meets(t)));
         let output_level = if something_below { level + 1 } else { level };
         let start = closure(self.version, level, vec![t.clone()]);
         self.plan(level, output_level, start, reason, 0.0)
@@ -540,7 +584,7 @@ impl PickContext<'_> {
     fn plan_tombstones(&self) -> Option<Plan> {
         for level in 1..LEVELS {
             for t in &self.version.levels[level] {
-                if !idle(t) || t.meta.deletes == 0 || !mostly_tombstones(t) {
+                if !idle(t) || !mostly_tombstones(t) {
                     continue;
                 }
                 let Some(plan) = self.plan_table(level, t, Reason::Tombstones) else {
@@ -556,9 +600,11 @@ impl PickContext<'_> {
     }
 }
 
-/// At least a third of the entries.
+/// At least a third of the entries; one over a range counts as many, as it hides many.
 fn mostly_tombstones(t: &TableFile) -> bool {
-    t.meta.deletes.saturating_mul(3) >= t.meta.entries
+    let ranges = t.meta.range_deletes.saturating_mul(ENTRIES_A_RANGE);
+    let deletes = t.meta.deletes.saturating_add(ranges);
+    deletes > 0 && deletes.saturating_mul(3) >= t.meta.entries
 }
 
 /// The most useful compaction that can start now, if one is due.

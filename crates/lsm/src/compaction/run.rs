@@ -11,6 +11,8 @@
 //! 5. Operands of one stripe are merged: with the value or tombstone below them in that stripe into a value, which the filter
 //!    sees like any other; with nothing, when the key is nowhere below; else with each other. Over a value that has yet to
 //!    expire they stay, because they outlive it. Where the operator refuses they stay as they are, and so does what is below.
+//! 6. What a newer range tombstone of the same stripe covers is dropped before any of this. Operands above it in that stripe
+//!    stand on nothing.
 //!
 //! Sequence numbers are never changed: values kept elsewhere are found by them. Errors of any kind end the compaction and
 //! remove its outputs; the inputs stay as they are, and no entry is skipped because it could not be read.
@@ -18,12 +20,14 @@
 use crate::compaction::input::{InputIter, Progress};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::pick::Plan;
+use crate::compaction::ranges::{Dropped, of_inputs, that_stay};
 use crate::compaction::split::KeyRange;
 use crate::iter::{InternalIter, MergingIter, expiry_of};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
 use crate::merge::Merging;
 use crate::merge::fold::Fold;
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
+use crate::ranges::Fragments;
 use crate::table::{TableFamily, TableMeta};
 use crate::version::{TableFile, TableStore};
 use basalt_env::Env;
@@ -100,6 +104,9 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     );
     let (from, to) = job.range.clone().unwrap_or((None, None));
     let cmp = &job.options.comparator;
+    let deleted = of_inputs(job)?;
+    let dropped = Dropped::new(cmp, &deleted, job.snapshots);
+    let mut unread = Outcome::default();
     let mut accounts = Vec::new();
     let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
     for (level, tables) in &job.plan.inputs {
@@ -107,7 +114,11 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
             0 => tables.iter().map(|t| vec![t.clone()]).collect(),
             _ => vec![tables.clone()],
         };
-        for tables in each {
+        let each = each.into_iter().map(|tables| {
+            let read = |t: &Arc<TableFile>| !dropped.hides_table(t);
+            tables.into_iter().filter(read).collect::<Vec<_>>()
+        });
+        for tables in each.filter(|tables| !tables.is_empty()) {
             let progress = Arc::new(Mutex::new(Progress::default()));
             accounts.push(progress.clone());
             children.push(Box::new(InputIter::new(
@@ -119,8 +130,19 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
             )));
         }
     }
+    // What a newer range tombstone hides whole is gone without being read; the part that holds its first key says so.
+    for t in job.plan.input_tables().filter(|t| dropped.hides_table(t)) {
+        let first = t.smallest_user();
+        let here = (from.as_ref()).is_none_or(|f| cmp.user(first, f) != Ordering::Less)
+            && (to.as_ref()).is_none_or(|to| cmp.user(first, to) == Ordering::Less);
+        if here {
+            unread.entries_in += t.meta.entries;
+            unread.read.insert(t.number, t.meta.entries);
+        }
+    }
     let input = MergingIter::new(cmp.clone(), children);
-    let mut outputs = Outputs::new(job);
+    let kept = that_stay(cmp, &deleted, job.snapshots, &job.plan.deeper);
+    let mut outputs = Outputs::new(job, kept);
     let rules = Rules {
         cmp,
         snapshots: job.snapshots,
@@ -130,6 +152,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
         family: &job.family.name,
         level: job.plan.output_level,
         cancelled: job.cancelled,
+        deleted: &deleted,
     };
     let blame = |child: Option<usize>| {
         child
@@ -138,6 +161,8 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     };
     let deeper = Deeper::new(cmp, &job.plan.deeper);
     let mut outcome = merge(&rules, input, deeper, &mut outputs, &blame)?;
+    outcome.entries_in += unread.entries_in;
+    outcome.read = unread.read;
     for account in &accounts {
         for (table, seen) in &account.lock().seen {
             *outcome.read.entry(table.number).or_default() += seen;
@@ -215,6 +240,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) family: &'a str,
     pub(crate) level: usize,
     pub(crate) cancelled: &'a AtomicBool,
+    /// Range tombstones of the inputs.
+    pub(crate) deleted: &'a Fragments,
 }
 
 impl Rules<'_> {
@@ -290,7 +317,7 @@ impl<'a> Deeper<'a> {
         !self.unknown
             && self.levels.iter_mut().all(|(tables, at)| {
                 while let Some(t) = tables.get(*at)
-                    && cmp.user(t.largest_user(), user_key) == Ordering::Less
+                    && t.ends_before(user_key)
                 {
                     *at += 1;
                 }
@@ -362,6 +389,7 @@ pub(crate) fn merge(
         written: 0,
     };
     let newest_stripe = rules.snapshots.len();
+    let mut dropped = Dropped::new(rules.cmp, rules.deleted, rules.snapshots);
     // The user key at hand, the trailer last seen of it, and the stripe of the last entry that counted.
     let mut user: Vec<u8> = Vec::new();
     let mut last_trailer: Option<u64> = None;
@@ -411,6 +439,15 @@ pub(crate) fn merge(
         }
         last_trailer = Some(trailer);
         let stripe = rules.snapshots.partition_point(|&s| s < seq);
+        if dropped.hides(key, seq) {
+            // So are all older ones of its stripe: it does not matter that none is kept for them.
+            if fold.is_open() && last_stripe == Some(stripe) {
+                let filter = fold_is_newest.then_some(rules);
+                over_nothing(&mut fold, filter, &mut writer, &mut out)?;
+            }
+            input.next()?;
+            continue;
+        }
         let mut filtered = last_stripe.is_none() && stripe == newest_stripe;
         if last_stripe == Some(stripe) {
             if !fold.is_open() {
@@ -498,11 +535,20 @@ fn end_of_key(
     key: &[u8],
     out: &mut Outcome,
 ) -> Result<()> {
-    let merged = match deeper.lacks(key) {
-        true => fold.over(None),
-        false => None,
-    };
-    let Some((seq, value)) = merged else {
+    if deeper.lacks(key) {
+        return over_nothing(fold, filter, writer, out);
+    }
+    fold.release(&mut |key, seq, operand| writer.operand(key, seq, operand))
+}
+
+/// Nothing of the key is below the operands, or nothing that whoever sees them sees. Where the operator refuses they stay.
+fn over_nothing(
+    fold: &mut Fold<'_>,
+    filter: Option<&Rules<'_>>,
+    writer: &mut KeyWriter<'_>,
+    out: &mut Outcome,
+) -> Result<()> {
+    let Some((seq, value)) = fold.over(None) else {
         return fold.release(&mut |key, seq, operand| writer.operand(key, seq, operand));
     };
     let key = fold.key();

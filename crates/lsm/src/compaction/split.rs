@@ -68,7 +68,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Ke
 
 /// About how many bytes of the table lie before the user key.
 fn bytes_before(cmp: &Cmp, t: &Arc<TableFile>, key: &[u8]) -> u64 {
-    if cmp.user(t.largest_user(), key) == Ordering::Less {
+    if t.ends_before(key) {
         t.meta.size
     } else if cmp.user(t.smallest_user(), key) != Ordering::Less {
         0

@@ -11,7 +11,7 @@ use super::engine::{Engine, Writer};
 use super::generation::Generation;
 use super::throttle::{Patience, Room};
 use crate::batch::{Ops, WriteBatch};
-use crate::key::SeqNo;
+use crate::key::{Kind, SeqNo};
 use crate::memtable::MemTable;
 use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_env::JobPriority;
@@ -305,6 +305,10 @@ pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo)
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
         let op = op.expect("a batch this process built, or recovery checked, is well formed");
         if let Some(mem) = generation.mems.get(&op.family) {
+            if op.kind == Kind::RangeDelete {
+                mem.delete_range(op.key, op.value, seq);
+                continue;
+            }
             mem.insert_from(payload, op.key, seq, op.kind, op.value);
             if MemTable::pins(op.value.len()) {
                 pinned_values += op.value.len();

@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, RETRY_PAUSE};
 use super::generation::{FamilyEntry, Generation};
+use crate::compaction::ranges::Dropped;
 use crate::compaction::visibility::Stripes;
 use crate::compaction::{Deeper, Rules, Sink, merge, table_options};
 use crate::iter::{InternalIter, MergingIter};
@@ -9,6 +10,7 @@ use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
 use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::merge::Merging;
+use crate::ranges::Fragments;
 use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
@@ -20,8 +22,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay.
-/// With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
+/// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay, those
+/// over ranges, too. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
 pub(super) fn write_table(
     env: &Env,
     tables: &TableStore,
@@ -42,17 +44,27 @@ pub(super) fn write_table(
         };
         let mut builder =
             TableBuilder::new(env, file, &path, file_id, table_options, IoPriority::High);
+        let cmp = &options.comparator;
+        let runs = mem.ranges();
+        let pieces = runs.iter().flat_map(|r| r.iter());
+        let ranges = Fragments::build(cmp, pieces, Some(snapshots));
+        for i in 0..ranges.len() {
+            let (from, to) = ranges.range(i);
+            builder.delete_range(from, to, ranges.seqs_of(i));
+        }
         if options.merge_operator.is_some() {
-            merge_operands(&mut builder, family, mem, snapshots)?;
+            merge_operands(&mut builder, family, mem, snapshots, &ranges)?;
             return builder.finish();
         }
+        let mut deleted = Dropped::new(cmp, &ranges, snapshots);
         let mut stripes = Stripes::new(snapshots);
         let mut iter = mem.iter();
         iter.seek_to_first()?;
         while iter.valid() {
             let (user, trailer) = split_internal_key(iter.key());
             let kind = Kind::from_u8(trailer as u8).expect("inserted with a kind");
-            if stripes.is_visible(&options.comparator, user, trailer_seq(trailer), kind) {
+            let seq = trailer_seq(trailer);
+            if stripes.is_visible(cmp, user, seq, kind) && !deleted.hides(user, seq) {
                 builder.add(iter.key(), iter.value())?;
             }
             iter.next()?;
@@ -159,6 +171,7 @@ fn merge_operands(
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
+    deleted: &Fragments,
 ) -> Result<()> {
     let cmp = &family.options.comparator;
     let rules = Rules {
@@ -170,6 +183,7 @@ fn merge_operands(
         family: &family.name,
         level: 0,
         cancelled: &AtomicBool::new(false),
+        deleted,
     };
     let input = MergingIter::new(cmp.clone(), vec![Box::new(mem.iter())]);
     let deeper = Deeper::unknown(cmp);

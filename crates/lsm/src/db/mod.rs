@@ -60,7 +60,7 @@ pub use stats::{FamilyStats, LevelStats, RangeSize, StallStats, Stats};
 
 use crate::batch::WriteBatch;
 use crate::iter::user::UserIter;
-use crate::key::SeqNo;
+use crate::key::{Cmp, SeqNo};
 use crate::merge::MergeOperator;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::table::ReadBudget;
@@ -92,6 +92,7 @@ pub struct Family {
     id: u32,
     store: u64,
     name: Arc<str>,
+    cmp: Cmp,
     operator: Option<Arc<dyn MergeOperator>>,
 }
 
@@ -129,6 +130,9 @@ impl Family {
             ))
         })
     }
+    pub(crate) fn cmp(&self) -> &Cmp {
+        &self.cmp
+    }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn of_no_store(id: u32) -> Family {
         Family {
@@ -136,6 +140,7 @@ impl Family {
             store: 0,
             name: "".into(),
             operator: None,
+            cmp: Cmp::Bytewise,
         }
     }
 }
@@ -193,6 +198,7 @@ impl Db {
             store: self.engine().owner,
             name: f.name.clone(),
             operator: f.options.merge_operator.clone(),
+            cmp: f.options.comparator.clone(),
         }
     }
 
@@ -378,6 +384,20 @@ impl Db {
     ) -> Result<SeqNo> {
         let mut b = WriteBatch::new();
         b.merge(family, key, operand)?;
+        self.write(b, options)
+    }
+
+    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order: one small record, however many keys there are. Reads
+    /// of other keys stay as fast as they were, and the space comes back by compaction. `InvalidArgument` when `to` lies before `from`.
+    pub fn delete_range(
+        &self,
+        family: &Family,
+        from: &[u8],
+        to: &[u8],
+        options: &WriteOptions,
+    ) -> Result<SeqNo> {
+        let mut b = WriteBatch::new();
+        b.delete_range(family, from, to)?;
         self.write(b, options)
     }
 

@@ -12,6 +12,8 @@ use std::cmp::Ordering;
 struct Descent<'a> {
     cmp: &'a Cmp,
     key: &'a [u8],
+    /// The newest tombstone over its range in the sources met so far: nothing older counts.
+    deleted: SeqNo,
     /// The first internal key that counts.
     target: Vec<u8>,
     now_ms: u64,
@@ -30,13 +32,33 @@ enum Met {
 }
 
 impl Descent<'_> {
-    /// Takes what a source has of the key.
-    fn through(&mut self, source: &mut dyn InternalIter) -> Result<Met> {
+    /// Takes what a source has of the key, whose newest tombstone over its range there is `deleted`. With one, whatever older
+    /// sources have is older still.
+    fn through(
+        &mut self,
+        source: Option<&mut dyn InternalIter>,
+        deleted: Option<SeqNo>,
+    ) -> Result<Met> {
+        self.deleted = self.deleted.max(deleted.unwrap_or(0));
+        let met = match source {
+            Some(source) => self.take_from(source)?,
+            None => Met::Open,
+        };
+        Ok(match met {
+            Met::Open if self.deleted > 0 => Met::End,
+            met => met,
+        })
+    }
+
+    fn take_from(&mut self, source: &mut dyn InternalIter) -> Result<Met> {
         source.seek(&self.target)?;
         while source.valid() {
-            let (user, _, kind) = parse_internal_key(source.key())?;
+            let (user, seq, kind) = parse_internal_key(source.key())?;
             if self.cmp.user(user, self.key) != Ordering::Equal {
                 break;
+            }
+            if seq < self.deleted {
+                return Ok(Met::End);
             }
             if !self.budget.take(source.value().len()) {
                 return Ok(Met::Later);
@@ -69,13 +91,14 @@ impl View {
         let mut descent = Descent {
             cmp,
             key,
+            deleted: 0,
             target: internal_key(key, seek_trailer(seq)),
             now_ms,
             budget,
             chain: Chain::default(),
         };
         for mem in self.memtables(family) {
-            match descent.through(&mut mem.iter())? {
+            match descent.through(Some(&mut mem.iter()), mem.deleted_at(key, seq))? {
                 Met::Open => {}
                 Met::End => return Ok(Some(descent.chain)),
                 Met::Later => return Ok(None),
@@ -91,30 +114,34 @@ impl View {
         };
         // Tables of level 0 as one: after a repair their sequence numbers may interlock.
         let mut level0: Vec<Box<dyn InternalIter>> = Vec::new();
+        let mut deleted: Option<SeqNo> = None;
         for t in &tables.levels[0] {
             if t.meta.min_seq <= seq && t.overlaps(Some(key), Some(key)) {
                 let reader = t.reader()?;
+                deleted = deleted.max(reader.ranges().newest(cmp, key, seq));
                 if reader.may_hold(key, fill_cache)? {
                     level0.push(Box::new(reader.iter(pattern)));
                 }
             }
         }
-        if !level0.is_empty() {
-            match descent.through(&mut MergingIter::new(cmp.clone(), level0))? {
-                Met::Open => {}
-                Met::End => return Ok(Some(descent.chain)),
-                Met::Later => return Ok(None),
-            }
+        let mut level0 = MergingIter::new(cmp.clone(), level0);
+        match descent.through(Some(&mut level0), deleted)? {
+            Met::Open => {}
+            Met::End => return Ok(Some(descent.chain)),
+            Met::Later => return Ok(None),
         }
         for level in 1..tables.levels.len() {
             let Some(t) = tables.find(level, key) else {
                 continue;
             };
             let reader = t.reader()?;
-            if !reader.may_hold(key, fill_cache)? {
-                continue;
-            }
-            match descent.through(&mut reader.iter(pattern))? {
+            let deleted = reader.ranges().newest(cmp, key, seq);
+            let mut held = match reader.may_hold(key, fill_cache)? {
+                true => Some(reader.iter(pattern)),
+                false => None,
+            };
+            let source = held.as_mut().map(|i| i as &mut dyn InternalIter);
+            match descent.through(source, deleted)? {
                 Met::Open => {}
                 Met::End => break,
                 Met::Later => return Ok(None),

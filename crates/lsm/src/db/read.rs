@@ -5,13 +5,14 @@ use super::generation::View;
 use super::{Family, ValueWithExpiry};
 use crate::iter::user::{self, UserIter, expiry_of};
 use crate::iter::{InternalIter, LevelIter, MergingIter};
-use crate::key::{Kind, SeqNo};
+use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::Found;
 use crate::merge::Merging;
 use crate::options::ReadOptions;
+use crate::ranges::{Cover, MaskedIter, Source};
 use crate::table::{ReadBudget, ReadPattern};
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -254,9 +255,14 @@ impl Engine {
         } else {
             ReadPattern::Uncached
         };
-        let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
+        let mut sources = Sources::default();
         for mem in view.memtables(family.id).filter(|m| !m.is_empty()) {
-            children.push(Box::new(mem.iter()));
+            if mem.has_entries() {
+                sources.add(Box::new(mem.iter()), 0);
+            }
+            for run in mem.ranges() {
+                sources.deleted.push(Source::Run(run));
+            }
         }
         if let Some(tables) = view.version.families.get(&family.id) {
             let (from, to) = (
@@ -264,12 +270,25 @@ impl Engine {
                 options.upper_bound.as_deref(),
             );
             for t in tables.levels[0].iter().filter(|t| t.overlaps(from, to)) {
-                children.push(Box::new(t.reader()?.iter(pattern)));
+                if t.meta.entries > 0 {
+                    // Ordered by their newest numbers only: a tombstone hides all of it when it is newer than all of it.
+                    sources.add(Box::new(t.reader()?.iter(pattern)), t.meta.max_seq);
+                }
+                if t.meta.range_deletes > 0 {
+                    sources.deleted.push(Source::Tables(vec![t.clone()]));
+                }
             }
             for level in 1..tables.levels.len() {
-                let tables = tables.overlapping(level, from, to);
+                let (mut tables, mut deleted) = (tables.overlapping(level, from, to), Vec::new());
+                if tables.iter().any(|t| t.meta.range_deletes > 0) {
+                    deleted.extend(tables.iter().filter(|t| t.meta.range_deletes > 0).cloned());
+                    tables.retain(|t| t.meta.entries > 0);
+                }
                 if !tables.is_empty() {
-                    children.push(Box::new(LevelIter::new(tables, cmp.clone(), pattern)));
+                    sources.add(Box::new(LevelIter::new(tables, cmp.clone(), pattern)), 0);
+                }
+                if !deleted.is_empty() {
+                    sources.deleted.push(Source::Tables(deleted));
                 }
             }
         }
@@ -283,10 +302,40 @@ impl Engine {
         if let Some(s) = &options.snapshot {
             pins.push(s.0.clone());
         }
+        let (children, deleted, jumps) = sources.masked(&cmp, seq);
         Ok(
             UserIter::new(MergingIter::new(cmp.clone(), children), cmp, shown, pins)
                 .with_merging(merging)
+                .with_deleted(deleted, jumps)
                 .with_skip_budget(options.skip_budget),
         )
+    }
+}
+
+/// A view's cursors and range tombstones, newest first.
+#[derive(Default)]
+struct Sources {
+    /// Each with the number of entries of `deleted` before it, and what a tombstone there must be newer than to hide all its entries.
+    cursors: Vec<(Box<dyn InternalIter>, usize, SeqNo)>,
+    deleted: Vec<Source>,
+}
+
+impl Sources {
+    fn add(&mut self, cursor: Box<dyn InternalIter>, above: SeqNo) {
+        self.cursors.push((cursor, self.deleted.len(), above));
+    }
+
+    /// The cursors, those that jump where newer sources have deleted; all that is deleted as of `seq`; and the count of jumps.
+    fn masked(self, cmp: &Cmp, seq: SeqNo) -> (Vec<Box<dyn InternalIter>>, Cover, Arc<AtomicU64>) {
+        let jumps = Arc::new(AtomicU64::new(0));
+        let deleted = Arc::new(self.deleted);
+        let cover = |upto| Cover::new(cmp.clone(), deleted.clone(), upto, seq);
+        let masked = self.cursors.into_iter().map(|(cursor, newer, above)| {
+            if newer == 0 {
+                return cursor;
+            }
+            Box::new(MaskedIter::new(cursor, cover(newer), above, jumps.clone())) as _
+        });
+        (masked.collect(), cover(deleted.len()), jumps)
     }
 }

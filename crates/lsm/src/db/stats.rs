@@ -105,6 +105,8 @@ pub struct LevelStats {
     pub entries: u64,
     /// Tombstones.
     pub deletes: u64,
+    /// Tombstones over ranges; they are not among the entries.
+    pub range_deletes: u64,
     /// How much a compaction out of it is due; one starts at 1. 0 for the last level.
     pub score: f64,
     /// Tables that running compactions merge.
@@ -259,6 +261,7 @@ impl Engine {
                         bytes_written: io[level].written,
                         bytes_moved: io[level].moved,
                         compactions: io[level].merges,
+                        range_deletes: list.iter().map(|t| t.meta.range_deletes).sum(),
                     });
                 }
             }

@@ -26,7 +26,7 @@ impl LevelIter {
         debug_assert!(
             tables
                 .windows(2)
-                .all(|w| { cmp.user(w[0].largest_user(), w[1].smallest_user()) == Ordering::Less })
+                .all(|w| w[0].ends_before(w[1].smallest_user()))
         );
         LevelIter {
             tables,
@@ -36,15 +36,16 @@ impl LevelIter {
         }
     }
 
-    /// Opens table `at` (unless it is the open one), moves in it and checks that it landed on an entry.
+    /// Opens table `at` (unless it is the open one), moves in it and checks that it landed on an entry. False when it did not and need
+    /// not: the range of a table with range tombstones is wider than its entries.
     fn land(
         &mut self,
         at: Option<usize>,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Some(table) = at.and_then(|i| self.tables.get(i)) else {
             self.open = None;
-            return Ok(());
+            return Ok(true);
         };
         let at = at.expect("a table was found at it");
         let mut iter = match self.open.take() {
@@ -52,6 +53,9 @@ impl LevelIter {
             _ => table.reader()?.iter(self.pattern),
         };
         seek(&mut iter)?;
+        if !iter.valid() && table.meta.range_deletes > 0 {
+            return Ok(false);
+        }
         if !iter.valid() {
             return Err(Error::corruption(
                 &table.path(),
@@ -60,6 +64,34 @@ impl LevelIter {
             ));
         }
         self.open = Some((at, iter));
+        Ok(true)
+    }
+
+    /// Lands in table `at`, or on the first entry behind it.
+    fn land_forward(
+        &mut self,
+        mut at: usize,
+        seek: impl FnOnce(&mut TableIter) -> Result<()>,
+    ) -> Result<()> {
+        let mut landed = self.land(Some(at), seek)?;
+        while !landed {
+            at += 1;
+            landed = self.land(Some(at), |i| i.seek_to_first())?;
+        }
+        Ok(())
+    }
+
+    /// Lands in table `at`, or on the last entry before it.
+    fn land_backward(
+        &mut self,
+        mut at: Option<usize>,
+        seek: impl FnOnce(&mut TableIter) -> Result<()>,
+    ) -> Result<()> {
+        let mut landed = self.land(at, seek)?;
+        while !landed {
+            at = at.and_then(|i| i.checked_sub(1));
+            landed = self.land(at, |i| i.seek_to_last())?;
+        }
         Ok(())
     }
 
@@ -74,25 +106,25 @@ impl InternalIter for LevelIter {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.land(Some(0), |i| i.seek_to_first())
+        self.land_forward(0, |i| i.seek_to_first())
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.land(self.tables.len().checked_sub(1), |i| i.seek_to_last())
+        self.land_backward(self.tables.len().checked_sub(1), |i| i.seek_to_last())
     }
 
     fn seek(&mut self, target: &[u8]) -> Result<()> {
         let at = self
             .tables
             .partition_point(|t| self.cmp.internal(&t.meta.largest, target) == Ordering::Less);
-        self.land(Some(at), |i| i.seek(target))
+        self.land_forward(at, |i| i.seek(target))
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {
         let after = self
             .tables
             .partition_point(|t| self.cmp.internal(&t.meta.smallest, target) != Ordering::Greater);
-        self.land(after.checked_sub(1), |i| i.seek_for_prev(target))
+        self.land_backward(after.checked_sub(1), |i| i.seek_for_prev(target))
     }
 
     #[inline]
@@ -105,7 +137,7 @@ impl InternalIter for LevelIter {
         let next = *at + 1;
         self.open = None;
         moved?;
-        self.land(Some(next), |i| i.seek_to_first())
+        self.land_forward(next, |i| i.seek_to_first())
     }
 
     #[inline]
@@ -118,7 +150,7 @@ impl InternalIter for LevelIter {
         let previous = at.checked_sub(1);
         self.open = None;
         moved?;
-        self.land(previous, |i| i.seek_to_last())
+        self.land_backward(previous, |i| i.seek_to_last())
     }
 
     #[inline]

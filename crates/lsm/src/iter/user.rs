@@ -7,8 +7,8 @@
 //! - forward, behind the operands of the key that is shown, if its newest version is one: key and merged value are kept here.
 //!
 //! A version is visible when its sequence number is not above the snapshot's. Of a key's visible versions the newest decides:
-//! a tombstone, or a value whose time is over, hides the key whole; an operand is merged with what lies below it. The wall time is
-//! fixed when the iterator is made.
+//! a tombstone, a newer tombstone over a range, or a value whose time is over, hides the key whole; an operand is merged with what
+//! lies below it, down to the newest tombstone over a range. The wall time is fixed when the iterator is made.
 //!
 //! A reader that must not be held up (long runs of tombstones are walked over one by one) gives the iterator a skip budget: when it is
 //! used up, the iterator pauses before a key that it has not looked at, and says which.
@@ -17,10 +17,12 @@ use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
+use crate::ranges::Cover;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Entries of one key that are stepped over before a seek past the rest: about what a seek costs.
 const STEPS_BEFORE_SEEK: usize = 8;
@@ -72,6 +74,10 @@ pub struct UserIter {
     /// Entries that may still be passed over.
     skips: u64,
     merging: Merging,
+    /// Range tombstones that are visible.
+    deleted: Cover,
+    /// Jumps of the cursors beneath over deleted ranges since it was last looked at: each counts as an entry passed over.
+    jumps: Option<Arc<AtomicU64>>,
     /// Seek targets are built here.
     target: Vec<u8>,
     /// Keeps version, memtables and snapshot alive.
@@ -146,6 +152,7 @@ impl UserIter {
         view: View,
         pins: Vec<Arc<dyn Any + Send + Sync>>,
     ) -> UserIter {
+        let deleted = Cover::none(cmp.clone());
         UserIter {
             iter,
             cmp,
@@ -156,6 +163,8 @@ impl UserIter {
             expire_at_ms: None,
             skips: u64::MAX,
             merging: Merging::none(),
+            deleted,
+            jumps: None,
             target: Vec::new(),
             _pins: pins,
         }
@@ -164,6 +173,13 @@ impl UserIter {
     /// With the family's operator, for keys that have operands.
     pub(crate) fn with_merging(mut self, merging: Merging) -> UserIter {
         self.merging = merging;
+        self
+    }
+
+    /// Hides what range tombstones cover. The cursors beneath count in `jumps` how often they jump over such ranges.
+    pub(crate) fn with_deleted(mut self, deleted: Cover, jumps: Arc<AtomicU64>) -> UserIter {
+        self.jumps = (!deleted.is_empty()).then_some(jumps);
+        self.deleted = deleted;
         self
     }
 
@@ -186,6 +202,9 @@ impl UserIter {
 
     /// True when another key may be looked at; otherwise it pauses before the one under the merged cursor.
     fn goes_on(&mut self) -> bool {
+        if let Some(jumps) = &self.jumps {
+            self.skips = self.skips.saturating_sub(jumps.swap(0, Relaxed));
+        }
         if self.skips > 0 {
             return true;
         }
@@ -375,14 +394,15 @@ impl UserIter {
             let too_new = trailer_seq(trailer) > self.view.seq;
             if !hidden && !too_new {
                 let seen = see(&self.iter, self.view.now_ms)?;
-                if seen.merge {
-                    self.saved_key.clear();
-                    self.saved_key.extend_from_slice(user);
-                    self.merge_from_here()?;
-                    self.state = State::Merged;
-                    return Ok(());
-                }
-                if seen.live {
+                let shown = seen.live || seen.merge;
+                if shown && self.deleted.at(user)? <= trailer_seq(trailer) {
+                    if seen.merge {
+                        self.saved_key.clear();
+                        self.saved_key.extend_from_slice(user);
+                        self.merge_from_here()?;
+                        self.state = State::Merged;
+                        return Ok(());
+                    }
                     self.expire_at_ms = seen.expire_at_ms;
                     self.state = State::Forward { skip: seen.skip };
                     return Ok(());
@@ -484,8 +504,12 @@ impl UserIter {
     /// Keeps what the operands of `saved_key` give from the one under the merged cursor down, and moves it along.
     fn merge_from_here(&mut self) -> Result<()> {
         let mut chain = Chain::default();
+        let deleted = self.deleted.at(&self.saved_key)?;
         while self.at_saved_key() {
-            let (_, _, kind) = parse_internal_key(self.iter.key())?;
+            let (_, seq, kind) = parse_internal_key(self.iter.key())?;
+            if seq < deleted {
+                break;
+            }
             if chain.take(kind, || self.iter.pinned_value(), self.view.now_ms)? {
                 break;
             }
@@ -503,7 +527,11 @@ impl UserIter {
 
     /// Keeps the value of the entry under the merged cursor, if it is live.
     fn keep(&mut self) -> Result<Seen> {
-        let seen = see(&self.iter, self.view.now_ms)?;
+        let mut seen = see(&self.iter, self.view.now_ms)?;
+        let (user, trailer) = split_internal_key(self.iter.key());
+        if (seen.live || seen.merge) && self.deleted.at(user)? > trailer_seq(trailer) {
+            seen = Seen::NOTHING;
+        }
         self.expire_at_ms = seen.expire_at_ms;
         self.saved_value = if seen.live {
             self.iter.pinned_value().slice(seen.skip..)

@@ -18,6 +18,7 @@ mod tree;
 
 use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, SeqNo, pack_trailer, seek_trailer, split_internal_key, trailer_seq};
+use crate::ranges::{Fragments, LiveRanges};
 use basalt_fs::{Bytes, Result};
 use cursor::Cursor;
 use record::Value;
@@ -30,6 +31,8 @@ const ENTRY_OVERHEAD: u64 = 80;
 /// One family's writes since the last flush. See the module.
 pub struct MemTable {
     tree: Tree,
+    /// Apart from the tree: a reader must find those that begin anywhere before its key.
+    ranges: LiveRanges,
 }
 
 /// What a lookup found: the newest version of the key visible at the snapshot.
@@ -43,11 +46,27 @@ pub struct Found {
     pub value: Bytes,
 }
 
+impl Found {
+    /// What decides over a key: its newest version, or the range tombstone that is newer.
+    #[inline]
+    pub(crate) fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
+        match deleted {
+            Some(seq) if point.as_ref().is_none_or(|p| p.seq < seq) => Some(Found {
+                seq,
+                kind: Kind::Delete,
+                value: Bytes::new(),
+            }),
+            _ => point,
+        }
+    }
+}
+
 impl MemTable {
     /// An empty table. Costs a few kilobytes until something is inserted.
     pub fn new(cmp: Cmp) -> Arc<MemTable> {
         Arc::new(MemTable {
             tree: Tree::new(cmp),
+            ranges: LiveRanges::default(),
         })
     }
 
@@ -75,6 +94,26 @@ impl MemTable {
             .insert(Target::new(user_key, pack_trailer(seq, kind)), value);
     }
 
+    /// Deletes the user keys in `[from, to)` as of `seq`. Any number of threads may call it and [`MemTable::insert`] at once.
+    pub fn delete_range(&self, from: &[u8], to: &[u8], seq: SeqNo) {
+        self.ranges.insert(self.cmp(), from, to, seq);
+    }
+
+    /// Range tombstones.
+    pub fn range_deletes(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// The newest range tombstone over `user_key` with a sequence number of at most `seq`.
+    pub(crate) fn deleted_at(&self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
+        self.ranges.newest(self.cmp(), user_key, seq)
+    }
+
+    /// The range tombstones inserted so far.
+    pub(crate) fn ranges(&self) -> Vec<Arc<Fragments>> {
+        self.ranges.runs()
+    }
+
     /// Adds to [`MemTable::memory`] what a pinned batch costs beyond its large values: one large value keeps all of its
     /// batch's memory alive, and only the inserter knows how much that is.
     pub fn add_pinned(&self, bytes: usize) {
@@ -86,15 +125,16 @@ impl MemTable {
         value_len >= record::LARGE_VALUE
     }
 
-    /// The newest version of `user_key` with a sequence number of at most `seq`.
+    /// The newest version of `user_key` with a sequence number of at most `seq`: a tombstone, too, when its range was deleted since.
     pub fn get(self: &Arc<Self>, user_key: &[u8], seq: SeqNo) -> Option<Found> {
         let target = Target::new(user_key, seek_trailer(seq));
-        let (trailer, value) = tree::find_pinned(self, &target)?;
-        Some(Found {
+        let point = tree::find_pinned(self, &target).map(|(trailer, value)| Found {
             seq: trailer_seq(trailer),
             kind: Kind::from_u8(trailer as u8).expect("inserted with a kind"),
             value,
-        })
+        });
+        let deleted = self.ranges.newest(self.cmp(), user_key, seq);
+        Found::newer(point, deleted)
     }
 
     /// A cursor; sees at least the entries inserted before it was positioned.
@@ -102,9 +142,9 @@ impl MemTable {
         MemIter(Cursor::new(self.clone()))
     }
 
-    /// Bytes of memory held: the arena's chunks, large values, and what [`MemTable::add_pinned`] was told.
+    /// Bytes of memory held: the arena's chunks, large values, range tombstones, and what [`MemTable::add_pinned`] was told.
     pub fn memory(&self) -> usize {
-        self.tree.memory()
+        self.tree.memory() + self.ranges.memory()
     }
 
     /// What memtables that hold `memory` bytes grow by, at most, when `entries` of `payload` bytes in all are inserted: nodes are of
@@ -113,14 +153,19 @@ impl MemTable {
         payload + entries * ENTRY_OVERHEAD + memory.min(arena::LARGEST_CHUNK as u64)
     }
 
-    /// Entries.
+    /// Entries, range tombstones not among them.
     pub fn len(&self) -> usize {
         self.tree.len()
     }
 
-    /// True when nothing was inserted.
+    /// True when something but range tombstones was inserted.
+    pub(crate) fn has_entries(&self) -> bool {
+        self.tree.len() > 0
+    }
+
+    /// True when nothing was inserted, no range tombstone either.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.ranges.is_empty()
     }
 
     /// The family's order.

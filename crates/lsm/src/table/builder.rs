@@ -9,8 +9,9 @@ use super::format::{
 };
 use super::index::IndexBuilder;
 use super::properties::Properties;
+use super::ranges::RangesBuilder;
 use super::{TableMeta, TableOptions};
-use crate::key::{Cmp, Kind, TRAILER_LEN, parse_internal_key, split_internal_key};
+use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority, MemoryKind, Reservation};
@@ -141,6 +142,7 @@ pub struct TableBuilder {
     hashes: Vec<u64>,
     meta: TableMeta,
     data_blocks: u64,
+    ranges: RangesBuilder,
 }
 
 impl TableBuilder {
@@ -199,6 +201,7 @@ impl TableBuilder {
             hashes: Vec::new(),
             meta: TableMeta::without_entries(file_id, 0),
             data_blocks: 0,
+            ranges: RangesBuilder::default(),
         }
     }
 
@@ -215,6 +218,11 @@ impl TableBuilder {
                 user.len(),
                 value.len()
             )));
+        }
+        if kind == Kind::RangeDelete {
+            return Err(Error::invalid(
+                "a range tombstone is added as one, not as an entry",
+            ));
         }
         let first = self.meta.entries == 0;
         let mut new_user_key = true;
@@ -295,6 +303,12 @@ impl TableBuilder {
         Ok(())
     }
 
+    /// Adds a range tombstone: the user keys in `[from, to)` are deleted as of each of `seqs`, which descend. Independent of the entries;
+    /// ranges come in order and do not overlap. Panics when they do.
+    pub fn delete_range(&mut self, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
+        self.ranges.add(&self.options.cmp, from, to, seqs);
+    }
+
     /// Bytes of the file so far, unwritten blocks included.
     pub fn estimated_size(&self) -> u64 {
         let filter = self.hashes.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
@@ -305,6 +319,7 @@ impl TableBuilder {
         };
         self.sink.position()
             + (block + self.partition_bytes + self.partition.len() + FOOTER_LEN) as u64
+            + self.ranges.len() as u64
             + filter
     }
 
@@ -458,7 +473,7 @@ impl TableBuilder {
     /// Panics when empty.
     pub fn finish(mut self) -> Result<TableMeta> {
         assert!(
-            self.meta.entries > 0,
+            self.meta.entries > 0 || self.ranges.len() > 0,
             "table {} is empty",
             self.sink.path.display()
         );
@@ -469,8 +484,9 @@ impl TableBuilder {
             self.finish_block()?;
         }
         let last_key = std::mem::take(&mut self.last_key);
-        let handle = self.pending.take().expect("a block was just finished");
-        self.index(&last_key, handle);
+        if let Some(handle) = self.pending.take() {
+            self.index(&last_key, handle);
+        }
         if !self.partition.is_empty() {
             self.finish_partition();
         }
@@ -479,6 +495,13 @@ impl TableBuilder {
 
         let (filter_offset, filter_lines, probes) = self.put_filter()?;
         let index_offset = self.sink.position();
+        // Before the index: what a damaged end of the file takes away can be found again, and these cannot.
+        let (blocks, ranges) = std::mem::take(&mut self.ranges).finish();
+        self.meta.take_in_ranges(&self.options.cmp, &ranges);
+        let blocks = blocks
+            .iter()
+            .map(|b| self.put_block(BlockKind::Ranges, Compression::None, b, None))
+            .collect::<Result<Vec<_>>>()?;
         let mut top = IndexBuilder::default();
         for (separator, payload) in std::mem::take(&mut self.partitions) {
             let handle = self.put_block(
@@ -495,6 +518,7 @@ impl TableBuilder {
             family: Some(self.options.family.clone()),
             meta: self.meta.clone(),
             data_blocks: self.data_blocks,
+            ranges: blocks,
         }
         .encode();
         let properties =
@@ -511,7 +535,7 @@ impl TableBuilder {
             index_offset,
             file_len,
         };
-        debug_assert!(data_end > HEADER_LEN as u64);
+        debug_assert!(data_end >= HEADER_LEN as u64);
         self.sink.put(&footer.encode())?;
         self.sink.append(&[])?;
         self.sink.file.sync_all()?;

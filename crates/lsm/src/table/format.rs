@@ -72,6 +72,7 @@ pub(super) enum BlockKind {
     TopIndex = 5,
     Properties = 6,
     Footer = 7,
+    Ranges = 8,
 }
 
 impl BlockKind {
@@ -84,6 +85,7 @@ impl BlockKind {
             BlockKind::TopIndex => "top-level index",
             BlockKind::Properties => "properties",
             BlockKind::Footer => "footer",
+            BlockKind::Ranges => "range tombstones",
         }
     }
 }
@@ -124,6 +126,7 @@ pub(super) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<
         2 if value_len >= 8 => Ok(Kind::PutTtl),
         2 => Err(Damage::Bad(at, "expiring value without its expiry")),
         5 => Ok(Kind::Merge),
+        4 => Err(Damage::Bad(at, "range tombstone among the entries")),
         other => Err(match Kind::from_u8(other) {
             Some(kind) => Damage::Reserved(kind),
             None => Damage::Bad(at, "unknown entry kind"),
@@ -460,8 +463,8 @@ impl Header {
 }
 
 /// The last bytes of a table: where everything is. The file is, in this order: header, data blocks from
-/// [`HEADER_LEN`] to `data_end`, zeros up to the filter, filter pages, index partitions from `index_offset`, top-level index,
-/// properties, footer.
+/// [`HEADER_LEN`] to `data_end`, zeros up to the filter, filter pages, range tombstones from `index_offset`, index partitions,
+/// top-level index, properties, footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) file_id: u128,
@@ -562,7 +565,7 @@ impl Footer {
         }
         let filter_end = super::filter::disk_len(footer.filter_lines)
             .and_then(|n| footer.filter_offset.checked_add(n));
-        let in_order = footer.data_end > HEADER_LEN as u64
+        let in_order = footer.data_end >= HEADER_LEN as u64
             && footer.data_end <= footer.filter_offset
             && filter_end == Some(footer.index_offset)
             && footer.top.offset < file_len

@@ -14,6 +14,7 @@ use crate::fuzzing::{arc, env};
 use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, internal_key, pack_trailer, seek_trailer, split_internal_key};
 use crate::options::Compression;
+use crate::ranges::Fragments;
 use basalt_env::IoPriority;
 use basalt_env::mutate::{Target, Verdict};
 use basalt_fs::{Bytes, FileSystem, SimFs};
@@ -96,6 +97,12 @@ pub(crate) const TARGETS: &[Target] = &[
         words: &[],
     },
     Target {
+        name: "ranges_block",
+        run: ranges_block,
+        seeds: || vec![sample().of(BlockKind::Ranges)],
+        words: &[b"rng\x01"],
+    },
+    Target {
         name: "block_envelope",
         run: block_envelope,
         seeds: || {
@@ -165,6 +172,9 @@ fn sample() -> &'static Sample {
             b.add(&k, &value).expect("add");
             keys.push(key);
         }
+        b.delete_range(b"user0010", b"user0020", &[90, 12]);
+        b.delete_range(b"user0020", b"user0021", &[300]);
+        b.delete_range(b"user0080", b"v", &[45]);
         let meta = b.finish().expect("finish");
         let bytes = fs.read_all(path).expect("read")[..meta.size as usize].to_vec();
         let t = TableReader::open(&env, arc(&bytes), path, ID, meta.size, Cmp::Bytewise)
@@ -174,6 +184,8 @@ fn sample() -> &'static Sample {
             (BlockKind::TopIndex, span(&t.footer.top)),
             (BlockKind::Properties, span(&t.footer.properties)),
         ];
+        let ranges = t.properties.ranges.iter();
+        places.extend(ranges.map(|h| (BlockKind::Ranges, span(h))));
         for i in 0..t.top.len() {
             let h = t.partition_handle(i).expect("handle");
             places.push((BlockKind::Index, span(&h)));
@@ -190,6 +202,23 @@ fn sample() -> &'static Sample {
             meta,
         }
     })
+}
+
+/// Any bytes as a block of range tombstones: what is accepted is what would be written again.
+fn ranges_block(payload: &[u8]) -> Verdict {
+    let mut ranges = Fragments::default();
+    if super::ranges::read_block(&Cmp::Bytewise, payload, &mut ranges).is_err() {
+        return Verdict::Refused;
+    }
+    let again = Fragments::build(&Cmp::Bytewise, ranges.iter(), None);
+    assert!(ranges.iter().eq(again.iter()), "disjoint and in order");
+    for p in ranges.iter() {
+        let newest = ranges.newest(&Cmp::Bytewise, p.from, u64::MAX);
+        assert!(newest.is_some_and(|n| n >= p.seq));
+        let at = ranges.newest(&Cmp::Bytewise, p.from, p.seq);
+        assert_eq!(at, Some(p.seq));
+    }
+    Verdict::Accepted
 }
 
 /// Any bytes as a table.

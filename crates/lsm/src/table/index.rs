@@ -64,7 +64,17 @@ pub(super) struct IndexBlock {
 }
 
 impl IndexBlock {
+    /// A partition: never without entries.
     pub(super) fn new(bytes: Bytes) -> Checked<IndexBlock> {
+        let at = bytes.len().saturating_sub(4);
+        match IndexBlock::top(bytes)? {
+            index if index.n == 0 => Err(Damage::Bad(at, "index block without entries")),
+            index => Ok(index),
+        }
+    }
+
+    /// The top level: without entries in a table that has none.
+    pub(super) fn top(bytes: Bytes) -> Checked<IndexBlock> {
         let n = bytes
             .len()
             .checked_sub(4)
@@ -75,9 +85,6 @@ impl IndexBlock {
             .checked_mul(4)
             .and_then(|t| (bytes.len() - 4).checked_sub(t))
             .ok_or(Damage::Bad(bytes.len() - 4, "more entries than bytes"))?;
-        if n == 0 {
-            return Err(Damage::Bad(bytes.len() - 4, "index block without entries"));
-        }
         Ok(IndexBlock {
             bytes,
             entries_end,
@@ -85,7 +92,7 @@ impl IndexBlock {
         })
     }
 
-    /// Entries; never 0.
+    /// Entries.
     pub(super) fn len(&self) -> usize {
         self.n
     }

@@ -258,6 +258,10 @@ impl TableIter {
     }
 
     fn seek_to_last_inner(&mut self) -> Result<()> {
+        if self.table.top.len() == 0 {
+            self.no_block();
+            return Ok(());
+        }
         self.load_partition(self.table.top.len() - 1)?;
         let last = self.partition.as_ref().expect("just loaded").0.len() - 1;
         self.load_block(last)?;
@@ -281,6 +285,10 @@ impl InternalIter for TableIter {
 
     fn seek_to_first(&mut self) -> Result<()> {
         self.moved(|it| {
+            if it.table.top.len() == 0 {
+                it.no_block();
+                return Ok(());
+            }
             it.load_partition(0)?;
             it.load_block(0)?;
             it.in_block(BlockCursor::seek_to_first)

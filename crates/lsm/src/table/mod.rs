@@ -1,7 +1,7 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
 //! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
-//! `builder` (writes a file), `reader` (opens one, point lookups), `pins` (index and filter blocks at hand), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
+//! `ranges` (range tombstones), `builder` (writes a file), `reader` (opens one, point lookups), `pins` (index and filter blocks at hand), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
 //! walks), `salvage` (what a damaged one still holds), `resync` (where a
 //! block may end). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
@@ -18,6 +18,7 @@ mod index;
 mod iter;
 mod pins;
 mod properties;
+mod ranges;
 mod reader;
 mod resync;
 pub mod salvage;
@@ -95,13 +96,13 @@ pub struct TableMeta {
     pub size: u64,
     /// XXH3-128 of the whole file.
     pub digest: u128,
-    /// Entries.
+    /// Entries, range tombstones not among them.
     pub entries: u64,
     /// Entries that are tombstones.
     pub deletes: u64,
-    /// First internal key.
+    /// First internal key, or where the first range tombstone begins.
     pub smallest: Vec<u8>,
-    /// Last internal key.
+    /// Last internal key, or where the last range tombstone ends; see [`TableMeta::end_is_open`].
     pub largest: Vec<u8>,
     /// Lowest sequence number.
     pub min_seq: SeqNo,
@@ -113,6 +114,8 @@ pub struct TableMeta {
     pub raw_value_bytes: u64,
     /// Soonest expiry of any entry, ms since 1970; `u64::MAX` when nothing expires.
     pub soonest_expiry_ms: u64,
+    /// Range tombstones: disjoint ranges, times the tombstones of each.
+    pub range_deletes: u64,
 }
 
 impl TableMeta {
@@ -131,6 +134,7 @@ impl TableMeta {
             raw_key_bytes: 0,
             raw_value_bytes: 0,
             soonest_expiry_ms: u64::MAX,
+            range_deletes: 0,
         }
     }
 }

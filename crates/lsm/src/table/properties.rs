@@ -1,8 +1,10 @@
 //! The properties block: what a table says about itself, as tags that readers must understand or may skip.
 
 use super::format::{
-    BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, get_varint, open_block, put_varint,
+    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, get_varint, open_block,
+    put_varint,
 };
+use super::ranges::OPEN_END;
 use super::reader::read_exact;
 use super::{TableFamily, TableMeta};
 use crate::MAX_KEY_LEN;
@@ -23,6 +25,7 @@ const P_RAW_KEY_BYTES: u64 = 14;
 const P_RAW_VALUE_BYTES: u64 = 16;
 const P_SOONEST_EXPIRY: u64 = 17;
 const P_DATA_BLOCKS: u64 = 18;
+const P_RANGES: u64 = 19;
 const P_FAMILY: u64 = 20;
 const P_FAMILY_NAME: u64 = 22;
 
@@ -35,6 +38,8 @@ pub(super) struct Properties {
     /// File id, size and digest are not in the properties and 0 here.
     pub(super) meta: TableMeta,
     pub(super) data_blocks: u64,
+    /// Where the blocks of range tombstones lie. Their number is not known from the properties: it is 0 in `meta`.
+    pub(super) ranges: Vec<BlockHandle>,
 }
 
 impl Properties {
@@ -57,6 +62,11 @@ impl Properties {
         put(P_RAW_VALUE_BYTES, &m.raw_value_bytes.to_le_bytes());
         put(P_SOONEST_EXPIRY, &m.soonest_expiry_ms.to_le_bytes());
         put(P_DATA_BLOCKS, &self.data_blocks.to_le_bytes());
+        if !self.ranges.is_empty() {
+            let mut handles = Vec::new();
+            self.ranges.iter().for_each(|h| h.encode(&mut handles));
+            put(P_RANGES, &handles);
+        }
         if let Some(f) = &self.family {
             put(P_FAMILY, &u64::from(f.id).to_le_bytes());
             put(P_FAMILY_NAME, f.name.as_bytes());
@@ -88,8 +98,10 @@ impl Properties {
                 raw_key_bytes: 0,
                 raw_value_bytes: 0,
                 soonest_expiry_ms: u64::MAX,
+                range_deletes: 0,
             },
             data_blocks: 0,
+            ranges: Vec::new(),
         };
         let mut at = 0;
         let mut last_tag = 0;
@@ -124,10 +136,13 @@ impl Properties {
                         format!("tag {tag}: key of {} bytes", value.len()),
                     ));
                 }
-                crate::key::parse_internal_key(value).map_err(|e| e.at(path, offset))?;
+                let open = tag == P_LARGEST && value.ends_with(&OPEN_END.to_le_bytes());
+                if !open {
+                    crate::key::parse_internal_key(value).map_err(|e| e.at(path, offset))?;
+                }
                 Ok(value.to_vec())
             };
-            mandatory += usize::from(tag % 2 == 1);
+            mandatory += usize::from(tag % 2 == 1 && tag != P_RANGES);
             match tag {
                 P_COMPARATOR => {
                     p.comparator = std::str::from_utf8(value)
@@ -144,6 +159,18 @@ impl Properties {
                 P_RAW_VALUE_BYTES => p.meta.raw_value_bytes = number()?,
                 P_SOONEST_EXPIRY => p.meta.soonest_expiry_ms = number()?,
                 P_DATA_BLOCKS => p.data_blocks = number()?,
+                P_RANGES => {
+                    let mut at = 0;
+                    while at < value.len() {
+                        let handle = BlockHandle::decode(value, &mut at)
+                            .filter(|h| h.raw == 0)
+                            .ok_or_else(|| bad(start, "place of range tombstones".into()))?;
+                        p.ranges.push(handle);
+                    }
+                    if p.ranges.is_empty() {
+                        return Err(bad(start, "range tombstones nowhere".into()));
+                    }
+                }
                 P_FAMILY => {
                     let id = u32::try_from(number()?).ok().filter(|id| *id <= MAX_FAMILY);
                     family = Some(id.ok_or_else(|| bad(start, "no family has this id".into()))?);

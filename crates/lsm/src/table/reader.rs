@@ -2,15 +2,19 @@
 
 use super::block;
 use super::filter;
-use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block};
+use super::format::{
+    BlockHandle, BlockKind, Damage, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block,
+};
 use super::index::IndexBlock;
 use super::iter::TableIter;
 use super::pins::Pins;
 use super::properties::Properties;
+use super::ranges;
 use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
 use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
+use crate::ranges::Fragments;
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
 use basalt_fs::{Bytes, Error, File, ReadRequest, Result};
 use std::path::{Path, PathBuf};
@@ -77,6 +81,9 @@ pub struct TableReader {
     pub(super) top: IndexBlock,
     pub(super) properties: Properties,
     pins: Pins,
+    pub(super) ranges: Fragments,
+    /// `ranges` in the ledger.
+    _booked: Reservation,
     /// Reads keep whole multiples of this alive: 1 when nothing is rounded.
     unit: u64,
 }
@@ -137,7 +144,30 @@ impl TableReader {
             .in_file(path));
         }
         let top = part(BlockKind::TopIndex, &footer.top)?;
-        let top = IndexBlock::new(top).map_err(|d| d.at(path, footer.top.offset))?;
+        let top = IndexBlock::top(top).map_err(|d| d.at(path, footer.top.offset))?;
+        if top.len() == 0 && properties.meta.entries > 0 {
+            return Err(
+                Damage::Bad(0, "index without entries, and the table has some")
+                    .at(path, footer.top.offset),
+            );
+        }
+        // Before anything is read of the table: entries that they hide must never be shown.
+        let mut ranges = Fragments::default();
+        for handle in &properties.ranges {
+            if !handle.is_inside(footer.index_offset, footer.top.offset) {
+                return Err(Error::corruption(
+                    path,
+                    footer.properties.offset,
+                    format!("range tombstones are said to lie at {handle:?}"),
+                ));
+            }
+            let payload = part(BlockKind::Ranges, handle)?;
+            ranges::read_block(&cmp, &payload, &mut ranges)
+                .map_err(|d| d.at(path, handle.offset))?;
+        }
+        let booked = env
+            .ledger()
+            .reserve(MemoryKind::Pinned, ranges.memory() as u64);
         let info = env.fs().info();
         Ok(Arc::new(TableReader {
             pins: Pins::new(env, file_id, size, &footer, &top),
@@ -151,6 +181,8 @@ impl TableReader {
             footer,
             top,
             properties,
+            ranges,
+            _booked: booked,
             unit: if info.direct {
                 info.write_unit as u64
             } else {
@@ -159,9 +191,27 @@ impl TableReader {
         }))
     }
 
-    /// The newest version of `user_key` with a sequence number of at most `seq`. Filter, index partition and data block
+    /// The newest version of `user_key` with a sequence number of at most `seq`; a tombstone, too, when its range was deleted since.
+    /// Filter, index partition and data block
     /// come from the cache, at the cost of at most one device read each when they are not there.
     pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
+        if self.ranges.is_empty() {
+            return self.get_entry(user_key, seq, fill_cache);
+        }
+        let deleted = self.ranges.newest(&self.cmp, user_key, seq);
+        if self.is_newest(deleted) {
+            return Ok(Found::newer(None, deleted));
+        }
+        let entry = self.get_entry(user_key, seq, fill_cache)?;
+        Ok(Found::newer(entry, deleted))
+    }
+
+    /// True when no entry is newer than this tombstone.
+    fn is_newest(&self, deleted: Option<SeqNo>) -> bool {
+        deleted.is_some_and(|seq| seq >= self.properties.meta.max_seq)
+    }
+
+    fn get_entry(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
         let hash = self.bytewise.then(|| filter::key_hash(user_key));
         if let Some(hash) = hash
             && !self.filter_may_contain(hash, fill_cache)?
@@ -240,7 +290,17 @@ impl TableReader {
         let mut wanted: Vec<Wanted> = Vec::new();
         let mut places: Vec<Place> = Vec::with_capacity(user_keys.len());
         let mut target = Vec::new();
+        // The newest range tombstone over each key.
+        let mut deleted: Vec<Option<SeqNo>> = Vec::new();
         for key in user_keys {
+            if !self.ranges.is_empty() {
+                let newest = self.ranges.newest(&self.cmp, key, seq);
+                deleted.push(newest);
+                if self.is_newest(newest) {
+                    places.push(Place::Nowhere);
+                    continue;
+                }
+            }
             let hash = self.bytewise.then(|| filter::key_hash(key));
             if let Some(hash) = hash
                 && !self.filter_may_contain(hash, fill_cache)?
@@ -302,15 +362,17 @@ impl TableReader {
         user_keys
             .iter()
             .zip(places)
-            .map(|(key, place)| {
+            .enumerate()
+            .map(|(i, (key, place))| {
+                let deleted = deleted.get(i).copied().flatten();
                 let (hash, one) = match place {
-                    Place::Nowhere => return Ok(Answer::Is(None)),
+                    Place::Nowhere => return Ok(Answer::Is(Found::newer(None, deleted))),
                     Place::Later => return Ok(Answer::Later),
                     Place::Block(hash, i) => (hash, &wanted[i]),
                 };
                 let payload = one.payload.as_ref().expect("every wanted block was read");
                 let found = self.found(payload, &one.handle, key, seq, hash)?;
-                Ok(match found {
+                Ok(match Found::newer(found, deleted) {
                     Some(f) if !one.paid && !budget.take(f.value.len()) => Answer::Later,
                     found => Answer::Is(found),
                 })
@@ -570,11 +632,17 @@ impl TableReader {
         size_of::<TableReader>()
             + self.top.bytes_len()
             + self.pins.memory()
+            + self.ranges.memory()
             + self.path.as_os_str().len()
             + self.properties.comparator.len()
             + self.family().map_or(0, |f| f.name.len())
             + self.properties.meta.smallest.len()
             + self.properties.meta.largest.len()
+    }
+
+    /// Its range tombstones.
+    pub fn ranges(&self) -> &Fragments {
+        &self.ranges
     }
 
     /// The family it says that it belongs to.

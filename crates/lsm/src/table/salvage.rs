@@ -11,9 +11,11 @@ use super::format::{
 };
 use super::index::IndexBlock;
 use super::properties::Properties;
+use super::ranges;
 use super::reader::read_exact;
 use super::resync;
 use crate::key::{Cmp, user_key};
+use crate::ranges::Fragments;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -24,6 +26,9 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// After damage, a block is sought at every offset with so many bytes, or four times the table's block size if that is more.
 /// Larger blocks are found by the index, or when everything before them is whole.
 const RESYNC_BYTES: usize = 64 << 10;
+
+/// Bytes read at once where blocks of range tombstones are sought.
+const RANGES_STEP: usize = 4 << 20;
 
 /// What is known of a table from elsewhere.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +57,10 @@ pub struct LostPart {
 pub struct Salvaged {
     /// Entries given back.
     pub entries: u64,
+    /// Range tombstones that can be read.
+    pub ranges: Fragments,
+    /// What its properties say: it has range tombstones that cannot be read. Without properties nobody knows.
+    pub ranges_lost: Option<bool>,
     /// What could not be read of the data. Without a readable footer its last part may be filter and index only.
     pub lost: Vec<LostPart>,
     /// Where the table says that its data ends; `None` when its footer is lost.
@@ -88,6 +97,8 @@ struct Walk<'a> {
     /// The last internal key given back.
     last: Vec<u8>,
     out: Salvaged,
+    /// Where the last block of range tombstones ends; the index is behind it.
+    ranges_end: u64,
     each: Each<'a>,
 }
 
@@ -150,24 +161,29 @@ pub fn salvage(
             data_end: footer.as_ref().map(|f| f.data_end),
             ..Salvaged::default()
         },
+        ranges_end: 0,
         each,
     };
     let mut handles = BTreeMap::new();
-    if let Some(f) = &footer {
-        if let Some(bytes) = walk.block(BlockKind::Properties, &f.properties)?
-            && let Some(p) = unless_damaged(Properties::decode(path, f.properties.offset, &bytes))?
-        {
-            if p.comparator != cmp.name() {
-                return Err(Error::invalid(format!(
-                    "table was written with comparator {:?} and cannot be read with {:?}",
-                    p.comparator,
-                    cmp.name()
-                ))
-                .in_file(path));
-            }
-            walk.out.entries_written = Some(p.meta.entries);
-            walk.out.comparator = Some(p.comparator);
+    let mut ranges: Option<Vec<BlockHandle>> = None;
+    if let Some(f) = &footer
+        && let Some(bytes) = walk.block(BlockKind::Properties, &f.properties)?
+        && let Some(p) = unless_damaged(Properties::decode(path, f.properties.offset, &bytes))?
+    {
+        if p.comparator != cmp.name() {
+            return Err(Error::invalid(format!(
+                "table was written with comparator {:?} and cannot be read with {:?}",
+                p.comparator,
+                cmp.name()
+            ))
+            .in_file(path));
         }
+        walk.out.entries_written = Some(p.meta.entries);
+        ranges = Some(p.ranges);
+        walk.out.comparator = Some(p.comparator);
+    }
+    walk.ranges(ranges, size)?;
+    if let Some(f) = &footer {
         handles = walk.handles(f)?;
     }
     let end = footer.as_ref().map_or(size, |f| f.data_end);
@@ -186,12 +202,65 @@ impl Walk<'_> {
         )
     }
 
+    /// Range tombstones: where the properties say that they are or, without properties, wherever a block of them verifies.
+    fn ranges(&mut self, known: Option<Vec<BlockHandle>>, size: u64) -> Result<()> {
+        let sure = known.is_some();
+        let mut lost = false;
+        let handles = match known {
+            Some(handles) => handles,
+            None => self.find_ranges(size)?,
+        };
+        let mut read: Vec<Fragments> = Vec::new();
+        for handle in handles {
+            if handle.offset < self.ranges_end {
+                // They lie one behind the other: what is named twice is not read twice.
+                lost = true;
+                continue;
+            }
+            self.ranges_end = handle.end();
+            let mut part = Fragments::default();
+            let whole = self
+                .block(BlockKind::Ranges, &handle)?
+                .is_some_and(|b| ranges::read_block(self.cmp, &b, &mut part).is_ok());
+            lost |= !whole;
+            if whole {
+                read.push(part);
+            }
+        }
+        let pieces = read.iter().flat_map(|f| f.iter());
+        self.out.ranges = Fragments::build(self.cmp, pieces, None);
+        self.out.ranges_lost = sure.then_some(lost);
+        Ok(())
+    }
+
+    fn find_ranges(&self, size: u64) -> Result<Vec<BlockHandle>> {
+        let mut found: Vec<BlockHandle> = Vec::new();
+        let mut at = 0;
+        while at < size {
+            // A block is never longer than half of this, and the next step begins that much before this one's end.
+            let len = RANGES_STEP.min(usize::try_from(size - at).unwrap_or(usize::MAX));
+            if let Some(bytes) = unless_damaged(read_exact(self.file, self.path, at, len))? {
+                for handle in ranges::find_blocks(&bytes, at, self.file_id) {
+                    if !found.contains(&handle) {
+                        found.push(handle);
+                    }
+                }
+            }
+            at += if at + len as u64 == size {
+                len as u64
+            } else {
+                RANGES_STEP as u64 / 2
+            };
+        }
+        Ok(found)
+    }
+
     /// Where data blocks lie, as far as readable index partitions say.
     fn handles(&self, footer: &Footer) -> Result<BTreeMap<u64, BlockHandle>> {
         let mut partitions = Vec::new();
         let top = self
             .block(BlockKind::TopIndex, &footer.top)?
-            .and_then(|b| IndexBlock::new(b).ok());
+            .and_then(|b| IndexBlock::top(b).ok());
         if let Some(top) = top {
             for i in 0..top.len() {
                 if let Ok((_, h)) = top.entry(i)
@@ -202,7 +271,7 @@ impl Walk<'_> {
                 }
             }
         } else {
-            let mut at = footer.index_offset;
+            let mut at = footer.index_offset.max(self.ranges_end);
             while at < footer.top.offset {
                 let len = (footer.top.offset - at) as usize;
                 let Some(bytes) = unless_damaged(read_exact(self.file, self.path, at, len))? else {

@@ -5,9 +5,11 @@ use super::filter;
 use super::format::{BlockHandle, BlockKind, FOOTER_LEN, HEADER_LEN, Header, open_block};
 use super::index::IndexBlock;
 use super::properties::Properties;
+use super::ranges;
 use super::reader::{TableReader, read_exact};
 use super::{TableMeta, TableVerified};
 use crate::key::{Cmp, Kind, split_internal_key, trailer_seq, user_key};
+use crate::ranges::Fragments;
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use std::cmp::Ordering;
@@ -251,6 +253,23 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         }
         verified.blocks += 1;
     }
+    let mut ranges = Fragments::default();
+    for handle in &table.properties.ranges {
+        if handle.offset != walk.at {
+            return Err(bad(
+                handle.offset,
+                format!(
+                    "range tombstones out of their place, expected at {}",
+                    walk.at
+                ),
+            ));
+        }
+        let disk = walk.take(handle.disk_len())?;
+        let payload = open_block(path, table.file_id, BlockKind::Ranges, handle, disk)?;
+        ranges::read_block(&table.cmp, &payload, &mut ranges)
+            .map_err(|d| d.at(path, handle.offset))?;
+        verified.blocks += 1;
+    }
     for p in &partitions {
         if p.handle.offset != walk.at {
             return Err(bad(
@@ -290,6 +309,7 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         return Err(bad(walk.at, "bytes behind the footer".into()));
     }
 
+    tally.meta.take_in_ranges(&table.cmp, &ranges);
     let counted = Properties {
         comparator: table.cmp.name().to_owned(),
         // Nothing in the file to hold it against: `check` compares it with the manifest.
@@ -297,9 +317,11 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         meta: TableMeta {
             file_id: 0,
             size: 0,
+            range_deletes: 0,
             ..tally.meta.clone()
         },
         data_blocks,
+        ranges: table.properties.ranges.clone(),
     };
     if counted != table.properties {
         return Err(bad(
@@ -375,7 +397,9 @@ pub(super) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
             }
         }
     }
-    if tally.meta.entries == 0 {
+    // They were read and checked when the table was opened.
+    tally.meta.take_in_ranges(&table.cmp, table.ranges());
+    if tally.meta.entries == 0 && tally.meta.range_deletes == 0 {
         return Err(Error::corruption(
             path,
             HEADER_LEN as u64,

@@ -44,7 +44,7 @@ pub struct Edit {
     pub add_families: Vec<(u32, String, String)>,
     /// Tag 6: families dropped.
     pub drop_families: Vec<u32>,
-    /// Tag 7: tables that enter.
+    /// Tag 7: tables that enter. Tag 15: the same with the number of range tombstones behind it, for tables that have some.
     pub add_tables: Vec<AddTable>,
     /// Tag 8: tables that leave: family, level, number.
     pub remove_tables: Vec<(u32, u32, u64)>,
@@ -174,8 +174,8 @@ impl Edit {
         for id in &self.drop_families {
             field(&mut o, 6, |b| varint(b, u64::from(*id)));
         }
-        for t in &self.add_tables {
-            field(&mut o, 7, |b| {
+        let add_table = |o: &mut Vec<u8>, tag, t: &AddTable| {
+            field(o, tag, |b| {
                 let m = &t.meta;
                 varint(b, u64::from(t.family));
                 varint(b, u64::from(t.level));
@@ -196,7 +196,14 @@ impl Edit {
                 }
                 bytes(b, &m.smallest);
                 bytes(b, &m.largest);
+                if tag == 15 {
+                    varint(b, m.range_deletes);
+                }
             });
+        };
+        let with_ranges = |t: &&AddTable| t.meta.range_deletes > 0;
+        for t in self.add_tables.iter().filter(|t| !with_ranges(t)) {
+            add_table(&mut o, 7, t);
         }
         for (family, level, number) in &self.remove_tables {
             field(&mut o, 8, |b| {
@@ -235,6 +242,9 @@ impl Edit {
                 bytes(b, name.as_bytes());
             });
         }
+        for t in self.add_tables.iter().filter(with_ranges) {
+            add_table(&mut o, 15, t);
+        }
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -255,7 +265,7 @@ impl Edit {
                 4 => e.last_seq = Some(f.varint()?),
                 5 => e.add_families.push((f.u32()?, f.text()?, f.text()?)),
                 6 => e.drop_families.push(f.u32()?),
-                7 => {
+                7 | 15 => {
                     let (family, level, number) = (f.u32()?, f.u32()?, f.varint()?);
                     let (file_id, digest) = (f.u128()?, f.u128()?);
                     let mut n = [0u64; 8];
@@ -273,6 +283,12 @@ impl Edit {
                         soonest_expiry_ms,
                     ] = n;
                     let (smallest, largest) = (f.key()?, f.key()?);
+                    let range_deletes = if tag == 15 { f.varint()? } else { 0 };
+                    if tag == 15 && range_deletes == 0 {
+                        return Err(Take::bad(&format!(
+                            "table {number} is said to have range tombstones, and none"
+                        )));
+                    }
                     if level as usize >= super::LEVELS {
                         return Err(Take::bad(&format!("table {number} at level {level}")));
                     }
@@ -293,6 +309,7 @@ impl Edit {
                             raw_key_bytes,
                             raw_value_bytes,
                             soonest_expiry_ms,
+                            range_deletes,
                         },
                     });
                 }
@@ -313,6 +330,8 @@ impl Edit {
             }
             f.end()?;
         }
+        // As they are written: those with range tombstones last.
+        e.add_tables.sort_by_key(|t| t.meta.range_deletes > 0);
         e.check_bounds()?;
         Ok(e)
     }
@@ -347,6 +366,7 @@ impl Edit {
                 m.deletes,
                 m.raw_key_bytes,
                 m.raw_value_bytes,
+                m.range_deletes,
             ];
             let largest = quantities.into_iter().max();
             most("a table's size or count", largest, MAX_QUANTITY)?;
@@ -394,6 +414,7 @@ mod tests {
                         raw_key_bytes: r.next_u64() >> 16,
                         raw_value_bytes: r.next_u64() >> 16,
                         soonest_expiry_ms: u64::MAX,
+                        range_deletes: 0,
                     },
                 })
                 .collect(),
@@ -424,7 +445,12 @@ mod tests {
                 "BASALT_CASE={seed}"
             );
             let r = Random::from_seed(seed);
-            let e = sample(&r);
+            let mut e = sample(&r);
+            // Those with range tombstones come last.
+            let with = e.add_tables.len() - r.below(e.add_tables.len() as u64 + 1) as usize;
+            for t in &mut e.add_tables[with..] {
+                t.meta.range_deletes = 1 + r.below(1 << 20);
+            }
             let bytes = e.encode();
             assert_eq!(Edit::decode(&bytes).unwrap(), e, "repeat with seed {seed}");
             for _ in 0..200 {

@@ -156,9 +156,24 @@ impl TableFile {
         user_key(&self.meta.smallest)
     }
 
-    /// Last user key.
+    /// Last user key; with [`TableFile::end_is_open`], the first one behind it.
     pub fn largest_user(&self) -> &[u8] {
         user_key(&self.meta.largest)
+    }
+
+    /// True when a range tombstone reaches past the last entry: its end is the table's, and not in it.
+    pub fn end_is_open(&self) -> bool {
+        self.meta.end_is_open()
+    }
+
+    /// True when everything in it lies before the user key.
+    #[inline]
+    pub fn ends_before(&self, key: &[u8]) -> bool {
+        match self.cmp.user(self.largest_user(), key) {
+            Ordering::Less => true,
+            Ordering::Equal => self.end_is_open(),
+            Ordering::Greater => false,
+        }
     }
 
     /// The manifest no longer names it: its file goes when the last holder lets go.
@@ -166,10 +181,15 @@ impl TableFile {
         self.obsolete.store(true, Atomic::SeqCst);
     }
 
+    /// True when the ranges of two tables have a user key in common.
+    pub fn meets(&self, other: &TableFile) -> bool {
+        !self.ends_before(other.smallest_user()) && !other.ends_before(self.smallest_user())
+    }
+
     /// True when some key of it may lie in the user key range, both ends inclusive, `None` unbounded.
     pub fn overlaps(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> bool {
         let c = &self.cmp;
-        from.is_none_or(|f| c.user(self.largest_user(), f) != Ordering::Less)
+        from.is_none_or(|f| !self.ends_before(f))
             && to.is_none_or(|t| c.user(self.smallest_user(), t) != Ordering::Greater)
     }
 }
@@ -228,7 +248,7 @@ impl FamilyVersion {
     pub fn find(&self, level: usize, key: &[u8]) -> Option<&Arc<TableFile>> {
         debug_assert!(level > 0);
         let tables = &self.levels[level];
-        let i = tables.partition_point(|t| self.cmp.user(t.largest_user(), key) == Ordering::Less);
+        let i = tables.partition_point(|t| t.ends_before(key));
         tables
             .get(i)
             .filter(|t| self.cmp.user(t.smallest_user(), key) != Ordering::Greater)
@@ -298,11 +318,7 @@ impl FamilyVersion {
                             pair[0], pair[1]
                         ));
                     }
-                } else if self
-                    .cmp
-                    .user(pair[0].largest_user(), pair[1].smallest_user())
-                    != Ordering::Less
-                {
+                } else if !pair[0].ends_before(pair[1].smallest_user()) {
                     return Err(format!(
                         "level {level}: {:?} and {:?} overlap",
                         pair[0], pair[1]

@@ -41,6 +41,7 @@ pub(super) fn meta_of(entries: &Entries) -> TableMeta {
         raw_key_bytes: 0,
         raw_value_bytes: 0,
         soonest_expiry_ms: u64::MAX,
+        range_deletes: 0,
     };
     for (k, v) in entries {
         let (_, seq, kind) = parse_internal_key(k).unwrap();
@@ -73,6 +74,7 @@ pub(super) fn meta(smallest: &str, largest: &str, size: u64) -> TableMeta {
         raw_key_bytes: 0,
         raw_value_bytes: 0,
         soonest_expiry_ms: u64::MAX,
+        range_deletes: 0,
     }
 }
 
@@ -85,12 +87,12 @@ pub(super) struct VecSink<'a> {
 }
 
 impl<'a> VecSink<'a> {
-    pub(super) fn new(cmp: &'a Cmp, grandparents: &'a [Arc<TableFile>], limit: u64) -> VecSink<'a> {
+    pub(super) fn new(grandparents: &'a [Arc<TableFile>], limit: u64) -> VecSink<'a> {
         VecSink {
             tables: Vec::new(),
             bytes: 0,
             limit,
-            grandparents: Grandparents::new(cmp, grandparents, limit * 10),
+            grandparents: Grandparents::new(grandparents, limit * 10),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! What a merge keeps, against a model of what every reader must see.
 
 use super::*;
+use crate::compaction::ranges::that_stay;
 use crate::compaction::run::{Deeper, Outcome, Rules, merge};
 use crate::iter::tests::{
-    VecIter, add_operands, appending, encode, random_cmp, random_history, seeds, visible,
+    VecIter, add_operands, appending, encode, random_cmp, random_history, random_key, seeds,
+    visible,
 };
 use crate::iter::{InternalIter, MergingIter};
 use crate::merge::Merging;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision};
+use crate::ranges::{Fragments, NOTHING, Piece};
 use basalt_env::Random;
 use basalt_fs::ErrorKind;
 use std::collections::BTreeMap;
@@ -24,7 +27,7 @@ fn run_merge(
         .map(|p| Box::new(VecIter::new(rules.cmp.clone(), p)) as Box<dyn InternalIter>)
         .collect();
     let input = MergingIter::new(rules.cmp.clone(), children);
-    let mut sink = VecSink::new(rules.cmp, &[], 100);
+    let mut sink = VecSink::new(&[], 100);
     let out = merge(
         rules,
         input,
@@ -89,7 +92,22 @@ fn every_snapshot_reads_the_same_before_and_after() {
             .collect();
         let class = |k: &[u8]| k.first().map_or(0, |b| usize::from(*b) % 4);
         let (mut deep, mut merged, mut above) = (Vec::new(), Vec::new(), Vec::new());
-        for e in &history {
+        // Range tombstones among what is merged: newer than all that lies deeper, older than all above.
+        let oldest = cuts.iter().map(|c| c.0).max().unwrap_or(0) + 1;
+        let newest = cuts.iter().map(|c| c.1).min().unwrap_or(0);
+        let ranges: Vec<(Vec<u8>, Vec<u8>, SeqNo)> = (0..r.below(5))
+            .filter(|_| !filtered && oldest <= newest)
+            .map(|_| {
+                let seq = oldest + r.below(newest - oldest + 1);
+                let (a, b) = (random_key(&r, 4), random_key(&r, 4));
+                if cmp.user(&a, &b).is_lt() {
+                    (a, b, seq)
+                } else {
+                    (b, a, seq)
+                }
+            })
+            .collect();
+        for e in history.iter().filter(|e| ranges.iter().all(|r| r.2 != e.1)) {
             let (d, a) = cuts[class(&e.0)];
             if e.1 <= d {
                 deep.push(e.clone());
@@ -112,6 +130,30 @@ fn every_snapshot_reads_the_same_before_and_after() {
             })
             .collect();
 
+        let all = ranges.iter().map(|(from, to, seq)| Piece {
+            from,
+            to,
+            seq: *seq,
+        });
+        let deleted = Fragments::build(&cmp, all, Some(&snapshots));
+        let kept = that_stay(&cmp, &deleted, &snapshots, &deeper);
+        let kept: Vec<(Vec<u8>, Vec<u8>, SeqNo)> = kept
+            .iter()
+            .map(|p| (p.from.to_vec(), p.to.to_vec(), p.seq))
+            .collect();
+        // What a reader sees who knows of these range tombstones.
+        let shown = |history: &History, ranges: &[(Vec<u8>, Vec<u8>, SeqNo)], seq, now| {
+            let hidden = |e: &(Vec<u8>, SeqNo, Kind, Vec<u8>)| {
+                ranges.iter().any(|(from, to, at)| {
+                    (e.1 + 1..=seq).contains(at)
+                        && cmp.user(from, &e.0).is_le()
+                        && cmp.user(&e.0, to).is_lt()
+                })
+            };
+            let history: History = history.iter().filter(|e| !hidden(e)).cloned().collect();
+            visible(&cmp, &history, seq, now)
+        };
+
         let filter = ByDigit;
         let cancelled = AtomicBool::new(false);
         let rules = Rules {
@@ -123,6 +165,7 @@ fn every_snapshot_reads_the_same_before_and_after() {
             family: "family",
             level: 3,
             cancelled: &cancelled,
+            deleted: &deleted,
         };
         let mut parts = vec![Vec::new(); 3];
         for e in &merged {
@@ -172,8 +215,8 @@ fn every_snapshot_reads_the_same_before_and_after() {
         for seq in snapshots.iter().copied().chain([MAX_SEQ]) {
             for now in [now_ms, now_ms + 20, u64::MAX] {
                 assert_eq!(
-                    visible(&cmp, &after, seq, now),
-                    visible(&cmp, &expected, seq, now),
+                    shown(&after, &kept, seq, now),
+                    shown(&expected, &ranges, seq, now),
                     "snapshot {seq}, time {now}"
                 );
             }
@@ -189,6 +232,16 @@ fn every_snapshot_reads_the_same_before_and_after() {
             assert!(
                 above.is_none() || (above, e.2) == (Some(Kind::Merge), Kind::PutTtl),
                 "two of a stripe are kept"
+            );
+            let in_vain = ranges.iter().any(|(from, to, at)| {
+                *at > e.1
+                    && snapshots.partition_point(|s| s < at) == stripe
+                    && cmp.user(from, &e.0).is_le()
+                    && cmp.user(&e.0, to).is_lt()
+            });
+            assert!(
+                !in_vain,
+                "kept, and hidden by a range tombstone of its stripe"
             );
             if e.2 == Kind::PutTtl {
                 assert!(expiry_of(&e.3).unwrap() > now_ms);
@@ -222,6 +275,7 @@ fn plain<'a>(cancelled: &'a AtomicBool) -> Rules<'a> {
         family: "family",
         level: 3,
         cancelled,
+        deleted: &NOTHING,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::compaction::{
 };
 use crate::iter::tests::{VecIter, appending, encode, seeds, visible};
 use crate::iter::{InternalIter, MergingIter};
+use crate::ranges::NOTHING;
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::Random;
 use std::collections::BTreeMap;
@@ -129,8 +130,9 @@ impl Tree {
                 family: "",
                 level: plan.output_level,
                 cancelled: &cancelled,
+                deleted: &NOTHING,
             };
-            let mut sink = VecSink::new(&self.cmp, &plan.grandparents, self.options.table_bytes);
+            let mut sink = VecSink::new(&plan.grandparents, self.options.table_bytes);
             let input = MergingIter::new(self.cmp.clone(), children);
             let deeper = Deeper::new(&self.cmp, &plan.deeper);
             merge(&rules, input, deeper, &mut sink, &|_| None).unwrap();

@@ -2,12 +2,14 @@
 //! certain.
 
 use super::{KeyRange, Loss, Run};
+use crate::compaction::ranges::{Cutter, Dropped};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::check;
 use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Kind, split_internal_key, trailer_seq, user_key};
+use crate::ranges::Fragments;
 use crate::table::salvage::{KnownTable, salvage};
 use crate::table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use crate::version::catalog::CatalogFamily;
@@ -137,7 +139,14 @@ impl Run<'_> {
             }
             Err(e) => return Err(e),
         };
-        if let Some(b) = builder {
+        if !walked.ranges.is_empty() && builder.is_none() {
+            builder = Some(self.builder(family_id, &family, level, new_number)?);
+        }
+        if let Some(mut b) = builder {
+            for i in 0..walked.ranges.len() {
+                let (from, to) = walked.ranges.range(i);
+                b.delete_range(from, to, walked.ranges.seqs_of(i));
+            }
             let meta = b.finish()?;
             self.replacement.insert(name.clone(), new_number);
             self.new_table(AddTable {
@@ -147,8 +156,29 @@ impl Run<'_> {
                 meta,
             });
         }
+        let found = walked.ranges.pieces() as u64;
+        let deletes_lost = match &meta {
+            Some(m) => found < m.range_deletes,
+            None => walked.ranges_lost == Some(true),
+        };
+        if deletes_lost {
+            let mut loss = all_lost(
+                "range tombstones cannot be read: keys that were deleted as a range show again"
+                    .into(),
+            );
+            loss.entries = meta.as_ref().map(|m| m.range_deletes - found);
+            loss.older_may_reappear = true;
+            self.lose(loss);
+        } else if meta.is_none() && walked.ranges_lost.is_none() {
+            self.report.notes.push(format!(
+                "{name}: what it says of itself is damaged; of range tombstones that it may have had, those that can be read are kept"
+            ));
+        }
         let written = meta.as_ref().map(|m| m.entries).or(walked.entries_written);
         let missing = written.and_then(|w| w.checked_sub(walked.entries));
+        if missing == Some(0) && deletes_lost {
+            return Ok(());
+        }
         if missing == Some(0) {
             self.report.notes.push(format!(
                 "{name}: nothing is lost, all {} entries are readable",
@@ -318,10 +348,20 @@ impl Run<'_> {
         let cmp = options.comparator.clone();
         let level = (LEVELS - 1) as u32;
         let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
-        for (&number, (_, meta)) in &family.tables {
-            let table = self.tables.table(number, meta.clone(), cmp.clone());
-            children.push(Box::new(table.reader()?.iter(ReadPattern::Compaction)));
+        let tables: Vec<_> = (family.tables.iter())
+            .map(|(&number, (_, meta))| self.tables.table(number, meta.clone(), cmp.clone()))
+            .collect();
+        let mut readers = Vec::new();
+        for table in &tables {
+            let reader = table.reader()?;
+            children.push(Box::new(reader.iter(ReadPattern::Compaction)));
+            readers.push(reader);
         }
+        let pieces = readers.iter().flat_map(|r| r.ranges().iter());
+        let ranges = Fragments::build(&cmp, pieces, Some(&[]));
+        let mut deleted = Dropped::new(&cmp, &ranges, &[]);
+        // All of them stay: a log that is replayed may hold what they hide.
+        let mut cutter = Cutter::new(cmp.clone(), ranges.clone());
         let mut iter = MergingIter::new(cmp.clone(), children);
         let mut stripes = Stripes::new(&[]);
         let mut made: Vec<AddTable> = Vec::new();
@@ -332,7 +372,8 @@ impl Run<'_> {
         while iter.valid() {
             let (user, trailer) = split_internal_key(iter.key());
             let kind = Kind::from_u8(trailer as u8).expect("a table's cursor checks kinds");
-            if stripes.is_visible(&cmp, user, trailer_seq(trailer), kind) {
+            let seq = trailer_seq(trailer);
+            if stripes.is_visible(&cmp, user, seq, kind) && !deleted.hides(user, seq) {
                 // Below operands there is more of their key, and a table ends between keys only.
                 let new_key = last_key
                     .as_deref()
@@ -341,9 +382,10 @@ impl Run<'_> {
                 if new_key {
                     last_key = Some(user.to_vec());
                 }
-                if let Some((number, b)) =
+                if let Some((number, mut b)) =
                     builder.take_if(|(_, b)| new_key && b.estimated_size() >= options.table_bytes)
                 {
+                    cutter.give(Some(user), &mut b);
                     made.push(AddTable {
                         family: id,
                         level,
@@ -360,7 +402,12 @@ impl Run<'_> {
             }
             iter.next()?;
         }
-        if let Some((number, b)) = builder {
+        if builder.is_none() && cutter.has_before(None) {
+            let number = self.new_number();
+            builder = Some((number, self.builder(id, &family, level, number)?));
+        }
+        if let Some((number, mut b)) = builder {
+            cutter.give(None, &mut b);
             made.push(AddTable {
                 family: id,
                 level,

@@ -276,6 +276,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         raw_key_bytes: 1,
         raw_value_bytes: 0,
         soonest_expiry_ms: u64::MAX,
+        range_deletes: 0,
     };
     let properties = Properties {
         comparator: "c".into(),
@@ -285,6 +286,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         }),
         meta,
         data_blocks: 1,
+        ranges: Vec::new(),
     };
     let plain = properties.encode();
     assert_eq!(

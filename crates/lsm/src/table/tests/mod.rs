@@ -3,6 +3,7 @@
 
 mod damage;
 mod format;
+mod ranges;
 
 use super::*;
 use crate::iter::InternalIter;
