@@ -81,8 +81,19 @@ impl Store {
             handles.push(f.unwrap());
         }
         let mut model = Model::default();
+        // Draws of its own: seeds mean what they meant before there were range deletes.
+        let ranges = Random::from_seed(seed ^ 0x5a5a);
         for step in 0..260 {
             let mut batch = WriteBatch::new();
+            let mut deleted = None;
+            if ranges.one_in(15) {
+                let family = &handles[ranges.below(handles.len() as u64) as usize];
+                let first = ranges.below(150);
+                let from = format!("key {first:04}").into_bytes();
+                let to = format!("key {:04}", first + 1 + ranges.below(20)).into_bytes();
+                batch.delete_range(family, &from, &to).unwrap();
+                deleted = Some((family.name().to_string(), from..to));
+            }
             let mut written = Vec::new();
             let mut used = BTreeSet::new();
             for _ in 0..=r.below(4) {
@@ -104,6 +115,12 @@ impl Store {
             }
             let n = written.len() as u64;
             let last = db.write(batch, &WriteOptions::SYNC).unwrap();
+            if let Some((family, range)) = deleted {
+                let gone = |k: &(String, Vec<u8>)| k.0 == family && range.contains(&k.1);
+                for (_, versions) in model.keys.iter_mut().filter(|(k, _)| gone(k)) {
+                    versions.push((last - n, None));
+                }
+            }
             for (i, (family, key, value)) in written.into_iter().enumerate() {
                 let seq = last + 1 - n + i as u64;
                 model

@@ -33,6 +33,8 @@ struct Recorded {
     releases: u64,
     /// Operands written.
     appended: u64,
+    /// Ranges deleted.
+    ranges_deleted: u64,
 }
 
 /// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
@@ -77,6 +79,8 @@ struct Tally {
     releases: u64,
     /// Operands that the histories wrote.
     appended: u64,
+    /// Ranges that they deleted.
+    ranges_deleted: u64,
     depth2: u64,
     depth3: u64,
     calls: BTreeMap<&'static str, u64>,
@@ -156,7 +160,7 @@ fn record(seed: u64) -> Recorded {
         runner.end(End::Close);
     }
     let (model, releases) = (runner.model.clone(), runner.releases);
-    let appended = runner.appended;
+    let (appended, ranges_deleted) = (runner.appended, runner.ranges_deleted);
     runner.vanish();
     drop(runner);
     disk.on_mutation(|_| ());
@@ -166,6 +170,7 @@ fn record(seed: u64) -> Recorded {
         model,
         releases,
         appended,
+        ranges_deleted,
     }
 }
 
@@ -282,6 +287,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
     let mut tally = Tally {
         releases: recorded.releases,
         appended: recorded.appended,
+        ranges_deleted: recorded.ranges_deleted,
         ..Tally::default()
     };
     let mut c = Chance::of(&[seed, 5]);
@@ -347,6 +353,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.states += t.states;
         all.releases += t.releases;
         all.appended += t.appended;
+        all.ranges_deleted += t.ranges_deleted;
         all.depth2 += t.depth2;
         all.depth3 += t.depth3;
         all.cut += t.cut;
@@ -362,12 +369,13 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     basalt_fs::campaign!(
-        "crash_states={} depth2={} depth3={} idle_releases={} operands={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
         all.depth3,
         all.releases,
         all.appended,
+        all.ranges_deleted,
         all.cut,
         all.more,
         all.calls,
@@ -388,6 +396,11 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.appended >= 500 * scale(),
         "only {} operands",
         all.appended
+    );
+    assert!(
+        all.ranges_deleted >= 100 * scale(),
+        "only {} ranges deleted",
+        all.ranges_deleted
     );
     assert!(
         all.depth2 >= all.states / 15,

@@ -28,6 +28,8 @@ pub enum What {
     /// So many bytes are appended.
     Append(u32),
     Delete,
+    /// All keys between this one and the item's, the larger one not; of one key twice, that key alone.
+    DeleteRange(u16),
 }
 
 #[derive(Clone, Debug)]
@@ -144,7 +146,7 @@ fn value_len(c: &mut Chance) -> u32 {
     }) as u32
 }
 
-fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64) -> Item {
+fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64, ranges: &mut Ranges) -> Item {
     let ms = if shape.coarse_time {
         COARSE * c.within(1, 30)
     } else {
@@ -154,7 +156,9 @@ fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64) -> Item {
         // Half of all goes to the first family.
         family: c.below(8).saturating_sub(4) as usize,
         key: c.below(shape.keys) as u16,
-        what: if c.percent(deletes) {
+        what: if let Some(other) = ranges.next(shape) {
+            What::DeleteRange(other)
+        } else if c.percent(deletes) {
             What::Delete
         } else if ttl && c.percent(15) {
             What::PutTtl(value_len(c), ms)
@@ -175,9 +179,27 @@ fn a_move(c: &mut Chance, shape: Shape) -> Move {
     }
 }
 
+/// Draws for range deletes, apart from all others: seeds mean what they meant before there were any.
+struct Ranges {
+    chance: Chance,
+    percent: u64,
+}
+
+impl Ranges {
+    fn of(seed: u64) -> Ranges {
+        let mut chance = Chance::of(&[seed, 3]);
+        let percent = chance.pick(&[0, 2, 6, 20]);
+        Ranges { chance, percent }
+    }
+    fn next(&mut self, shape: Shape) -> Option<u16> {
+        (self.chance.percent(self.percent)).then(|| self.chance.below(shape.keys) as u16)
+    }
+}
+
 /// The history of a seed.
 pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
     let mut c = Chance::of(&[seed, 1]);
+    let mut ranges = Ranges::of(seed);
     let ttl = c.percent(60);
     let deletes = c.pick(&[0, 10, 25, 50]);
     let synced = c.pick(&[10, 40, 90]);
@@ -212,7 +234,9 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
             match kind {
                 0 | 1 => {
                     let n = c.pick(&[1, 1, 1, 2, 3, 8, 20]);
-                    let items = (0..n).map(|_| item(&mut c, shape, ttl, deletes)).collect();
+                    let items = (0..n)
+                        .map(|_| item(&mut c, shape, ttl, deletes, &mut ranges))
+                        .collect();
                     let sync = c.percent(synced);
                     if kind == 0 {
                         Op::Write { items, sync }
@@ -280,7 +304,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
 
 /// Makes a part of the writes append, in a share of histories. Drawn by itself: what else a seed means stays what it was.
 fn append_some(seed: u64, ops: &mut [Op]) {
-    let mut c = Chance::of(&[seed, 3]);
+    let mut c = Chance::of(&[seed, 4]);
     let percent = c.pick(&[0, 20, 50, 90]);
     for op in ops {
         let (Op::Write { items, .. } | Op::Submit { items, .. }) = op else {

@@ -85,6 +85,8 @@ pub enum Change {
     Put(String, Key, Entry),
     Append(String, Key, Vec<u8>),
     Delete(String, Key),
+    /// From the first key (inclusive) to the second (not).
+    DeleteRange(String, Key, Key),
     CreateFamily(String),
     DropFamily(String),
 }
@@ -262,6 +264,19 @@ impl Model {
                 if let Some(f) = self.state.get_mut(name) {
                     let old = Arc::make_mut(&mut f.table).remove(key);
                     mark.forget(name, key, old.as_ref());
+                }
+            }
+            Change::DeleteRange(name, from, to) => {
+                if let Some(f) = self.state.get_mut(name) {
+                    let table = Arc::make_mut(&mut f.table);
+                    let gone: Vec<Key> = table
+                        .range(from.clone()..to.clone())
+                        .map(|(k, _)| k.clone())
+                        .collect();
+                    for key in gone {
+                        let old = table.remove(&key);
+                        mark.forget(name, &key, old.as_ref());
+                    }
                 }
             }
             Change::CreateFamily(name) => {

@@ -77,6 +77,8 @@ pub struct Runner {
     pub releases: u64,
     /// Operands written.
     pub appended: u64,
+    /// Ranges deleted.
+    pub ranges_deleted: u64,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
     /// Told of every environment made anew.
@@ -186,6 +188,7 @@ impl Runner {
             last_error: String::new(),
             releases: 0,
             appended: 0,
+            ranges_deleted: 0,
             tolerant: false,
             hands_in_use: HandsInUse::default(),
             damage_allowed: false,
@@ -449,6 +452,21 @@ impl Runner {
                     batch.merge(family, &key, &part).expect("inside the limits");
                     commit.push(Change::Append(name, key, part));
                     self.appended += 1;
+                    continue;
+                }
+                What::DeleteRange(other) => {
+                    let other = key_bytes(other);
+                    let (from, mut to) = if key <= other {
+                        (key, other)
+                    } else {
+                        (other, key)
+                    };
+                    if from == to {
+                        to.push(0);
+                    }
+                    batch.delete_range(family, &from, &to).expect("in order");
+                    self.ranges_deleted += 1;
+                    commit.push(Change::DeleteRange(name, from, to));
                     continue;
                 }
                 What::Put(len) => (len, None),
