@@ -18,11 +18,11 @@ use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
 use crate::ranges::Cover;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Entries of one key that are stepped over before a seek past the rest: about what a seek costs.
 const STEPS_BEFORE_SEEK: usize = 8;
