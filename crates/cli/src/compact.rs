@@ -22,6 +22,12 @@ pub fn compact(args: args::Compact) -> Outcome {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // Without it the process ends at once, which does no harm either.
+        // The second one ends the program wherever it is: nothing is lost by that.
+        let _ = signal_hook::flag::register_conditional_shutdown(
+            signal,
+            128 + signal,
+            interrupted.clone(),
+        );
         let _ = signal_hook::flag::register(signal, interrupted.clone());
     }
     let bytes = || -> u64 {

@@ -204,6 +204,7 @@ impl Engine {
             self.seal_and_flush()?;
         }
         let mut writer = self.writer.lock();
+        self.check_open()?;
         self.sync_log(&mut writer)?;
         let active = writer.log.as_ref().map(|l| (l.number, l.writer.end()));
         // No edit comes between the catalog and the files that it names.
@@ -265,10 +266,11 @@ impl Engine {
     /// Empties a folder under an unfinished name, and removes it with `whole`. Files that no checkpoint makes are left, and an error.
     fn remove_unfinished(&self, dir: &Path, whole: bool) -> Result<()> {
         let fs = self.env.fs();
+        let mut ours = Vec::new();
         for entry in fs.list(dir)? {
             match StoreFile::parse(&entry.name) {
                 Some(StoreFile::Lock) if !whole => {}
-                Some(_) if !entry.is_dir => fs.remove(&dir.join(&entry.name))?,
+                Some(_) if !entry.is_dir => ours.push(entry.name),
                 _ => {
                     return Err(Error::invalid(format!(
                         "{} holds {}, which no checkpoint has made; move it away",
@@ -277,6 +279,9 @@ impl Engine {
                     )));
                 }
             }
+        }
+        for name in ours {
+            fs.remove(&dir.join(name))?;
         }
         if whole { fs.remove(dir) } else { Ok(()) }
     }

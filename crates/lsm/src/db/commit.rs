@@ -400,7 +400,7 @@ impl Engine {
         let mut group = Vec::new();
         // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
         let committed = catch_unwind(AssertUnwindSafe(|| {
-            self.gather();
+            self.gather(patience);
             let mut writer = self.writer.lock();
             group = self.commit.take_group();
             self.commit_group(&mut writer, &mut group, patience)
@@ -435,14 +435,15 @@ impl Engine {
     }
 
     /// Waits for the writers of the last group to come back, so that they share this sync.
-    fn gather(&self) {
-        if self.env.jobs().is_stepped() {
-            // Nobody else is on the way.
+    fn gather(&self, patience: Patience) {
+        if self.env.jobs().is_stepped() || patience == Patience::Return {
+            // Nobody else is on the way, or it is the lane of all stores that would wait.
             return;
         }
         let mut q = self.commit.queue.lock();
         let pending = q.pending.len();
-        if !q.pending.iter().any(|p| p.sync) {
+        let bytes: usize = q.pending.iter().map(|p| p.buf.len()).sum();
+        if bytes >= GROUP_BYTES || !q.pending.iter().any(|p| p.sync) {
             return;
         }
         let Some((wanted, most)) = q.company.wait_for(pending, GROUP_BATCHES) else {

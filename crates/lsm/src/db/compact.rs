@@ -18,6 +18,7 @@ use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::{ErrorKind, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -413,8 +414,23 @@ impl Engine {
         let running = Arc::new(running);
         self.tell(|| Event::CompactionBegin(running.info()));
         // What went wrong is noted for everyone; this caller hears of its own plan only.
-        self.run_part(&running, 0, cancelled, table_begun)
-            .expect("a plan of one part ends with it")
+        let run = AssertUnwindSafe(|| self.run_part(&running, 0, cancelled, table_begun));
+        match catch_unwind(run) {
+            Ok(ended) => ended.expect("a plan of one part ends with it"),
+            Err(panic) => {
+                // The caller's own code, in a callback or a filter: nothing was installed, and others need not wait for it for ever.
+                let reach = running.plan.reach(&running.family.options.comparator);
+                let mut state = self.state.lock();
+                if let Some(at) = state.compactions.iter().position(|r| *r == reach) {
+                    state.compactions.swap_remove(at);
+                }
+                *running.claim.lock() = None;
+                drop(state);
+                self.schedule();
+                self.env.jobs().notify();
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// Waits until no flush or compaction is due, or one has failed.

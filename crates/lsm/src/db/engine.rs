@@ -69,6 +69,8 @@ pub(crate) struct Engine {
     /// Commit groups when the store was last looked at for idleness.
     pub last_watched: AtomicU64,
     pub closing: AtomicBool,
+    /// The folder's lock was given back: set under `manifest`, and no edit is written after it.
+    pub gone: AtomicBool,
     /// A commit that panicked: what it left of log and memtables is not known.
     pub broken: OnceLock<String>,
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
@@ -220,6 +222,7 @@ impl Engine {
             lookups_at_flush: AtomicU64::new(0),
             last_watched: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             broken: OnceLock::new(),
             lock: Mutex::new(lock),
             read_only,
@@ -300,6 +303,10 @@ impl Engine {
         change: impl FnOnce(&mut State, &mut View),
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
+        if self.gone.load(SeqCst) {
+            // The folder may be another's by now.
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
         self.drop_what_left(&mut edit, &files);
         self.drop_ended(&mut edit);
         let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {

@@ -77,8 +77,9 @@ impl Events {
         drop(queue);
         let inner = self.0.clone();
         if basalt_env::thread::spawn("basalt-events", move || inner.tell_all()).is_err() {
-            // No thread to be had: the next event tries again.
+            // No thread to be had: the next event tries again, and so does whoever waits.
             self.0.queue.lock().telling = false;
+            self.0.told.notify_all();
         }
     }
 

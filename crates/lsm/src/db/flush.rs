@@ -359,6 +359,11 @@ impl Engine {
             .flushed(generation.memory(), self.env.clock().now() - started);
         if log != 0 {
             self.retire_log(log, end);
+            // A deleted file keeps its space, and its pages are still written out, as long as somebody has it open. Whoever holds the lock
+            // now lets go of it at the next turn of the logs.
+            if let Some(mut writer) = self.writer.try_lock() {
+                self.forget_removed_logs(&mut writer);
+            }
         }
         Ok(())
     }

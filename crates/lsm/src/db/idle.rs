@@ -116,10 +116,11 @@ impl Engine {
         self.flush_all()?;
         self.schedule();
         // Until the manifest has forgotten the spare no later log may take records: it would follow one that has no end.
-        let Some(_writer) = self.writer.try_lock() else {
+        let Some(mut writer) = self.writer.try_lock() else {
             self.watch_idle();
             return Ok(());
         };
+        self.forget_removed_logs(&mut writer);
         // One on its way stands there only when this is over; no further one is begun under the writer's lock.
         let another = self.preparing_log();
         self.release_logs()?;

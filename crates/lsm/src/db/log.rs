@@ -258,6 +258,7 @@ impl Engine {
             return Ok(());
         }
         self.counters.log_syncs.add(1);
+        log.synced = true;
         log.writer.sync().map_err(|e| self.halt(e))
     }
 
@@ -283,7 +284,7 @@ impl Engine {
     }
 
     /// Lets go of logs whose memtables are in tables.
-    fn forget_removed_logs(&self, writer: &mut Writer) {
+    pub fn forget_removed_logs(&self, writer: &mut Writer) {
         if !writer.left.is_empty() {
             let state = self.state.lock();
             writer

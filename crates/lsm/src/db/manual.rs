@@ -4,8 +4,8 @@ use super::Family;
 use super::engine::Engine;
 use crate::compaction::{Claim, PickContext, RangePlan, plan_range};
 use crate::version::{FamilyVersion, LEVELS};
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, ThreadId, this_thread};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::sync::Arc;
 
@@ -77,18 +77,25 @@ pub struct CompactOptions {
     pub exclusive: bool,
     /// For cancelling it and looking at it from another thread.
     pub control: CompactControl,
-    /// Called on the compacting thread about once a table, and at the end of each step. It should return soon. Default none.
+    /// Called on the compacting thread about once a table, and at the end of each step. It should return soon, and must not close
+    /// the store. Default none.
     pub progress: Option<OnProgress>,
 }
 
 /// Cancels that are to follow when the store closes.
 #[derive(Default)]
-pub(crate) struct Manual(Mutex<Vec<CompactControl>>);
+pub(crate) struct Manual(Mutex<Vec<(ThreadId, CompactControl)>>);
 
 impl Manual {
     /// The store closes: every manual compaction ends soon.
     pub fn cancel_all(&self) {
-        self.0.lock().iter().for_each(CompactControl::cancel);
+        self.0.lock().iter().for_each(|(_, c)| c.cancel());
+    }
+
+    /// True while another thread has one. One of this thread waits for us, if for anybody: its callback closes the store.
+    pub fn elsewhere(&self) -> bool {
+        let own = this_thread();
+        self.0.lock().iter().any(|(thread, _)| *thread != own)
     }
 }
 
@@ -102,7 +109,9 @@ struct Noted<'a> {
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
         let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
-        self.engine.manual.0.lock().retain(|c| !ours(c));
+        self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
+        // Whoever closes the store waits for this.
+        self.engine.env.jobs().notify();
         if self.exclusive {
             self.engine.state.lock().exclusive = false;
             self.engine.schedule();
@@ -172,7 +181,7 @@ impl Engine {
         let mut begun = false;
         self.env.jobs().wait_until(None, &mut || {
             begun = !std::mem::replace(&mut self.state.lock().exclusive, true);
-            begun || control.0.cancelled.load(SeqCst)
+            begun || control.0.cancelled.load(SeqCst) || self.check_jobs().is_err()
         });
         begun
     }
@@ -180,7 +189,7 @@ impl Engine {
     /// Compacts a range out of every level, on this thread.
     pub fn compact(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
         let control = &options.control;
-        self.manual.0.lock().push(control.clone());
+        self.manual.0.lock().push((this_thread(), control.clone()));
         let mut noted = Noted {
             engine: self,
             control: control.clone(),
@@ -189,11 +198,15 @@ impl Engine {
         self.check_open()?;
         if options.exclusive {
             noted.exclusive = self.begin_exclusive(control);
+            self.check_jobs()?;
             if !noted.exclusive {
                 return Err(self.cancelled());
             }
-            let mut idle =
-                || self.state.lock().compactions.is_empty() || control.0.cancelled.load(SeqCst);
+            let mut idle = || {
+                self.state.lock().compactions.is_empty()
+                    || control.0.cancelled.load(SeqCst)
+                    || self.check_jobs().is_err()
+            };
             self.env.jobs().wait_until(None, &mut idle);
         }
         let result = self.compact_levels(family, options);
@@ -217,6 +230,7 @@ impl Engine {
         for level in 0..LEVELS {
             loop {
                 self.check_open()?;
+                self.check_jobs()?;
                 if control.cancelled.load(SeqCst) {
                     return Err(self.cancelled());
                 }
@@ -292,6 +306,7 @@ impl Engine {
                                 || running == 0
                                 || self.closing.load(SeqCst)
                                 || control.cancelled.load(SeqCst)
+                                || self.check_jobs().is_err()
                         });
                         if !ended {
                             return Err(Error::new(

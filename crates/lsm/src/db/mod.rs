@@ -242,6 +242,8 @@ impl Db {
         engine.check_writable()?;
         // Serialises makers: names and ids are looked up and taken in one step.
         let mut writer = engine.writer.lock();
+        // It may have been closed while the lock was waited for.
+        engine.check_open()?;
         if self.family(name).is_some() {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
@@ -288,6 +290,8 @@ impl Db {
         }
         // No group is between its log record and its memtables while we hold this.
         let mut writer = engine.writer.lock();
+        // It may have been closed while the lock was waited for.
+        engine.check_open()?;
         if family.store != engine.owner || !engine.view().families.contains_key(&family.id) {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -536,7 +540,8 @@ impl Db {
     /// by hand. The copy has the store's id, and is a store of its own: each goes its way, and neither touches the other's files.
     ///
     /// Errors: `AlreadyExists` when `target` is there, `NotFound` without the folder above it, `Busy` while another checkpoint to it
-    /// is being made, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`, `Io`. Then nothing is left.
+    /// is being made, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`, `Io`. Then nothing is left,
+    /// but for one case: when only the folder's own name could not be made durable, the error says so and the checkpoint is there.
     pub fn checkpoint(
         &self,
         target: impl AsRef<Path>,
@@ -620,6 +625,7 @@ impl Engine {
             }
         }
         self.env.jobs().drain(self.owner);
+        self.wait_for_manual();
         // What was held back, and nobody would come back for.
         self.lead_all();
         let flushed = {
@@ -642,6 +648,13 @@ impl Engine {
         }
         self.leave();
         flushed
+    }
+
+    /// Manual compactions run on their callers' threads and change the tree: the folder is not another's before they have ended.
+    fn wait_for_manual(&self) {
+        self.env
+            .jobs()
+            .wait_until(None, &mut || !self.manual.elsewhere());
     }
 
     /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest. The writer's lock is the proof that no
@@ -683,6 +696,10 @@ impl Engine {
             .metrics()
             .remove_labelled(("store", &self.counters.label));
         self.events.close();
+        // No edit is on its way, and none comes any more.
+        let manifest = self.manifest.lock();
+        self.gone.store(true, SeqCst);
+        drop(manifest);
         *self.lock.lock() = None;
     }
 
@@ -693,6 +710,7 @@ impl Engine {
         self.env.jobs().drain(self.owner);
         // The leader's job may have been among them: whoever waits hears that the store is closed.
         self.lead_all();
+        self.wait_for_manual();
         self.leave();
     }
 }

@@ -56,6 +56,10 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
         let idle = db.stats();
         assert_eq!((idle.log_bytes, logs()), (0, 0), "round {round}");
         assert!(
+            db.engine().writer.lock().left.is_empty(),
+            "a deleted log that is open keeps its space"
+        );
+        assert!(
             idle.memtable_bytes < 8 << 10,
             "{} bytes",
             idle.memtable_bytes

@@ -4,6 +4,7 @@ use super::*;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, WriteOptions};
 use basalt_fs::sim::{SimFs, SimOptions};
 use parking_lot::Mutex;
+use std::sync::mpsc;
 
 fn small() -> Options {
     Options {
@@ -209,4 +210,92 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
     db.settle().unwrap();
     assert!(db.stats().families[0].levels[0].tables < 4, "they have run");
     db.close().unwrap();
+}
+
+/// User code that panics in a manual compaction ends that one, not all later ones.
+#[test]
+fn a_callback_that_panics_stops_nobody_else() {
+    let (_env, db) = store(small());
+    let want = everything(&db);
+    for at in [1, 2, 5] {
+        let calls = Mutex::new(0);
+        let options = CompactOptions {
+            progress: Some(Arc::new(move |_| {
+                *calls.lock() += 1;
+                assert!(*calls.lock() < at, "the callback's own fault");
+            })),
+            ..CompactOptions::default()
+        };
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            db.compact(&db.default_family(), &options)
+        }));
+        assert!(panicked.is_err());
+        // Automatic compactions go on, and end.
+        db.settle().unwrap();
+        db.compact_range(&db.default_family(), None, None).unwrap();
+        assert_eq!(everything(&db), want);
+    }
+    db.close().unwrap();
+}
+
+/// A manual compaction runs on its caller's thread: the store is not closed, and its folder not free, before it has ended.
+#[test]
+fn closing_waits_for_a_manual_compaction() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .threads(2)
+        .build();
+    let db = Db::open(&env, "db", small()).unwrap();
+    fill(&db, 0, 3000);
+    db.flush().unwrap();
+    db.settle().unwrap();
+    let want = everything(&db);
+    let (met, at) = mpsc::channel();
+    let (go, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(Some(gate));
+    let options = CompactOptions {
+        progress: Some(Arc::new(move |p: CompactProgress| {
+            // In the midst of a merge, once.
+            if p.done_bytes > 0
+                && let Some(gate) = gate.lock().take()
+            {
+                met.send(()).unwrap();
+                let _ = gate.recv();
+            }
+        })),
+        ..CompactOptions::default()
+    };
+    let compacting = {
+        let db = db.clone();
+        basalt_env::thread::spawn("compacting", move || {
+            let e = db.compact(&db.default_family(), &options).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+        })
+        .unwrap()
+    };
+    at.recv().unwrap();
+    let closing = {
+        let db = db.clone();
+        basalt_env::thread::spawn("closing", move || db.close().unwrap()).unwrap()
+    };
+    while !db.engine().closing.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    // However long it takes: the folder stays its own.
+    for _ in 0..200 {
+        assert!(!db.engine().gone.load(SeqCst));
+        let other = Db::open(&env, "db", small()).err().expect("still open");
+        assert_eq!(other.kind(), ErrorKind::Busy, "{other}");
+        std::thread::yield_now();
+    }
+    go.send(()).unwrap();
+    compacting.join().unwrap();
+    closing.join().unwrap();
+    let db = Db::open(&env, "db", small()).unwrap();
+    assert_eq!(everything(&db), want);
+    db.close().unwrap();
+    let report = Db::verify_store(&env, "db", &small(), &mut |_, _| ()).unwrap();
+    assert!(
+        report.damage.is_empty() && report.orphans.is_empty(),
+        "{report:?}"
+    );
 }
