@@ -1,15 +1,15 @@
 //! Threads for services (a server's loops), and for user code that may block. Engines use it for nothing of their own: their work
 //! goes to [`crate::Jobs`]. And the number by which a thread finds its own copy of what all threads read.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 /// Copies that are worth keeping of something that every thread reads: more threads than this share some.
 pub const STRIPES: usize = 8;
 
 /// Which of [`STRIPES`] copies this thread takes: the same one all its life, and neighbours take different ones. Threads that take
 /// different copies do not take cache lines from each other.
+#[cfg(not(feature = "schedules"))]
 pub fn stripe() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -20,6 +20,14 @@ pub fn stripe() -> usize {
         }
         own.get()
     })
+}
+
+/// Under a scheduler all tasks run on one thread: the task decides, and the same schedule gives the same copies.
+#[cfg(feature = "schedules")]
+pub fn stripe() -> usize {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    let task = crate::sync::this_thread();
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(task) as usize % STRIPES
 }
 
 /// Starts a named thread. Its name is at most 15 bytes, as the operating system shows it.
