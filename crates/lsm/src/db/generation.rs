@@ -7,8 +7,8 @@ use super::throttle::Backlog;
 use crate::key::{Cmp, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
-use crate::table::{Answer, ReadBudget, TableFamily};
-use crate::version::{TableFile, Version};
+use crate::table::TableFamily;
+use crate::version::Version;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
@@ -176,112 +176,5 @@ impl View {
             }
         }
         Ok(None)
-    }
-
-    /// As [`View::get`] for many keys of one family, in their order. Keys that lie in the same table are asked of it
-    /// together, so that the device works on their blocks at once; an error is that of its own key only.
-    ///
-    /// Answers take from `budget` what they bring into memory; a key that it does not reach for is `None`, to be asked again.
-    pub fn get_many(
-        &self,
-        family: u32,
-        keys: &[&[u8]],
-        seq: SeqNo,
-        fill_cache: bool,
-        budget: &mut ReadBudget,
-    ) -> Vec<Option<Result<Option<Found>>>> {
-        let mut out: Vec<Option<Result<Option<Found>>>> = keys
-            .iter()
-            .map(|key| {
-                let found = self.memtables(family).find_map(|m| m.get(key, seq));
-                let len = found.as_ref().map_or(0, |f| f.value.len());
-                budget.take(len).then_some(Ok(found))
-            })
-            .collect();
-        let (Some(tables), Some(entry)) = (
-            self.version.families.get(&family),
-            self.families.get(&family),
-        ) else {
-            return out;
-        };
-        // In the order of keys, each block is read once.
-        let mut open: Vec<usize> = (0..keys.len())
-            .filter(|i| matches!(out[*i], Some(Ok(None))))
-            .collect();
-        open.sort_by(|a, b| entry.options.comparator.user(keys[*a], keys[*b]));
-        let mut group: Vec<usize> = Vec::new();
-        for t in tables.levels[0].iter().filter(|t| t.meta.min_seq <= seq) {
-            group.clear();
-            group.extend(open.iter().copied().filter(|&i| {
-                // As in `get`: sorted by newest sequence number, an older table cannot beat what is found.
-                let beaten = match &out[i] {
-                    Some(Ok(best)) => best.as_ref().is_some_and(|b| b.seq >= t.meta.max_seq),
-                    Some(Err(_)) | None => true,
-                };
-                !beaten && t.overlaps(Some(keys[i]), Some(keys[i]))
-            }));
-            ask(t, &group, keys, seq, fill_cache, budget, &mut out);
-        }
-        for level in 1..tables.levels.len() {
-            open.retain(|i| matches!(out[*i], Some(Ok(None))));
-            let mut rest = &open[..];
-            while let Some((first, behind)) = rest.split_first() {
-                let Some(t) = tables.find(level, keys[*first]) else {
-                    rest = behind;
-                    continue;
-                };
-                let n = rest
-                    .iter()
-                    .take_while(|i| t.overlaps(Some(keys[**i]), Some(keys[**i])))
-                    .count()
-                    .max(1);
-                ask(t, &rest[..n], keys, seq, fill_cache, budget, &mut out);
-                rest = &rest[n..];
-            }
-        }
-        out
-    }
-}
-
-/// Keys asked of a table together at most: what is read ahead of its use is memory.
-const ASKED_TOGETHER: usize = 64;
-
-/// Asks a table for the keys in `group` (places in `keys`) and keeps what is newer than what `out` has. A key that is put off
-/// loses what was found before: it is asked again as a whole.
-fn ask(
-    table: &Arc<TableFile>,
-    group: &[usize],
-    keys: &[&[u8]],
-    seq: SeqNo,
-    fill_cache: bool,
-    budget: &mut ReadBudget,
-    out: &mut [Option<Result<Option<Found>>>],
-) {
-    for part in group.chunks(ASKED_TOGETHER) {
-        let together: Vec<&[u8]> = part.iter().map(|i| keys[*i]).collect();
-        let found: Vec<Result<Answer>> = match table.reader() {
-            Err(e) => part.iter().map(|_| Err(e.clone())).collect(),
-            Ok(reader) => match reader.get_many(&together, seq, fill_cache, budget) {
-                Ok(found) => found.into_iter().map(Ok).collect(),
-                Err(e) if part.len() == 1 => vec![Err(e)],
-                // One of them failed and the others are well.
-                Err(_) => together
-                    .iter()
-                    .map(|key| {
-                        let one = reader.get_many(&[key], seq, fill_cache, budget);
-                        one.map(|mut found| found.pop().expect("one key, one answer"))
-                    })
-                    .collect(),
-            },
-        };
-        for (&i, found) in part.iter().zip(found) {
-            match (found, &out[i]) {
-                (Ok(Answer::Later), _) => out[i] = None,
-                (Ok(Answer::Is(None)), _) => {}
-                (Ok(Answer::Is(Some(f))), Some(Ok(Some(best)))) if best.seq >= f.seq => {}
-                (Ok(Answer::Is(found)), _) => out[i] = Some(Ok(found)),
-                (Err(e), _) => out[i] = Some(Err(e)),
-            }
-        }
     }
 }

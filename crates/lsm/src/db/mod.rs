@@ -19,6 +19,7 @@ mod idle;
 mod levels;
 mod log;
 mod manual;
+mod many;
 mod open;
 mod operands;
 mod read;
@@ -420,7 +421,8 @@ impl Db {
         self.engine().get(family, key, options)
     }
 
-    /// Many keys as of one moment; results in the order of the keys.
+    /// Many keys as of one moment; results in the order of the keys. What has to be read of the device for them is read together, up to 64
+    /// blocks at a time, whatever tables and levels they lie in.
     pub fn multi_get(
         &self,
         keys: &[(&Family, &[u8])],

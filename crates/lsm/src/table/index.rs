@@ -97,6 +97,11 @@ impl IndexBlock {
         self.n
     }
 
+    /// The payload.
+    pub(super) fn payload(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// Bytes of the payload.
     pub(super) fn bytes_len(&self) -> usize {
         self.bytes.len()

@@ -1,7 +1,7 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
 //! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
-//! `ranges` (range tombstones), `builder` (writes a file), `reader` (opens one, point lookups), `pins` (index and filter blocks at hand), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
+//! `ranges` (range tombstones), `builder` (writes a file), `reader` (opens one, point lookups), `lookup` (many of them at once), `pins` (index and filter blocks at hand), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
 //! walks), `salvage` (what a damaged one still holds), `resync` (where a
 //! block may end). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
@@ -16,6 +16,7 @@ mod format;
 pub(crate) mod fuzzing;
 mod index;
 mod iter;
+mod lookup;
 mod pins;
 mod properties;
 mod ranges;
@@ -29,8 +30,9 @@ mod verify;
 
 pub use builder::TableBuilder;
 pub use iter::TableIter;
+pub(crate) use lookup::{Lookup, Step, Wanted};
 pub use properties::family_of;
-pub use reader::{Answer, ReadBudget, TableReader};
+pub use reader::{ReadBudget, TableReader};
 pub use source::Source;
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};

@@ -12,11 +12,11 @@ use super::properties::Properties;
 use super::ranges;
 use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
-use crate::key::{Cmp, SeqNo, TRAILER_LEN, encode_internal_key, seek_trailer};
+use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer};
 use crate::memtable::Found;
 use crate::ranges::Fragments;
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
-use basalt_fs::{Bytes, Error, File, ReadRequest, Result};
+use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,15 +59,6 @@ impl ReadBudget {
     }
 }
 
-/// What a bounded read says of one key.
-#[derive(Debug)]
-pub enum Answer {
-    /// Its newest visible version, if there is one.
-    Is(Option<Found>),
-    /// The budget did not reach: to be asked again.
-    Later,
-}
-
 /// An open table.
 pub struct TableReader {
     pub(super) env: Env,
@@ -80,7 +71,7 @@ pub struct TableReader {
     pub(super) footer: Footer,
     pub(super) top: IndexBlock,
     pub(super) properties: Properties,
-    pins: Pins,
+    pub(super) pins: Pins,
     pub(super) ranges: Fragments,
     /// `ranges` in the ledger.
     _booked: Reservation,
@@ -207,7 +198,7 @@ impl TableReader {
     }
 
     /// True when no entry is newer than this tombstone.
-    fn is_newest(&self, deleted: Option<SeqNo>) -> bool {
+    pub(super) fn is_newest(&self, deleted: Option<SeqNo>) -> bool {
         deleted.is_some_and(|seq| seq >= self.properties.meta.max_seq)
     }
 
@@ -263,126 +254,9 @@ impl TableReader {
         }
     }
 
-    /// As [`TableReader::get`] for many keys, in their order; the data blocks that are in no cache are read as one batch, so that the
-    /// device works on all of them at once. Keys in ascending order read each block once; any order is right.
-    ///
-    /// Blocks that must be read, and values found in cached ones, are taken from `budget`. A key whose share it no longer holds is
-    /// [`Answer::Later`], and nothing was read for it. The first error is returned.
-    pub fn get_many(
-        &self,
-        user_keys: &[&[u8]],
-        seq: SeqNo,
-        fill_cache: bool,
-        budget: &mut ReadBudget,
-    ) -> Result<Vec<Answer>> {
-        enum Place {
-            Nowhere,
-            Later,
-            /// The key's hash and the number of a wanted block.
-            Block(Option<u64>, usize),
-        }
-        struct Wanted {
-            handle: BlockHandle,
-            payload: Option<Bytes>,
-            /// Its length was taken from the budget: the values in it cost nothing more.
-            paid: bool,
-        }
-        let mut wanted: Vec<Wanted> = Vec::new();
-        let mut places: Vec<Place> = Vec::with_capacity(user_keys.len());
-        let mut target = Vec::new();
-        // The newest range tombstone over each key.
-        let mut deleted: Vec<Option<SeqNo>> = Vec::new();
-        for key in user_keys {
-            if !self.ranges.is_empty() {
-                let newest = self.ranges.newest(&self.cmp, key, seq);
-                deleted.push(newest);
-                if self.is_newest(newest) {
-                    places.push(Place::Nowhere);
-                    continue;
-                }
-            }
-            let hash = self.bytewise.then(|| filter::key_hash(key));
-            if let Some(hash) = hash
-                && !self.filter_may_contain(hash, fill_cache)?
-            {
-                places.push(Place::Nowhere);
-                continue;
-            }
-            target.clear();
-            encode_internal_key(&mut target, key, seek_trailer(seq));
-            let Some(handle) = self.find_block(&target, fill_cache)? else {
-                places.push(Place::Nowhere);
-                continue;
-            };
-            if wanted.last().is_none_or(|w| w.handle != handle) {
-                let payload = self.env.cache().get(self.cache_key(&handle));
-                let paid = payload.is_none();
-                // What is read and what it unpacks to are in memory at the same time.
-                if paid && !budget.take(handle.disk_len() + handle.raw as usize) {
-                    places.push(Place::Later);
-                    continue;
-                }
-                wanted.push(Wanted {
-                    handle,
-                    payload,
-                    paid,
-                });
-            }
-            places.push(Place::Block(hash, wanted.len() - 1));
-        }
-        let missing: Vec<usize> = (0..wanted.len())
-            .filter(|i| wanted[*i].payload.is_none())
-            .collect();
-        if missing.len() == 1 {
-            let one = &mut wanted[missing[0]];
-            one.payload = Some(self.block(BlockKind::Data, &one.handle, fill_cache)?);
-        } else if !missing.is_empty() {
-            let mut booked: Vec<Option<Reservation>> = missing
-                .iter()
-                .map(|i| Some(self.book_read(&wanted[*i].handle)))
-                .collect();
-            let file = self.file()?;
-            let requests = missing
-                .iter()
-                .map(|i| ReadRequest {
-                    file: file.clone(),
-                    offset: wanted[*i].handle.offset,
-                    len: wanted[*i].handle.disk_len(),
-                })
-                .collect();
-            let mut done = self.env.fs().submit_reads(requests);
-            while let Some((i, disk)) = done.next() {
-                let one = &mut wanted[missing[i]];
-                let (path, id, handle) = (&self.path, self.file_id, &one.handle);
-                let opened = open_block(path, id, BlockKind::Data, handle, disk?)?;
-                let booked = booked[i].take().expect("each read ends once");
-                one.payload = Some(self.keep(BlockKind::Data, handle, opened, booked, fill_cache));
-            }
-        }
-        user_keys
-            .iter()
-            .zip(places)
-            .enumerate()
-            .map(|(i, (key, place))| {
-                let deleted = deleted.get(i).copied().flatten();
-                let (hash, one) = match place {
-                    Place::Nowhere => return Ok(Answer::Is(Found::newer(None, deleted))),
-                    Place::Later => return Ok(Answer::Later),
-                    Place::Block(hash, i) => (hash, &wanted[i]),
-                };
-                let payload = one.payload.as_ref().expect("every wanted block was read");
-                let found = self.found(payload, &one.handle, key, seq, hash)?;
-                Ok(match Found::newer(found, deleted) {
-                    Some(f) if !one.paid && !budget.take(f.value.len()) => Answer::Later,
-                    found => Answer::Is(found),
-                })
-            })
-            .collect()
-    }
-
     /// The answer that a data block has for a key.
     #[inline]
-    fn found(
+    pub(super) fn found(
         &self,
         payload: &Bytes,
         handle: &BlockHandle,
@@ -407,13 +281,11 @@ impl TableReader {
         self.filter_may_contain(filter::key_hash(user_key), fill_cache)
     }
 
-    /// False when the filter says that no version of a key with this hash is here.
+    /// False when the filter says that nothing with this hash is here.
     pub(super) fn filter_may_contain(&self, hash: u64, fill_cache: bool) -> Result<bool> {
-        let lines = self.footer.filter_lines;
-        if lines == 0 {
+        let Some((page, at)) = self.filter_place(hash) else {
             return Ok(true);
-        }
-        let (page, at) = filter::locate(hash, lines);
+        };
         let loaded;
         let payload = match self.pins.filter(page) {
             Some(pinned) => pinned,
@@ -424,6 +296,27 @@ impl TableReader {
                 &loaded
             }
         };
+        self.page_may_contain(payload, page, at, hash)
+    }
+
+    /// The number of the filter page that knows of a hash, and where in it; `None` without a filter.
+    pub(super) fn filter_place(&self, hash: u64) -> Option<(u64, usize)> {
+        let lines = self.footer.filter_lines;
+        if lines == 0 {
+            return None;
+        }
+        let (page, at) = filter::locate(hash, lines);
+        Some((page, at))
+    }
+
+    /// What that page says.
+    pub(super) fn page_may_contain(
+        &self,
+        payload: &[u8],
+        page: u64,
+        at: usize,
+        hash: u64,
+    ) -> Result<bool> {
         let line = payload.get(at..at + filter::LINE_BYTES).ok_or_else(|| {
             let offset = self.filter_page(page).offset;
             Error::corruption(&self.path, offset, "filter page too short")
@@ -445,11 +338,9 @@ impl TableReader {
 
     /// The data block that holds the first entry at or after `target`, if any does.
     fn find_block(&self, target: &[u8], fill_cache: bool) -> Result<Option<BlockHandle>> {
-        let at_top = |d: super::format::Damage| d.at(&self.path, self.footer.top.offset);
-        let i = self.top.seek(&self.cmp, target).map_err(at_top)?;
-        if i == self.top.len() {
+        let Some(i) = self.find_partition(target)? else {
             return Ok(None);
-        }
+        };
         let loaded;
         let (offset, partition) = match self.pins.partition(i) {
             Some(pinned) => (pinned.offset, &pinned.index),
@@ -459,6 +350,26 @@ impl TableReader {
                 (handle.offset, &loaded)
             }
         };
+        self.find_in(partition, offset, target).map(Some)
+    }
+
+    /// The number of the index partition that knows of the first entry at or after `target`, if there is such an entry.
+    pub(super) fn find_partition(&self, target: &[u8]) -> Result<Option<usize>> {
+        let at_top = |d: super::format::Damage| d.at(&self.path, self.footer.top.offset);
+        let i = self.top.seek(&self.cmp, target).map_err(at_top)?;
+        if i == self.top.len() {
+            return Ok(None);
+        }
+        Ok(Some(i))
+    }
+
+    /// The data block with that entry, as the partition at `offset` has it.
+    pub(super) fn find_in(
+        &self,
+        partition: &IndexBlock,
+        offset: u64,
+        target: &[u8],
+    ) -> Result<BlockHandle> {
         let at_partition = |d: super::format::Damage| d.at(&self.path, offset);
         let j = partition.seek(&self.cmp, target).map_err(at_partition)?;
         if j == partition.len() {
@@ -469,7 +380,7 @@ impl TableReader {
                 "index partition ends before the separator that the top-level index has for it",
             ));
         }
-        Ok(Some(self.data_handle(partition, offset, j)?))
+        self.data_handle(partition, offset, j)
     }
 
     /// The handle of index partition `i`.
@@ -551,13 +462,13 @@ impl TableReader {
     }
 
     /// Books the memory of a block before it is read.
-    fn book_read(&self, handle: &BlockHandle) -> Reservation {
+    pub(super) fn book_read(&self, handle: &BlockHandle) -> Reservation {
         let bytes = handle.disk_len() as u64 + u64::from(handle.raw);
         self.env.ledger().reserve(MemoryKind::Pinned, bytes)
     }
 
     /// Puts a payload as read into the cache, when asked. What is returned carries its memory's booking.
-    fn keep(
+    pub(super) fn keep(
         &self,
         kind: BlockKind,
         handle: &BlockHandle,

@@ -1,0 +1,232 @@
+//! Many keys at once: their reads are in flight together, whatever tables and levels they lie in, and within the budget.
+
+use crate::watched::{Batch, Watched};
+use basalt_env::Random;
+use basalt_lsm::{Bytes, Db, Family, Options, ReadOptions, WriteOptions};
+use std::collections::BTreeMap;
+
+const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{n:06}").into_bytes()
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    let f = &mut options.default_family;
+    f.block_bytes = 1024;
+    f.table_bytes = 16 << 10;
+    f.base_level_bytes = 64 << 10;
+    f.l0_compaction_trigger = 100;
+    f.l0_slowdown = 100;
+    options
+}
+
+/// 2,000 keys over a dozen tables of the lowest level and three of level 0. Nothing of it is in a cache.
+fn filled() -> (std::sync::Arc<Watched>, Db, Family) {
+    let disk = Watched::new();
+    let db = Db::open(&disk.env(64 << 20), "db", options()).expect("open");
+    let f = db.default_family();
+    for n in 0..2000 {
+        db.put(&f, &key(n), &[1; 100], &UNSYNCED).expect("put");
+    }
+    db.flush().expect("flush");
+    db.compact_range(&f, None, None).expect("compact");
+    for part in 0..3 {
+        for n in (0..2000).filter(|n| n % 30 == part) {
+            let value = [2 + part as u8; 100];
+            db.put(&f, &key(n), &value, &UNSYNCED).expect("put");
+        }
+        db.flush().expect("flush");
+    }
+    db.close().expect("close");
+    let db = Db::open(&disk.env(64 << 20), "db", options()).expect("open");
+    let f = db.default_family();
+    // Tables are opened on their first use.
+    let levels = &db.stats().families[0].levels;
+    let files: u64 = levels.iter().map(|l| l.tables).sum();
+    assert!(levels[0].tables == 3 && files >= 13, "{files} tables");
+    (disk, db, f)
+}
+
+fn value(n: u32) -> Option<u8> {
+    match n % 30 {
+        _ if n >= 2000 => None,
+        part @ 0..=2 => Some(2 + part as u8),
+        _ => Some(1),
+    }
+}
+
+fn check(names: &[u32], got: Vec<basalt_lsm::Result<Option<Bytes>>>) {
+    assert_eq!(names.len(), got.len());
+    for (n, got) in names.iter().zip(got) {
+        let got = got.expect("read").map(|v| v[0]);
+        assert_eq!(got, value(*n), "key {n}");
+    }
+}
+
+#[test]
+fn keys_of_many_tables_and_levels_are_read_together() {
+    for fill_cache in [true, false] {
+        let (disk, db, f) = filled();
+        let read = ReadOptions {
+            fill_cache,
+            ..ReadOptions::default()
+        };
+        // Opens all tables, outside of what is watched, and leaves their filters, indexes and data unread.
+        db.iter(&f, &read)
+            .expect("iter")
+            .seek_to_first()
+            .expect("seek");
+        for n in (0..2000).step_by(20) {
+            let mut it = db
+                .iter(
+                    &f,
+                    &ReadOptions {
+                        fill_cache: false,
+                        ..read.clone()
+                    },
+                )
+                .expect("iter");
+            it.seek(&key(n)).expect("seek");
+        }
+        // Across the whole range of keys: of each level, of each of its tables, and some that are nowhere.
+        let names: Vec<u32> = (0..40).map(|i| i * 51 + i % 3).collect();
+        let keys: Vec<Vec<u8>> = names.iter().map(|n| key(*n)).collect();
+        let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
+        let (got, alone, batches) = disk.watch(|| db.multi_get(&asked, &read));
+        check(&names, got);
+        let most = batches.iter().map(|b| b.files).max();
+        basalt_fs::campaign!(
+            "keys={} fill_cache={fill_cache} batches={} reads={} files_in_a_batch={most:?} alone={alone}",
+            names.len(),
+            batches.len(),
+            batches.iter().map(|b| b.reads).sum::<usize>(),
+        );
+        // Level 0 has three tables and the bottom ten or more: together, in a few rounds, not one after the other.
+        assert!(most >= Some(8), "{batches:?}");
+        assert!(batches.len() as u64 + alone <= 12, "{alone} {batches:?}");
+        if !fill_cache {
+            continue;
+        }
+        // All of it is in the cache now.
+        let (got, alone, batches) = disk.watch(|| db.multi_get(&asked, &read));
+        check(&names, got);
+        assert_eq!((alone, batches), (0, Vec::new()));
+    }
+}
+
+/// What is not in the cache counts with its block, before it is read.
+#[test]
+fn no_more_is_read_than_the_budget_allows() {
+    let (disk, db, f) = filled();
+    // Each in a block of its own, of 800 to 1,100 bytes.
+    let keys: Vec<Vec<u8>> = (0..40).map(|i| key(5 + i * 30)).collect();
+    let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
+    let read = ReadOptions {
+        fill_cache: false,
+        ..ReadOptions::default()
+    };
+    for budget in [1_100, 5_000, 20_000] {
+        let (got, _, _) = disk.watch(|| db.multi_get_within(&asked, &read, budget));
+        let answered = got.iter().flatten().count();
+        assert!(
+            answered * 800 <= budget + 1100,
+            "{answered} answers in {budget} bytes"
+        );
+        assert!(
+            answered * 2200 >= budget,
+            "{answered} answers in {budget} bytes"
+        );
+    }
+}
+
+#[test]
+fn no_batch_is_larger_than_its_bound() {
+    let (disk, db, f) = filled();
+    let names: Vec<u32> = (0..2100).collect();
+    let keys: Vec<Vec<u8>> = names.iter().map(|n| key(*n)).collect();
+    let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
+    for fill_cache in [false, true] {
+        let read = ReadOptions {
+            fill_cache,
+            ..ReadOptions::default()
+        };
+        let (got, _, batches) = disk.watch(|| db.multi_get(&asked, &read));
+        check(&names, got);
+        let full = |b: &&Batch| b.reads == 64;
+        assert!(batches.iter().filter(full).count() >= 2, "{batches:?}");
+        assert!(batches.iter().all(|b| b.reads <= 64), "{batches:?}");
+    }
+}
+
+/// Random stores, caches and budgets: what is answered is what single lookups answer.
+#[test]
+fn many_keys_are_answered_as_each_alone() {
+    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    for seed in basalt_fs::campaign::cases(0..20 * scale) {
+        let _repeat =
+            basalt_fs::repeat!(many_keys_are_answered_as_each_alone, "BASALT_CASE={seed}");
+        let r = Random::from_seed(seed);
+        let cache = [0, 16 << 10, 8 << 20][r.below(3) as usize];
+        let env = Watched::new().env(cache);
+        let mut options = options();
+        options.write_buffer_bytes = 8 << 10;
+        options.default_family.table_bytes = 4 << 10;
+        options.default_family.base_level_bytes = 8 << 10;
+        options.default_family.filter_bits_per_key = [0, 3, 10][r.below(3) as usize];
+        options.default_family.l0_compaction_trigger = 1 + r.below(6) as usize;
+        let db = Db::open(&env, "db", options).expect("open");
+        let f = db.default_family();
+        let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut kept = None;
+        for round in 0..25 {
+            for _ in 0..40 {
+                let k = key(r.below(300) as u32);
+                if r.one_in(4) {
+                    db.delete(&f, &k, &UNSYNCED).expect("delete");
+                    model.remove(&k);
+                } else {
+                    let v = vec![round as u8; r.below(400) as usize];
+                    db.put(&f, &k, &v, &UNSYNCED).expect("put");
+                    model.insert(k, v);
+                }
+            }
+            (0..r.below(4)).for_each(|_| {
+                env.jobs().step();
+            });
+            if round == 12 {
+                kept = Some((db.snapshot(), model.clone()));
+            }
+            let (snapshot, at) = match &kept {
+                Some((s, then)) if r.one_in(2) => (Some(s.clone()), then),
+                _ => (None, &model),
+            };
+            let read = ReadOptions {
+                snapshot,
+                fill_cache: r.one_in(2),
+                ..ReadOptions::default()
+            };
+            // Some twice.
+            let names: Vec<Vec<u8>> = (0..r.below(150))
+                .map(|_| key(r.below(320) as u32))
+                .collect();
+            let mut asked: Vec<(&Family, &[u8])> = names.iter().map(|k| (&f, &k[..])).collect();
+            while !asked.is_empty() {
+                let budget = [0, 3000, 100_000][r.below(3) as usize];
+                let answers = db.multi_get_within(&asked, &read, budget);
+                let mut again = Vec::new();
+                for ((family, k), answer) in asked.iter().zip(answers) {
+                    match answer {
+                        Some(v) => {
+                            assert_eq!(v.expect("read").as_deref(), at.get(*k).map(|v| &v[..]))
+                        }
+                        None => again.push((*family, *k)),
+                    }
+                }
+                assert!(again.len() < asked.len(), "a call gets further");
+                asked = again;
+            }
+        }
+    }
+}
