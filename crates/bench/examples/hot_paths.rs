@@ -34,6 +34,7 @@ fn table(env: &Env) -> Result<Arc<TableReader>> {
         cmp: Cmp::Bytewise,
         block_bytes: 4096,
         filter_bits_per_key: 10,
+        prefix_extractor: None,
         compression: Compression::None,
         warm_cache: true,
     };

@@ -4,7 +4,7 @@
 //! engine's life), `wal` (the log that makes it durable), `memtable` (where readers find it), `table` (sorted
 //! files), `version` (which files make up the tree, and the manifest that remembers it), `compaction` (merging
 //! tables in the background), `iter` (merging readers). `ranges` is range tombstones, wherever they
-//! are kept; `key`, `options` and [`merge`] (operators) are what all of them share.
+//! are kept; `key`, `options`, [`merge`] (operators) and [`prefix`] are what all of them share.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
@@ -22,6 +22,7 @@ pub mod listener;
 pub mod memtable;
 pub mod merge;
 pub mod options;
+pub mod prefix;
 mod ranges;
 pub mod table;
 pub mod version;
@@ -38,6 +39,7 @@ pub use options::{
     CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
     ReadOptions, WriteOptions,
 };
+pub use prefix::{PrefixExtractor, Prefixes};
 
 /// Longest user key in bytes.
 pub const MAX_KEY_LEN: usize = 64 * 1024;

@@ -3,6 +3,7 @@
 use crate::key::{Cmp, SeqNo};
 use crate::listener::EventListener;
 use crate::merge::MergeOperator;
+use crate::prefix::Prefixes;
 use basalt_fs::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,6 +101,11 @@ pub struct FamilyOptions {
     pub block_bytes: usize,
     /// Filter bits a key; 0 builds none. Default 10, about 1 % false positives.
     pub filter_bits_per_key: u32,
+    /// What of a key is its prefix. Tables then have prefixes in their filters as well, so that iterators over one prefix (see
+    /// [`ReadOptions::prefix_same_as_start`], or bounds that leave one) pass over tables without it. Needs the bytewise order. May
+    /// change from one opening to the next: tables made with another extractor serve such iterators as if they had no filter. Default
+    /// none; costs filter bits for each distinct prefix of a table.
+    pub prefix_extractor: Option<Prefixes>,
     /// Compression of data blocks. Default lz4... see `bottom_compression`.
     pub compression: Compression,
     /// Compression of the lowest level, where most data lives. Default the same as `compression`.
@@ -130,6 +136,7 @@ impl Default for FamilyOptions {
             comparator: Cmp::Bytewise,
             block_bytes: 4096,
             filter_bits_per_key: 10,
+            prefix_extractor: None,
             compression: Compression::None,
             bottom_compression: None,
             table_bytes: 64 << 20,
@@ -159,6 +166,18 @@ impl FamilyOptions {
                 "filter_bits_per_key is {}, allowed are 0 to 64",
                 self.filter_bits_per_key
             ));
+        }
+        if let Some(prefixes) = &self.prefix_extractor {
+            if let Err(what) = prefixes.check() {
+                return bad(what);
+            }
+            if let Cmp::Custom(order) = &self.comparator {
+                return bad(format!(
+                    "prefix_extractor {:?} needs the bytewise order, and the comparator is {:?}",
+                    prefixes.name(),
+                    order.name()
+                ));
+            }
         }
         if self.table_bytes < 1024 {
             return bad(format!(
@@ -248,6 +267,11 @@ pub struct ReadOptions {
     pub lower_bound: Option<Vec<u8>>,
     /// First user key an iterator may not show any more.
     pub upper_bound: Option<Vec<u8>>,
+    /// Show only keys that have the same prefix as the key that the iterator was last sought with; it is not valid beyond them, in
+    /// both directions. A seek passes over tables and levels whose filters deny the prefix. Where the seek has no key (to the first,
+    /// to the last), the prefix is that of the key it lands on; a seek key without a prefix bounds nothing. Needs
+    /// [`FamilyOptions::prefix_extractor`]. Default false: all keys, in order, whatever the extractor.
+    pub prefix_same_as_start: bool,
     /// Put blocks read into the cache. Default true; scans over everything do better without.
     pub fill_cache: bool,
     /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
@@ -262,6 +286,7 @@ impl Default for ReadOptions {
             snapshot: None,
             lower_bound: None,
             upper_bound: None,
+            prefix_same_as_start: false,
             fill_cache: true,
             skip_budget: u64::MAX,
         }

@@ -303,6 +303,7 @@ impl DbView {
             upper_bound: Some(to.to_vec()),
             fill_cache: false,
             skip_budget: work,
+            ..ReadOptions::default()
         }
     }
 }

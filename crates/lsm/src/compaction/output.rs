@@ -26,6 +26,7 @@ pub fn table_options(
         cmp: options.comparator.clone(),
         block_bytes: options.block_bytes,
         filter_bits_per_key: options.filter_bits_per_key,
+        prefix_extractor: options.prefix_extractor.clone(),
         compression: match options.bottom_compression {
             Some(c) if bottommost => c,
             _ => options.compression,

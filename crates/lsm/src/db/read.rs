@@ -9,6 +9,7 @@ use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::Found;
 use crate::merge::Merging;
 use crate::options::ReadOptions;
+use crate::prefix::Narrowing;
 use crate::ranges::{Cover, MaskedIter, Source};
 use crate::table::{ReadBudget, ReadPattern};
 use basalt_env::sync::Mutex;
@@ -250,6 +251,13 @@ impl Engine {
         let entry = &view.families[&family.id];
         let cmp = entry.options.comparator.clone();
         let merging = Merging::new(entry.name.clone(), &entry.options);
+        let prefixes = entry.options.prefix_extractor.clone();
+        if prefixes.is_none() && options.prefix_same_as_start {
+            return Err(Error::invalid(format!(
+                "prefix_same_as_start on family {:?}, which has no prefix_extractor in its options",
+                family.name
+            )));
+        }
         let pattern = if options.fill_cache {
             ReadPattern::Cached
         } else {
@@ -303,12 +311,15 @@ impl Engine {
             pins.push(s.0.clone());
         }
         let (children, deleted, jumps) = sources.masked(&cmp, seq);
-        Ok(
-            UserIter::new(MergingIter::new(cmp.clone(), children), cmp, shown, pins)
-                .with_merging(merging)
-                .with_deleted(deleted, jumps)
-                .with_skip_budget(options.skip_budget),
-        )
+        let merged = MergingIter::new(cmp.clone(), children);
+        let made = UserIter::new(merged, cmp, shown, pins)
+            .with_merging(merging)
+            .with_deleted(deleted, jumps)
+            .with_skip_budget(options.skip_budget);
+        Ok(match prefixes {
+            Some(p) => made.with_prefixes(Narrowing::new(p, options.prefix_same_as_start)),
+            None => made,
+        })
     }
 }
 

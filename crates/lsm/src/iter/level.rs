@@ -5,6 +5,7 @@
 
 use crate::iter::InternalIter;
 use crate::key::Cmp;
+use crate::prefix::Narrow;
 use crate::table::{ReadPattern, TableIter};
 use crate::version::TableFile;
 use basalt_fs::{Bytes, Error, Result};
@@ -18,6 +19,7 @@ pub struct LevelIter {
     pattern: ReadPattern,
     /// The open table and its place in `tables`.
     open: Option<(usize, TableIter)>,
+    narrow: Option<Arc<Narrow>>,
 }
 
 impl LevelIter {
@@ -33,28 +35,59 @@ impl LevelIter {
             cmp,
             pattern,
             open: None,
+            narrow: None,
         }
     }
 
-    /// Opens table `at` (unless it is the open one), moves in it and checks that it landed on an entry. False when it did not and need
-    /// not: the range of a table with range tombstones is wider than its entries.
+    /// The table to land in: `at`, or when the cursor is narrowed to a prefix, the first from it on in the direction of the walk that
+    /// may have the prefix.
+    fn narrowed(&self, at: Option<usize>, up: bool) -> Result<Option<usize>> {
+        let Some(narrow) = &self.narrow else {
+            return Ok(at);
+        };
+        let mut at = at;
+        while let Some(table) = at.and_then(|i| self.tables.get(i)) {
+            let (smallest, largest) = (table.smallest_user(), table.largest_user());
+            if narrow.is_outside(smallest, largest) {
+                return Ok(None);
+            }
+            if (table.reader()?).may_hold_prefix(narrow, self.pattern == ReadPattern::Cached)? {
+                return Ok(at);
+            }
+            // A table that ends outside of the prefix, and holds none of it, ends behind all of it: so far goes the level.
+            if !narrow.has(if up { largest } else { smallest }) {
+                return Ok(None);
+            }
+            at = match (at, up) {
+                (Some(i), true) => Some(i + 1),
+                (Some(i), false) => i.checked_sub(1),
+                (None, _) => None,
+            };
+        }
+        Ok(None)
+    }
+
+    /// Opens table `at` (unless it is the open one), moves in it and checks that it landed on an entry. When it did not, and need
+    /// not, it returns the table's place: the range of a table with range tombstones is wider than its entries.
     fn land(
         &mut self,
         at: Option<usize>,
+        up: bool,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
-    ) -> Result<bool> {
+    ) -> Result<Option<usize>> {
+        let open = self.open.take();
+        let at = self.narrowed(at, up)?;
         let Some(table) = at.and_then(|i| self.tables.get(i)) else {
-            self.open = None;
-            return Ok(true);
+            return Ok(None);
         };
         let at = at.expect("a table was found at it");
-        let mut iter = match self.open.take() {
+        let mut iter = match open {
             Some((i, iter)) if i == at => iter,
             _ => table.reader()?.iter(self.pattern),
         };
         seek(&mut iter)?;
         if !iter.valid() && table.meta.range_deletes > 0 {
-            return Ok(false);
+            return Ok(Some(at));
         }
         if !iter.valid() {
             return Err(Error::corruption(
@@ -64,19 +97,18 @@ impl LevelIter {
             ));
         }
         self.open = Some((at, iter));
-        Ok(true)
+        Ok(None)
     }
 
     /// Lands in table `at`, or on the first entry behind it.
     fn land_forward(
         &mut self,
-        mut at: usize,
+        at: usize,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
     ) -> Result<()> {
-        let mut landed = self.land(Some(at), seek)?;
-        while !landed {
-            at += 1;
-            landed = self.land(Some(at), |i| i.seek_to_first())?;
+        let mut missed = self.land(Some(at), true, seek)?;
+        while let Some(at) = missed {
+            missed = self.land(Some(at + 1), true, |i| i.seek_to_first())?;
         }
         Ok(())
     }
@@ -84,13 +116,12 @@ impl LevelIter {
     /// Lands in table `at`, or on the last entry before it.
     fn land_backward(
         &mut self,
-        mut at: Option<usize>,
+        at: Option<usize>,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
     ) -> Result<()> {
-        let mut landed = self.land(at, seek)?;
-        while !landed {
-            at = at.and_then(|i| i.checked_sub(1));
-            landed = self.land(at, |i| i.seek_to_last())?;
+        let mut missed = self.land(at, false, seek)?;
+        while let Some(at) = missed {
+            missed = self.land(at.checked_sub(1), false, |i| i.seek_to_last())?;
         }
         Ok(())
     }
@@ -103,6 +134,10 @@ impl LevelIter {
 impl InternalIter for LevelIter {
     fn valid(&self) -> bool {
         self.open.is_some()
+    }
+
+    fn narrow(&mut self, to: Option<&Arc<Narrow>>) {
+        self.narrow = to.cloned();
     }
 
     fn seek_to_first(&mut self) -> Result<()> {

@@ -9,8 +9,10 @@
 
 use crate::iter::InternalIter;
 use crate::key::{Cmp, user_key};
+use crate::prefix::Narrow;
 use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -181,6 +183,10 @@ impl MergingIter {
 impl InternalIter for MergingIter {
     fn valid(&self) -> bool {
         !self.heap.is_empty()
+    }
+
+    fn narrow(&mut self, to: Option<&Arc<Narrow>>) {
+        self.children.iter_mut().for_each(|c| c.narrow(to));
     }
 
     fn seek_to_first(&mut self) -> Result<()> {

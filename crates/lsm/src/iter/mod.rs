@@ -11,7 +11,9 @@ pub use merge::MergingIter;
 pub(crate) use user::expiry_of;
 pub use user::{UserIter, View};
 
+use crate::prefix::Narrow;
 use basalt_fs::{Bytes, Result};
+use std::sync::Arc;
 
 /// A cursor over internal keys in order. Made unpositioned: [`InternalIter::valid`] is false until a seek.
 ///
@@ -19,6 +21,11 @@ use basalt_fs::{Bytes, Result};
 pub trait InternalIter: Send {
     /// True when positioned on an entry.
     fn valid(&self) -> bool;
+    /// Until told otherwise whoever moves the cursor wants entries of this prefix alone, all of them, and seeks from keys of the prefix
+    /// or from beside all of them: a source without any may say that it is empty. Takes effect with the next seek to a key.
+    fn narrow(&mut self, to: Option<&Arc<Narrow>>) {
+        let _ = to;
+    }
     /// To the first entry.
     fn seek_to_first(&mut self) -> Result<()>;
     /// To the last entry.

@@ -17,6 +17,7 @@ use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
+use crate::prefix::{Narrow, Narrowing};
 use crate::ranges::Cover;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
@@ -78,6 +79,8 @@ pub struct UserIter {
     deleted: Cover,
     /// Jumps of the cursors beneath over deleted ranges since it was last looked at: each counts as an entry passed over.
     jumps: Option<Arc<AtomicU64>>,
+    /// In a family with prefixes.
+    narrowing: Option<Box<Narrowing>>,
     /// Seek targets are built here.
     target: Vec<u8>,
     /// Keeps version, memtables and snapshot alive.
@@ -165,6 +168,7 @@ impl UserIter {
             merging: Merging::none(),
             deleted,
             jumps: None,
+            narrowing: None,
             target: Vec::new(),
             _pins: pins,
         }
@@ -187,6 +191,70 @@ impl UserIter {
     pub fn with_skip_budget(mut self, entries: u64) -> UserIter {
         self.skips = entries;
         self
+    }
+
+    /// Lets it pass over sources without the prefix that it is bound to.
+    pub(crate) fn with_prefixes(mut self, narrowing: Narrowing) -> UserIter {
+        self.narrowing = Some(Box::new(narrowing));
+        self
+    }
+
+    /// Tells the merged cursor what it is about to be sought for.
+    fn narrow(&mut self, to: impl FnOnce(&Narrowing, &View) -> Option<Arc<Narrow>>) {
+        if let Some(narrowing) = &self.narrowing {
+            self.iter.narrow(to(narrowing, &self.view).as_ref());
+        }
+    }
+
+    /// Before the merged cursor is sought with the target, to walk up.
+    fn narrow_up(&mut self) {
+        let target = std::mem::take(&mut self.target);
+        self.narrow(|n, v| n.forward(user_key(&target), v.upper.as_deref()));
+        self.target = target;
+    }
+
+    /// Before the merged cursor is sought with the target, to walk down from before its key.
+    fn narrow_down(&mut self) {
+        let target = std::mem::take(&mut self.target);
+        self.narrow(|n, v| n.backward(v.lower.as_deref(), Some(user_key(&target))));
+        self.target = target;
+    }
+
+    /// The cursor is sought anew: what is shown is bound to the prefix of `key` from here on, if it is bound to any.
+    fn start(&mut self, key: Option<&[u8]>) {
+        if let Some(narrowing) = &mut self.narrowing {
+            narrowing.start(key);
+        }
+    }
+
+    /// After a seek that may have been without a key.
+    fn land(&mut self) {
+        if let Some(mut narrowing) = self.narrowing.take() {
+            if self.valid() {
+                narrowing.land(self.key());
+            }
+            self.narrowing = Some(narrowing);
+        }
+    }
+
+    /// False when the prefix that the iterator is bound to forbids the key.
+    #[inline]
+    fn has_prefix(&self, user: &[u8]) -> bool {
+        self.narrowing.as_ref().is_none_or(|n| n.allows(user))
+    }
+
+    /// True when walking up has come to keys that are not shown any more.
+    #[inline]
+    fn is_above(&self, user: &[u8]) -> bool {
+        let upper = self.view.upper.as_ref();
+        upper.is_some_and(|u| self.cmp.user(user, u) != Ordering::Less) || !self.has_prefix(user)
+    }
+
+    /// True when walking down has come to keys that are not shown any more.
+    #[inline]
+    fn is_below(&self, user: &[u8]) -> bool {
+        let lower = self.view.lower.as_ref();
+        lower.is_some_and(|l| self.cmp.user(user, l) == Ordering::Less) || !self.has_prefix(user)
     }
 
     /// True when positioned on a key.
@@ -222,6 +290,8 @@ impl UserIter {
     /// To the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.reset();
+        self.start(None);
+        self.narrow(|n, v| n.forward(v.lower.as_deref()?, v.upper.as_deref()));
         match &self.view.lower {
             Some(lower) => {
                 self.target.clear();
@@ -230,12 +300,23 @@ impl UserIter {
             }
             None => self.iter.seek_to_first()?,
         }
-        self.find_forward(false)
+        self.find_forward(false)?;
+        self.land();
+        Ok(())
     }
 
     /// To the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.reset();
+        self.start(None);
+        self.seek_to_end()?;
+        self.land();
+        Ok(())
+    }
+
+    /// To the last key inside the bounds that the present prefix allows.
+    fn seek_to_end(&mut self) -> Result<()> {
+        self.narrow(|n, v| n.backward(v.lower.as_deref(), v.upper.as_deref()));
         match &self.view.upper {
             Some(upper) => {
                 self.target.clear();
@@ -249,6 +330,12 @@ impl UserIter {
 
     /// To the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.start(Some(key));
+        self.seek_on(key)
+    }
+
+    /// As [`UserIter::seek`], inside what an earlier seek bound it to.
+    fn seek_on(&mut self, key: &[u8]) -> Result<()> {
         self.reset();
         let key = match &self.view.lower {
             Some(lower) if self.cmp.user(key, lower) == Ordering::Less => lower,
@@ -259,18 +346,34 @@ impl UserIter {
         {
             return Ok(());
         }
+        // The lower bound may lie behind the whole prefix.
+        if !self.has_prefix(key) {
+            return Ok(());
+        }
         self.target.clear();
         encode_internal_key(&mut self.target, key, seek_trailer(self.view.seq));
+        self.narrow_up();
         self.iter.seek(&self.target)?;
         self.find_forward(false)
     }
 
+    /// To the first key behind all entries of `saved_key`.
+    fn seek_behind_saved_key(&mut self) -> Result<()> {
+        self.target.clear();
+        encode_internal_key(&mut self.target, &self.saved_key, LAST_TRAILER);
+        self.narrow_up();
+        self.iter.seek(&self.target)?;
+        self.find_forward(true)
+    }
+
     /// To the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        self.start(Some(key));
         if let Some(upper) = &self.view.upper
             && self.cmp.user(key, upper) != Ordering::Less
         {
-            return self.seek_to_last();
+            self.reset();
+            return self.seek_to_end();
         }
         self.reset();
         if let Some(lower) = &self.view.lower
@@ -280,6 +383,7 @@ impl UserIter {
         }
         self.target.clear();
         encode_internal_key(&mut self.target, key, LAST_TRAILER);
+        self.narrow(|n, v| n.backward_from(v.lower.as_deref(), key));
         self.iter.seek_for_prev(&self.target)?;
         self.find_backward()
     }
@@ -302,9 +406,7 @@ impl UserIter {
             State::Backward => {
                 // The merged cursor would seek all its children to turn; seeking past the key costs the same.
                 self.reset();
-                self.target.clear();
-                encode_internal_key(&mut self.target, &self.saved_key, LAST_TRAILER);
-                self.iter.seek(&self.target)?;
+                return self.seek_behind_saved_key();
             }
         }
         self.find_forward(true)
@@ -318,11 +420,15 @@ impl UserIter {
                 self.target.clear();
                 encode_internal_key(&mut self.target, user_key(self.iter.key()), FIRST_TRAILER);
                 self.reset();
+                self.narrow_down();
                 self.iter.seek_for_prev(&self.target)?;
             }
             State::Merged => {
                 self.reset();
-                self.seek_before_saved_key()?;
+                self.target.clear();
+                encode_internal_key(&mut self.target, &self.saved_key, FIRST_TRAILER);
+                self.narrow_down();
+                self.iter.seek_for_prev(&self.target)?;
             }
             State::Backward => self.reset(),
         }
@@ -381,9 +487,7 @@ impl UserIter {
             } else {
                 steps = 0;
                 hidden = false;
-                if let Some(upper) = &self.view.upper
-                    && self.cmp.user(user, upper) != Ordering::Less
-                {
+                if self.is_above(user) {
                     return Ok(());
                 }
                 if !self.goes_on() {
@@ -440,9 +544,7 @@ impl UserIter {
     /// From the merged cursor's place back to the first live key.
     fn find_backward(&mut self) -> Result<()> {
         while self.iter.valid() {
-            if let Some(lower) = &self.view.lower
-                && self.cmp.user(user_key(self.iter.key()), lower) == Ordering::Less
-            {
+            if self.is_below(user_key(self.iter.key())) {
                 return Ok(());
             }
             if !self.goes_on() {

@@ -6,6 +6,7 @@
 use super::Cover;
 use crate::iter::InternalIter;
 use crate::key::{SeqNo, encode_internal_key, user_key};
+use crate::prefix::Narrow;
 use basalt_env::sync::atomic::{AtomicU64, Ordering as Mem};
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
@@ -95,6 +96,9 @@ impl InternalIter for MaskedIter {
     #[inline]
     fn valid(&self) -> bool {
         self.inner.valid()
+    }
+    fn narrow(&mut self, to: Option<&Arc<Narrow>>) {
+        self.inner.narrow(to);
     }
     fn seek_to_first(&mut self) -> Result<()> {
         self.inner.seek_to_first()?;

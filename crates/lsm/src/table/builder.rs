@@ -13,6 +13,7 @@ use super::ranges::RangesBuilder;
 use super::{TableMeta, TableOptions};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;
+use crate::prefix::prefix_hash;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, File, Intent, Result};
@@ -139,7 +140,10 @@ pub struct TableBuilder {
     partition: IndexBuilder,
     partition_bytes: usize,
     last_key: Vec<u8>,
+    /// What goes into the filter.
     hashes: Vec<u64>,
+    /// The last prefix that went into the filter.
+    last_prefix: Option<Vec<u8>>,
     meta: TableMeta,
     data_blocks: u64,
     ranges: RangesBuilder,
@@ -199,6 +203,7 @@ impl TableBuilder {
             partition_bytes: 0,
             last_key: Vec::new(),
             hashes: Vec::new(),
+            last_prefix: None,
             meta: TableMeta::without_entries(file_id, 0),
             data_blocks: 0,
             ranges: RangesBuilder::default(),
@@ -265,6 +270,7 @@ impl TableBuilder {
         };
         if self.bytewise && self.options.filter_bits_per_key > 0 && new_user_key {
             self.hashes.push(hash);
+            self.note_prefix(user);
         }
         let (_, trailer) = split_internal_key(internal_key);
         let previous = if first {
@@ -307,6 +313,22 @@ impl TableBuilder {
     /// ranges come in order and do not overlap. Panics when they do.
     pub fn delete_range(&mut self, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
         self.ranges.add(&self.options.cmp, from, to, seqs);
+    }
+
+    /// Puts the key's prefix into the filter, unless the key before had the same.
+    fn note_prefix(&mut self, user_key: &[u8]) {
+        let Some(prefixes) = &self.options.prefix_extractor else {
+            return;
+        };
+        let Some(prefix) = prefixes.of(user_key) else {
+            return;
+        };
+        if self.last_prefix.as_deref() != Some(prefix) {
+            self.hashes.push(prefix_hash(prefix));
+            let last = self.last_prefix.get_or_insert_default();
+            last.clear();
+            last.extend_from_slice(prefix);
+        }
     }
 
     /// Bytes of the file so far, unwritten blocks included.
@@ -516,6 +538,10 @@ impl TableBuilder {
         let properties = Properties {
             comparator: self.options.cmp.name().to_owned(),
             family: Some(self.options.family.clone()),
+            prefix_extractor: match &self.options.prefix_extractor {
+                Some(prefixes) if filter_lines > 0 => Some(prefixes.name().into()),
+                _ => None,
+            },
             meta: self.meta.clone(),
             data_blocks: self.data_blocks,
             ranges: blocks,

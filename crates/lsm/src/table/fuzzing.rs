@@ -152,6 +152,7 @@ fn sample() -> &'static Sample {
             cmp: Cmp::Bytewise,
             block_bytes: 300,
             filter_bits_per_key: 10,
+            prefix_extractor: None,
             compression: Compression::None,
             warm_cache: false,
         };

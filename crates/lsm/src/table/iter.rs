@@ -6,6 +6,7 @@ use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
 use super::reader::{TableReader, read_exact};
 use crate::iter::InternalIter;
+use crate::prefix::Narrow;
 use basalt_env::{CachePriority, IoPriority, MemoryKind};
 use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
@@ -41,6 +42,7 @@ pub struct TableIter {
     loaded: Option<u64>,
     block: BlockCursor,
     ahead: Ahead,
+    narrow: Option<Arc<Narrow>>,
 }
 
 impl TableIter {
@@ -65,7 +67,19 @@ impl TableIter {
                 expected: u64::MAX,
                 in_sequence: 0,
             },
+            narrow: None,
         }
+    }
+
+    /// True, and the cursor is not valid, when it is narrowed to a prefix that the table has no key of.
+    fn is_denied(&mut self) -> Result<bool> {
+        if let Some(narrow) = &self.narrow
+            && !self.table.may_hold_prefix(narrow, self.fill_cache())?
+        {
+            self.no_block();
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     fn fill_cache(&self) -> bool {
@@ -283,6 +297,10 @@ impl InternalIter for TableIter {
         self.block.valid()
     }
 
+    fn narrow(&mut self, to: Option<&Arc<Narrow>>) {
+        self.narrow = to.cloned();
+    }
+
     fn seek_to_first(&mut self) -> Result<()> {
         self.moved(|it| {
             if it.table.top.len() == 0 {
@@ -300,11 +318,17 @@ impl InternalIter for TableIter {
     }
 
     fn seek(&mut self, target: &[u8]) -> Result<()> {
-        self.moved(|it| it.seek_inner(target))
+        self.moved(|it| match it.is_denied()? {
+            true => Ok(()),
+            false => it.seek_inner(target),
+        })
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {
         self.moved(|it| {
+            if it.is_denied()? {
+                return Ok(());
+            }
             it.seek_inner(target)?;
             if !it.block.valid() {
                 return it.seek_to_last_inner();

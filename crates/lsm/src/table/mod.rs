@@ -37,6 +37,7 @@ pub use source::Source;
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};
 use crate::options::Compression;
+use crate::prefix::Prefixes;
 use crate::version::catalog::DEFAULT;
 use std::sync::Arc;
 
@@ -83,6 +84,8 @@ pub struct TableOptions {
     pub block_bytes: usize,
     /// Filter bits a key; 0 for none.
     pub filter_bits_per_key: u32,
+    /// Whose prefixes go into the filter beside the keys.
+    pub prefix_extractor: Option<Prefixes>,
     /// Compression of data blocks.
     pub compression: Compression,
     /// Put filter pages, index partitions and data blocks into the cache as they are written.

@@ -9,6 +9,7 @@ use super::reader::read_exact;
 use super::{TableFamily, TableMeta};
 use crate::MAX_KEY_LEN;
 use crate::key::{SeqNo, TRAILER_LEN};
+use crate::prefix::MAX_NAME;
 use crate::version::edit::MAX_FAMILY;
 use basalt_fs::{Error, ErrorKind, File, Result};
 use std::path::Path;
@@ -28,6 +29,7 @@ const P_DATA_BLOCKS: u64 = 18;
 const P_RANGES: u64 = 19;
 const P_FAMILY: u64 = 20;
 const P_FAMILY_NAME: u64 = 22;
+const P_PREFIX_EXTRACTOR: u64 = 30;
 
 /// What a table says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(super) struct Properties {
     pub(super) comparator: String,
     /// `None` in a table of another writer.
     pub(super) family: Option<TableFamily>,
+    /// Whose prefixes of all keys are in the filter, by the extractor's name.
+    pub(super) prefix_extractor: Option<Box<str>>,
     /// File id, size and digest are not in the properties and 0 here.
     pub(super) meta: TableMeta,
     pub(super) data_blocks: u64,
@@ -71,6 +75,9 @@ impl Properties {
             put(P_FAMILY, &u64::from(f.id).to_le_bytes());
             put(P_FAMILY_NAME, f.name.as_bytes());
         }
+        if let Some(name) = &self.prefix_extractor {
+            put(P_PREFIX_EXTRACTOR, name.as_bytes());
+        }
         out
     }
 
@@ -85,6 +92,7 @@ impl Properties {
         let mut p = Properties {
             comparator: String::new(),
             family: None,
+            prefix_extractor: None,
             meta: TableMeta {
                 file_id: 0,
                 size: 0,
@@ -189,6 +197,15 @@ impl Properties {
                             "a family's name that is none, or that has no id".into(),
                         ));
                     }
+                }
+                P_PREFIX_EXTRACTOR => {
+                    let name = std::str::from_utf8(value)
+                        .ok()
+                        .filter(|n| (1..=MAX_NAME).contains(&n.len()));
+                    let name = name.ok_or_else(|| {
+                        bad(start, "a prefix extractor's name that is none".into())
+                    })?;
+                    p.prefix_extractor = Some(name.into());
                 }
                 unknown if unknown % 2 == 1 => {
                     return Err(Error::unsupported(format!(

@@ -12,8 +12,9 @@ use super::properties::Properties;
 use super::ranges;
 use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
-use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer};
+use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer, user_key};
 use crate::memtable::Found;
+use crate::prefix::Narrow;
 use crate::ranges::Fragments;
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
 use basalt_fs::{Bytes, Error, File, Result};
@@ -328,6 +329,18 @@ impl TableReader {
         ))
     }
 
+    /// False when certainly no version of any key of this prefix is here. Asks first what is known without a read, then the filter.
+    pub(crate) fn may_hold_prefix(&self, narrow: &Narrow, fill_cache: bool) -> Result<bool> {
+        let meta = &self.properties.meta;
+        if narrow.is_outside(user_key(&meta.smallest), user_key(&meta.largest)) {
+            return Ok(false);
+        }
+        match narrow.hash_for(self.properties.prefix_extractor.as_deref()) {
+            Some(hash) => self.filter_may_contain(hash, fill_cache),
+            None => Ok(true),
+        }
+    }
+
     pub(super) fn filter_page(&self, page: u64) -> BlockHandle {
         BlockHandle {
             offset: self.footer.filter_offset + page * filter::PAGE_BYTES as u64,
@@ -547,6 +560,11 @@ impl TableReader {
             + self.path.as_os_str().len()
             + self.properties.comparator.len()
             + self.family().map_or(0, |f| f.name.len())
+            + self
+                .properties
+                .prefix_extractor
+                .as_ref()
+                .map_or(0, |n| n.len())
             + self.properties.meta.smallest.len()
             + self.properties.meta.largest.len()
     }

@@ -2,13 +2,14 @@
 
 use super::block::BlockCursor;
 use super::filter;
-use super::format::{BlockHandle, BlockKind, FOOTER_LEN, HEADER_LEN, Header, open_block};
+use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block};
 use super::index::IndexBlock;
 use super::properties::Properties;
 use super::ranges;
 use super::reader::{TableReader, read_exact};
 use super::{TableMeta, TableVerified};
 use crate::key::{Cmp, Kind, split_internal_key, trailer_seq, user_key};
+use crate::prefix::{Prefixes, prefix_hash};
 use crate::ranges::Fragments;
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
@@ -102,6 +103,18 @@ struct Partition {
     index: IndexBlock,
 }
 
+/// Looks a hash up in a filter of at least one page; an error is the page that lacks it.
+fn filter_has(footer: &Footer, pages: &[Bytes], hash: u64) -> std::result::Result<(), u64> {
+    let (page, line) = filter::locate(hash, footer.filter_lines);
+    let line = pages[page as usize][line..line + filter::LINE_BYTES]
+        .try_into()
+        .expect("a line's length");
+    match filter::may_contain(line, hash, footer.probes) {
+        true => Ok(()),
+        false => Err(page),
+    }
+}
+
 pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerified> {
     let path = &table.path;
     let footer = &table.footer;
@@ -154,6 +167,9 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         return Err(bad(0, format!("file id is {:032x} by now", header.file_id)));
     }
 
+    // What a user's extractor makes of a key nobody knows here.
+    let prefixes = table.properties.prefix_extractor.as_deref();
+    let prefixes = prefixes.and_then(Prefixes::built_in);
     let mut tally = Tally::new(table.file_id, table.size);
     let mut data_blocks = 0;
     let mut cursor = BlockCursor::new();
@@ -194,16 +210,19 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
                         format!("byte {} of the block: keys do not ascend", cursor.at()),
                     ));
                 }
-                if !pages.is_empty() {
-                    let h = filter::key_hash(user_key(key));
-                    let (page, line) = filter::locate(h, footer.filter_lines);
-                    let line = pages[page as usize][line..line + filter::LINE_BYTES]
-                        .try_into()
-                        .expect("a line's length");
-                    if !filter::may_contain(line, h, footer.probes) {
+                let user = user_key(key);
+                let prefix = prefixes.as_ref().and_then(|p| p.of(user));
+                let asked = [
+                    ("key", user, Some(filter::key_hash(user))),
+                    ("prefix", prefix.unwrap_or(&[]), prefix.map(prefix_hash)),
+                ];
+                for (what, bytes, hash) in asked {
+                    if let Some(hash) = hash.filter(|_| !pages.is_empty())
+                        && let Err(page) = filter_has(footer, &pages, hash)
+                    {
                         return Err(bad(
                             table.filter_page(page).offset,
-                            format!("filter lacks key {:02x?}", user_key(key)),
+                            format!("filter lacks {what} {bytes:02x?}"),
                         ));
                     }
                 }
@@ -314,6 +333,7 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         comparator: table.cmp.name().to_owned(),
         // Nothing in the file to hold it against: `check` compares it with the manifest.
         family: table.properties.family.clone(),
+        prefix_extractor: table.properties.prefix_extractor.clone(),
         meta: TableMeta {
             file_id: 0,
             size: 0,

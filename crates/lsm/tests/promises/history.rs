@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::model::DELIMITER;
 use crate::runner::COARSE;
 use basalt_lsm::merge::Append;
-use basalt_lsm::{Compression, FamilyOptions, Options};
+use basalt_lsm::{Compression, FamilyOptions, Options, Prefixes};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -364,6 +364,35 @@ fn family_options(c: &mut Chance) -> FamilyOptions {
     }
 }
 
+/// Prefixes for the keys of [`key_bytes`]; the first and last numbers stand for none.
+fn extractor(n: u64) -> Option<Prefixes> {
+    match n {
+        1 => Some(Prefixes::Fixed(4)),
+        2 => Some(Prefixes::Capped(6)),
+        3 => Some(Prefixes::Delimited(b'/')),
+        _ => None,
+    }
+}
+
+/// What such an extractor makes of a key, written anew.
+pub fn prefix_of(extractor: &Prefixes, key: &[u8]) -> Option<Vec<u8>> {
+    match extractor {
+        Prefixes::Fixed(n) => (key.len() >= *n).then(|| key[..*n].to_vec()),
+        Prefixes::Capped(n) => Some(key.iter().copied().take(*n).collect()),
+        Prefixes::Delimited(byte) => {
+            let mut part = Vec::new();
+            for b in key {
+                part.push(*b);
+                if b == byte {
+                    return Some(part);
+                }
+            }
+            None
+        }
+        Prefixes::Custom(_) => unreachable!("not drawn"),
+    }
+}
+
 /// The seed of options whose write buffer is larger than the first log.
 pub const LARGE_BUFFER: u64 = u64::MAX;
 
@@ -391,6 +420,10 @@ pub fn options(seed: u64) -> Options {
     // Drawn last: what is drawn before stays what it was. In a share of histories an idle store gives back its logs.
     if c.percent(40) {
         options.idle_release = Duration::from_millis(c.within(2, 9));
+    }
+    let families = options.families.values_mut();
+    for f in families.chain([&mut options.default_family]) {
+        f.prefix_extractor = extractor(c.below(5));
     }
     if seed == LARGE_BUFFER {
         options.write_buffer_bytes = 600_000;

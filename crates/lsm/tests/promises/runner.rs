@@ -3,6 +3,7 @@
 //! The engine is stepped and alone, so at every moment the runner knows which commits were handed in and which were
 //! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
 
+mod prefixes;
 mod reads;
 mod rest;
 
@@ -618,7 +619,10 @@ impl Runner {
                 family,
                 key,
                 snapshot,
-            } => self.get(*family, *key, *snapshot),
+            } => {
+                self.get(*family, *key, *snapshot);
+                self.scan_prefix(*family, *key, *snapshot);
+            }
             Op::MultiGet { keys, snapshot } => self.multi_get(keys, *snapshot),
             Op::Scan {
                 family,

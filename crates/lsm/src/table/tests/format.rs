@@ -69,7 +69,18 @@ impl Dump<'_> {
     }
 }
 
-fn golden() -> String {
+/// Where the document shows what prefixes change of a table.
+const PREFIXES_BEGIN: &str = "<!-- golden, with prefixes: begin -->\n```text\n";
+const PREFIXES_END: &str = "```\n<!-- golden, with prefixes: end -->";
+
+/// The parts of a dump with these titles.
+fn parts(dump: &str, titles: &[&str]) -> String {
+    let wanted = |part: &&str| titles.contains(&part.lines().next().unwrap_or(""));
+    let parts = dump.split("# ").filter(wanted);
+    parts.map(|part| format!("# {part}")).collect()
+}
+
+fn golden(prefix_extractor: Option<Prefixes>) -> String {
     let (fs, env) = sim_env(0);
     let entries: Entries = vec![
         (
@@ -92,6 +103,7 @@ fn golden() -> String {
     let path = Path::new("t");
     let options = TableOptions {
         block_bytes: 80,
+        prefix_extractor,
         ..options(Cmp::Bytewise)
     };
     let id = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff;
@@ -199,12 +211,26 @@ fn golden() -> String {
 fn the_documents_hexdump_is_what_the_builder_writes() {
     let (head, rest) = DOCUMENT.split_once(BEGIN).expect("begin of the hexdump");
     let (dump, tail) = rest.split_once(END).expect("end of the hexdump");
-    let golden = golden();
+    let golden = golden(None);
+    let (between, rest) = tail.split_once(PREFIXES_BEGIN).expect("the second dump");
+    let (prefixes_dump, after) = rest
+        .split_once(PREFIXES_END)
+        .expect("the second dump's end");
+    let with_prefixes = parts(
+        &self::golden(Some(Prefixes::Fixed(2))),
+        &["filter, one page", "properties"],
+    );
     if std::env::var_os("BASALT_REWRITE_GOLDEN").is_some() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/table.md");
-        std::fs::write(page, format!("{head}{BEGIN}{golden}{END}{tail}")).expect("write");
+        let first = format!("{head}{BEGIN}{golden}{END}{between}");
+        let second = format!("{PREFIXES_BEGIN}{with_prefixes}{PREFIXES_END}{after}");
+        std::fs::write(page, first + &second).expect("write");
         return;
     }
+    assert!(
+        prefixes_dump == with_prefixes,
+        "the format of prefixes changed:\n{with_prefixes}"
+    );
     assert!(
         dump == golden,
         "the format changed; if it was meant to, raise the version and run with BASALT_REWRITE_GOLDEN=1:\n{golden}"
@@ -284,6 +310,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
             id: 7,
             name: "seven".into(),
         }),
+        prefix_extractor: None,
         meta,
         data_blocks: 1,
         ranges: Vec::new(),
@@ -293,6 +320,21 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         Properties::decode(path, 0, &plain).expect("plain"),
         properties
     );
+    // The extractor whose prefixes are in the filter is an even tag: who does not know it reads on, by whole keys.
+    let prefixed = Properties {
+        prefix_extractor: Some("test.words".into()),
+        ..properties.clone()
+    };
+    let encoded = prefixed.encode();
+    assert_eq!(encoded, [&plain[..], &[30, 10], b"test.words"].concat());
+    assert_eq!(
+        Properties::decode(path, 0, &encoded).expect("with prefixes"),
+        prefixed
+    );
+    for name in [&[30u8, 0][..], &[30, 1, 0xff]] {
+        let e = Properties::decode(path, 0, &[&plain[..], name].concat());
+        assert_eq!(e.expect_err("no name").kind(), ErrorKind::Corruption);
+    }
     let ignorable = [&plain[..], &[24, 1, 0]].concat();
     assert_eq!(
         Properties::decode(path, 0, &ignorable).expect("even tags are skipped"),

@@ -12,6 +12,7 @@ use crate::key::{
     trailer_seq,
 };
 use crate::memtable::Found;
+use crate::prefix::PrefixExtractor;
 use basalt_env::{Env, IoPriority, Random};
 use basalt_fs::ErrorKind;
 use basalt_fs::sim::{SimFs, SimOptions};
@@ -77,6 +78,7 @@ pub(super) fn options(cmp: Cmp) -> TableOptions {
         cmp,
         block_bytes: 4096,
         filter_bits_per_key: 10,
+        prefix_extractor: None,
         compression: Compression::None,
         warm_cache: false,
     }
@@ -396,6 +398,18 @@ fn tables_answer_as_their_model_does() {
             cmp: cmp.clone(),
             block_bytes: any_of(&r, &[64, 200, 1000, 4096, 65536]),
             filter_bits_per_key: any_of(&r, &[0, 1, 10, 20, 64]),
+            prefix_extractor: match cmp {
+                Cmp::Bytewise => any_of(
+                    &r,
+                    &[
+                        None,
+                        Some(Prefixes::Fixed(2)),
+                        Some(Prefixes::Capped(5)),
+                        Some(Prefixes::Delimited(b'b')),
+                    ],
+                ),
+                Cmp::Custom(_) => None,
+            },
             compression: any_of(
                 &r,
                 &[Compression::None, Compression::Lz4, Compression::Zstd],
@@ -687,5 +701,49 @@ fn a_failed_write_or_sync_fails_the_builder_for_good() {
             failed += 1;
         }
         assert!((1..99).contains(&failed), "{failed} places failed");
+    }
+}
+
+/// Claims to be an extractor that is built in, and cuts no prefixes.
+struct Impostor;
+impl PrefixExtractor for Impostor {
+    fn name(&self) -> &str {
+        "basalt.fixed:2"
+    }
+    fn prefix_len(&self, _: &[u8]) -> Option<usize> {
+        None
+    }
+}
+
+#[test]
+fn verification_finds_a_filter_without_the_prefixes_it_claims() {
+    let entries: Entries = (0..50)
+        .map(|n| {
+            let key = format!("{n:03}").into_bytes();
+            (internal_key(&key, pack_trailer(n, Kind::Put)), Vec::new())
+        })
+        .collect();
+    let path = Path::new("t");
+    for (prefixes, sound) in [
+        (Prefixes::Fixed(2), true),
+        (Prefixes::Custom(Arc::new(Impostor)), false),
+    ] {
+        let (_, env) = sim_env(0);
+        let options = TableOptions {
+            prefix_extractor: Some(prefixes),
+            ..options(Cmp::Bytewise)
+        };
+        let meta = build(&env, path, 5, &options, &entries);
+        let verified = open(&env, path, &meta, &Cmp::Bytewise).verify(&meta);
+        match verified {
+            Ok(_) => assert!(sound),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption);
+                assert!(
+                    !sound && e.to_string().contains("filter lacks prefix"),
+                    "{e}"
+                );
+            }
+        }
     }
 }
