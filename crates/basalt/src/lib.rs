@@ -39,6 +39,6 @@ pub use basalt_lsm as lsm;
 pub use basalt_lsm::merge;
 pub use basalt_lsm::{
     CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
-    FilterDecision, MergeOperator, MergeRefusal, Options, PrefixExtractor, Prefixes, ReadOptions,
-    Snapshot, Ticket, WriteBatch, WriteOptions,
+    FilterDecision, Iter, MergeOperator, MergeRefusal, Options, PrefixExtractor, Prefixes,
+    ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
 };

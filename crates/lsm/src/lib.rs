@@ -31,7 +31,7 @@ pub mod wal;
 pub use basalt_env::Env;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use batch::WriteBatch;
-pub use db::{Db, Family, Snapshot, Ticket};
+pub use db::{Db, Family, Iter, Snapshot, Ticket};
 pub use key::{Comparator, Kind, SeqNo};
 pub use listener::{Event, EventListener};
 pub use merge::{MergeOperator, MergeRefusal};

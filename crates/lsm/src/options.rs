@@ -272,6 +272,8 @@ pub struct ReadOptions {
     /// to the last), the prefix is that of the key it lands on; a seek key without a prefix bounds nothing. Needs
     /// [`FamilyOptions::prefix_extractor`]. Default false: all keys, in order, whatever the extractor.
     pub prefix_same_as_start: bool,
+    /// Make a cursor that follows the store, see [`crate::db::Iter`]. Not with a snapshot. Default false.
+    pub tailing: bool,
     /// Put blocks read into the cache. Default true; scans over everything do better without.
     pub fill_cache: bool,
     /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
@@ -287,6 +289,7 @@ impl Default for ReadOptions {
             lower_bound: None,
             upper_bound: None,
             prefix_same_as_start: false,
+            tailing: false,
             fill_cache: true,
             skip_budget: u64::MAX,
         }

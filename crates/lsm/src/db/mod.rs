@@ -9,6 +9,7 @@ mod checkpoint;
 mod commit;
 mod compact;
 mod company;
+mod cursor;
 mod engine;
 mod events;
 mod figures;
@@ -53,6 +54,7 @@ mod throttle;
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
 pub use commit::Ticket;
+pub use cursor::Iter;
 pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
@@ -60,7 +62,6 @@ pub use sizes::UserRange;
 pub use stats::{FamilyStats, LevelStats, RangeSize, StallStats, Stats};
 
 use crate::batch::WriteBatch;
-use crate::iter::user::UserIter;
 use crate::key::{Cmp, SeqNo};
 use crate::merge::MergeOperator;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
@@ -154,9 +155,6 @@ pub struct ValueWithExpiry {
     /// Its expiry in ms since 1970, if it has one.
     pub expire_at_ms: Option<u64>,
 }
-
-/// A cursor over a family's live keys, forward and backward, as of one moment.
-pub type Iter = UserIter;
 
 impl Db {
     /// Opens the store in directory `path` of the environment's filesystem, recovering it if it was not closed.
@@ -451,7 +449,7 @@ impl Db {
 
     /// A cursor over a family, not yet positioned.
     pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<Iter> {
-        self.engine().iter(family, options)
+        Iter::new(self.engine(), family, options)
     }
 
     /// Pins the present moment.

@@ -72,7 +72,7 @@ impl Engine {
 
     /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
     /// later moment shows a prefix of history.
-    fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
+    pub(super) fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
         self.check_open()?;
         let view = self.view();
         let seq = match &options.snapshot {
@@ -245,9 +245,15 @@ impl Engine {
         out
     }
 
-    pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<UserIter> {
-        let (view, seq) = self.moment(options)?;
-        self.check_family(&view, family)?;
+    /// A cursor over what a view holds of a family as of `seq`. It reads the view's newest memtable as that grows.
+    pub(super) fn cursor(
+        &self,
+        view: &Arc<View>,
+        seq: SeqNo,
+        family: &Family,
+        options: &ReadOptions,
+    ) -> Result<UserIter> {
+        self.check_family(view, family)?;
         let entry = &view.families[&family.id];
         let cmp = entry.options.comparator.clone();
         let merging = Merging::new(entry.name.clone(), &entry.options);
@@ -264,8 +270,9 @@ impl Engine {
             ReadPattern::Uncached
         };
         let mut sources = Sources::default();
-        for mem in view.memtables(family.id).filter(|m| !m.is_empty()) {
-            if mem.has_entries() {
+        for (n, mem) in view.memtables(family.id).enumerate() {
+            // The newest is not full yet.
+            if n == 0 || mem.has_entries() {
                 sources.add(Box::new(mem.iter()), 0);
             }
             for run in mem.ranges() {
@@ -306,11 +313,9 @@ impl Engine {
             upper: options.upper_bound.clone(),
             now_ms: self.env.clock().wall_ms(),
         };
-        let mut pins: Vec<Arc<dyn Any + Send + Sync>> = vec![view];
-        if let Some(s) = &options.snapshot {
-            pins.push(s.0.clone());
-        }
         let (children, deleted, jumps) = sources.masked(&cmp, seq);
+        // The snapshot is its holder's to keep.
+        let pins: Vec<Arc<dyn Any + Send + Sync>> = vec![view.clone()];
         let merged = MergingIter::new(cmp.clone(), children);
         let made = UserIter::new(merged, cmp, shown, pins)
             .with_merging(merging)

@@ -187,10 +187,38 @@ impl UserIter {
         self
     }
 
+    /// True when it may meet range tombstones. Those that it knows are of the moment when it was made.
+    pub(crate) fn has_deleted(&self) -> bool {
+        !self.deleted.is_empty()
+    }
+
     /// Bounds how many entries that are not shown it passes over in its life: `ReadOptions::skip_budget`.
     pub fn with_skip_budget(mut self, entries: u64) -> UserIter {
         self.skips = entries;
         self
+    }
+
+    /// As of another moment, over the same sources. Not positioned then.
+    pub(crate) fn renew(&mut self, seq: SeqNo, now_ms: u64, skips: u64) {
+        self.reset();
+        self.view.seq = seq;
+        self.allow(now_ms, skips);
+    }
+
+    /// At another time, and with another skip budget from here on.
+    pub(crate) fn allow(&mut self, now_ms: u64, skips: u64) {
+        self.view.now_ms = now_ms;
+        self.skips = skips;
+    }
+
+    /// Shows nothing until it is sought again.
+    pub(crate) fn unposition(&mut self) {
+        self.reset();
+    }
+
+    /// Is bound to the prefix that another iterator of the same options is bound to.
+    pub(crate) fn take_prefix_of(&mut self, other: &mut UserIter) {
+        self.narrowing = other.narrowing.take();
     }
 
     /// Lets it pass over sources without the prefix that it is bound to.
@@ -355,6 +383,21 @@ impl UserIter {
         self.narrow_up();
         self.iter.seek(&self.target)?;
         self.find_forward(false)
+    }
+
+    /// To the first key behind `key`, or at it, inside what the last seek bound it to. The key is one that it came to before, or was
+    /// sought with.
+    pub(crate) fn go_on(&mut self, key: &[u8], or_at: bool) -> Result<()> {
+        if or_at {
+            self.seek_on(key)?;
+        } else {
+            self.reset();
+            self.saved_key.clear();
+            self.saved_key.extend_from_slice(key);
+            self.seek_behind_saved_key()?;
+        }
+        self.land();
+        Ok(())
     }
 
     /// To the first key behind all entries of `saved_key`.

@@ -143,6 +143,8 @@ fn threads_of_this_process() -> u64 {
 fn what_the_engine_allocates() {
     a_put_copies_a_value_once();
     a_cached_read_copies_nothing();
+    a_step_of_a_cursor_copies_nothing(100);
+    a_step_of_a_cursor_copies_nothing(1000);
     a_hundred_idle_engines();
 }
 
@@ -211,6 +213,85 @@ fn a_cached_read_copies_nothing() {
             value.len()
         );
     }
+    db.abandon();
+}
+
+/// Over a table and a memtable, with values that the memtable holds itself and such as stay in their batch.
+fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
+    const KEYS: u32 = 2000;
+    let env = stepped(SimFs::new(Default::default()));
+    let db = Db::open(&env, "store", Options::default()).expect("open");
+    let family = db.default_family();
+    let put = |n: u32| {
+        db.put(
+            &family,
+            &n.to_be_bytes(),
+            &vec![n as u8; value_len],
+            &WriteOptions::UNSYNCED,
+        )
+        .expect("written")
+    };
+    for in_table in [true, false] {
+        // Every tenth key in the memtable, the others in a table.
+        (0..KEYS)
+            .filter(|n| (n % 10 != 0) == in_table)
+            .for_each(|n| {
+                put(n);
+            });
+        if in_table {
+            db.flush().expect("flushed");
+        }
+    }
+    let mut it = db.iter(&family, &ReadOptions::default()).expect("iter");
+    for warm in [true, false] {
+        it.seek_to_first().expect("seek");
+        let (mut steps, mut pinned_in_memtable, before) = (0u32, 0, asked());
+        let mut bytes = 0;
+        while it.valid() {
+            assert_eq!(it.key(), steps.to_be_bytes());
+            assert_eq!(it.value().len(), value_len);
+            bytes = asked() - before - pinned_in_memtable;
+            let begun = asked();
+            let pinned = it.pinned_value();
+            assert_eq!(
+                pinned.as_ptr(),
+                it.value().as_ptr(),
+                "a pinned value is no copy"
+            );
+            drop(pinned);
+            let cost = asked() - begun;
+            if steps % 10 == 0 {
+                assert!(cost <= 128, "{cost} bytes to pin a value in a memtable");
+                pinned_in_memtable += cost;
+            } else {
+                assert_eq!(cost, 0, "pinning a value in a block");
+            }
+            steps += 1;
+            it.next().expect("next");
+        }
+        assert_eq!(steps, KEYS);
+        if !warm {
+            basalt_fs::campaign!("cursor_steps={steps} value_len={value_len} allocated={bytes}");
+            assert_eq!(bytes, 0, "steps up allocate nothing");
+        }
+    }
+    // On the way down a value is pinned with each step: in a memtable that takes a small allocation, whatever the value's length.
+    it.seek_to_last().expect("seek");
+    let before = asked();
+    let mut steps = 0u32;
+    while it.valid() {
+        steps += 1;
+        assert_eq!(it.value().len(), value_len);
+        it.prev().expect("prev");
+    }
+    let bytes = asked() - before;
+    basalt_fs::campaign!("cursor_steps_back={steps} value_len={value_len} allocated={bytes}");
+    assert_eq!(steps, KEYS);
+    assert!(
+        bytes <= u64::from(KEYS / 10) * 128,
+        "{bytes} bytes for steps back"
+    );
+    drop(it);
     db.abandon();
 }
 

@@ -1,7 +1,10 @@
-//! What reads promise beyond single answers: reads that prefix filters save, and many keys read at once.
+//! What reads promise beyond single answers: cursors of every kind against a reference while the store changes under them, reads that
+//! prefix filters save, cursors that follow the store, and many keys read at once.
 
 #![deny(missing_docs)]
 
 mod prefixes;
+mod tailing;
 mod together;
+mod walks;
 mod watched;

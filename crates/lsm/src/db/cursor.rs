@@ -1,0 +1,256 @@
+//! [`Iter`]: the cursor that users hold. It shows what a [`UserIter`] shows, and knows how to make another one: to be refreshed, and to
+//! follow the store when it is tailing.
+
+use super::Family;
+use super::engine::Engine;
+use super::generation::View;
+use super::read::Snapshot;
+use crate::iter::user::UserIter;
+use crate::key::SeqNo;
+use crate::options::ReadOptions;
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use std::sync::{Arc, Weak};
+
+/// A cursor over a family's live keys, forward and backward, as of one moment: that of its snapshot, or when it was made or last refreshed.
+/// It keeps the tables and memtables of that moment.
+///
+/// With [`ReadOptions::tailing`] it follows the store instead: each seek, and each step, first moves on to the present. So `next` goes to
+/// the first key behind the one shown that is there *now*. At the end it is not valid, and `next` may be called again: it then looks for
+/// keys behind the last one shown. What is written behind its back it does not show. It walks up only; whatever walks down is refused
+/// with `InvalidArgument`, and leaves it where it is. A step costs a seek when something was written since the step before it, and is
+/// otherwise that of any cursor. Tables and memtables that are replaced meanwhile are let go of when it is next moved.
+pub struct Iter {
+    shown: UserIter,
+    /// What `shown` reads, and as of when.
+    view: Arc<View>,
+    seq: SeqNo,
+    engine: Weak<Engine>,
+    family: Family,
+    options: ReadOptions,
+    tail: Option<Tail>,
+}
+
+/// Where a tailing cursor goes on.
+enum Tail {
+    /// Not sought yet.
+    Nowhere,
+    /// At the first key.
+    First,
+    /// At this key, or behind it.
+    At(Vec<u8>),
+    /// At the first key behind this one.
+    Behind(Vec<u8>),
+}
+
+impl Iter {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        family: &Family,
+        options: &ReadOptions,
+    ) -> Result<Iter> {
+        if options.tailing && options.snapshot.is_some() {
+            return Err(Error::invalid(
+                "a tailing iterator shows what is newest: it cannot have a snapshot as well",
+            ));
+        }
+        let (view, seq) = engine.moment(options)?;
+        Ok(Iter {
+            shown: engine.cursor(&view, seq, family, options)?,
+            view,
+            seq,
+            engine: Arc::downgrade(engine),
+            family: family.clone(),
+            options: options.clone(),
+            tail: options.tailing.then_some(Tail::Nowhere),
+        })
+    }
+
+    /// Moves on to what is newest, or to a snapshot, as if the iterator were made anew with the rest of its options, but without the
+    /// cost of it where the store's tables and memtables are the same. It is not positioned then. `Closed` when the store was closed, and
+    /// `NotFound` when the family was dropped; after an error the iterator is as it was.
+    ///
+    /// A tailing iterator has no use for it, and refuses a snapshot with `InvalidArgument`.
+    pub fn refresh(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
+        if self.tail.is_some() && snapshot.is_some() {
+            return Err(Error::invalid(
+                "a tailing iterator shows what is newest: it cannot go to a snapshot",
+            ));
+        }
+        let before = std::mem::replace(&mut self.options.snapshot, snapshot.cloned());
+        if let Err(e) = self.move_on() {
+            self.options.snapshot = before;
+            return Err(e);
+        }
+        if let Some(tail) = &mut self.tail {
+            *tail = Tail::Nowhere;
+        }
+        Ok(())
+    }
+
+    /// Goes to the moment of the options. The cursor is not positioned then.
+    fn move_on(&mut self) -> Result<()> {
+        let engine = self.engine.upgrade().ok_or_else(closed)?;
+        let (view, seq) = engine.moment(&self.options)?;
+        let active = view.active.mems.get(&self.family.id);
+        // A cursor's range tombstones are those of its moment, and only the newest memtable may have others since.
+        let deleted = self.shown.has_deleted() || active.is_some_and(|m| m.range_deletes() > 0);
+        if Arc::ptr_eq(&view, &self.view) && !deleted {
+            // The same tables, and memtables that have grown since: the cursors over them see what was added.
+            (self.shown).renew(seq, engine.env.clock().wall_ms(), self.options.skip_budget);
+        } else {
+            let mut shown = engine.cursor(&view, seq, &self.family, &self.options)?;
+            shown.take_prefix_of(&mut self.shown);
+            self.shown = shown;
+            self.view = view;
+        }
+        self.seq = seq;
+        Ok(())
+    }
+
+    /// One step of a tailing cursor, as of now.
+    fn step(&mut self) -> Result<()> {
+        if self.shown.valid() {
+            let engine = self.engine.upgrade().ok_or_else(closed)?;
+            let (view, seq) = engine.moment(&self.options)?;
+            if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
+                // Nothing was written, but values may have come to their end.
+                (self.shown).allow(engine.env.clock().wall_ms(), self.options.skip_budget);
+                return self.shown.next();
+            }
+        }
+        self.move_on()?;
+        match self.tail.as_ref().expect("the cursor is tailing") {
+            Tail::Nowhere => panic!("next on an iterator that is not positioned"),
+            Tail::First => self.shown.seek_to_first(),
+            Tail::At(key) => self.shown.go_on(key, true),
+            Tail::Behind(key) => self.shown.go_on(key, false),
+        }
+    }
+
+    /// Ends a movement of a tailing cursor: keeps where it has come to, and shows nothing after an error.
+    fn moved(&mut self, result: Result<()>) -> Result<()> {
+        match &result {
+            Ok(()) => self.note_place(),
+            Err(_) => self.shown.unposition(),
+        }
+        result
+    }
+
+    /// Keeps where a tailing cursor has come to.
+    fn note_place(&mut self) {
+        let (place, found) = match self.shown.paused_at() {
+            Some(key) => (Tail::At as fn(Vec<u8>) -> Tail, key),
+            None if self.shown.valid() => (Tail::Behind as fn(Vec<u8>) -> Tail, self.shown.key()),
+            // The end: what comes later is looked for from the same place.
+            None => return,
+        };
+        let mut kept = match self.tail.take() {
+            Some(Tail::At(kept) | Tail::Behind(kept)) => kept,
+            _ => Vec::new(),
+        };
+        kept.clear();
+        kept.extend_from_slice(found);
+        self.tail = Some(place(kept));
+    }
+
+    /// Refuses to walk down.
+    fn only_up(&self, what: &str) -> Result<()> {
+        match &self.tail {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(format!(
+                "{what} on a tailing iterator, which walks up only: use one without ReadOptions::tailing"
+            ))),
+        }
+    }
+
+    /// True when positioned on a key.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.shown.valid()
+    }
+
+    /// Where it stopped because the skip budget is used up; it is not `valid` then. No live key lies between the one it was moved
+    /// from and this one, which was not looked at: another iterator goes on with a seek to it. The budget of a tailing iterator is for each
+    /// movement, and its `next` goes on from here.
+    pub fn paused_at(&self) -> Option<&[u8]> {
+        self.shown.paused_at()
+    }
+
+    /// To the first key inside the bounds.
+    pub fn seek_to_first(&mut self) -> Result<()> {
+        if self.tail.is_none() {
+            return self.shown.seek_to_first();
+        }
+        self.tail = Some(Tail::First);
+        let sought = self.move_on().and_then(|()| self.shown.seek_to_first());
+        self.moved(sought)
+    }
+
+    /// To the last key inside the bounds.
+    pub fn seek_to_last(&mut self) -> Result<()> {
+        self.only_up("seek_to_last")?;
+        self.shown.seek_to_last()
+    }
+
+    /// To the first key at or after `key`.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        if self.tail.is_none() {
+            return self.shown.seek(key);
+        }
+        self.tail = Some(Tail::At(key.to_vec()));
+        let sought = self.move_on().and_then(|()| self.shown.seek(key));
+        self.moved(sought)
+    }
+
+    /// To the last key at or before `key`.
+    pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        self.only_up("seek_for_prev")?;
+        self.shown.seek_for_prev(key)
+    }
+
+    /// To the next key. Requires `valid`, or that the iterator is tailing and was sought before.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a cursor in the field's words; it lends keys, which Iterator cannot"
+    )]
+    #[inline]
+    pub fn next(&mut self) -> Result<()> {
+        if self.tail.is_none() {
+            return self.shown.next();
+        }
+        let stepped = self.step();
+        self.moved(stepped)
+    }
+
+    /// To the previous key. Requires `valid`.
+    pub fn prev(&mut self) -> Result<()> {
+        self.only_up("prev")?;
+        self.shown.prev()
+    }
+
+    /// The user key here. Requires `valid`.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        self.shown.key()
+    }
+
+    /// The value here (expiry stripped). Requires `valid`. Not copied: it lies in the block or memtable that holds it.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        self.shown.value()
+    }
+
+    /// The value here, pinned: it outlives the iterator, and is not copied. Requires `valid`.
+    pub fn pinned_value(&self) -> Bytes {
+        self.shown.pinned_value()
+    }
+
+    /// The expiry of the value here, ms since 1970. Requires `valid`.
+    pub fn expire_at_ms(&self) -> Option<u64> {
+        self.shown.expire_at_ms()
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store is closed")
+}
