@@ -79,6 +79,8 @@ pub struct UserIter {
     deleted: Cover,
     /// Jumps of the cursors beneath over deleted ranges since it was last looked at: each counts as an entry passed over.
     jumps: Option<Arc<AtomicU64>>,
+    /// It has looked at a key since it was made or got another skip budget.
+    looked: bool,
     /// In a family with prefixes.
     narrowing: Option<Box<Narrowing>>,
     /// Seek targets are built here.
@@ -168,6 +170,7 @@ impl UserIter {
             merging: Merging::none(),
             deleted,
             jumps: None,
+            looked: false,
             narrowing: None,
             target: Vec::new(),
             _pins: pins,
@@ -209,6 +212,7 @@ impl UserIter {
     pub(crate) fn allow(&mut self, now_ms: u64, skips: u64) {
         self.view.now_ms = now_ms;
         self.skips = skips;
+        self.looked = false;
     }
 
     /// Shows nothing until it is sought again.
@@ -299,7 +303,12 @@ impl UserIter {
     /// True when another key may be looked at; otherwise it pauses before the one under the merged cursor.
     fn goes_on(&mut self) -> bool {
         if let Some(jumps) = &self.jumps {
-            self.skips = self.skips.saturating_sub(jumps.swap(0, Relaxed));
+            // Jumps on the way to the first key leave enough to look at it: whoever goes on from where another iterator paused makes
+            // the same jumps again, and must get further.
+            let least = self.skips.min(u64::from(!self.looked));
+            let left = self.skips.saturating_sub(jumps.swap(0, Relaxed));
+            self.skips = left.max(least);
+            self.looked = true;
         }
         if self.skips > 0 {
             return true;
