@@ -324,6 +324,11 @@ fn checkpoints_beside_writers_are_moments() {
         let mut logs = 0;
         for i in 0..25 * scale() {
             let target = format!("copy{i}");
+            // The writer gets a turn between two: else, with few processors, all logs may be empty each time.
+            let seen = acknowledged.load(SeqCst);
+            while acknowledged.load(SeqCst) < seen + 3 {
+                std::thread::yield_now();
+            }
             let least = acknowledged.load(SeqCst);
             let options = CheckpointOptions {
                 flush_above_bytes: [0, 8 << 10, 1 << 20][i as usize % 3],
