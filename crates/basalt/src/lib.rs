@@ -36,6 +36,10 @@ pub use basalt_env::Env;
 pub use basalt_fs as fs;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use basalt_lsm as lsm;
+pub use basalt_lsm::db::{
+    Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
+    CompactProgress, Stats, UserRange,
+};
 pub use basalt_lsm::merge;
 pub use basalt_lsm::{
     CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,

@@ -301,7 +301,7 @@ fn checkpoints_beside_writers_are_moments() {
     let (acknowledged, handed_in, stop) =
         (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     basalt_env::thread::scope(|threads| {
-        threads.spawn(|| {
+        let writer = threads.spawn(|| {
             let f = db.default_family();
             for n in 1.. {
                 let mut batch = WriteBatch::new();
@@ -326,7 +326,7 @@ fn checkpoints_beside_writers_are_moments() {
             let target = format!("copy{i}");
             // The writer gets a turn between two: else, with few processors, all logs may be empty each time.
             let seen = acknowledged.load(SeqCst);
-            while acknowledged.load(SeqCst) < seen + 3 {
+            while acknowledged.load(SeqCst) < seen + 3 && !writer.is_finished() {
                 std::thread::yield_now();
             }
             let least = acknowledged.load(SeqCst);
