@@ -103,7 +103,8 @@ impl Engine {
         let view = self.view();
         let now_ms = self.env.clock().wall_ms();
         let oldest_snapshot = self.oldest_snapshot();
-        let hurried = self.flush_pace.is_hurried(self.env.clock().now());
+        // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
+        let hurried = !view.backlog.presses() && self.flush_pace.is_hurried(self.env.clock().now());
         view.families
             .values()
             .filter_map(|f| {

@@ -362,3 +362,32 @@ fn what_readers_keep_is_booked_until_they_let_go() {
     }
     db.close().unwrap();
 }
+
+/// A hurried writer's merges of level 0 wait for more tables, but not when what is due already holds the writer up: each would
+/// wait for the other.
+#[test]
+fn a_hurried_writer_that_is_held_for_debt_gets_its_merge() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let options = Options {
+        default_family: FamilyOptions {
+            l0_compaction_trigger: 2,
+            debt_slowdown_bytes: 1,
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options).unwrap();
+    for n in 0..40u32 {
+        for key in 0..50u32 {
+            db.put(
+                &db.default_family(),
+                &(key * 40 + n).to_be_bytes(),
+                &[7; 500],
+                &UNSYNCED,
+            )
+            .unwrap();
+        }
+        db.flush().unwrap();
+        env.clock().sleep(Duration::from_millis(500));
+    }
+}

@@ -57,6 +57,11 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
+    /// True when writers are slowed for it.
+    pub fn presses(&self) -> bool {
+        self.level0 > 0.0 || self.debt > 0.0
+    }
+
     /// The worst of all families.
     pub fn of(view: &View) -> Backlog {
         let mut worst = Backlog::default();
