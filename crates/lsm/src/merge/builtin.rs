@@ -23,55 +23,44 @@ fn sum(existing: Option<&[u8]>, operands: &[&[u8]]) -> Result<Vec<u8>, MergeRefu
     Ok(sum.to_le_bytes().to_vec())
 }
 
+/// Adding signed and unsigned numbers is the same work under two names.
+macro_rules! adds_numbers {
+    ($operator:ident, $name:literal) => {
+        impl MergeOperator for $operator {
+            fn name(&self) -> &str {
+                $name
+            }
+            fn check_operand(&self, operand: &[u8]) -> Result<(), MergeRefusal> {
+                number(operand, "operand").map(|_| ())
+            }
+            fn full_merge(
+                &self,
+                _key: &[u8],
+                existing: Option<&[u8]>,
+                operands: &[&[u8]],
+            ) -> Result<Vec<u8>, MergeRefusal> {
+                sum(existing, operands)
+            }
+            fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
+                sum(None, operands).ok()
+            }
+        }
+    };
+}
+
 /// Adds unsigned numbers of 64 bits: values and operands are 8 bytes, little-endian. A key that holds nothing counts as 0. A sum
 /// past `u64::MAX` wraps round, as in a processor: any other rule would depend on the order of additions. Operands of another
 /// length are refused when they are written; a value of another length fails reads of a key that has operands over it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AddU64;
 
-impl MergeOperator for AddU64 {
-    fn name(&self) -> &str {
-        "basalt.add.u64"
-    }
-    fn check_operand(&self, operand: &[u8]) -> Result<(), MergeRefusal> {
-        number(operand, "operand").map(|_| ())
-    }
-    fn full_merge(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Vec<u8>, MergeRefusal> {
-        sum(existing, operands)
-    }
-    fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
-        sum(None, operands).ok()
-    }
-}
+adds_numbers!(AddU64, "basalt.add.u64");
 
 /// Adds signed numbers of 64 bits (two's complement): otherwise as [`AddU64`], wrapping from `i64::MAX` to `i64::MIN` and back.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AddI64;
 
-impl MergeOperator for AddI64 {
-    fn name(&self) -> &str {
-        "basalt.add.i64"
-    }
-    fn check_operand(&self, operand: &[u8]) -> Result<(), MergeRefusal> {
-        number(operand, "operand").map(|_| ())
-    }
-    fn full_merge(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Vec<u8>, MergeRefusal> {
-        sum(existing, operands)
-    }
-    fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
-        sum(None, operands).ok()
-    }
-}
+adds_numbers!(AddI64, "basalt.add.i64");
 
 /// Appends operands to the value, with a delimiter between any two parts: before an operand, unless the key held nothing. An
 /// empty value is a part, too. The delimiter belongs to the operator's name.
