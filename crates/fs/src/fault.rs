@@ -580,6 +580,10 @@ impl FaultReads {
 }
 
 impl ReadCompletions for FaultReads {
+    fn wait_all(&mut self) {
+        self.inner.wait_all();
+    }
+
     fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
         let done = self.inner.next()?;
         Some(self.spoil(done))

@@ -145,6 +145,9 @@ pub trait ReadCompletions: Send {
     /// Waits for the next completion: the request's index in the batch and its result.
     /// `None` when every request was returned.
     fn next(&mut self) -> Option<(usize, Result<Bytes>)>;
+    /// Says that whoever asks wants all of them before it goes on: where waiting for each costs a call to the system, this waits for all
+    /// with one. What is in flight is then complete, and [`ReadCompletions::next`] returns it at once.
+    fn wait_all(&mut self) {}
     /// The next completion if one is ready now.
     fn try_next(&mut self) -> Option<(usize, Result<Bytes>)>;
 }

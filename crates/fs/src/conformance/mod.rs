@@ -478,6 +478,9 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
             .collect();
         let mut seen = vec![false; n];
         let mut done = fs.submit_reads(reads);
+        if n % 2 == 0 {
+            done.wait_all();
+        }
         let mut turn = 0;
         loop {
             turn += 1;

@@ -489,6 +489,9 @@ fn read_backends_agree() {
                 .collect();
             let mut batch = fs.submit_reads(reads.clone());
             let mut seen = vec![false; n];
+            if rng.below(3) == 0 {
+                batch.wait_all();
+            }
             while let Some((i, r)) = if rng.below(2) == 0 {
                 batch.next()
             } else {

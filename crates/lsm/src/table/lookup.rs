@@ -108,6 +108,7 @@ impl Wanted {
             }
         }
         let mut done = first.table.env.fs().submit_reads(requests);
+        done.wait_all();
         while let Some((i, disk)) = done.next() {
             let i = asked[i];
             let (
