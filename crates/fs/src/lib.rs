@@ -81,6 +81,8 @@ pub struct FsInfo {
     pub read_backend: &'static str,
     /// True when tables and synced logs bypass the operating system's page cache.
     pub direct: bool,
+    /// What a read of up to so many bytes returns lies in memory of just its length: to keep a slice of it keeps no more alive.
+    pub own_memory: usize,
 }
 
 /// Space on the device under a filesystem, in bytes.

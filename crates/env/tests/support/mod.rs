@@ -25,6 +25,7 @@ impl FileSystem for NoFiles {
             write_unit: 512,
             read_backend: "memory",
             direct: false,
+            own_memory: 0,
         }
     }
     fn create(&self, _: &Path) -> Result<Arc<dyn File>> {

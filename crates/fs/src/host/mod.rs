@@ -203,6 +203,7 @@ impl HostFs {
             write_unit: unit,
             read_backend,
             direct,
+            own_memory: if direct { read::COPIED_MAX } else { 0 },
         };
         Ok(Arc::new(HostFs {
             shared: Arc::new(Shared {

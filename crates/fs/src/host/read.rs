@@ -10,7 +10,10 @@ use std::os::fd::BorrowedFd;
 use super::append::STAGE_KEPT_MAX;
 use super::file::HostFile;
 use super::fill::pread_into;
-use crate::{AlignedBuf, Bytes, Error, Result};
+use crate::{AlignedBuf, Bytes, DIRECT_ALIGN, Error, Result};
+
+/// Direct reads of up to so many bytes are copied out, wherever they begin and end.
+pub(super) const COPIED_MAX: usize = STAGE_KEPT_MAX - 2 * DIRECT_ALIGN;
 
 /// The kernel moves at most this much in one call (2 GiB less a page); a power of two below it.
 const CALL_MAX: usize = 1 << 30;

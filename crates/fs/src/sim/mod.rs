@@ -299,6 +299,7 @@ impl FileSystem for SimFs {
             write_unit: state.disk.unit as usize,
             read_backend: "memory",
             direct: true,
+            own_memory: 8 << 10,
         }
     }
 

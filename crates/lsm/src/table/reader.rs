@@ -78,6 +78,8 @@ pub struct TableReader {
     _booked: Reservation,
     /// Reads keep whole multiples of this alive: 1 when nothing is rounded.
     unit: u64,
+    /// But for reads of up to so many bytes.
+    own_memory: usize,
 }
 
 impl TableReader {
@@ -180,6 +182,7 @@ impl TableReader {
             } else {
                 1
             },
+            own_memory: info.own_memory,
         }))
     }
 
@@ -490,7 +493,8 @@ impl TableReader {
         fill_cache: bool,
     ) -> Bytes {
         // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
-        let moved = fill_cache && handle.raw == 0 && self.unit > 1 && payload.len() <= MOVED;
+        let rounded = self.unit > 1 && handle.disk_len() > self.own_memory;
+        let moved = fill_cache && handle.raw == 0 && rounded && payload.len() <= MOVED;
         let payload = if moved {
             Bytes::copy_from_slice(&payload)
         } else {
@@ -498,6 +502,8 @@ impl TableReader {
         };
         let charge = if handle.raw != 0 || moved {
             payload.len() as u64
+        } else if !rounded {
+            handle.disk_len() as u64
         } else {
             handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
         };
