@@ -593,8 +593,8 @@ impl TableReader {
 
 /// Reads exactly `len` bytes; fewer are damage.
 pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
-    // Asked before anything is allocated for the read.
-    if offset.saturating_add(len as u64) > file.allocated().max(file.len()) {
+    // Asked before anything large is allocated. To ask is a call to the system, which a block need not wait for.
+    if len > TAIL_READ && offset.saturating_add(len as u64) > file.allocated().max(file.len()) {
         return Err(Error::corruption(
             path,
             offset,
