@@ -32,6 +32,7 @@ pub use builder::TableBuilder;
 pub use iter::TableIter;
 pub(crate) use lookup::{Lookup, Step, Wanted};
 pub use properties::family_of;
+pub(crate) use reader::hash_of;
 pub use reader::{ReadBudget, TableReader};
 pub use source::Source;
 

@@ -190,14 +190,25 @@ impl TableReader {
     /// Filter, index partition and data block
     /// come from the cache, at the cost of at most one device read each when they are not there.
     pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
+        self.get_hashed(user_key, hash_of(&self.cmp, user_key), seq, fill_cache)
+    }
+
+    /// As [`TableReader::get`], with what [`hash_of`] gives for the key.
+    pub(crate) fn get_hashed(
+        &self,
+        user_key: &[u8],
+        hash: Option<u64>,
+        seq: SeqNo,
+        fill_cache: bool,
+    ) -> Result<Option<Found>> {
         if self.ranges.is_empty() {
-            return self.get_entry(user_key, seq, fill_cache);
+            return self.get_entry(user_key, hash, seq, fill_cache);
         }
         let deleted = self.ranges.newest(&self.cmp, user_key, seq);
         if self.is_newest(deleted) {
             return Ok(Found::newer(None, deleted));
         }
-        let entry = self.get_entry(user_key, seq, fill_cache)?;
+        let entry = self.get_entry(user_key, hash, seq, fill_cache)?;
         Ok(Found::newer(entry, deleted))
     }
 
@@ -206,8 +217,23 @@ impl TableReader {
         deleted.is_some_and(|seq| seq >= self.properties.meta.max_seq)
     }
 
-    fn get_entry(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
-        let hash = self.bytewise.then(|| filter::key_hash(user_key));
+    /// Has the processor fetch what the filter knows of a hash, if it is at hand: for whoever is about to ask several tables.
+    #[inline]
+    pub(crate) fn prefetch_filter(&self, hash: u64) {
+        if let Some((page, at)) = self.filter_place(hash)
+            && let Some(line) = self.pins.filter(page).and_then(|p| p.get(at..))
+        {
+            prefetch(line, filter::LINE_BYTES);
+        }
+    }
+
+    fn get_entry(
+        &self,
+        user_key: &[u8],
+        hash: Option<u64>,
+        seq: SeqNo,
+        fill_cache: bool,
+    ) -> Result<Option<Found>> {
         if let Some(hash) = hash
             && !self.filter_may_contain(hash, fill_cache)?
         {
@@ -589,6 +615,13 @@ impl TableReader {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The hash of a user key that filters and blocks are asked with; `None` where equal keys may differ in their bytes.
+#[inline]
+pub(crate) fn hash_of(cmp: &Cmp, user_key: &[u8]) -> Option<u64> {
+    cmp.equality_is_bytewise()
+        .then(|| filter::key_hash(user_key))
 }
 
 /// Reads exactly `len` bytes; fewer are damage.

@@ -134,6 +134,12 @@ impl TableFile {
         }
     }
 
+    /// The reader, if it was made.
+    #[inline]
+    pub fn opened(&self) -> Option<&Arc<TableReader>> {
+        self.reader.get()
+    }
+
     #[cold]
     fn open(&self) -> Result<&Arc<TableReader>> {
         let _one_at_a_time = self.opening.lock();
