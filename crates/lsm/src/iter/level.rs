@@ -6,7 +6,7 @@
 use crate::iter::InternalIter;
 use crate::key::Cmp;
 use crate::prefix::Narrow;
-use crate::table::{ReadPattern, TableIter};
+use crate::table::{Landed, Landing, ReadPattern, TableIter};
 use crate::version::TableFile;
 use basalt_fs::{Bytes, Error, Result};
 use std::cmp::Ordering;
@@ -19,6 +19,8 @@ pub struct LevelIter {
     pattern: ReadPattern,
     /// The open table and its place in `tables`.
     open: Option<(usize, TableIter)>,
+    /// Between the halves of a seek: the table that it lands in.
+    sought: Option<(usize, TableIter)>,
     narrow: Option<Arc<Narrow>>,
 }
 
@@ -35,6 +37,7 @@ impl LevelIter {
             cmp,
             pattern,
             open: None,
+            sought: None,
             narrow: None,
         }
     }
@@ -67,25 +70,40 @@ impl LevelIter {
         Ok(None)
     }
 
-    /// Opens table `at` (unless it is the open one), moves in it and checks that it landed on an entry. When it did not, and need
-    /// not, it returns the table's place: the range of a table with range tombstones is wider than its entries.
+    /// Opens table `at` (unless it is the open one), or where that does not have the prefix, the next one that does. Not positioned.
+    fn enter(&mut self, at: Option<usize>, up: bool) -> Result<Option<(usize, TableIter)>> {
+        let open = self.open.take();
+        let Some(at) = self.narrowed(at, up)? else {
+            return Ok(None);
+        };
+        let Some(table) = self.tables.get(at) else {
+            return Ok(None);
+        };
+        let iter = match open {
+            Some((i, iter)) if i == at => iter,
+            _ => table.reader()?.iter(self.pattern),
+        };
+        Ok(Some((at, iter)))
+    }
+
+    /// Opens a table, moves in it and checks that it landed on an entry, as [`LevelIter::landed`] does.
     fn land(
         &mut self,
         at: Option<usize>,
         up: bool,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
     ) -> Result<Option<usize>> {
-        let open = self.open.take();
-        let at = self.narrowed(at, up)?;
-        let Some(table) = at.and_then(|i| self.tables.get(i)) else {
+        let Some((at, mut iter)) = self.enter(at, up)? else {
             return Ok(None);
         };
-        let at = at.expect("a table was found at it");
-        let mut iter = match open {
-            Some((i, iter)) if i == at => iter,
-            _ => table.reader()?.iter(self.pattern),
-        };
         seek(&mut iter)?;
+        self.landed(at, iter)
+    }
+
+    /// Checks that the cursor over table `at` landed on an entry. When it did not, and need not, returns the table's place: the range
+    /// of a table with range tombstones is wider than its entries.
+    fn landed(&mut self, at: usize, iter: TableIter) -> Result<Option<usize>> {
+        let table = &self.tables[at];
         if !iter.valid() && table.meta.range_deletes > 0 {
             return Ok(Some(at));
         }
@@ -106,11 +124,22 @@ impl LevelIter {
         at: usize,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
     ) -> Result<()> {
-        let mut missed = self.land(Some(at), true, seek)?;
+        let missed = self.land(Some(at), true, seek)?;
+        self.go_behind(missed)
+    }
+
+    /// On to the first entry behind a table that has none where one was looked for.
+    fn go_behind(&mut self, mut missed: Option<usize>) -> Result<()> {
         while let Some(at) = missed {
             missed = self.land(Some(at + 1), true, |i| i.seek_to_first())?;
         }
         Ok(())
+    }
+
+    /// The table that a seek lands in.
+    fn table_of(&self, target: &[u8]) -> usize {
+        self.tables
+            .partition_point(|t| self.cmp.internal(&t.meta.largest, target) == Ordering::Less)
     }
 
     /// Lands in table `at`, or on the last entry before it.
@@ -149,10 +178,26 @@ impl InternalIter for LevelIter {
     }
 
     fn seek(&mut self, target: &[u8]) -> Result<()> {
-        let at = self
-            .tables
-            .partition_point(|t| self.cmp.internal(&t.meta.largest, target) == Ordering::Less);
-        self.land_forward(at, |i| i.seek(target))
+        self.land_forward(self.table_of(target), |i| i.seek(target))
+    }
+
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+        self.sought = None;
+        let Some((at, mut iter)) = self.enter(Some(self.table_of(target)), true)? else {
+            return Ok(None);
+        };
+        let landing = iter.begin_seek(target)?;
+        self.sought = Some((at, iter));
+        Ok(landing)
+    }
+
+    fn finish_seek(&mut self, target: &[u8], landed: Option<Landed>) -> Result<()> {
+        let Some((at, mut iter)) = self.sought.take() else {
+            return Ok(());
+        };
+        iter.finish_seek(target, landed)?;
+        let missed = self.landed(at, iter)?;
+        self.go_behind(missed)
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {

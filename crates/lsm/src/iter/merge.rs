@@ -10,6 +10,7 @@
 use crate::iter::InternalIter;
 use crate::key::{Cmp, user_key};
 use crate::prefix::Narrow;
+use crate::table::Landing;
 use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -198,7 +199,27 @@ impl InternalIter for MergingIter {
     }
 
     fn seek(&mut self, target: &[u8]) -> Result<()> {
-        self.position(Direction::Forward, |c| c.seek(target))
+        self.heap.clear();
+        // All children first say what they must read, so that the device has the reads of all at the same time.
+        let mut landings = Vec::new();
+        let mut waiting = Vec::new();
+        for (i, child) in self.children.iter_mut().enumerate() {
+            if let Some(landing) = child.begin_seek(target)? {
+                landings.push(landing);
+                waiting.push(i);
+            }
+        }
+        let mut waiting = waiting.into_iter().peekable();
+        let mut read = Landing::read_together(&landings)?.into_iter();
+        for (i, child) in self.children.iter_mut().enumerate() {
+            let landed = match waiting.next_if_eq(&i) {
+                Some(_) => read.next(),
+                None => None,
+            };
+            child.finish_seek(target, landed)?;
+        }
+        self.build(Direction::Forward);
+        Ok(())
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {

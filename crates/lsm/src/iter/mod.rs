@@ -12,6 +12,7 @@ pub(crate) use user::expiry_of;
 pub use user::{UserIter, View};
 
 use crate::prefix::Narrow;
+use crate::table::{Landed, Landing};
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
 
@@ -32,6 +33,18 @@ pub trait InternalIter: Send {
     fn seek_to_last(&mut self) -> Result<()>;
     /// To the first entry at or after the internal key `target`.
     fn seek(&mut self, target: &[u8]) -> Result<()>;
+    /// Does of [`InternalIter::seek`] what comes before the read of the block that it lands in, and says which block that is when it is
+    /// not in memory: so those of several cursors are read together. [`InternalIter::finish_seek`] with the same target must follow;
+    /// until then nothing else may be asked.
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+        let _ = target;
+        Ok(None)
+    }
+    /// The rest of the seek. `landed` is what was asked for, if anything was.
+    fn finish_seek(&mut self, target: &[u8], landed: Option<Landed>) -> Result<()> {
+        debug_assert!(landed.is_none(), "a block that was not asked for");
+        self.seek(target)
+    }
     /// To the last entry at or before the internal key `target`.
     fn seek_for_prev(&mut self, target: &[u8]) -> Result<()>;
     /// To the next entry. Requires `valid`.

@@ -7,6 +7,7 @@ use super::Cover;
 use crate::iter::InternalIter;
 use crate::key::{SeqNo, encode_internal_key, user_key};
 use crate::prefix::Narrow;
+use crate::table::{Landed, Landing};
 use basalt_env::sync::atomic::{AtomicU64, Ordering as Mem};
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(crate) struct MaskedIter {
     /// Jumps made, for a reader's skip budget.
     jumps: Arc<AtomicU64>,
     target: Vec<u8>,
+    /// Between the halves of a seek: it is for `target`, not for what was asked.
+    aimed: bool,
 }
 
 impl MaskedIter {
@@ -44,6 +47,7 @@ impl MaskedIter {
             above,
             jumps,
             target: Vec::new(),
+            aimed: false,
         }
     }
 
@@ -116,6 +120,19 @@ impl InternalIter for MaskedIter {
         } else {
             self.inner.seek(to)?;
         }
+        self.go_on()
+    }
+    fn begin_seek(&mut self, to: &[u8]) -> Result<Option<Landing>> {
+        self.aimed = self.cover.at(user_key(to))? > self.above;
+        if !self.aimed {
+            return self.inner.begin_seek(to);
+        }
+        self.aim_behind()?;
+        self.inner.begin_seek(&self.target)
+    }
+    fn finish_seek(&mut self, to: &[u8], landed: Option<Landed>) -> Result<()> {
+        let to = if self.aimed { &self.target } else { to };
+        self.inner.finish_seek(to, landed)?;
         self.go_on()
     }
     fn seek_for_prev(&mut self, to: &[u8]) -> Result<()> {

@@ -4,6 +4,7 @@ use super::ReadPattern;
 use super::block::BlockCursor;
 use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
+use super::landing::{Landed, Landing};
 use super::reader::{TableReader, read_exact};
 use crate::iter::InternalIter;
 use crate::prefix::Narrow;
@@ -29,6 +30,12 @@ struct Ahead {
     in_sequence: u32,
 }
 
+impl Ahead {
+    fn holds(&self, handle: &BlockHandle) -> bool {
+        self.at <= handle.offset && handle.end() <= self.at + self.bytes.len() as u64
+    }
+}
+
 /// A cursor over a table.
 pub struct TableIter {
     table: Arc<TableReader>,
@@ -42,6 +49,10 @@ pub struct TableIter {
     loaded: Option<u64>,
     block: BlockCursor,
     ahead: Ahead,
+    /// Between the halves of a seek: the block it lands in, `None` when it lands nowhere.
+    sought: Option<usize>,
+    /// The payload of the data block at this offset, which is about to be loaded.
+    given: Option<(u64, Bytes)>,
     narrow: Option<Arc<Narrow>>,
 }
 
@@ -67,6 +78,8 @@ impl TableIter {
                 expected: u64::MAX,
                 in_sequence: 0,
             },
+            sought: None,
+            given: None,
             narrow: None,
         }
     }
@@ -132,13 +145,17 @@ impl TableIter {
             ahead.step = AHEAD_FIRST;
         }
         ahead.expected = handle.end();
+        if let Some((offset, payload)) = self.given.take()
+            && offset == handle.offset
+        {
+            return Ok(payload);
+        }
         let compaction = self.pattern == ReadPattern::Compaction;
         if !compaction && let Some(payload) = table.env.cache().get(table.cache_key(handle)) {
             return Ok(payload);
         }
         let len = handle.disk_len();
-        let held = ahead.at <= handle.offset && handle.end() <= ahead.at + ahead.bytes.len() as u64;
-        if !held {
+        if !ahead.holds(handle) {
             let step = if compaction {
                 AHEAD_COMPACTION
             } else if ahead.in_sequence > 0 {
@@ -164,6 +181,13 @@ impl TableIter {
             )?);
             ahead.at = handle.offset;
         }
+        self.take_from_ahead(handle)
+    }
+
+    /// The payload of a data block that was read ahead, which is put into the cache now if it is to be.
+    fn take_from_ahead(&self, handle: &BlockHandle) -> Result<Bytes> {
+        let (table, ahead) = (&*self.table, &self.ahead);
+        let len = handle.disk_len();
         let from = (handle.offset - ahead.at) as usize;
         let disk = ahead.bytes.slice(from..from + len);
         let payload = open_block(&table.path, table.file_id, BlockKind::Data, handle, disk)?;
@@ -240,30 +264,59 @@ impl TableIter {
         self.in_block(BlockCursor::seek_to_last)
     }
 
-    fn seek_inner(&mut self, target: &[u8]) -> Result<()> {
-        let table = self.table.clone();
-        let i = table
-            .top
-            .seek(&table.cmp, target)
-            .map_err(|d| d.at(&table.path, table.footer.top.offset))?;
-        if i == table.top.len() {
-            self.no_block();
-            return Ok(());
-        }
+    /// The block that a seek lands in, a number in the partition at hand; `None` when all of the table is before the target.
+    fn slot_of(&mut self, target: &[u8]) -> Result<Option<usize>> {
+        let Some(i) = self.table.find_partition(target)? else {
+            return Ok(None);
+        };
         self.load_partition(i)?;
         let (partition, offset) = self.partition.as_ref().expect("just loaded");
-        let j = partition
-            .seek(&table.cmp, target)
-            .map_err(|d| d.at(&table.path, *offset))?;
-        if j == partition.len() {
-            return Err(basalt_fs::Error::corruption(
-                &table.path,
-                *offset,
-                "index partition ends before the separator that the top-level index has for it",
-            ));
+        (self.table.slot_in(partition, *offset, target)).map(Some)
+    }
+
+    fn seek_inner(&mut self, target: &[u8]) -> Result<()> {
+        match self.slot_of(target)? {
+            Some(slot) => self.land(slot, target),
+            None => {
+                self.no_block();
+                Ok(())
+            }
         }
-        self.load_block(j)?;
-        self.in_block(|b| b.seek(&table.cmp, target))?;
+    }
+
+    /// The first half of a seek.
+    fn look_up(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+        self.sought = None;
+        self.given = None;
+        if self.is_denied()? {
+            return Ok(None);
+        }
+        self.sought = self.slot_of(target)?;
+        let Some(slot) = self.sought else {
+            return Ok(None);
+        };
+        let (partition, offset) = self.partition.as_ref().expect("it names the block");
+        let handle = self.table.data_handle(partition, *offset, slot)?;
+        // What the cursor holds, and what comes next in sequence, it sees to by itself.
+        let at_hand = self.loaded == Some(handle.offset)
+            || self.ahead.expected == handle.offset
+            || self.ahead.holds(&handle);
+        if at_hand || self.pattern == ReadPattern::Compaction {
+            return Ok(None);
+        }
+        let table = &self.table;
+        if let Some(payload) = table.env.cache().get(table.cache_key(&handle)) {
+            self.given = Some((handle.offset, payload));
+            return Ok(None);
+        }
+        Ok(Some(Landing::new(table, handle, handle.disk_len())))
+    }
+
+    /// To the first entry at or after the target, which is in data block `slot` of the partition at hand or the first one behind it.
+    fn land(&mut self, slot: usize, target: &[u8]) -> Result<()> {
+        self.load_block(slot)?;
+        let offset = self.loaded.expect("block is loaded");
+        (self.block.seek(&self.table.cmp, target)).map_err(|d| d.at(&self.table.path, offset))?;
         if !self.block.valid() {
             // The target lies between this block's last key and its separator.
             self.next_block()?;
@@ -321,6 +374,32 @@ impl InternalIter for TableIter {
         self.moved(|it| match it.is_denied()? {
             true => Ok(()),
             false => it.seek_inner(target),
+        })
+    }
+
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+        let found = self.look_up(target);
+        if found.is_err() {
+            self.no_block();
+            self.partition = None;
+        }
+        found
+    }
+
+    fn finish_seek(&mut self, target: &[u8], landed: Option<Landed>) -> Result<()> {
+        self.moved(|it| {
+            let Some(slot) = it.sought.take() else {
+                it.no_block();
+                return Ok(());
+            };
+            if let Some(Landed { handle, bytes }) = landed {
+                (it.ahead.at, it.ahead.bytes) = (handle.offset, bytes);
+                it.given = Some((handle.offset, it.take_from_ahead(&handle)?));
+                if it.ahead.bytes.len() == handle.disk_len() {
+                    it.ahead.bytes = Bytes::new();
+                }
+            }
+            it.land(slot, target)
         })
     }
 

@@ -16,6 +16,7 @@ mod format;
 pub(crate) mod fuzzing;
 mod index;
 mod iter;
+mod landing;
 mod lookup;
 mod pins;
 mod properties;
@@ -30,6 +31,7 @@ mod verify;
 
 pub use builder::TableBuilder;
 pub use iter::TableIter;
+pub use landing::{Landed, Landing};
 pub(crate) use lookup::{Lookup, Step, Wanted};
 pub use properties::family_of;
 pub(crate) use reader::hash_of;

@@ -412,6 +412,17 @@ impl TableReader {
         offset: u64,
         target: &[u8],
     ) -> Result<BlockHandle> {
+        let j = self.slot_in(partition, offset, target)?;
+        self.data_handle(partition, offset, j)
+    }
+
+    /// The number of that block in the partition.
+    pub(super) fn slot_in(
+        &self,
+        partition: &IndexBlock,
+        offset: u64,
+        target: &[u8],
+    ) -> Result<usize> {
         let at_partition = |d: super::format::Damage| d.at(&self.path, offset);
         let j = partition.seek(&self.cmp, target).map_err(at_partition)?;
         if j == partition.len() {
@@ -422,7 +433,7 @@ impl TableReader {
                 "index partition ends before the separator that the top-level index has for it",
             ));
         }
-        self.data_handle(partition, offset, j)
+        Ok(j)
     }
 
     /// The handle of index partition `i`.

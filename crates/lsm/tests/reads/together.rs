@@ -116,6 +116,52 @@ fn keys_of_many_tables_and_levels_are_read_together() {
     }
 }
 
+/// A seek waits for one batch of reads, however many runs it has to look into, and shows what it would show without.
+#[test]
+fn a_seek_reads_a_block_of_each_run_together() {
+    for fill_cache in [true, false] {
+        let (disk, db, f) = filled();
+        let read = ReadOptions {
+            fill_cache,
+            ..ReadOptions::default()
+        };
+        // Opens all tables and reads their indexes, which a seek needs before it knows its blocks. All of level 0 lies across the level
+        // below, whose every table is sought in.
+        for n in (0..2000).step_by(10) {
+            let mut it = db.iter(&f, &ReadOptions::default()).expect("iter");
+            it.seek(&key(n)).expect("seek");
+        }
+        let (mut together, mut further) = (0, 0);
+        for n in (7..1990).step_by(101) {
+            // What is pinned stays.
+            db.env().cache().set_capacity(0);
+            db.env().cache().set_capacity(64 << 20);
+            let mut it = db.iter(&f, &read).expect("iter");
+            let (sought, alone, batches) = disk.watch(|| it.seek(&key(n)));
+            sought.expect("seek");
+            together += u64::from(batches.iter().any(|b| b.reads >= 3));
+            assert!(batches.len() <= 1, "{batches:?}");
+            // As many as a block holds.
+            let (_, walked, batches) = disk.watch(|| {
+                for n in n..n + 8 {
+                    assert_eq!(it.key(), key(n));
+                    assert_eq!(it.value()[0], value(n).expect("there is one"));
+                    it.next().expect("next");
+                }
+            });
+            further += walked + batches.len() as u64;
+            // What was read is in the cache, if it is to be.
+            let mut again = db.iter(&f, &read).expect("iter");
+            let (sought, alone_again, batches) = disk.watch(|| again.seek(&key(n)));
+            sought.expect("seek");
+            assert_eq!((batches.is_empty() && alone_again == 0), fill_cache);
+            assert!(alone <= 1, "{alone} reads outside of batches");
+        }
+        basalt_fs::campaign!("fill_cache={fill_cache} together={together} further={further}");
+        assert!(together >= 15, "{together} of 20 seeks");
+    }
+}
+
 /// What is not in the cache counts with its block, before it is read.
 #[test]
 fn no_more_is_read_than_the_budget_allows() {

@@ -1,0 +1,71 @@
+//! The reads that the seek of a merged cursor waits for: each of its cursors says which block it is about to land in, and those that are
+//! not in memory are read together, so that a seek takes about as long as one read, however many runs it looks into.
+
+use super::format::BlockHandle;
+use super::reader::TableReader;
+use basalt_env::MemoryKind;
+use basalt_fs::{Bytes, Error, ReadRequest, Result};
+use std::sync::Arc;
+
+/// What the seek of a cursor wants to be read: the block that it lands in, and perhaps the one behind it.
+pub struct Landing {
+    table: Arc<TableReader>,
+    handle: BlockHandle,
+    /// Bytes from the block's offset on.
+    len: usize,
+}
+
+/// Bytes of a table's file as they were read, booked in the ledger.
+pub struct Landed {
+    pub(super) handle: BlockHandle,
+    pub(super) bytes: Bytes,
+}
+
+impl Landing {
+    /// Of the block at `handle` and as much behind it as makes `len` bytes.
+    pub(super) fn new(table: &Arc<TableReader>, handle: BlockHandle, len: usize) -> Landing {
+        Landing {
+            table: table.clone(),
+            handle,
+            len,
+        }
+    }
+
+    /// Reads what all of them want, in flight together. The first failure is everybody's.
+    pub(crate) fn read_together(landings: &[Landing]) -> Result<Vec<Landed>> {
+        let Some(first) = landings.first() else {
+            return Ok(Vec::new());
+        };
+        let ledger = first.table.env.ledger();
+        let mut booked = Vec::with_capacity(landings.len());
+        let mut requests = Vec::with_capacity(landings.len());
+        for l in landings {
+            booked.push(Some(ledger.reserve(MemoryKind::Pinned, l.len as u64)));
+            requests.push(ReadRequest {
+                file: l.table.file()?,
+                offset: l.handle.offset,
+                len: l.len,
+            });
+        }
+        let mut read: Vec<Option<Bytes>> = vec![None; landings.len()];
+        let mut done = first.table.env.fs().submit_reads(requests);
+        done.wait_all();
+        while let Some((i, bytes)) = done.next() {
+            let (l, bytes) = (&landings[i], bytes?);
+            if bytes.len() != l.len {
+                return Err(Error::corruption(
+                    &l.table.path,
+                    l.handle.offset,
+                    format!("expected {} bytes, found {}", l.len, bytes.len()),
+                ));
+            }
+            let booked = booked[i].take().expect("each read ends once");
+            read[i] = Some(booked.hold(bytes));
+        }
+        let landed = landings.iter().zip(read).map(|(l, bytes)| Landed {
+            handle: l.handle,
+            bytes: bytes.expect("each read ends"),
+        });
+        Ok(landed.collect())
+    }
+}
