@@ -293,6 +293,7 @@ impl Engine {
                     sources.deleted.push(Source::Tables(vec![t.clone()]));
                 }
             }
+            let deepest = tables.levels.iter().rposition(|l| !l.is_empty());
             for level in 1..tables.levels.len() {
                 let (mut tables, mut deleted) = (tables.overlapping(level, from, to), Vec::new());
                 if tables.iter().any(|t| t.meta.range_deletes > 0) {
@@ -300,7 +301,11 @@ impl Engine {
                     tables.retain(|t| t.meta.entries > 0);
                 }
                 if !tables.is_empty() {
-                    sources.add(Box::new(LevelIter::new(tables, cmp.clone(), pattern)), 0);
+                    let mut run = LevelIter::new(tables, cmp.clone(), pattern);
+                    if Some(level) == deepest {
+                        run = run.with_next();
+                    }
+                    sources.add(Box::new(run), 0);
                 }
                 if !deleted.is_empty() {
                     sources.deleted.push(Source::Tables(deleted));

@@ -17,6 +17,7 @@ pub struct LevelIter {
     tables: Vec<Arc<TableFile>>,
     cmp: Cmp,
     pattern: ReadPattern,
+    with_next: bool,
     /// The open table and its place in `tables`.
     open: Option<(usize, TableIter)>,
     /// Between the halves of a seek: the table that it lands in.
@@ -36,10 +37,17 @@ impl LevelIter {
             tables,
             cmp,
             pattern,
+            with_next: false,
             open: None,
             sought: None,
             narrow: None,
         }
+    }
+
+    /// For the level that holds most: see [`TableIter::with_next`].
+    pub(crate) fn with_next(mut self) -> LevelIter {
+        self.with_next = true;
+        self
     }
 
     /// The table to land in: `at`, or when the cursor is narrowed to a prefix, the first from it on in the direction of the walk that
@@ -81,6 +89,7 @@ impl LevelIter {
         };
         let iter = match open {
             Some((i, iter)) if i == at => iter,
+            _ if self.with_next => table.reader()?.iter(self.pattern).with_next(),
             _ => table.reader()?.iter(self.pattern),
         };
         Ok(Some((at, iter)))
