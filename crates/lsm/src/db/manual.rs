@@ -286,6 +286,8 @@ impl Engine {
                         } else {
                             plan.input_bytes()
                         };
+                        // A step may need more tables than the range itself meets.
+                        control.total.fetch_max(done + most, SeqCst);
                         let each = entry.options.table_bytes;
                         // Of a table that is begun the one before it is done.
                         let outputs = AtomicU64::new(0);

@@ -91,6 +91,34 @@ fn progress_grows_to_its_total_and_names_levels_from_the_top() {
     );
 }
 
+/// A range may need tables beyond it, which nobody counted beforehand: the total grows then, and is never less than what is done.
+#[test]
+fn progress_of_a_range_stays_within_its_total() {
+    for width in [1, 5, 40, 300] {
+        let (_env, db) = store(small());
+        for from in (0..3000).step_by(331) {
+            let key = |i: u32| Some(format!("key{i:05}").into_bytes());
+            let seen: Arc<Mutex<Vec<CompactProgress>>> = Arc::default();
+            let sink = seen.clone();
+            let options = CompactOptions {
+                from: key(from),
+                to: key(from + width),
+                progress: Some(Arc::new(move |p| sink.lock().push(p))),
+                ..CompactOptions::default()
+            };
+            db.compact(&db.default_family(), &options).unwrap();
+            let seen = seen.lock();
+            assert!(
+                seen.iter().all(|p| p.done_bytes <= p.total_bytes),
+                "{width} keys from {from}: {seen:?}"
+            );
+            let last = options.control.progress();
+            assert_eq!(last.done_bytes, last.total_bytes);
+        }
+        db.close().unwrap();
+    }
+}
+
 /// Cancelled at each of its moments: `Cancelled`, the same answers, no file that nothing names, and it can be done afterwards.
 #[test]
 fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
