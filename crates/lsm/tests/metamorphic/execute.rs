@@ -1,17 +1,20 @@
 //! Executes a history under one set of options and writes down every answer.
 
+mod copies;
+mod reads;
+
 use crate::chance::Chance;
-use crate::operations::{FAMILIES, HELD, Item, Look, Move, Op, STEP_MS, What, key_bytes};
+use crate::operations::{FAMILIES, HELD, Item, Op, STEP_MS, What, key_bytes};
+use crate::operators::{POISON, affine};
 use crate::settings::{MORTAL, Settings};
 use basalt_env::{Env, ManualClock};
 use basalt_fs::SimFs;
 use basalt_fs::sim::SimOptions;
-use basalt_lsm::db::Iter;
+use basalt_lsm::db::{CheckpointOptions, Iter};
 use basalt_lsm::{
     Db, Family, MAX_KEY_LEN, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,14 +24,24 @@ const DIR: &str = "store";
 
 /// The answers of a history, in order: each with the operation that asked.
 #[derive(Default)]
-pub struct Transcript(Vec<(usize, String)>);
+pub struct Transcript {
+    said: Vec<(usize, String)>,
+    /// How often something really happened, by its name.
+    pub did: Did,
+}
+
+/// Counts by name.
+pub type Did = BTreeMap<&'static str, u64>;
 
 impl Transcript {
     /// How many answers there are.
     pub fn answers(&self) -> usize {
-        self.0.len()
+        self.said.len()
     }
 }
+
+/// What is under a key's operands, as far as its end goes: when that is, and how many operands came after.
+type Base = (Option<u64>, u64);
 
 struct Execution<'a> {
     ops: &'a [Op],
@@ -47,6 +60,11 @@ struct Execution<'a> {
     gone: Vec<Family>,
     snapshots: Vec<Snapshot>,
     iters: Vec<Iter>,
+    tails: Vec<Iter>,
+    /// Of each key that was written, but for those that an operator refuses.
+    bases: BTreeMap<(usize, Vec<u8>), Base>,
+    /// How many checkpoints there are.
+    copies: u64,
     lives: u64,
     /// Steps of time since the start.
     now: u64,
@@ -83,6 +101,9 @@ pub fn execute(
         gone: Vec::new(),
         snapshots: Vec::new(),
         iters: Vec::new(),
+        tails: Vec::new(),
+        bases: BTreeMap::new(),
+        copies: 0,
         lives: 0,
         now: 0,
         nonce: 0,
@@ -100,6 +121,7 @@ pub fn execute(
     run.all();
     run.end(0);
     run.verify();
+    run.said.did.insert("executions", 1);
     run.said
 }
 
@@ -136,9 +158,9 @@ impl Execution<'_> {
 
     /// Writes an answer down and holds it against the reference.
     fn say(&mut self, answer: String) {
-        let n = self.said.0.len();
+        let n = self.said.said.len();
         if let Some(reference) = self.reference {
-            let wanted = reference.0.get(n);
+            let wanted = reference.said.get(n);
             let same = wanted.is_some_and(|(at, text)| (*at, text) == (self.at, &answer));
             assert!(
                 same,
@@ -152,11 +174,29 @@ impl Execution<'_> {
                 describe(&self.settings.options(self.lives)),
             );
         }
-        self.said.0.push((self.at, answer));
+        self.said.said.push((self.at, answer));
+    }
+
+    /// Counts what really happened.
+    fn did(&mut self, what: &'static str, n: u64) {
+        *self.said.did.entry(what).or_default() += n;
+    }
+
+    /// Wall time, never set back.
+    fn now_ms(&self) -> u64 {
+        START_MS + self.now * STEP_MS
+    }
+
+    /// The settings of this life.
+    fn options(&self) -> basalt_lsm::Options {
+        match self.lives {
+            0 => self.settings.options(0),
+            n => self.settings.options_of_known(n),
+        }
     }
 
     fn open(&mut self) {
-        let options = self.settings.options(self.lives);
+        let options = self.options();
         let db = Db::open(&self.env, DIR, options);
         self.say(format!("open: {}", outcome(&db)));
         let db = db.expect("a sound store opens");
@@ -171,6 +211,7 @@ impl Execution<'_> {
 
     fn end(&mut self, way: u64) {
         self.iters.clear();
+        self.tails.clear();
         self.snapshots.clear();
         self.families.clear();
         self.gone.clear();
@@ -186,43 +227,112 @@ impl Execution<'_> {
         }
     }
 
-    /// A closed store verifies, and holds nothing that belongs to nothing.
+    /// A closed store verifies, and holds nothing that belongs to nothing; so do its copies.
     fn verify(&mut self) {
         let options = self.settings.options(self.lives);
-        let report = Db::verify_store(&self.env, DIR, &options, &mut |_, _| ())
-            .expect("a closed store can be walked");
-        assert!(report.damage.is_empty(), "{:?}", report.damage);
-        assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+        let copies = (0..self.copies).map(copies::name);
+        for dir in copies.chain([DIR.to_string()]) {
+            let report = Db::verify_store(&self.env, &dir, &options, &mut |_, _| ())
+                .expect("a closed store can be walked");
+            assert!(report.damage.is_empty(), "{dir}: {:?}", report.damage);
+            assert!(report.orphans.is_empty(), "{dir}: {:?}", report.orphans);
+        }
+    }
+
+    /// The next life, of this process or of another one.
+    fn live_on(&mut self, fresh: bool) {
+        self.lives += 1;
+        if fresh {
+            // As another process has it: its clock shows the time, its chance is its own.
+            self.hands = ManualClock::new(self.now_ms());
+            let (disk, hands) = (self.disk.clone(), self.hands.clone());
+            self.env = self.settings.environment(disk, hands, self.lives);
+        }
+    }
+
+    /// The bytes of a value that is like no other, beginning with these.
+    fn value(&self, family: usize, len: u32, first: Option<u8>) -> Vec<u8> {
+        // What the operator of the last family can add to; larger ones it refuses.
+        if family == 3 && len < 400 {
+            return (self.nonce << 8).to_le_bytes().to_vec();
+        }
+        let mut v: Vec<u8> = first.into_iter().collect();
+        v.extend(format!("<{}>", self.nonce).bytes());
+        while v.len() < len as usize {
+            v.extend(crate::chance::mix(self.nonce + v.len() as u64).to_le_bytes());
+            v.extend(b"and so on ");
+        }
+        // At least its first byte, by which readers know it.
+        v.truncate((len as usize).max(first.iter().len()));
+        v
+    }
+
+    fn operand(&self, family: usize, len: u32) -> Vec<u8> {
+        let len = len.min(1500);
+        match family {
+            0 => {
+                let (a, b) = (self.nonce * 2 + 1, crate::chance::mix(self.nonce));
+                affine(a, b, len as usize)
+            }
+            // Its first byte stays 0, so that no sum is taken for what readers do not show.
+            3 => (self.nonce << 8).to_le_bytes().to_vec(),
+            _ => self.value(family, len, None),
+        }
     }
 
     fn fill(&mut self, items: &[Item]) -> WriteBatch {
         let mut batch = WriteBatch::new();
         for item in items {
             self.nonce += 1;
-            let Some(family) = self.families.get(FAMILIES[item.family]) else {
+            let n = item.family;
+            let Some(family) = self.families.get(FAMILIES[n]).cloned() else {
                 continue;
             };
             let key = key_bytes(item.key);
-            let value = |len: u32, first: Option<u8>| {
-                let mut v: Vec<u8> = first.into_iter().collect();
-                v.extend(format!("<{}>", self.nonce).bytes());
-                while v.len() < len as usize {
-                    v.extend(crate::chance::mix(self.nonce + v.len() as u64).to_le_bytes());
-                    v.extend(b"and so on ");
-                }
-                // At least its first byte, by which readers know it.
-                v.truncate((len as usize).max(first.iter().len()));
-                v
-            };
+            let place = (n, key.clone());
             match item.what {
-                What::Put(len) => batch.put(family, &key, &value(len, None)),
+                What::Put(len) => {
+                    self.bases.insert(place, (None, 0));
+                    batch.put(&family, &key, &self.value(n, len, None))
+                }
                 What::PutTtl(len, steps) => {
                     // In the middle of a step, where no moment of any execution comes near.
-                    let end = START_MS + (self.now + steps) * STEP_MS + STEP_MS / 2;
-                    batch.put_ttl(family, &key, &value(len, None), end)
+                    let end = self.now_ms() + steps * STEP_MS + STEP_MS / 2;
+                    self.bases.insert(place, (Some(end), 0));
+                    batch.put_ttl(&family, &key, &self.value(n, len, None), end)
                 }
-                What::Mortal(len) => batch.put(family, &key, &value(len, Some(MORTAL))),
-                What::Delete => batch.delete(family, &key),
+                What::Mortal(len) => {
+                    // Elsewhere operators do not know them.
+                    let first = (n == 0).then_some(MORTAL);
+                    self.bases.insert(place, (None, 0));
+                    batch.put(&family, &key, &self.value(n, len, first))
+                }
+                What::Poison if n == 0 => {
+                    self.bases.remove(&place);
+                    batch.merge(&family, &key, POISON)
+                }
+                What::Poison => Ok(()),
+                What::Merge(len) => {
+                    self.bases.entry(place).or_default().1 += 1;
+                    self.did("operands", 1);
+                    batch.merge(&family, &key, &self.operand(n, len))
+                }
+                What::Delete => {
+                    self.bases.remove(&place);
+                    batch.delete(&family, &key)
+                }
+                What::DeleteRange(other) => {
+                    let other = key_bytes(other);
+                    let (from, mut to) = (key.clone().min(other.clone()), key.max(other));
+                    if from == to {
+                        to.push(0);
+                    }
+                    let before = self.bases.len();
+                    (self.bases).retain(|(f, k), _| *f != n || *k < from || *k >= to);
+                    let gone = before - self.bases.len();
+                    self.did("keys_in_deleted_ranges", gone as u64);
+                    batch.delete_range(&family, &from, &to)
+                }
             }
             .expect("inside the limits");
         }
@@ -246,160 +356,6 @@ impl Execution<'_> {
         }
     }
 
-    fn read_options(&self, snapshot: Option<usize>) -> ReadOptions {
-        ReadOptions {
-            snapshot: snapshot.and_then(|n| self.snapshots.get(n).cloned()),
-            fill_cache: self.settings.fill_cache,
-            ..ReadOptions::default()
-        }
-    }
-
-    fn bounded(&self, look: &Look) -> ReadOptions {
-        ReadOptions {
-            lower_bound: look.from.map(key_bytes),
-            upper_bound: look.to.map(key_bytes),
-            ..self.read_options(look.snapshot)
-        }
-    }
-
-    fn get(&mut self, look: &Look, key: u64) {
-        let Some(family) = self.families.get(FAMILIES[look.family]) else {
-            return;
-        };
-        let read = self.read_options(look.snapshot);
-        let found = self.db().get_with_expiry(family, &key_bytes(key), &read);
-        let text = match found {
-            Err(e) => format!("{:?}", e.kind()),
-            Ok(Some(v)) if lives(&v.value) => {
-                format!("{} until {:?}", brief(&v.value), v.expire_at_ms)
-            }
-            Ok(_) => "absent".to_string(),
-        };
-        self.say(format!("get: {text}"));
-    }
-
-    fn multi_get(&mut self, keys: &[(usize, u64)], snapshot: Option<usize>) {
-        let read = self.read_options(snapshot);
-        let asked: Vec<(Family, Vec<u8>)> = (keys.iter())
-            .filter_map(|(f, k)| Some((self.families.get(FAMILIES[*f])?.clone(), key_bytes(*k))))
-            .collect();
-        let asked: Vec<(&Family, &[u8])> = asked.iter().map(|(f, k)| (f, &k[..])).collect();
-        let mut text = String::new();
-        for found in self.db().multi_get(&asked, &read) {
-            match found {
-                Err(e) => write!(text, "{:?}; ", e.kind()),
-                Ok(Some(v)) if lives(&v) => write!(text, "{}; ", brief(&v)),
-                Ok(_) => write!(text, "absent; "),
-            }
-            .expect("a string takes all");
-        }
-        self.say(format!("multi_get: {text}"));
-    }
-
-    /// Moves an iterator on to what readers show; the row it stands on then.
-    fn row(iter: &mut Iter, down: bool) -> Result<Option<String>> {
-        while iter.valid() {
-            if lives(iter.value()) {
-                let (key, value) = (shown(iter.key()), brief(iter.value()));
-                return Ok(Some(format!(
-                    "{key} = {value} until {:?}",
-                    iter.expire_at_ms()
-                )));
-            }
-            if down { iter.prev() } else { iter.next() }?;
-        }
-        Ok(None)
-    }
-
-    fn say_row(&mut self, what: &str, row: Result<Option<String>>) {
-        let text = match row {
-            Ok(Some(row)) => row,
-            Ok(None) => "the end".to_string(),
-            Err(e) => format!("{:?}", e.kind()),
-        };
-        self.say(format!("{what}: {text}"));
-    }
-
-    fn scan(&mut self, look: &Look, down: bool) {
-        let Some(family) = self.families.get(FAMILIES[look.family]) else {
-            return;
-        };
-        let mut iter = match self.db().iter(family, &self.bounded(look)) {
-            Ok(iter) => iter,
-            Err(e) => return self.say(format!("iter: {:?}", e.kind())),
-        };
-        let mut moved = if down {
-            iter.seek_to_last()
-        } else {
-            iter.seek_to_first()
-        };
-        loop {
-            let row = moved.and_then(|()| Self::row(&mut iter, down));
-            let more = matches!(row, Ok(Some(_)));
-            self.say_row("scan", row);
-            if !more {
-                return;
-            }
-            moved = if down { iter.prev() } else { iter.next() };
-        }
-    }
-
-    fn scan_in_pieces(&mut self, look: &Look, down: bool, skips: u64) {
-        let Some(family) = self.families.get(FAMILIES[look.family]).cloned() else {
-            return;
-        };
-        // Each piece is read as of the same moment.
-        let mut read = self.bounded(look);
-        read.snapshot.get_or_insert_with(|| self.db().snapshot());
-        read.skip_budget = skips;
-        let mut from: Option<Vec<u8>> = None;
-        loop {
-            let mut iter = self.db().iter(&family, &read).expect("as the one before");
-            let mut moved = match &from {
-                Some(key) if down => iter.seek_for_prev(key),
-                Some(key) => iter.seek(key),
-                None if down => iter.seek_to_last(),
-                None => iter.seek_to_first(),
-            };
-            loop {
-                let row = moved.and_then(|()| Self::row(&mut iter, down));
-                let more = matches!(row, Ok(Some(_)));
-                if iter.paused_at().is_none() {
-                    self.say_row("piece", row);
-                }
-                if !more {
-                    break;
-                }
-                moved = if down { iter.prev() } else { iter.next() };
-            }
-            match iter.paused_at() {
-                Some(key) => from = Some(key.to_vec()),
-                None => return,
-            }
-        }
-    }
-
-    fn move_iter(&mut self, iter: &mut Iter, to: &Move) {
-        let steps = match to {
-            Move::Next(n) | Move::Prev(n) => *n,
-            _ => 1,
-        };
-        let down = matches!(to, Move::Prev(_) | Move::Last | Move::SeekForPrev(_));
-        for _ in 0..steps {
-            let moved = match to {
-                Move::First => iter.seek_to_first(),
-                Move::Last => iter.seek_to_last(),
-                Move::Seek(key) => iter.seek(&key_bytes(*key)),
-                Move::SeekForPrev(key) => iter.seek_for_prev(&key_bytes(*key)),
-                Move::Next(_) | Move::Prev(_) if !iter.valid() => return,
-                Move::Next(_) => iter.next(),
-                Move::Prev(_) => iter.prev(),
-            };
-            let row = moved.and_then(|()| Self::row(iter, down));
-            self.say_row("iterator", row);
-        }
-    }
-
     fn create(&mut self, name: &'static str) {
         let options = self.settings.options(self.lives).family(name).clone();
         let made = self.db().create_family(name, options);
@@ -413,6 +369,7 @@ impl Execution<'_> {
         if let Some(family) = self.families.remove(name) {
             let dropped = self.db().drop_family(&family);
             self.say(format!("drop: {}", outcome(&dropped)));
+            self.bases.retain(|(f, _), _| FAMILIES[*f] != name);
             self.gone.push(family);
         }
     }
@@ -421,7 +378,12 @@ impl Execution<'_> {
     fn mistake(&mut self, n: u64) {
         let default = self.families["default"].clone();
         let gone = self.gone.last().cloned();
-        let text = match (n % 5, gone) {
+        let latest = ReadOptions {
+            tailing: true,
+            snapshot: Some(self.db().snapshot()),
+            ..ReadOptions::default()
+        };
+        let text = match (n % 11, gone) {
             (0, _) => outcome(&self.db().drop_family(&default)),
             (1, _) => {
                 let long = vec![b'k'; MAX_KEY_LEN + 1];
@@ -430,22 +392,21 @@ impl Execution<'_> {
             (2, Some(gone)) => outcome(&self.db().get(&gone, b"k", &ReadOptions::default())),
             (3, Some(gone)) => outcome(&self.db().put(&gone, b"k", b"v", &WriteOptions::default())),
             (4, Some(gone)) => outcome(&self.db().iter(&gone, &ReadOptions::default())),
-            _ => outcome(&Db::open(&self.env, DIR, self.settings.options(self.lives))),
+            (5, Some(gone)) => outcome(&self.db().compact_range(&gone, None, None)),
+            (6, _) => outcome(&Db::open_read_only(&self.env, DIR, self.options())),
+            (7, _) => outcome(&WriteBatch::new().merge(&default, b"k", b"no function")),
+            (8, _) => outcome(&WriteBatch::new().delete_range(&default, b"l", b"k")),
+            (9, _) => outcome(&self.db().iter(&default, &latest)),
+            (10, _) => outcome(&self.db().checkpoint(DIR, &CheckpointOptions::default())),
+            _ => outcome(&Db::open(&self.env, DIR, self.options())),
         };
         self.say(format!("mistake: {text}"));
     }
 
     fn all(&mut self) {
-        for (family, name) in FAMILIES.iter().enumerate() {
-            if self.families.contains_key(name) {
-                let look = Look {
-                    family,
-                    snapshot: None,
-                    from: None,
-                    to: None,
-                };
-                self.scan(&look, false);
-            }
+        self.outlived();
+        for line in self.content(self.db()) {
+            self.say(line);
         }
     }
 
@@ -457,18 +418,10 @@ impl Execution<'_> {
             Op::MultiGet { keys, snapshot } => self.multi_get(keys, *snapshot),
             Op::Scan { look, down } => self.scan(look, *down),
             Op::ScanInPieces { look, down, skips } => self.scan_in_pieces(look, *down, *skips),
-            Op::OpenIter { look, first } => {
-                let Some(family) = self.families.get(FAMILIES[look.family]) else {
-                    return;
-                };
-                let made = self.db().iter(family, &self.bounded(look));
-                let mut iter = made.expect("of a family that is there");
-                self.move_iter(&mut iter, first);
-                if self.iters.len() >= HELD {
-                    self.iters.remove(0);
-                }
-                self.iters.push(iter);
-            }
+            Op::MultiGetWithin { keys, snapshot } => self.multi_get_within(keys, *snapshot),
+            Op::Prefix { look, from, turn } => self.prefix(look, from, *turn),
+            Op::Beginning { look, with, down } => self.beginning(look, *with, *down),
+            Op::OpenIter { look, first } => self.open_iter(look, first),
             Op::MoveIter(n, to) => {
                 if *n < self.iters.len() {
                     let mut iter = self.iters.remove(*n);
@@ -476,11 +429,25 @@ impl Execution<'_> {
                     self.iters.push(iter);
                 }
             }
+            Op::RefreshIter { iter, snapshot, to } => self.refresh(*iter, *snapshot, to),
             Op::CloseIter(n) => {
                 if *n < self.iters.len() {
                     self.iters.remove(*n);
                 }
             }
+            Op::OpenTail { look, first } => self.open_tail(look, first),
+            Op::Follow { family, len, flush } => self.follow(*family, *len, *flush),
+            Op::MoveTail(n, to) => {
+                if !self.tails.is_empty() {
+                    let mut tail = self.tails.remove(*n % self.tails.len());
+                    self.move_tail(&mut tail, to);
+                    self.tails.push(tail);
+                }
+            }
+            Op::CompactAs { look, cancelled } => self.compact(look, *cancelled),
+            Op::Checkpoint => self.checkpoint(),
+            Op::OpenCopy { copy, write } => self.open_copy(*copy, *write),
+            Op::ReadOnly { way, fresh } => self.read_only(*way, *fresh),
             Op::TakeSnapshot => {
                 if self.snapshots.len() >= HELD {
                     self.snapshots.remove(0);
@@ -528,13 +495,7 @@ impl Execution<'_> {
             }
             Op::Reopen { way, fresh } => {
                 self.end(*way);
-                self.lives += 1;
-                if *fresh {
-                    // As another process has it: its clock shows the time, its chance is its own.
-                    self.hands = ManualClock::new(START_MS + self.now * STEP_MS);
-                    let (disk, hands) = (self.disk.clone(), self.hands.clone());
-                    self.env = self.settings.environment(disk, hands, self.lives);
-                }
+                self.live_on(*fresh);
                 self.open();
             }
             Op::All => self.all(),
@@ -548,7 +509,7 @@ fn describe(options: &basalt_lsm::Options) -> String {
     format!(
         "write_buffer_bytes {}, max_sealed_memtables {}, idle_release {:?}; default family: block_bytes {}, filter_bits_per_key {}, \
          compression {:?}, bottom_compression {:?}, table_bytes {}, l0_compaction_trigger {}, l0_slowdown {}, base_level_bytes {}, \
-         level_multiplier {}, compaction filter {}",
+         level_multiplier {}, compaction filter {}, extractor {:?}",
         options.write_buffer_bytes,
         options.max_sealed_memtables,
         options.idle_release,
@@ -562,5 +523,6 @@ fn describe(options: &basalt_lsm::Options) -> String {
         f.base_level_bytes,
         f.level_multiplier,
         f.compaction_filter.is_some(),
+        f.prefix_extractor,
     )
 }

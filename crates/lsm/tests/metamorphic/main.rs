@@ -3,7 +3,9 @@
 //!
 //! [`operations`] draws a history from a seed, [`settings`] a set of options, [`execute`] runs one under the other and writes down
 //! every answer. No reference says what is right: the first set's transcript is held against the others'. What is wrong under
-//! every set alike is for `promises` to find.
+//! every set alike is for `promises` to find, but for what an execution can hold against itself: a checkpoint shows what the
+//! store shows, two that read one store show the same, a compaction changes nothing, operands outlive the value below them.
+//! [`operators`] is what a user gives a family.
 
 #[path = "../promises/chance.rs"]
 #[allow(
@@ -13,32 +15,61 @@
 mod chance;
 mod execute;
 mod operations;
+mod operators;
 mod settings;
 
 use chance::{on_two_threads, scale};
-use execute::{Transcript, execute};
+use execute::{Did, Transcript, execute};
 use operations::{Op, history};
 use settings::Settings;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Sets of options that each history is executed under.
 const SETS: u64 = 50;
 /// Operations of a history.
 const OPERATIONS: usize = 300;
 
+/// How often what an operation is there for must really have happened, in all executions at scale 1.
+const FLOORS: [(&str, u64); 23] = [
+    ("executions", 4 * (SETS - 1)),
+    ("operands", 12_000),
+    ("full_merges", 20_000),
+    ("partial_merges", 400),
+    ("operands_outlived_their_value", 200),
+    ("keys_in_deleted_ranges", 6_000),
+    ("walks_by_prefix", 500),
+    ("walks_by_the_bounds_of_a_prefix", 600),
+    ("rows_of_one_prefix", 3_000),
+    ("rows_of_one_beginning", 4_500),
+    ("refreshed_iterators", 180),
+    ("rows_of_tailing_cursors", 800),
+    ("tailing_cursors_went_on_at_the_end", 200),
+    ("calls_of_multi_gets_in_parts", 2_500),
+    ("checkpoints", 190),
+    ("checkpoints_with_logs", 60),
+    ("checkpoints_with_tables", 160),
+    ("copies_read_later", 70),
+    ("copies_written_to", 45),
+    ("read_only_openings", 120),
+    ("compactions_of_everything", 20),
+    ("compactions_of_a_range", 50),
+    ("compactions_cancelled", 60),
+];
+
 /// What the first set of options answers; the others are held against it.
 fn reference(ops: &[Op], seed: u64) -> Transcript {
     execute(ops, seed, &Settings::of(seed, 0), None)
 }
 
-fn compare(ops: &[Op], seed: u64, set: u64, reference: &Transcript) {
-    execute(ops, seed, &Settings::of(seed, set), Some(reference));
+fn compare(ops: &[Op], seed: u64, set: u64, reference: &Transcript) -> Did {
+    execute(ops, seed, &Settings::of(seed, set), Some(reference)).did
 }
 
 /// Takes operations out as long as the two sets of options still differ, and prints what is left.
 fn shrink(mut ops: Vec<Op>, seed: u64, set: u64) {
     let differ = |ops: &[Op]| {
-        let both = || compare(ops, seed, set, &reference(ops, seed));
+        let both = || drop(compare(ops, seed, set, &reference(ops, seed)));
         catch_unwind(AssertUnwindSafe(both)).is_err()
     };
     let mut part = ops.len() / 2;
@@ -68,24 +99,34 @@ fn any_options_answer_the_same() {
         if std::env::var("BASALT_SHRINK").is_ok() {
             shrink(ops.clone(), *seed, *set);
         }
-        return compare(&ops, *seed, *set, &reference(&ops, *seed));
+        compare(&ops, *seed, *set, &reference(&ops, *seed));
+        return;
     }
     let histories = 4 * scale();
-    let answers = on_two_threads(histories, |seed| {
+    let results = on_two_threads(histories, |seed| {
         let ops = history(seed, OPERATIONS);
         let first = reference(&ops, seed);
+        let mut did = Did::new();
         for set in 1..SETS {
             let _repeat = basalt_fs::repeat!(
                 any_options_answer_the_same,
                 "BASALT_CASE={seed},{set} BASALT_SHRINK=1"
             );
-            compare(&ops, seed, set, &first);
+            add(&mut did, compare(&ops, seed, set, &first));
         }
-        first.answers()
+        (first.answers(), did)
     });
-    let (done, answers): (usize, usize) = (answers.len(), answers.iter().sum());
+    let done = results.len();
+    let mut did = Did::new();
+    let mut answers = 0;
+    for (said, counts) in results {
+        answers += said;
+        add(&mut did, counts);
+    }
+    did.insert("full_merges", operators::FULL.load(Relaxed));
+    did.insert("partial_merges", operators::PARTIAL.load(Relaxed));
     basalt_fs::campaign!(
-        "metamorphic_executions={} metamorphic_answers={}",
+        "metamorphic_executions={} metamorphic_answers={} {did:?}",
         done * SETS as usize,
         answers * SETS as usize
     );
@@ -95,5 +136,19 @@ fn any_options_answer_the_same() {
             answers > done * OPERATIONS,
             "{answers} answers of {done} histories: too little is asked"
         );
+        for (what, least) in FLOORS {
+            let n = did.get(what).copied().unwrap_or(0);
+            assert!(
+                n >= least * scale(),
+                "{what}: {n} in all executions, at least {} are wanted",
+                least * scale()
+            );
+        }
+    }
+}
+
+fn add(sum: &mut Did, more: Did) {
+    for (what, n) in more {
+        *sum.entry(what).or_default() += n;
     }
 }

@@ -25,7 +25,13 @@ pub enum What {
     PutTtl(u32, u64),
     /// A value that every reader takes for absent, and that a compaction filter may remove.
     Mortal(u32),
+    /// An operand of the family's operator, of about so many bytes.
+    Merge(u32),
+    /// An operand that the operator takes and never merges, where there is such a one.
+    Poison,
     Delete,
+    /// All keys between this one and the item's, the larger one not; of one key twice, that key alone.
+    DeleteRange(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +77,11 @@ pub enum Op {
         keys: Vec<(usize, u64)>,
         snapshot: Option<usize>,
     },
+    /// The same by calls that answer a part each.
+    MultiGetWithin {
+        keys: Vec<(usize, u64)>,
+        snapshot: Option<usize>,
+    },
     /// All between the bounds, one way.
     Scan {
         look: Look,
@@ -82,12 +93,43 @@ pub enum Op {
         down: bool,
         skips: u64,
     },
+    /// All keys of the prefix that the first one has, by the family's own extractor; or all, if it has none. After so many rows
+    /// the other way.
+    Prefix {
+        look: Look,
+        from: Move,
+        turn: Option<u64>,
+    },
+    /// All between bounds that leave keys with one beginning.
+    Beginning {
+        look: Look,
+        with: usize,
+        down: bool,
+    },
     OpenIter {
         look: Look,
         first: Move,
     },
     MoveIter(usize, Move),
+    /// A held iterator goes on to the present or to a snapshot.
+    RefreshIter {
+        iter: usize,
+        snapshot: Option<usize>,
+        to: Move,
+    },
     CloseIter(usize),
+    /// A tailing cursor.
+    OpenTail {
+        look: Look,
+        first: Move,
+    },
+    MoveTail(usize, Move),
+    /// A tailing cursor is at the end when a key is written there, and goes on to it; the memtables are flushed before that or not.
+    Follow {
+        family: usize,
+        len: u32,
+        flush: bool,
+    },
     TakeSnapshot,
     DropSnapshot(usize),
     CreateFamily(usize),
@@ -96,6 +138,23 @@ pub enum Op {
     Mistake(u64),
     Flush,
     Compact(Look),
+    /// The same as the options have it, cancelled before it begins or not.
+    CompactAs {
+        look: Look,
+        cancelled: bool,
+    },
+    /// A checkpoint, looked at at once.
+    Checkpoint,
+    /// One of the checkpoints made so far, opened for reading or for writing.
+    OpenCopy {
+        copy: u64,
+        write: bool,
+    },
+    /// An end of the store's life, then two that only read it, then the next life.
+    ReadOnly {
+        way: u64,
+        fresh: bool,
+    },
     Settle,
     Sync,
     /// Steps of time.
@@ -121,8 +180,16 @@ fn value_len(c: &mut Chance) -> u32 {
     }) as u32
 }
 
+/// What bounds leave to keys with one beginning.
+pub const BEGINNINGS: [&[u8]; 8] = [
+    b"key00", b"key000", b"key003", b"shared", b"shared/", b"k", b"absent", b"k\xff",
+];
+
 struct Draw {
     c: Chance,
+    ranges: u64,
+    merges: u64,
+    poison: u64,
     deletes: u64,
     ttl: u64,
     mortal: u64,
@@ -153,6 +220,11 @@ impl Draw {
         let mut items = Vec::new();
         for _ in 0..n {
             let what = match self.c.below(100) {
+                _ if self.c.percent(self.ranges) => What::DeleteRange(self.c.below(KEYS)),
+                _ if self.c.percent(self.merges) => match self.c.percent(self.poison) {
+                    true => What::Poison,
+                    false => What::Merge(value_len(&mut self.c)),
+                },
                 p if p < self.deletes => What::Delete,
                 p if p < self.deletes + self.ttl => {
                     What::PutTtl(value_len(&mut self.c), self.c.within(1, 30))
@@ -238,14 +310,71 @@ impl Draw {
                 way: self.c.below(4),
                 fresh: self.c.percent(50),
             },
-            _ => Op::All,
+            21 => Op::All,
+            22 => Op::MultiGetWithin {
+                keys: (0..self.c.within(1, 30))
+                    .map(|_| (self.family(), self.c.below(KEYS + 2)))
+                    .collect(),
+                snapshot: self.snapshot(),
+            },
+            23 => Op::Prefix {
+                look: self.look(),
+                from: match self.c.below(8) {
+                    0 => Move::First,
+                    1 => Move::Last,
+                    2..=4 => Move::Seek(self.c.below(KEYS + 4)),
+                    _ => Move::SeekForPrev(self.c.below(KEYS + 4)),
+                },
+                turn: (self.c.percent(40)).then(|| self.c.within(1, 9)),
+            },
+            24 => Op::Beginning {
+                look: self.look(),
+                with: self.c.below(BEGINNINGS.len() as u64) as usize,
+                down: self.c.percent(50),
+            },
+            25 => Op::RefreshIter {
+                iter: self.c.below(HELD as u64) as usize,
+                snapshot: self.snapshot(),
+                to: self.a_move(),
+            },
+            26 => Op::OpenTail {
+                look: self.look(),
+                first: self.a_move(),
+            },
+            27 => Op::MoveTail(
+                self.c.below(HELD as u64) as usize,
+                match self.c.below(8) {
+                    0 => self.a_move(),
+                    1 => Move::Seek(self.c.below(KEYS)),
+                    _ => Move::Next(self.c.within(1, 12)),
+                },
+            ),
+            28 => Op::CompactAs {
+                look: self.look(),
+                cancelled: self.c.percent(20),
+            },
+            29 => Op::Checkpoint,
+            30 => Op::OpenCopy {
+                copy: self.c.next(),
+                write: self.c.percent(40),
+            },
+            31 => Op::Follow {
+                family: self.c.within(1, 4) as usize,
+                len: value_len(&mut self.c),
+                flush: self.c.percent(50),
+            },
+            _ => Op::ReadOnly {
+                way: self.c.below(4),
+                fresh: self.c.percent(50),
+            },
         }
     }
 }
 
 /// How often each kind of operation comes, in the order of [`Draw::op`].
-const WEIGHTS: [u64; 22] = [
-    28, 5, 10, 4, 7, 4, 4, 9, 2, 4, 3, 3, 1, 2, 4, 3, 2, 2, 4, 1, 3, 2,
+const WEIGHTS: [u64; 33] = [
+    28, 5, 10, 4, 7, 4, 4, 9, 2, 4, 3, 3, 1, 2, 4, 3, 2, 2, 4, 1, 3, 2, 3, 6, 4, 4, 2, 8, 2, 2, 2,
+    2, 2,
 ];
 
 /// The history of a seed.
@@ -260,8 +389,11 @@ pub fn history(seed: u64, operations: usize) -> Vec<Op> {
         }
     }
     let mut draw = Draw {
+        ranges: c.pick(&[0, 2, 6]),
+        merges: c.pick(&[0, 30, 60]),
+        poison: c.pick(&[0, 0, 2]),
         deletes: c.pick(&[0, 10, 25, 40]),
-        ttl: c.pick(&[0, 10, 25]),
+        ttl: c.pick(&[0, 15, 40]),
         mortal: c.pick(&[0, 10, 25]),
         runs: c.percent(40),
         at: 0,

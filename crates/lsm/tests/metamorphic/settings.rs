@@ -2,10 +2,12 @@
 
 use crate::chance::Chance;
 use crate::operations::FAMILIES;
+use crate::operators::{extractor, operator, own_extractor};
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
+use basalt_lsm::db::{Bottommost, CheckpointOptions};
 use basalt_lsm::{
-    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
+    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options, Prefixes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +47,21 @@ pub struct Settings {
     /// How many background jobs are stepped after an operation, in a hundredth of operations.
     pub steps: u64,
     pub fill_cache: bool,
+    /// Bytes that one call of a `multi_get` in parts may read.
+    pub read_budget: usize,
+    pub checkpoint: CheckpointOptions,
+    pub bottommost: Bottommost,
+    /// Manual compactions have the store for themselves.
+    pub exclusive: bool,
+}
+
+/// Rarely an extractor that is not the family's own.
+fn draw_extractor(c: &mut Chance, family: usize) -> Option<Prefixes> {
+    match c.below(10) {
+        0..=3 => None,
+        4..=7 => Some(own_extractor(family)),
+        _ => Some(extractor(c.below(6))),
+    }
 }
 
 fn family(c: &mut Chance) -> FamilyOptions {
@@ -67,6 +84,24 @@ fn family(c: &mut Chance) -> FamilyOptions {
         level_multiplier: c.within(2, 11) as u32,
         compaction_filter: (c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>),
         ..FamilyOptions::default()
+    }
+}
+
+fn of<'a>(options: &'a mut Options, family: &str) -> &'a mut FamilyOptions {
+    match family {
+        "default" => &mut options.default_family,
+        _ => options.families.get_mut(family).expect("each has its own"),
+    }
+}
+
+/// Gives every family settings of its own, with its operator.
+fn give_operators(options: &mut Options) {
+    for (n, name) in FAMILIES.iter().enumerate() {
+        if n > 0 && !options.families.contains_key(*name) {
+            let same = options.default_family.clone();
+            options.families.insert((*name).to_string(), same);
+        }
+        of(options, name).merge_operator = Some(operator(n));
     }
 }
 
@@ -102,6 +137,25 @@ impl Settings {
             changing: !plain && c.percent(40),
             steps: if plain { 20 } else { c.pick(&[0, 5, 50, 100]) },
             fill_cache: plain || c.percent(70),
+            read_budget: if plain {
+                1 << 20
+            } else {
+                c.pick(&[1, 500, 5000, 1 << 20])
+            },
+            checkpoint: if plain {
+                CheckpointOptions::default()
+            } else {
+                CheckpointOptions {
+                    flush_above_bytes: c.pick(&[0, 2048, 4 << 20]),
+                    copy_tables: c.percent(50),
+                }
+            },
+            bottommost: if plain {
+                Bottommost::Force
+            } else {
+                c.pick(&[Bottommost::Force, Bottommost::Skip, Bottommost::IfFilter])
+            },
+            exclusive: !plain && c.percent(30),
         }
     }
 
@@ -109,6 +163,7 @@ impl Settings {
     pub fn options(&self, life: u64) -> Options {
         let mut options = Options::default();
         if self.set == 0 {
+            give_operators(&mut options);
             return options;
         }
         let life = if self.changing { life } else { 0 };
@@ -123,7 +178,25 @@ impl Settings {
                 options.families.insert((*name).to_string(), own);
             }
         }
+        give_operators(&mut options);
+        for (n, name) in FAMILIES.iter().enumerate() {
+            let extractor = draw_extractor(&mut c, n);
+            of(&mut options, name).prefix_extractor = extractor;
+        }
         options.validate().expect("drawn inside the limits");
+        options
+    }
+
+    /// As [`Settings::options`], for a store that is there: a share leaves out operators that come with the engine, for the store
+    /// knows their names.
+    pub fn options_of_known(&self, life: u64) -> Options {
+        let mut options = self.options(life);
+        let mut c = Chance::of(&[self.seed, self.set, life, 35]);
+        for name in &FAMILIES[1..] {
+            if self.set > 0 && c.percent(40) {
+                of(&mut options, name).merge_operator = None;
+            }
+        }
         options
     }
 
