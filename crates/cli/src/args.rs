@@ -359,6 +359,9 @@ pub struct Compact {
     /// What becomes of the lowest level, where most data is
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub budget: Budget,
 }
@@ -381,6 +384,9 @@ pub struct Checkpoint {
     /// Copy tables if OUT is on another filesystem
     #[arg(long)]
     pub copy: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

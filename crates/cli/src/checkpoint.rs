@@ -7,6 +7,7 @@ use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::ErrorKind;
 use basalt::lsm::db::CheckpointOptions;
+use serde_json::json;
 
 /// `basalt checkpoint`.
 pub fn checkpoint(args: args::Checkpoint) -> Outcome {
@@ -27,13 +28,21 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         }
         _ => Failure::store(dir, e),
     })?;
-    say(&format!(
-        "{}: {}, {} linked, {} copied, {} of log\n",
-        args.out.display(),
-        count(made.tables, "table", "tables"),
-        human_bytes(made.linked_bytes),
-        human_bytes(made.copied_bytes),
-        human_bytes(made.log_bytes)
-    ))?;
+    say(&if args.json {
+        let report = json!({
+            "dir": dir.display().to_string(), "out": args.out.display().to_string(), "tables": made.tables,
+            "linked_bytes": made.linked_bytes, "copied_bytes": made.copied_bytes, "log_bytes": made.log_bytes,
+        });
+        format!("{report:#}\n")
+    } else {
+        format!(
+            "{}: {}, {} linked, {} copied, {} of log\n",
+            args.out.display(),
+            count(made.tables, "table", "tables"),
+            human_bytes(made.linked_bytes),
+            human_bytes(made.copied_bytes),
+            human_bytes(made.log_bytes)
+        )
+    })?;
     Ok(0)
 }

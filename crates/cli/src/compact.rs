@@ -8,6 +8,7 @@ use crate::store::{Access, open_db};
 use basalt::ErrorKind;
 use basalt::lsm::db::{Bottommost, CompactOptions};
 use indicatif::ProgressBar;
+use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -61,12 +62,20 @@ pub fn compact(args: args::Compact) -> Outcome {
     // Old files go before the store is closed, so that the figure is what the folder has.
     let after = bytes();
     db.close().map_err(|e| Failure::store(dir, e))?;
-    say(&format!(
-        "{} merged; tables had {}, now {}\n",
-        human_bytes(read),
-        human_bytes(before),
-        human_bytes(after)
-    ))?;
+    say(&if args.json {
+        let report = json!({
+            "dir": dir.display().to_string(), "merged_bytes": read,
+            "table_bytes_before": before, "table_bytes_after": after,
+        });
+        format!("{report:#}\n")
+    } else {
+        format!(
+            "{} merged; tables had {}, now {}\n",
+            human_bytes(read),
+            human_bytes(before),
+            human_bytes(after)
+        )
+    })?;
     Ok(0)
 }
 

@@ -295,7 +295,19 @@ fn help_teaches_every_command() {
         assert!(top.contains(part), "{part}");
     }
     for command in [
-        "serve", "put", "get", "del", "scan", "load", "export", "stats", "check", "repair", "bench",
+        "serve",
+        "put",
+        "get",
+        "del",
+        "scan",
+        "load",
+        "export",
+        "stats",
+        "compact",
+        "checkpoint",
+        "check",
+        "repair",
+        "bench",
     ] {
         assert!(
             top.contains(&format!("  {command} ")),
