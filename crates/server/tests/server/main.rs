@@ -2,6 +2,7 @@
 
 mod client;
 mod hostile;
+mod operations;
 mod oracle;
 mod pipelines;
 mod replies;
