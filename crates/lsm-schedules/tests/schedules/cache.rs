@@ -1,4 +1,5 @@
-//! The block cache: one load for all who ask, blocks pinned while they are evicted, and a capacity that changes meanwhile.
+//! The block cache: one load for all who ask, blocks that are read while they are evicted, blocks that are pinned and let go of, and
+//! a capacity that changes meanwhile.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -9,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const KEYS: u64 = 4;
+/// Each has a key of its own behind those, which it alone puts in, pins and takes out.
+const THREADS: u64 = 3;
 
 fn key(n: u64) -> CacheKey {
     CacheKey {
@@ -61,6 +64,28 @@ fn ask(cache: &BlockCache, loads: &Loads, n: u64, ends: u64) {
     }
 }
 
+/// Pins the block of a thread's own key, or looks after the one that it has pinned: however others fill the cache and change its
+/// capacity, that one is here until it is taken out.
+fn keep(cache: &BlockCache, own: u64, life: u64, kept: &mut Option<Bytes>, totals: &Counts) {
+    let Some(held) = kept else {
+        let held = cache.insert(key(own), block(own, life), 900, CachePriority::High);
+        yield_now();
+        if cache.pin(key(own)) {
+            count(totals, 2, 1);
+            *kept = Some(held);
+        }
+        return;
+    };
+    let found = cache.get(key(own)).expect("a pinned block is here");
+    assert_eq!(&found, held, "the one that was pinned");
+    assert!(cache.pin(key(own)), "once more changes nothing");
+    if percent(40) {
+        cache.remove(key(own));
+        assert!(cache.get(key(own)).is_none(), "it was taken out");
+        *kept = None;
+    }
+}
+
 fn model(totals: &Counts) {
     let ledger = MemoryLedger::new(64 << 20);
     // Room for all, for some, or for none.
@@ -71,22 +96,24 @@ fn model(totals: &Counts) {
     // With plenty of room and loads that succeed, each block is loaded once.
     let (once, resizes) = (plenty && percent(50), percent(40));
     let mut threads = Vec::new();
-    for _ in 0..3 {
-        let (cache, loads) = (cache.clone(), loads.clone());
+    for own in KEYS..KEYS + THREADS {
+        let (cache, loads, totals) = (cache.clone(), loads.clone(), totals.clone());
         threads.push(shuttle::thread::spawn(move || {
-            let mut pinned = Vec::new();
-            for _ in 0..4 {
+            let mut read = Vec::new();
+            let mut kept = None;
+            for life in 0..5 {
                 let n = below(if once { 2 } else { KEYS });
-                match below(10) {
+                match below(14) {
                     _ if once => ask(&cache, &loads, n, 2),
                     0..5 => ask(&cache, &loads, n, below(5)),
-                    5..7 => pinned.extend(cache.get(key(n)).map(|b| (n, b))),
+                    5..7 => read.extend(cache.get(key(n)).map(|b| (n, b))),
                     7 => {
                         let life = loads.landed[n as usize].fetch_add(1, SeqCst);
                         let held = cache.insert(key(n), block(n, life), 900, CachePriority::Low);
-                        pinned.push((n, held));
+                        read.push((n, held));
                     }
                     8 => cache.remove(key(n)),
+                    10.. => keep(&cache, own, life, &mut kept, &totals),
                     _ if resizes => {
                         // From one shard to two and back.
                         let bytes = [0, 2000, 5000, 16 << 20][below(4) as usize];
@@ -95,14 +122,26 @@ fn model(totals: &Counts) {
                     _ => assert!(cache.stats().used <= 16 << 20),
                 }
             }
-            pinned.iter().for_each(|(n, b)| check(*n, b));
+            read.iter().for_each(|(n, b)| check(*n, b));
+            kept.map(|bytes| (own, bytes))
         }));
     }
+    let mut kept = Vec::new();
     for thread in threads {
-        thread.join().unwrap();
+        kept.extend(thread.join().unwrap());
+    }
+    let stats = cache.stats();
+    // In a cache of one shard those that are pinned alone may be more than its capacity, when that was lowered.
+    let pinned: u64 = stats.pinned;
+    assert!(stats.used <= stats.capacity + pinned, "{stats:?}");
+    assert_eq!(pinned > 0, !kept.is_empty(), "{stats:?}");
+    for (own, held) in kept {
+        assert_eq!(cache.get(key(own)), Some(held), "pinned, and left so");
+        cache.remove(key(own));
     }
     let stats = cache.stats();
     let usage = ledger.usage();
+    assert_eq!(stats.pinned, 0, "nothing is pinned any more");
     assert!(stats.used <= stats.capacity, "{stats:?}");
     assert_eq!(usage.cache, stats.used, "the ledger knows what is held");
     assert_eq!(usage.pinned, 0, "nobody reads any more");
@@ -128,8 +167,13 @@ fn a_cache_is_right_in_every_order() {
         schedules += CASE;
     }
     basalt_fs::campaign!(
-        "cache_schedules={schedules} steps={} blocks={}",
+        "cache_schedules={schedules} steps={} blocks={} pinned={}",
         counted(&totals, 0),
-        counted(&totals, 1)
+        counted(&totals, 1),
+        counted(&totals, 2)
     );
+    if campaign::case().is_none() {
+        let pinned = counted(&totals, 2) as usize;
+        assert!(pinned >= schedules / 4, "too few pin anything");
+    }
 }
