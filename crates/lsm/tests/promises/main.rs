@@ -8,6 +8,7 @@
 mod bug_classes;
 mod chance;
 mod checkpoint;
+mod copied;
 mod crash;
 mod damage;
 mod faults;

@@ -1,0 +1,129 @@
+//! Checkpoints where tables cannot be linked: they are copied when that is allowed, and what was copied wrongly is not kept.
+
+use basalt_env::Env;
+use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+use basalt_fs::sim::SimOptions;
+use basalt_fs::{
+    DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions, OpKind,
+    ReadCompletions, ReadRequest, Result, SimFs, Space, When,
+};
+use basalt_lsm::db::CheckpointOptions;
+use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Another filesystem begins at every second name: no file gets one.
+struct NoLinks(Arc<FaultFs>);
+
+impl FileSystem for NoLinks {
+    fn info(&self) -> FsInfo {
+        self.0.info()
+    }
+    fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
+        self.0.create(path)
+    }
+    fn create_log(&self, path: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
+        self.0.create_log(path, options)
+    }
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
+        self.0.open(path)
+    }
+    fn stat(&self, path: &Path) -> Result<FileStat> {
+        self.0.stat(path)
+    }
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.0.list(dir)
+    }
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        self.0.create_dir(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.0.remove(path)
+    }
+    fn link(&self, _: &Path, to: &Path) -> Result<()> {
+        const EXDEV: i32 = 18;
+        let cross = std::io::Error::from_raw_os_error(EXDEV);
+        Err(Error::io("link", to, cross))
+    }
+    fn sync_metadata(&self, dir: &Path) -> Result<()> {
+        self.0.sync_metadata(dir)
+    }
+    fn submit_reads(&self, reads: Vec<ReadRequest>) -> Box<dyn ReadCompletions> {
+        self.0.submit_reads(reads)
+    }
+    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.0.lock(path)
+    }
+    fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.0.lock_shared(path)
+    }
+    fn space(&self, path: &Path) -> Result<Space> {
+        self.0.space(path)
+    }
+    fn stats(&self) -> FsStats {
+        self.0.stats()
+    }
+}
+
+#[test]
+fn tables_that_cannot_be_linked_are_copied_and_checked() {
+    let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+    let env = Env::for_tests(Arc::new(NoLinks(faults.clone())), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    // More than one piece of a copy.
+    let value = |n: u8| vec![n; 9000];
+    for n in 0..200u8 {
+        db.put(&f, &[n], &value(n), &WriteOptions::UNSYNCED)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    db.put(&f, b"l", b"in the log", &WriteOptions::UNSYNCED)
+        .unwrap();
+    let names = || -> Vec<String> {
+        let entries = env.fs().list(Path::new("")).unwrap();
+        entries.into_iter().map(|e| e.name).collect()
+    };
+    let linked = db.checkpoint("copy", &CheckpointOptions::default());
+    let refused = linked.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("allow copies"), "{refused}");
+    assert_eq!(names(), ["db"], "nothing is left");
+    let options = CheckpointOptions {
+        copy_tables: true,
+        ..CheckpointOptions::default()
+    };
+    // What is read wrongly is not what the manifest says of the table, wherever the wrong bit is.
+    for nth in [1, 2] {
+        faults.inject(Fault {
+            op: Some(OpKind::Read),
+            path: ".tbl".to_string(),
+            when: When::Nth(nth),
+            kind: FaultKind::BitFlip,
+        });
+        let wrong = db.checkpoint("copy", &options).unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Corruption, "{wrong}");
+        assert!(wrong.to_string().contains("digest"), "{wrong}");
+        assert_eq!(names(), ["db"], "nothing is left");
+        faults.clear();
+    }
+    let made = db.checkpoint("copy", &options).unwrap();
+    assert_eq!((made.tables, made.linked_bytes), (1, 0));
+    assert!(made.copied_bytes > 200 * 9000 && made.log_bytes > 0);
+    db.close().unwrap();
+    let copy = Db::open_read_only(&env, "copy", Options::default()).unwrap();
+    let f = copy.default_family();
+    let get = |key: &[u8]| copy.get(&f, key, &ReadOptions::default()).unwrap();
+    for n in 0..200u8 {
+        let want = if n == b'l' {
+            b"in the log".to_vec()
+        } else {
+            value(n)
+        };
+        assert_eq!(get(&[n]).as_deref(), Some(&want[..]));
+    }
+    drop(copy);
+}
