@@ -264,6 +264,47 @@ fn a_listener_that_blocks_holds_up_nobody() {
     db.close().unwrap();
 }
 
+/// What a listener is too slow for goes from the front of the queue and is counted; the rest is told in order.
+#[test]
+fn of_too_many_events_the_oldest_are_lost_and_counted() {
+    let witness = Arc::new(Witness::default());
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let events = events::Events::new(vec![witness.clone()]);
+    let event = |generation| Event::MemtableSealed {
+        generation,
+        bytes: 1,
+    };
+    let told = |from: u64| {
+        let seen = std::mem::take(&mut *witness.seen.lock());
+        let numbers: Vec<u64> = (seen.iter())
+            .map(|e| match e {
+                Event::MemtableSealed { generation, .. } => *generation,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let want: Vec<u64> = (from..from + numbers.len() as u64).collect();
+        assert_eq!(numbers, want, "in order, none twice");
+        numbers.len()
+    };
+    let most = crate::listener::QUEUED_EVENTS as u64;
+    for n in 0..most + 5 {
+        events.tell(env.jobs(), || event(n));
+    }
+    assert!(witness.seen.lock().is_empty(), "told by whoever waits");
+    events.wait(env.jobs());
+    assert_eq!(events.lost(), (5, 0));
+    assert_eq!(told(5) as u64, most);
+    // There is room again, and nothing more is lost.
+    for n in 0..100 {
+        events.tell(env.jobs(), || event(n));
+    }
+    events.wait(env.jobs());
+    assert_eq!((told(0), events.lost()), (100, (5, 0)));
+    events.close();
+    events.tell(env.jobs(), || panic!("nobody listens any more"));
+    assert_eq!(Arc::strong_count(&witness), 1);
+}
+
 /// A failing flush is told as its end and as an error of the background, and the store comes back by itself.
 #[test]
 fn background_errors_and_stalls_are_told() {
@@ -319,6 +360,41 @@ fn background_errors_and_stalls_are_told() {
         assert_eq!(s.count, times.get(s.cause).copied().unwrap_or(0), "{s:?}");
     }
     drop(seen);
+    db.close().unwrap();
+}
+
+/// A flush that has written its table and then fails has made none: the next one tells of the table that is there.
+#[test]
+fn a_flush_that_fails_at_last_tells_of_no_table() {
+    let witness = Arc::new(Witness::default());
+    let faults = FaultFs::new(SimFs::new(SimOptions::default()), 4);
+    let env = Env::for_tests(faults.clone(), 4);
+    let clock = env.clock().as_manual().expect("tests own time").clone();
+    let db = Db::open(&env, "db", small(vec![witness.clone()])).unwrap();
+    fill(&db, 0, 20);
+    faults.inject(Fault {
+        op: Some(OpKind::SyncMetadata),
+        path: String::new(),
+        when: When::Nth(1),
+        kind: FaultKind::Eio,
+    });
+    db.flush().unwrap_err();
+    db.wait_for_listeners();
+    let told = || {
+        let seen = std::mem::take(&mut *witness.seen.lock());
+        let created = seen.iter().filter(|e| matches!(e, Event::TableCreated(_)));
+        let ended = seen.iter().find_map(|e| match e {
+            Event::FlushEnd { tables, error, .. } => Some((tables.len(), error.is_some())),
+            _ => None,
+        });
+        (created.count(), ended)
+    };
+    assert_eq!(told(), (0, Some((0, true))));
+    clock.advance(std::time::Duration::from_secs(2));
+    db.flush().unwrap();
+    db.wait_for_listeners();
+    assert_eq!(told(), (1, Some((1, false))));
+    assert_eq!(db.stats().table_files, 1);
     db.close().unwrap();
 }
 

@@ -127,7 +127,8 @@ fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
         let (env, db) = store(small());
         let want = everything(&db);
         let mut options = CompactOptions::default();
-        let (control, calls) = (options.control.clone(), Mutex::new(0));
+        let (control, calls) = (options.control.clone(), Arc::new(Mutex::new(0)));
+        let heard = calls.clone();
         options.progress = Some(Arc::new(move |_| {
             let mut calls = calls.lock();
             *calls += 1;
@@ -140,6 +141,7 @@ fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
         let ended = result.is_ok();
         if let Err(e) = result {
             assert_eq!(e.kind(), ErrorKind::Cancelled, "{e}");
+            assert_eq!(*heard.lock(), at + 1, "no further table is begun");
             cancelled += 1;
         }
         assert_eq!(db.stats().read_only, None, "nothing failed");
@@ -240,16 +242,19 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
     db.close().unwrap();
 }
 
-/// User code that panics in a manual compaction ends that one, not all later ones.
+/// User code that panics in a manual compaction ends that one, not all later ones: between merges, and in the midst of one.
 #[test]
 fn a_callback_that_panics_stops_nobody_else() {
-    let (_env, db) = store(small());
-    let want = everything(&db);
-    for at in [1, 2, 5] {
-        let calls = Mutex::new(0);
+    let (mut between, mut inside) = (0, 0);
+    for at in [1, 2, 3, 4, 6, 9, 13, 20] {
+        let (_env, db) = store(small());
+        let want = everything(&db);
+        let (calls, merging) = (Mutex::new(0), Arc::new(Mutex::new(false)));
+        let (seen, store) = (merging.clone(), db.clone());
         let options = CompactOptions {
             progress: Some(Arc::new(move |_| {
                 *calls.lock() += 1;
+                *seen.lock() = store.stats().compactions > 0;
                 assert!(*calls.lock() < at, "the callback's own fault");
             })),
             ..CompactOptions::default()
@@ -258,12 +263,19 @@ fn a_callback_that_panics_stops_nobody_else() {
             db.compact(&db.default_family(), &options)
         }));
         assert!(panicked.is_err());
+        drop(options);
+        match *merging.lock() {
+            true => inside += 1,
+            false => between += 1,
+        }
         // Automatic compactions go on, and end.
         db.settle().unwrap();
+        assert_eq!(db.stats().compactions, 0, "it counts as running still");
         db.compact_range(&db.default_family(), None, None).unwrap();
         assert_eq!(everything(&db), want);
+        db.close().unwrap();
     }
-    db.close().unwrap();
+    assert!(between > 0 && inside > 2, "{between} {inside}");
 }
 
 /// A manual compaction runs on its caller's thread: the store is not closed, and its folder not free, before it has ended.

@@ -95,6 +95,8 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
             }
             let stats = env.cache().stats();
             assert!(stats.pinned <= cache / 4, "{stats:?}");
+            // What a table keeps without the cache's leave would be memory that readers hold.
+            assert_eq!(env.ledger().usage().pinned, 0, "kept beside the cache");
             most = most.max(stats.pinned);
         }
         assert_eq!(
@@ -108,6 +110,46 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
         assert_eq!(env.cache().stats().pinned, 0, "no table is left");
         assert_eq!(env.ledger().usage().pinned, 0);
     }
+}
+
+/// What is pinned is found without the cache: a lookup asks it for the data block alone.
+#[test]
+fn a_lookup_asks_the_cache_for_no_block_that_is_pinned() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    // One table of many index partitions and several pages of its filter.
+    let mut options = small();
+    options.default_family.block_bytes = 128;
+    let db = Db::open(&env, "db", options).unwrap();
+    let f = db.default_family();
+    let keys: Vec<[u8; 4]> = (0..10_000u32).map(u32::to_be_bytes).collect();
+    for key in &keys {
+        db.put(&f, key, &key.repeat(10), &WriteOptions::UNSYNCED)
+            .unwrap();
+    }
+    db.compact_range(&f, None, None).unwrap();
+    let lookups = || {
+        let stats = env.cache().stats();
+        stats.hits + stats.misses
+    };
+    let all = || {
+        let before = lookups();
+        for key in &keys {
+            assert_eq!(get(&db, key).unwrap(), key.repeat(10));
+        }
+        lookups() - before
+    };
+    all();
+    assert!(env.cache().stats().pinned > 0);
+    assert_eq!(all(), keys.len() as u64, "one for each data block");
+    let few = keys.iter().step_by(200);
+    let asked: Vec<_> = few.map(|k| (&f, &k[..])).collect();
+    let before = lookups();
+    let many = db.multi_get(&asked, &ReadOptions::default());
+    assert!(many.iter().all(|v| v.as_ref().unwrap().is_some()));
+    // Each asks for its data block, and once more when it was read.
+    let looked = lookups() - before;
+    assert!(looked <= 2 * asked.len() as u64, "{looked} for many");
+    db.close().unwrap();
 }
 
 /// A small value is the reader's own: to keep it keeps no block in memory.
