@@ -13,6 +13,7 @@ use crate::key::Kind;
 use crate::wal::RECORD_HEADER;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
+use smallvec::SmallVec;
 use std::cmp::Ordering;
 
 /// Largest batch in bytes, all operations together.
@@ -24,7 +25,7 @@ pub struct WriteBatch {
     pub(crate) buf: AlignedBuf,
     pub(crate) count: u32,
     /// Distinct (store, family) of its operations: checked against the store when it is submitted.
-    pub(crate) families: Vec<(u64, u32)>,
+    pub(crate) families: SmallVec<[(u64, u32); 2]>,
 }
 
 impl Default for WriteBatch {
@@ -70,7 +71,7 @@ impl WriteBatch {
         WriteBatch {
             buf: AlignedBuf::new(),
             count: 0,
-            families: Vec::new(),
+            families: SmallVec::new(),
         }
     }
 

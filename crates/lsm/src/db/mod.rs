@@ -17,6 +17,7 @@ mod flush;
 mod folder;
 mod generation;
 mod idle;
+mod insertion;
 mod levels;
 mod log;
 mod manual;
@@ -50,16 +51,17 @@ mod tests_review;
 #[cfg(test)]
 mod tests_throttle;
 mod throttle;
+mod ticket;
 
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
-pub use commit::Ticket;
 pub use cursor::Iter;
 pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
 pub use stats::{FamilyStats, LevelStats, RangeSize, StallStats, Stats};
+pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;
 use crate::key::{Cmp, SeqNo};
@@ -332,29 +334,25 @@ impl Db {
         Ok(())
     }
 
-    fn queue(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
+    /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
+    /// An empty batch commits nothing, and with `sync` makes everything submitted before it durable.
+    pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
         let engine = self.engine();
         let state = match self.check_batch(&batch) {
-            Ok(()) => engine.enqueue(Some(batch), options.sync),
+            Ok(()) => engine.enqueue(batch, options.sync),
             Err(e) => Engine::failed_ticket(e),
         };
+        engine.ensure_leader();
         Ticket {
             state,
             engine: engine.clone(),
         }
     }
 
-    /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
-    /// An empty batch commits nothing, and with `sync` makes everything submitted before it durable.
-    pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
-        let ticket = self.queue(batch, options);
-        self.engine().ensure_leader();
-        ticket
-    }
-
     /// Submits and waits.
     pub fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
-        self.queue(batch, options).wait()
+        self.check_batch(&batch)?;
+        self.engine().write(batch, options.sync)
     }
 
     /// Sets one key.

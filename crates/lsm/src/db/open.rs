@@ -3,11 +3,11 @@
 //! Recovery changes nothing that it reads until a fresh manifest is current: it writes what the logs hold into new tables, then a
 //! new manifest that names them, then `CURRENT`. A crash at any step leaves the old state or the new one, and orphans.
 
-use super::commit::insert;
 use super::engine::Engine;
 use super::flush::write_table;
 use super::folder::{is_data, may_be_opened_or_made, remove_orphans};
 use super::generation::{FamilyEntry, Generation};
+use super::insertion::insert;
 use super::log::log_path;
 use crate::batch::Ops;
 use crate::key::{MAX_SEQ, SeqNo};

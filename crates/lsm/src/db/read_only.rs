@@ -5,9 +5,9 @@
 //! under it. A folder without a lock file (one copied to a medium that cannot be written) is read as it is: files have ids and
 //! checksums, so should somebody write to it after all, a read fails, and does not answer wrongly.
 
-use super::commit::insert;
 use super::engine::Engine;
 use super::generation::Generation;
+use super::insertion::insert;
 use super::open::{LOCK, bind_families, build_version, load_catalog, replay_logs};
 use crate::options::Options;
 use crate::version::TableStore;

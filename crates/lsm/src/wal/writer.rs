@@ -10,6 +10,7 @@
 use super::record::{Head, Life};
 use super::{FileHeader, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
+use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ enum Piece {
 /// What is to be appended at `RecordWriter::pos`.
 #[derive(Default)]
 struct Plan {
-    pieces: Vec<Piece>,
+    pieces: SmallVec<[Piece; 2]>,
     /// Where the staged bytes that no piece covers yet begin.
     open: usize,
     /// Bytes planned.
@@ -302,7 +303,7 @@ impl RecordWriter {
     fn write(&mut self, plan: &mut Plan, records: &[Outgoing<'_>], sync: bool) -> Result<()> {
         plan.close(self.staging.len());
         if plan.bytes > 0 {
-            let bufs: Vec<IoSlice<'_>> = plan
+            let bufs: SmallVec<[IoSlice<'_>; 2]> = plan
                 .pieces
                 .iter()
                 .map(|p| match p {

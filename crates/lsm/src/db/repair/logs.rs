@@ -3,9 +3,9 @@
 use super::learn::log_header;
 use super::{Loss, Run};
 use crate::batch::Ops;
-use crate::db::commit::insert;
 use crate::db::flush::write_table;
 use crate::db::generation::Generation;
+use crate::db::insertion::insert;
 use crate::db::log::log_path;
 use crate::db::open::{StoreFile, bind_families};
 use crate::key::MAX_SEQ;
