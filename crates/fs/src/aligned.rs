@@ -1,10 +1,11 @@
 //! A growable byte buffer whose memory starts at an address that direct I/O accepts.
 //!
 //! This is one of the leaf modules that may use `unsafe`: it owns a raw allocation.
-//! Invariant: `ptr` came from `alloc(layout(cap))` (or is dangling when `cap == 0`), and the
+//! Invariant: `ptr` came from `take(layout(cap))` (or is dangling when `cap == 0`), and the
 //! first `len <= cap` bytes are initialised.
 #![allow(unsafe_code)]
 
+use crate::pages::{self, PAGES_FROM};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -38,6 +39,28 @@ fn layout(cap: usize, direct: bool) -> Layout {
         8
     };
     Layout::from_size_align(cap, align).expect("capacity fits isize")
+}
+
+/// # Safety
+/// The size is not 0.
+unsafe fn take(layout: Layout) -> Option<NonNull<u8>> {
+    if layout.size() >= PAGES_FROM {
+        return pages::map(layout);
+    }
+    // SAFETY: as promised.
+    NonNull::new(unsafe { alloc(layout) })
+}
+
+/// # Safety
+/// `ptr` came from [`take`] with this layout, and nobody has it any more.
+unsafe fn give_back(ptr: NonNull<u8>, layout: Layout) {
+    if layout.size() >= PAGES_FROM {
+        // SAFETY: as promised.
+        unsafe { pages::unmap(ptr, layout) };
+    } else {
+        // SAFETY: as promised.
+        unsafe { dealloc(ptr.as_ptr(), layout) };
+    }
 }
 
 impl AlignedBuf {
@@ -86,8 +109,7 @@ impl AlignedBuf {
         }
         let new_layout = layout(need, self.direct);
         // SAFETY: need > cap >= 0, so the size is not zero.
-        let raw = unsafe { alloc(new_layout) };
-        let Some(new) = NonNull::new(raw) else {
+        let Some(new) = (unsafe { take(new_layout) }) else {
             handle_alloc_error(new_layout)
         };
         // SAFETY: both regions hold at least len bytes and are distinct allocations.
@@ -183,7 +205,7 @@ impl AlignedBuf {
     fn free(&mut self) {
         if self.cap != 0 {
             // SAFETY: ptr was allocated with exactly this layout.
-            unsafe { dealloc(self.ptr.as_ptr(), layout(self.cap, self.direct)) };
+            unsafe { give_back(self.ptr, layout(self.cap, self.direct)) };
         }
     }
 }

@@ -43,6 +43,7 @@ mod error;
 pub mod fault;
 mod host;
 mod op;
+mod pages;
 pub mod sim;
 
 pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
@@ -51,6 +52,7 @@ pub use error::{Error, ErrorKind, Reach, Result};
 pub use fault::FaultFs;
 pub use host::{HostFs, HostOptions, ReadBackend};
 pub use op::{OpKind, When};
+pub use pages::{PAGES_FROM, Pages};
 pub use sim::SimFs;
 
 use std::io::IoSlice;

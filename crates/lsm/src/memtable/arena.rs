@@ -4,7 +4,7 @@
 //! chunk, [`FIRST_CHUNK`] bytes; chunks grow with it, up to [`LARGEST_CHUNK`].
 //!
 //! This is a leaf module that may use `unsafe`. Invariants:
-//! 1. Each pointer in `chunks` came from `alloc` with the layout beside it, and is freed once, in `drop`.
+//! 1. Each pointer in `chunks` came from `alloc` with the layout beside it, and is freed once, in `drop`. Large chunks are pages.
 //! 2. `current` points to the head of one of these chunks; a chunk never moves.
 //! 3. A range is handed out at most once: `fetch_add` on `used` gives every caller its own start, and a
 //!    start whose range does not fit is given up.
@@ -12,6 +12,7 @@
 
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use basalt_fs::{PAGES_FROM, Pages};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -33,10 +34,15 @@ struct ChunkHead {
 
 const HEAD: usize = size_of::<ChunkHead>();
 
+enum Chunk {
+    Allocated(NonNull<u8>, Layout),
+    Mapped { _pages: Pages },
+}
+
 /// See the module.
 pub(super) struct Arena {
     current: AtomicPtr<ChunkHead>,
-    chunks: Mutex<Vec<(NonNull<u8>, Layout)>>,
+    chunks: Mutex<Vec<Chunk>>,
     memory: AtomicUsize,
 }
 
@@ -106,24 +112,32 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        for (ptr, layout) in self.chunks.get_mut().drain(..) {
-            // SAFETY: invariant 1; nobody else holds the arena any more.
-            unsafe { dealloc(ptr.as_ptr(), layout) };
+        for chunk in self.chunks.get_mut().drain(..) {
+            if let Chunk::Allocated(ptr, layout) = chunk {
+                // SAFETY: invariant 1; nobody else holds the arena any more.
+                unsafe { dealloc(ptr.as_ptr(), layout) };
+            }
         }
     }
 }
 
-fn raw_chunk(size: usize, chunks: &mut Vec<(NonNull<u8>, Layout)>) -> NonNull<u8> {
+fn raw_chunk(size: usize, chunks: &mut Vec<Chunk>) -> NonNull<u8> {
+    if size >= PAGES_FROM {
+        let pages = Pages::new(size);
+        let start = pages.start();
+        chunks.push(Chunk::Mapped { _pages: pages });
+        return start;
+    }
     let layout = Layout::from_size_align(size, 16).expect("chunk size fits");
     // SAFETY: no chunk is empty.
     let Some(ptr) = NonNull::new(unsafe { alloc(layout) }) else {
         handle_alloc_error(layout)
     };
-    chunks.push((ptr, layout));
+    chunks.push(Chunk::Allocated(ptr, layout));
     ptr
 }
 
-fn shared_chunk(size: usize, chunks: &mut Vec<(NonNull<u8>, Layout)>) -> *mut ChunkHead {
+fn shared_chunk(size: usize, chunks: &mut Vec<Chunk>) -> *mut ChunkHead {
     let head = raw_chunk(size, chunks).cast::<ChunkHead>().as_ptr();
     // SAFETY: the chunk is larger than a head, aligned to 16, and known to nobody else yet.
     unsafe {
