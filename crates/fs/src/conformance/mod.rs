@@ -478,7 +478,7 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
             .collect();
         let mut seen = vec![false; n];
         let mut done = fs.submit_reads(reads);
-        if n % 2 == 0 {
+        if chance.coin() {
             done.wait_all();
         }
         let mut turn = 0;

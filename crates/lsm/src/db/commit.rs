@@ -34,6 +34,8 @@ const GATHER_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 /// A leader commits at most so many groups, as long as little is queued and those who wait for it sleep.
 const TURNS: u32 = 4;
 const TURN_BYTES: usize = 64 << 10;
+/// A writer that is awake is looked for among so many.
+const AWAKE_AMONG: usize = 16;
 /// A batch to be committed.
 pub(super) struct Pending {
     /// Record header space and operations; empty for a mere sync.
@@ -283,8 +285,8 @@ impl Engine {
         }
     }
 
-    /// Commits one group, and those of writers that fell asleep behind it. The caller has the lead; it is handed on.
-    /// What became of the caller's own batch, if it brings one.
+    /// Commits one group, and those of writers that fell asleep behind it. The caller has the lead; it is handed on, and that before
+    /// any callback runs. What became of the caller's own batch, if it brings one.
     pub(super) fn lead_group(
         self: &Arc<Self>,
         own: Option<Pending>,
@@ -292,7 +294,14 @@ impl Engine {
     ) -> Option<Result<SeqNo>> {
         let mut of_own = None;
         let mut own = own;
+        let may_stay = patience == Patience::Wait;
         for turn in 1.. {
+            // Its own batch is done: it waits for nothing on behalf of others.
+            let patience = if turn == 1 {
+                patience
+            } else {
+                Patience::Return
+            };
             let mut group: Group = own.take().into_iter().collect();
             // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
             let committed = catch_unwind(AssertUnwindSafe(|| {
@@ -317,8 +326,8 @@ impl Engine {
                     (Err(e), Some(panic))
                 }
             };
-            let once_more = turn < TURNS && patience == Patience::Wait && panic.is_none();
-            let handed_over = self.hand_over(None, once_more);
+            let once_more = turn < TURNS && may_stay && panic.is_none();
+            let mut handed_over = self.hand_over(None, once_more);
             let mut seq = result.as_ref().map_or(0, |first| *first);
             for p in group {
                 seq += u64::from(p.count);
@@ -328,14 +337,18 @@ impl Engine {
                     of_own = Some(one);
                     continue;
                 };
-                let answer = AssertUnwindSafe(|| ticket.complete(one));
-                if let Err(e) = catch_unwind(answer) {
-                    panic.get_or_insert(e);
+                if let Some((then, one)) = ticket.complete(one) {
+                    // A callback may take its time, and somebody may wait for it who waits for the lead.
+                    handed_over = handed_over || self.hand_over(None, false);
+                    if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
+                        panic.get_or_insert(e);
+                    }
                 }
             }
             if let Some(panic) = panic {
-                if !handed_over {
-                    self.hand_over(None, false);
+                if turn > 1 && of_own.is_some() {
+                    // What others broke is theirs to hear of; this batch is in.
+                    return of_own;
                 }
                 resume_unwind(panic);
             }
@@ -354,14 +367,15 @@ impl Engine {
         }
         let mut q = self.commit.queue.lock();
         let pending = q.pending.len() + own.len();
-        if q.bytes >= GROUP_BYTES {
+        let bytes: usize = own.iter().map(|p| p.len).sum();
+        if q.bytes + bytes >= GROUP_BYTES {
             return;
         }
         let sync = own.iter().any(|p| p.sync) || q.to_sync > 0;
         if sync {
             self.commit.syncs.store(true, SeqCst);
         }
-        let Some((wanted, most)) = q.company.wait_for(pending, GROUP_BATCHES) else {
+        let Some((wanted, most)) = q.company.wait_for(pending, GROUP_BATCHES, sync) else {
             return;
         };
         let wanted = wanted - own.len();
@@ -387,7 +401,7 @@ impl Engine {
         }
         q.wanted = usize::MAX;
         let came = q.pending.len() >= wanted;
-        q.company.waited(came);
+        q.company.waited(came, sync);
     }
 
     /// Answers what is queued and nobody will lead.
@@ -410,7 +424,8 @@ impl Engine {
         }
         let once_more = once_more && q.to_sync == 0 && q.bytes <= TURN_BYTES;
         let mut sleeper = None;
-        for p in &q.pending {
+        // Among the first few: the queue stands still meanwhile.
+        for p in q.pending.iter().take(AWAKE_AMONG) {
             let ticket = p.ticket.as_ref().expect("what is queued has one");
             let mut slot = ticket.slot.lock();
             let free = matches!(slot.phase, Phase::Queued);
@@ -420,7 +435,12 @@ impl Engine {
                     ticket.wake();
                     return true;
                 }
-                Waiter::Asleep if free => sleeper = sleeper.or(Some(ticket)),
+                Waiter::Asleep if free => {
+                    sleeper = sleeper.or(Some(ticket));
+                    if !once_more {
+                        break;
+                    }
+                }
                 _ => {}
             }
         }

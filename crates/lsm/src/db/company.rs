@@ -1,9 +1,9 @@
 //! Whether the leader of a commit group waits a moment for more writers, and how long.
 //!
 //! When a group has been answered, its writers come back a moment later, and by then the next leader has begun a sync without
-//! them: N writers get N/2 writes a sync. So a leader of synced batches waits until as many are there as were about last time.
-//! Never longer than half a sync, and after a wait in vain not for a number of groups that doubles each time: writers that
-//! come and go as they please lose next to nothing. A writer that is alone does not wait.
+//! them: N writers get N/2 writes a sync. So a leader waits until as many are there as were about last time.
+//! Never longer than half a sync, without a sync a few microseconds, and after a wait in vain not for a number of groups that doubles
+//! each time: writers that come and go as they please lose next to nothing. A writer that is alone does not wait.
 
 use std::time::Duration;
 
@@ -19,8 +19,14 @@ pub(super) struct Company {
     last: usize,
     /// What a synced append takes, averaged over some eight.
     sync_time: Duration,
+    /// Of unsynced groups, and of synced ones: a short wait in vain says nothing of a long one.
+    haste: [Haste; 2],
+}
+
+#[derive(Default)]
+struct Haste {
     /// Groups that are not to wait.
-    hasty: u32,
+    groups: u32,
     in_vain: u32,
 }
 
@@ -35,27 +41,34 @@ impl Company {
         self.sync_time = (self.sync_time * 7 + took) / 8;
     }
 
-    /// How many batches to wait for and how long at most, when `pending` are there.
-    pub(super) fn wait_for(&mut self, pending: usize, most: usize) -> Option<(usize, Duration)> {
+    /// How many batches to wait for, and with `sync` how long at most, when `pending` are there.
+    pub(super) fn wait_for(
+        &mut self,
+        pending: usize,
+        most: usize,
+        sync: bool,
+    ) -> Option<(usize, Duration)> {
         let wanted = self.last.min(most);
         if pending >= wanted {
             return None;
         }
-        if self.hasty > 0 {
-            self.hasty -= 1;
+        let haste = &mut self.haste[usize::from(sync)];
+        if haste.groups > 0 {
+            haste.groups -= 1;
             return None;
         }
         Some((wanted, (self.sync_time / 2).min(LONGEST)))
     }
 
     /// A wait is over: everybody came, or not.
-    pub(super) fn waited(&mut self, came: bool) {
-        self.in_vain = if came {
+    pub(super) fn waited(&mut self, came: bool, sync: bool) {
+        let haste = &mut self.haste[usize::from(sync)];
+        haste.in_vain = if came {
             0
         } else {
-            (self.in_vain * 2 + 1).min(MOST_HASTY)
+            (haste.in_vain * 2 + 1).min(MOST_HASTY)
         };
-        self.hasty = self.in_vain;
+        haste.groups = haste.in_vain;
     }
 }
 
@@ -67,7 +80,7 @@ mod tests {
     fn a_writer_alone_never_waits() {
         let mut c = Company::default();
         for _ in 0..10 {
-            assert_eq!(c.wait_for(1, 100), None);
+            assert_eq!(c.wait_for(1, 100, true), None);
             c.took(1, 0);
             c.synced(Duration::from_micros(800));
         }
@@ -80,16 +93,16 @@ mod tests {
         for _ in 0..100 {
             c.synced(Duration::from_micros(800));
         }
-        let (wanted, most) = c.wait_for(1, 100).unwrap();
+        let (wanted, most) = c.wait_for(1, 100, true).unwrap();
         assert_eq!(wanted, 4);
         assert!(
             most > Duration::from_micros(390) && most <= Duration::from_micros(400),
             "{most:?}"
         );
-        assert_eq!(c.wait_for(4, 100), None, "all are there");
-        assert_eq!(c.wait_for(2, 2), None, "a group takes no more");
+        assert_eq!(c.wait_for(4, 100, true), None, "all are there");
+        assert_eq!(c.wait_for(2, 2, true), None, "a group takes no more");
         c.synced(Duration::from_secs(10));
-        assert_eq!(c.wait_for(1, 100).unwrap().1, LONGEST);
+        assert_eq!(c.wait_for(1, 100, true).unwrap().1, LONGEST);
     }
 
     #[test]
@@ -98,13 +111,17 @@ mod tests {
         let mut waits = 0;
         for _ in 0..1000 {
             c.took(2, 0);
-            if c.wait_for(1, 100).is_some() {
+            if c.wait_for(1, 100, true).is_some() {
                 waits += 1;
-                c.waited(false);
+                c.waited(false, true);
             }
         }
         assert!((10..30).contains(&waits), "{waits} waits");
-        c.waited(true);
-        assert!(c.wait_for(1, 100).is_some());
+        assert!(
+            c.wait_for(1, 100, false).is_some(),
+            "unsynced groups have their own"
+        );
+        c.waited(true, true);
+        assert!(c.wait_for(1, 100, true).is_some());
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// From so many bytes on, waiting writers insert their own batches into the memtable side by side.
 const PARALLEL_INSERT_BYTES: usize = if cfg!(feature = "schedules") {
-    64
+    1 << 10
 } else {
     64 << 10
 };

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 const YIELDS: u32 = if cfg!(feature = "schedules") { 1 } else { 50 };
 
-type Callback = Box<dyn FnOnce(Result<SeqNo>) + Send>;
+pub(super) type Callback = Box<dyn FnOnce(Result<SeqNo>) + Send>;
 
 pub(super) enum Phase {
     Queued,
@@ -54,6 +54,7 @@ pub(super) struct TicketState {
 
 impl TicketState {
     pub fn new(phase: Phase, waiter: Waiter) -> Arc<TicketState> {
+        let queued = matches!(phase, Phase::Queued);
         Arc::new(TicketState {
             slot: Mutex::new(Slot {
                 phase,
@@ -61,7 +62,7 @@ impl TicketState {
                 then: None,
             }),
             changed: Condvar::new(),
-            moved: AtomicBool::new(false),
+            moved: AtomicBool::new(!queued),
         })
     }
 
@@ -126,17 +127,18 @@ impl TicketState {
         engine.lead_group(None, Patience::Wait);
     }
 
-    pub fn complete(&self, result: Result<SeqNo>) {
+    /// Gives it its result. Somebody's callback is to be called with it.
+    pub fn complete(&self, result: Result<SeqNo>) -> Option<(Callback, Result<SeqNo>)> {
         let mut slot = self.slot.lock();
         match slot.then.take() {
             Some(then) => {
                 slot.phase = Phase::Done(result.clone());
-                drop(slot);
-                then(result);
+                Some((then, result))
             }
             None => {
                 slot.phase = Phase::Done(result);
                 self.wake();
+                None
             }
         }
     }

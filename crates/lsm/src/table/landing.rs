@@ -2,9 +2,9 @@
 //! not in memory are read together, so that a seek takes about as long as one read, however many runs it looks into.
 
 use super::format::BlockHandle;
-use super::reader::TableReader;
+use super::reader::{TableReader, read_exact};
 use basalt_env::MemoryKind;
-use basalt_fs::{Bytes, Error, ReadRequest, Result};
+use basalt_fs::{Bytes, ReadRequest, Result};
 use std::sync::Arc;
 
 /// What the seek of a cursor wants to be read: the block that it lands in, and perhaps the one behind it.
@@ -51,14 +51,18 @@ impl Landing {
         let mut done = first.table.env.fs().submit_reads(requests);
         done.wait_all();
         while let Some((i, bytes)) = done.next() {
-            let (l, bytes) = (&landings[i], bytes?);
-            if bytes.len() != l.len {
-                return Err(Error::corruption(
+            let l = &landings[i];
+            let whole = |bytes: &Bytes| bytes.len() == l.len;
+            let bytes = match bytes {
+                Ok(bytes) if whole(&bytes) => bytes,
+                // What is wrong with the block behind is told to whoever needs it.
+                _ => read_exact(
+                    &*l.table.file()?,
                     &l.table.path,
                     l.handle.offset,
-                    format!("expected {} bytes, found {}", l.len, bytes.len()),
-                ));
-            }
+                    l.handle.disk_len(),
+                )?,
+            };
             let booked = booked[i].take().expect("each read ends once");
             read[i] = Some(booked.hold(bytes));
         }
