@@ -123,6 +123,9 @@ pub struct FamilyOptions {
     pub base_level_bytes: u64,
     /// Each level is so many times larger than the one above. Default 10.
     pub level_multiplier: u32,
+    /// Level 0 is merged before it has [`FamilyOptions::l0_compaction_trigger`] tables when nobody writes and readers have gone to the
+    /// device for its tables in vain often enough to pay for it (Pebble's read compactions). Default true.
+    pub l0_compaction_for_reads: bool,
     /// Called for every value that a compaction meets and no snapshot needs. Default none.
     pub compaction_filter: Option<Arc<dyn CompactionFilter>>,
     /// What operands do to values, see [`crate::WriteBatch::merge`]. A family that had none may get one whenever it is opened;
@@ -145,6 +148,7 @@ impl Default for FamilyOptions {
             debt_slowdown_bytes: 64 << 30,
             base_level_bytes: 256 << 20,
             level_multiplier: 10,
+            l0_compaction_for_reads: true,
             compaction_filter: None,
             merge_operator: None,
         }

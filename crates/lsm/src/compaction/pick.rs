@@ -9,8 +9,9 @@
 //! Choices, in order of precedence:
 //! 1. The level with the highest score of at least 1. Level 0: tables over the trigger, or bytes over `base_level_bytes`.
 //!    Others: bytes over target. Tables that a running compaction has do not count.
-//! 2. Tables whose values have expired for long enough, soonest expiry first.
-//! 3. Tables that are tombstones for the most part, those over ranges counted as many: pushed down, or rewritten in place at the bottom.
+//! 2. Level 0 that readers have paid for, when nobody writes: decision 0017.
+//! 3. Tables whose values have expired for long enough, soonest expiry first.
+//! 4. Tables that are tombstones for the most part, those over ranges counted as many: pushed down, or rewritten in place at the bottom.
 //!
 //! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
 //! counts, so that none waits for ever.
@@ -37,6 +38,9 @@ const ENTRIES_A_RANGE: u64 = 1000;
 /// An expiry is never acted on sooner than this many ms after it.
 const EXPIRY_LAG_MS: u64 = 60_000;
 
+/// A read of the device takes about as long as merging so many bytes.
+const BYTES_A_READ: u64 = 64 << 10;
+
 /// Level 0 merges into a level of up to so many times `base_level_bytes` before there is another level between. A merge then rewrites
 /// more of it; a level between would be written, merged down at that same ratio, and hold older versions meanwhile.
 const FLAT: u64 = 8;
@@ -60,6 +64,8 @@ pub struct PickContext<'a> {
     pub running: &'a [Reach],
     /// Memtables are written out so fast one after the other that level 0 will soon have more tables to merge with the same rewrite.
     pub hurried: bool,
+    /// Nobody has written for a while in which readers went to the device often.
+    pub still: bool,
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -82,6 +88,8 @@ pub enum Reason {
     L0Bytes,
     /// A level is over its target.
     LevelBytes,
+    /// Readers look into level 0 in vain.
+    Reads,
     /// Values have expired.
     Expired,
     /// A table is tombstones for the most part.
@@ -97,6 +105,7 @@ impl Reason {
             Reason::L0Tables => "level 0 tables",
             Reason::L0Bytes => "level 0 bytes",
             Reason::LevelBytes => "level bytes",
+            Reason::Reads => "reads of level 0",
             Reason::Expired => "expired values",
             Reason::Tombstones => "tombstones",
             Reason::Manual => "manual",
@@ -230,7 +239,7 @@ fn bytes_of<'a>(tables: impl IntoIterator<Item = &'a Arc<TableFile>>) -> u64 {
 }
 
 /// How many tables of level 0 start a compaction. Each rewrites the base level, so under a hurried writer it waits for as many as
-/// hold two thirds of that level, up to two thirds of what slows writers: the same rewrite then takes more with it.
+/// hold as much as that level, up to two thirds of what slows writers: the same rewrite then takes more with it.
 pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, hurried: bool) -> usize {
     let usual = options.l0_compaction_trigger;
     let tables = version.levels[0].len() as u64;
@@ -239,7 +248,7 @@ pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, hurried: boo
     }
     let base = version.level_bytes(level_targets(version, options).base_level);
     let average = (version.level_bytes(0) / tables).max(1);
-    let wanted = (base / 3 * 2).div_ceil(average) as usize;
+    let wanted = base.div_ceil(average) as usize;
     wanted.min(options.l0_slowdown / 3 * 2).max(usual)
 }
 
@@ -600,6 +609,23 @@ impl PickContext<'_> {
     }
 }
 
+impl PickContext<'_> {
+    /// Level 0, when its tables cost readers as much as merging them costs.
+    fn plan_worn(&self) -> Option<Plan> {
+        let l0 = &self.version.levels[0];
+        if !self.still || !self.options.l0_compaction_for_reads || l0.is_empty() {
+            return None;
+        }
+        let base = level_targets(self.version, self.options).base_level;
+        let cost = self.version.level_bytes(0) + self.version.level_bytes(base);
+        let worn: u64 = l0.iter().map(|t| t.worn()).sum();
+        if worn.saturating_mul(BYTES_A_READ) < cost {
+            return None;
+        }
+        self.plan_l0(Reason::Reads, 0.0)
+    }
+}
+
 /// At least a third of the entries; one over a range counts as many, as it hides many.
 fn mostly_tombstones(t: &TableFile) -> bool {
     let ranges = t.meta.range_deletes.saturating_mul(ENTRIES_A_RANGE);
@@ -631,7 +657,9 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
             return plan;
         }
     }
-    ctx.plan_expired().or_else(|| ctx.plan_tombstones())
+    ctx.plan_worn()
+        .or_else(|| ctx.plan_expired())
+        .or_else(|| ctx.plan_tombstones())
 }
 
 /// What a manual compaction does next in a level.

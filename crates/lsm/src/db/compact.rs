@@ -105,6 +105,7 @@ impl Engine {
         let oldest_snapshot = self.oldest_snapshot();
         // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
         let hurried = !view.backlog.presses() && self.flush_pace.is_hurried(self.env.clock().now());
+        let still = self.is_still();
         view.families
             .values()
             .filter_map(|f| {
@@ -117,6 +118,7 @@ impl Engine {
                     oldest_snapshot,
                     running,
                     hurried,
+                    still,
                 })?;
                 Some((plan, f.clone()))
             })

@@ -8,7 +8,7 @@ use super::commit::CommitQueue;
 use super::events::Events;
 use super::flush::FlushPace;
 use super::generation::{FamilyEntry, Generation, View};
-use super::idle::Armed;
+use super::idle::{Armed, Stillness};
 use super::log::{ActiveLog, LogSpace};
 use super::manual::Manual;
 use super::shown::Shown;
@@ -68,6 +68,7 @@ pub(crate) struct Engine {
     pub lookups_at_flush: AtomicU64,
     /// Commit groups when the store was last looked at for idleness.
     pub last_watched: AtomicU64,
+    pub stillness: Stillness,
     pub closing: AtomicBool,
     /// The folder's lock was given back: set under `manifest`, and no edit is written after it.
     pub gone: AtomicBool,
@@ -221,12 +222,21 @@ impl Engine {
             flush_pace: FlushPace::default(),
             lookups_at_flush: AtomicU64::new(0),
             last_watched: AtomicU64::new(0),
+            stillness: Stillness::default(),
             closing: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             broken: OnceLock::new(),
             lock: Mutex::new(lock),
             read_only,
         });
+        if !read_only {
+            let reader_of = Arc::downgrade(&engine);
+            engine.tables.when_worn(move || {
+                if let Some(engine) = reader_of.upgrade() {
+                    engine.worn();
+                }
+            });
+        }
         engine.offer_metrics();
         engine
     }

@@ -191,7 +191,13 @@ fn get_in_tables(
             {
                 return Ok(best);
             }
-            if let Some(found) = t.reader()?.get_hashed(key, hash, seq, fill_cache)?
+            let reader = t.reader()?;
+            let loads = reader.loads();
+            let found = reader.get_hashed(key, hash, seq, fill_cache)?;
+            if found.is_none() && level == 0 && reader.loads() != loads {
+                reader.wear();
+            }
+            if let Some(found) = found
                 && best.as_ref().is_none_or(|b| found.seq > b.seq)
             {
                 best = Some(found);

@@ -5,6 +5,7 @@
 
 use super::engine::Engine;
 use basalt_env::JobPriority;
+use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::Result;
 use std::sync::Arc;
@@ -16,12 +17,35 @@ const RETRY_UNASKED: Duration = Duration::from_secs(1);
 /// How often a store that is written to in a hurry is looked at for the end of it.
 const HURRY_LOOK: Duration = Duration::from_secs(2);
 
+/// How long nobody must have written before level 0 is merged for readers.
+const STILL: Duration = Duration::from_secs(1);
+
+/// Since when nobody writes.
+#[derive(Default)]
+pub(crate) struct Stillness(Mutex<Option<(u64, Duration)>>);
+
+impl Stillness {
+    /// Somebody looks: so many groups were committed by now.
+    fn note(&self, groups: u64, now: Duration) {
+        let mut since = self.0.lock();
+        if since.is_none_or(|(then, _)| then != groups) {
+            *since = Some((groups, now));
+        }
+    }
+
+    fn holds(&self, groups: u64, now: Duration) -> bool {
+        let since = *self.0.lock();
+        since.is_some_and(|(then, at)| then == groups && now.saturating_sub(at) >= STILL)
+    }
+}
+
 /// Which delayed jobs are on their way.
 #[derive(Default)]
 pub(crate) struct Armed {
     retry: AtomicBool,
     pub(super) release: AtomicBool,
     look: AtomicBool,
+    worn: AtomicBool,
 }
 
 impl Engine {
@@ -60,6 +84,36 @@ impl Engine {
                 engine.schedule();
             });
         }
+    }
+
+    /// Readers went to the device for tables, often: if nobody writes, it may be time to merge what they look into.
+    pub(super) fn worn(self: &Arc<Self>) {
+        if self.closing.load(SeqCst) || self.armed.worn.swap(true, SeqCst) {
+            return;
+        }
+        let engine = Arc::downgrade(self);
+        let job = move || {
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
+            engine.armed.worn.store(false, SeqCst);
+            engine.stillness.note(
+                engine.counters.commit_groups.get(),
+                engine.env.clock().now(),
+            );
+            if engine.is_still() {
+                engine.schedule_compactions();
+            }
+        };
+        self.env
+            .jobs()
+            .spawn(self.owner, JobPriority::Housekeeping, job);
+    }
+
+    /// True when nobody has written for [`STILL`], as far as busy readers made somebody look.
+    pub(super) fn is_still(&self) -> bool {
+        let groups = self.counters.commit_groups.get();
+        self.stillness.holds(groups, self.env.clock().now())
     }
 
     pub(super) fn retry(self: &Arc<Self>) {

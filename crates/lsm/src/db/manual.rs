@@ -264,6 +264,7 @@ impl Engine {
                     oldest_snapshot: self.oldest_snapshot(),
                     running: &state.compactions,
                     hurried: false,
+                    still: false,
                 };
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)

@@ -50,6 +50,8 @@ mod tests_reads;
 mod tests_review;
 #[cfg(test)]
 mod tests_throttle;
+#[cfg(test)]
+mod tests_worn;
 mod throttle;
 mod ticket;
 

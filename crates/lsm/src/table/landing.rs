@@ -63,6 +63,7 @@ impl Landing {
                     l.handle.disk_len(),
                 )?,
             };
+            l.table.wear();
             let booked = booked[i].take().expect("each read ends once");
             read[i] = Some(booked.hold(bytes));
         }

@@ -16,6 +16,7 @@ use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer, user_key};
 use crate::memtable::Found;
 use crate::prefix::Narrow;
 use crate::ranges::Fragments;
+use basalt_env::sync::atomic::{AtomicU64, Ordering};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,8 @@ const COPIED: usize = 512;
 /// Blocks up to this length are copied out of the memory they were read into: direct reads need it aligned to pages, and so short a
 /// block would waste as much as it is long.
 const MOVED: usize = 32 << 10;
+/// [`Source::worn`] is called each time a table has been read in vain so many times more.
+const WORN_TOLD: u64 = 256;
 
 /// How many bytes of answers a batch of reads may still bring into memory.
 #[derive(Debug)]
@@ -80,6 +83,10 @@ pub struct TableReader {
     unit: u64,
     /// But for reads of up to so many bytes.
     own_memory: usize,
+    /// Blocks read from the device for lookups and seeks.
+    loads: AtomicU64,
+    /// See [`TableReader::wear`].
+    worn: AtomicU64,
 }
 
 impl TableReader {
@@ -183,6 +190,8 @@ impl TableReader {
                 1
             },
             own_memory: info.own_memory,
+            loads: AtomicU64::new(0),
+            worn: AtomicU64::new(0),
         }))
     }
 
@@ -493,6 +502,24 @@ impl TableReader {
         }
     }
 
+    /// Blocks read from the device for lookups so far.
+    pub(crate) fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Relaxed)
+    }
+
+    /// Notes a read of the device that would have been spared if the table were merged with those below: a lookup that found
+    /// nothing in it, or one more block for a seek.
+    pub(crate) fn wear(&self) {
+        if (self.worn.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(WORN_TOLD) {
+            self.source.worn();
+        }
+    }
+
+    /// How often that was.
+    pub(crate) fn worn(&self) -> u64 {
+        self.worn.load(Ordering::Relaxed)
+    }
+
     /// A block's payload from the cache or the file.
     pub(super) fn block(
         &self,
@@ -509,6 +536,8 @@ impl TableReader {
 
     /// A block's payload from the file, put into the cache when asked.
     fn load(&self, kind: BlockKind, handle: &BlockHandle, fill_cache: bool) -> Result<Bytes> {
+        // Relaxed, here and below: a count that decides nothing alone.
+        self.loads.fetch_add(1, Ordering::Relaxed);
         let booked = self.book_read(handle);
         let payload = self.read_block(kind, handle)?;
         Ok(self.keep(kind, handle, payload, booked, fill_cache))

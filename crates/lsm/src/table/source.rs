@@ -7,6 +7,10 @@ use std::sync::Arc;
 pub trait Source: Send + Sync + 'static {
     /// The file, opened when it is not open. It stays open as long as it is held.
     fn file(&self) -> Result<Arc<dyn File>>;
+
+    /// Called now and then as readers go to the device for the table: whether it had better be merged may be asked again.
+    /// From within reads: it must not block.
+    fn worn(&self) {}
 }
 
 impl Source for Arc<dyn File> {

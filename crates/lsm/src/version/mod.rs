@@ -54,6 +54,11 @@ impl TableStore {
         })
     }
 
+    /// Has `told` called now and then as readers go to the device for tables, from within their reads. Once; `told` must not block.
+    pub fn when_worn(&self, told: impl Fn() + Send + Sync + 'static) {
+        let _ = self.open.worn.set(Box::new(told));
+    }
+
     /// Has `told` called with number and path of every table whose file goes. Once; `told` must not block.
     pub fn when_removed(&self, told: impl Fn(u64, &Path) + Send + Sync + 'static) {
         let _ = self.removed.set(Box::new(told));
@@ -132,6 +137,11 @@ impl TableFile {
             Some(reader) => Ok(reader),
             None => self.open(),
         }
+    }
+
+    /// Reads of the device that readers would have been spared without this table, since its reader was made.
+    pub fn worn(&self) -> u64 {
+        self.opened().map_or(0, |reader| reader.worn())
     }
 
     /// The reader, if it was made.

@@ -9,13 +9,15 @@ use basalt_env::sync::{Mutex, RwLock};
 use basalt_fs::{File, Result};
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The open files of one store's tables.
 pub(super) struct OpenTables {
     env: Env,
     /// Oldest first.
     open: Mutex<VecDeque<Weak<OpenFile>>>,
+    /// Told when readers wear tables out, see [`Source::worn`].
+    pub(super) worn: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl OpenTables {
@@ -23,6 +25,7 @@ impl OpenTables {
         Arc::new(OpenTables {
             env: env.clone(),
             open: Mutex::default(),
+            worn: OnceLock::new(),
         })
     }
 
@@ -113,5 +116,11 @@ impl Source for Arc<OpenFile> {
         };
         self.tables.note(self);
         Ok(file)
+    }
+
+    fn worn(&self) {
+        if let Some(told) = self.tables.worn.get() {
+            told();
+        }
     }
 }

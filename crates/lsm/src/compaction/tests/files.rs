@@ -92,6 +92,7 @@ impl Room {
             oldest_snapshot: 0,
             running: &[],
             hurried: false,
+            still: false,
         });
         plan.expect("level 0 is due")
     }
