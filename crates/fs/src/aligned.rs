@@ -1,12 +1,12 @@
 //! A growable byte buffer whose memory starts at an address that direct I/O accepts.
 //!
 //! This is one of the leaf modules that may use `unsafe`: it owns a raw allocation.
-//! Invariant: `ptr` came from `take(layout(cap))` (or is dangling when `cap == 0`), and the
+//! Invariant: `ptr` and `origin` came from `take(layout(cap))` (or is dangling when `cap == 0`), and the
 //! first `len <= cap` bytes are initialised.
 #![allow(unsafe_code)]
 
-use crate::pages::{self, PAGES_FROM};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use crate::pages::{Origin, give_back, take};
+use std::alloc::{Layout, handle_alloc_error};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -25,6 +25,7 @@ pub struct AlignedBuf {
     len: usize,
     cap: usize,
     direct: bool,
+    origin: Origin,
 }
 
 // SAFETY: the buffer owns its memory alone, as a Vec<u8> does.
@@ -41,28 +42,6 @@ fn layout(cap: usize, direct: bool) -> Layout {
     Layout::from_size_align(cap, align).expect("capacity fits isize")
 }
 
-/// # Safety
-/// The size is not 0.
-unsafe fn take(layout: Layout) -> Option<NonNull<u8>> {
-    if layout.size() >= PAGES_FROM {
-        return pages::map(layout);
-    }
-    // SAFETY: as promised.
-    NonNull::new(unsafe { alloc(layout) })
-}
-
-/// # Safety
-/// `ptr` came from [`take`] with this layout, and nobody has it any more.
-unsafe fn give_back(ptr: NonNull<u8>, layout: Layout) {
-    if layout.size() >= PAGES_FROM {
-        // SAFETY: as promised.
-        unsafe { pages::unmap(ptr, layout) };
-    } else {
-        // SAFETY: as promised.
-        unsafe { dealloc(ptr.as_ptr(), layout) };
-    }
-}
-
 impl AlignedBuf {
     /// An empty buffer without memory.
     pub const fn new() -> AlignedBuf {
@@ -71,6 +50,7 @@ impl AlignedBuf {
             len: 0,
             cap: 0,
             direct: false,
+            origin: Origin::Allocator,
         }
     }
 
@@ -108,8 +88,7 @@ impl AlignedBuf {
             return;
         }
         let new_layout = layout(need, self.direct);
-        // SAFETY: need > cap >= 0, so the size is not zero.
-        let Some(new) = (unsafe { take(new_layout) }) else {
+        let Some((new, origin)) = take(new_layout) else {
             handle_alloc_error(new_layout)
         };
         // SAFETY: both regions hold at least len bytes and are distinct allocations.
@@ -117,6 +96,7 @@ impl AlignedBuf {
         self.free();
         self.ptr = new;
         self.cap = need;
+        self.origin = origin;
     }
 
     /// Makes room for at least `more` further bytes, growing by half so that appends stay linear.
@@ -205,7 +185,7 @@ impl AlignedBuf {
     fn free(&mut self) {
         if self.cap != 0 {
             // SAFETY: ptr was allocated with exactly this layout.
-            unsafe { give_back(self.ptr, layout(self.cap, self.direct)) };
+            unsafe { give_back(self.ptr, layout(self.cap, self.direct), self.origin) };
         }
     }
 }
@@ -269,7 +249,8 @@ mod tests {
     fn grows_like_a_vec_and_aligns_when_large() {
         let mut b = AlignedBuf::new();
         let mut v = Vec::new();
-        for i in 0..40_000u32 {
+        // From the allocator into pages of the system.
+        for i in 0..400_000u32 {
             b.extend_from_slice(&i.to_le_bytes());
             v.extend_from_slice(&i.to_le_bytes());
         }

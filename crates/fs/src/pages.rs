@@ -3,23 +3,103 @@
 //! An allocator keeps what is freed, in the thread's own pool that took it: a store that fills memtables in one thread and frees
 //! them in another held twice the memory it used. What is large, lives long and is freed whole comes from here instead.
 //!
-//! This is one of the leaf modules that may use `unsafe`. Invariant: `ptr` is a mapping of `len` bytes that nobody else has, made in
-//! [`Pages::new`] and unmade once, in `drop`.
+//! A process may have only so many mappings (65,530 by default), and the kernel's own limit shows as memory that is not given, or not
+//! taken back. So there are at most [`MOST`] of ours, and the allocator serves whoever comes then.
+//!
+//! This is one of the leaf modules that may use `unsafe`. Invariant of [`Pages`], and promise of those who call [`give_back`]: memory is
+//! given back once, with the layout and the origin with which it was taken, by the only one who has it.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The unit of size, in bytes.
 const PAGE: usize = 4096;
 
 /// From this size on, in bytes, taking and giving back pages costs little beside using them.
-pub const PAGES_FROM: usize = 256 << 10;
+pub const PAGES_FROM: usize = 512 << 10;
 
-/// Zeroed memory, aligned to 4096 bytes.
+/// Mappings at a time.
+const MOST: usize = 8 << 10;
+
+/// Mappings now.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Where memory came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    Allocator,
+    System,
+}
+
+/// Memory of a layout whose size is not 0, not initialised: large ones from the system, as far as it has any for us.
+pub(crate) fn take(layout: Layout) -> Option<(NonNull<u8>, Origin)> {
+    debug_assert!(layout.size() > 0 && layout.align() <= PAGE);
+    if layout.size() >= PAGES_FROM {
+        // Relaxed: a limit that need not be exact.
+        if MAPPED.fetch_add(1, Ordering::Relaxed) < MOST
+            && let Some(ptr) = map(layout.size())
+        {
+            return Some((ptr, Origin::System));
+        }
+        MAPPED.fetch_sub(1, Ordering::Relaxed);
+    }
+    // SAFETY: the size is not 0.
+    let ptr = NonNull::new(unsafe { alloc(layout) })?;
+    Some((ptr, Origin::Allocator))
+}
+
+/// # Safety
+/// `ptr` and `origin` came from [`take`] with this layout, and nobody has the memory any more.
+pub(crate) unsafe fn give_back(ptr: NonNull<u8>, layout: Layout, origin: Origin) {
+    match origin {
+        // SAFETY: as promised.
+        Origin::Allocator => unsafe { dealloc(ptr.as_ptr(), layout) },
+        Origin::System => {
+            // SAFETY: as promised.
+            unsafe { unmap(ptr, layout.size()) };
+            MAPPED.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+fn map(size: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the system's choice touches no other memory.
+    let made = unsafe { mmap_anonymous(std::ptr::null_mut(), size, access, MapFlags::PRIVATE) };
+    NonNull::new(made.ok()?.cast())
+}
+
+/// # Safety
+/// `ptr` came from [`map`] with this size, and nobody has the memory any more.
+#[cfg(all(target_os = "linux", not(miri)))]
+unsafe fn unmap(ptr: NonNull<u8>, size: usize) {
+    // SAFETY: as promised.
+    let done = unsafe { rustix::mm::munmap(ptr.as_ptr().cast(), size) };
+    debug_assert!(
+        done.is_ok(),
+        "memory that the system does not take back: {done:?}"
+    );
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn map(_size: usize) -> Option<NonNull<u8>> {
+    None
+}
+
+/// # Safety
+/// Never called: nothing is mapped here.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+unsafe fn unmap(_ptr: NonNull<u8>, _size: usize) {}
+
+/// Memory in whole pages, aligned to 4096 bytes and not initialised.
 pub struct Pages {
     ptr: NonNull<u8>,
     len: usize,
+    origin: Origin,
 }
 
 // SAFETY: it owns its memory alone, as a Vec<u8> does.
@@ -28,15 +108,19 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `size` bytes (not 0), in whole pages. Ends the process when there is no memory, as every allocation does.
+    /// At least `size` bytes (not 0). Ends the process when there is no memory, as every allocation does.
     pub fn new(size: usize) -> Pages {
         assert!(size > 0, "no pages asked for");
         let len = size.next_multiple_of(PAGE);
-        let layout = Layout::from_size_align(len, PAGE).expect("size fits isize");
-        match map(layout) {
-            Some(ptr) => Pages { ptr, len },
+        let layout = Pages::layout(len);
+        match take(layout) {
+            Some((ptr, origin)) => Pages { ptr, len, origin },
             None => handle_alloc_error(layout),
         }
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, PAGE).expect("size fits isize")
     }
 
     /// Where it begins. Valid until the pages are dropped.
@@ -51,49 +135,10 @@ impl Pages {
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri)))]
-pub(crate) fn map(layout: Layout) -> Option<NonNull<u8>> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the system's choice touches no other memory.
-    let made = unsafe {
-        mmap_anonymous(
-            std::ptr::null_mut(),
-            layout.size(),
-            access,
-            MapFlags::PRIVATE,
-        )
-    };
-    NonNull::new(made.ok()?.cast())
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
-/// # Safety
-/// `ptr` came from [`map`] with this layout, and nobody has it any more.
-pub(crate) unsafe fn unmap(ptr: NonNull<u8>, layout: Layout) {
-    // SAFETY: as promised. It cannot fail for a whole mapping.
-    let _ = unsafe { rustix::mm::munmap(ptr.as_ptr().cast(), layout.size()) };
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-pub(crate) fn map(layout: Layout) -> Option<NonNull<u8>> {
-    // SAFETY: the size is not 0.
-    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-/// # Safety
-/// `ptr` came from [`map`] with this layout, and nobody has it any more.
-pub(crate) unsafe fn unmap(ptr: NonNull<u8>, layout: Layout) {
-    // SAFETY: as promised.
-    unsafe { std::alloc::dealloc(ptr.as_ptr(), layout) };
-}
-
 impl Drop for Pages {
     fn drop(&mut self) {
-        let layout = Layout::from_size_align(self.len, PAGE).expect("as it was made");
         // SAFETY: the invariant.
-        unsafe { unmap(self.ptr, layout) };
+        unsafe { give_back(self.ptr, Pages::layout(self.len), self.origin) };
     }
 }
 
@@ -102,23 +147,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_whole_zeroed_and_ones_own() {
-        let pages: Vec<Pages> = [1, PAGE, PAGE + 1, 1 << 20].map(Pages::new).into();
+    fn pages_are_whole_and_ones_own_wherever_they_come_from() {
+        let sizes = [
+            1,
+            PAGE,
+            PAGE + 1,
+            PAGES_FROM - 1,
+            PAGES_FROM,
+            PAGES_FROM + 1,
+            3 << 20,
+        ];
+        let pages: Vec<Pages> = sizes.map(Pages::new).into();
         for (i, p) in pages.iter().enumerate() {
             assert_eq!(p.start().as_ptr() as usize % PAGE, 0);
+            assert_eq!(p.len(), sizes[i].next_multiple_of(PAGE));
             // SAFETY: `len` bytes that nobody else has.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(p.start().as_ptr(), p.len()) };
-            assert!(bytes.iter().all(|b| *b == 0));
-            bytes.fill(i as u8 + 1);
+            unsafe { p.start().as_ptr().write_bytes(i as u8 + 1, p.len()) };
         }
-        assert_eq!(
-            pages.iter().map(Pages::len).collect::<Vec<_>>(),
-            [4096, 4096, 8192, 1 << 20]
-        );
         for (i, p) in pages.iter().enumerate() {
-            // SAFETY: as above, and nobody writes.
+            // SAFETY: written above, and nobody writes.
             let bytes = unsafe { std::slice::from_raw_parts(p.start().as_ptr(), p.len()) };
             assert!(bytes.iter().all(|b| *b == i as u8 + 1));
         }
+        let large = pages.iter().filter(|p| p.origin == Origin::System).count();
+        // The one a byte short is a whole number of pages, too.
+        assert_eq!(
+            large,
+            if cfg!(all(target_os = "linux", not(miri))) {
+                4
+            } else {
+                0
+            }
+        );
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "nothing is mapped")]
+    fn more_than_may_be_mapped_comes_from_the_allocator() {
+        // Nothing is touched, so nothing is used.
+        let many: Vec<Pages> = (0..MOST + 50).map(|_| Pages::new(PAGES_FROM)).collect();
+        let allocated = many
+            .iter()
+            .filter(|p| p.origin == Origin::Allocator)
+            .count();
+        assert!(allocated >= 50, "{allocated}");
+        drop(many);
+        // Other tests of this process have a few at most.
+        assert!(MAPPED.load(Ordering::Relaxed) < MOST / 2, "given back");
+        assert_eq!(Pages::new(PAGES_FROM).origin, Origin::System);
     }
 }

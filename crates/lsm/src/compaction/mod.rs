@@ -32,7 +32,7 @@ pub(crate) use output::Sink;
 pub use output::table_options;
 pub use pick::{
     Claim, PickContext, Plan, RangePlan, Reach, Reason, Targets, compaction_debt, level_targets,
-    pick, plan_range, scores,
+    paid_by_reads, pick, plan_range, scores,
 };
 pub(crate) use run::{Deeper, Rules, merge};
 pub use run::{Job, Outcome, combine, run};

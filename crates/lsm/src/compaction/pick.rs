@@ -23,6 +23,7 @@ use crate::version::{FamilyVersion, LEVELS, TableFile};
 use basalt_env::sync::atomic::Ordering as Atomic;
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A plan takes at most so many times `table_bytes` from its starting level, unless one table and what must go with it
 /// is more.
@@ -40,6 +41,10 @@ const EXPIRY_LAG_MS: u64 = 60_000;
 
 /// A read of the device takes about as long as merging so many bytes.
 const BYTES_A_READ: u64 = 64 << 10;
+
+/// How long nobody must have written before level 0 is merged for readers, and bytes that a merge moves in a millisecond more of that.
+const STILL: Duration = Duration::from_secs(1);
+const MERGED_A_MS: u64 = 512 << 10;
 
 /// Level 0 merges into a level of up to so many times `base_level_bytes` before there is another level between. A merge then rewrites
 /// more of it; a level between would be written, merged down at that same ratio, and hold older versions meanwhile.
@@ -64,8 +69,8 @@ pub struct PickContext<'a> {
     pub running: &'a [Reach],
     /// Memtables are written out so fast one after the other that level 0 will soon have more tables to merge with the same rewrite.
     pub hurried: bool,
-    /// Nobody has written for a while in which readers went to the device often.
-    pub still: bool,
+    /// For how long nobody has written, as far as that is known, while readers went to the device often.
+    pub still_for: Duration,
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -609,17 +614,32 @@ impl PickContext<'_> {
     }
 }
 
+/// What merging level 0 rewrites, when it has cost readers as much.
+pub fn paid_by_reads(version: &FamilyVersion, options: &FamilyOptions) -> Option<u64> {
+    let l0 = &version.levels[0];
+    if !options.l0_compaction_for_reads || l0.is_empty() {
+        return None;
+    }
+    let worn: u64 = l0.iter().map(|t| t.worn()).sum();
+    let paid = worn.saturating_mul(BYTES_A_READ);
+    if paid < version.level_bytes(0) {
+        return None;
+    }
+    let base = level_targets(version, options).base_level;
+    let cost = version.level_bytes(0) + version.level_bytes(base);
+    (paid >= cost).then_some(cost)
+}
+
 impl PickContext<'_> {
-    /// Level 0, when its tables cost readers as much as merging them costs.
+    /// Level 0, when its tables have cost readers as much as merging them costs. The longer that takes, the longer nobody must
+    /// have written: the next burst would wait for it.
     fn plan_worn(&self) -> Option<Plan> {
-        let l0 = &self.version.levels[0];
-        if !self.still || !self.options.l0_compaction_for_reads || l0.is_empty() {
+        if self.still_for < STILL {
             return None;
         }
-        let base = level_targets(self.version, self.options).base_level;
-        let cost = self.version.level_bytes(0) + self.version.level_bytes(base);
-        let worn: u64 = l0.iter().map(|t| t.worn()).sum();
-        if worn.saturating_mul(BYTES_A_READ) < cost {
+        let cost = paid_by_reads(self.version, self.options)?;
+        let takes = Duration::from_millis(cost / MERGED_A_MS);
+        if self.still_for < STILL + takes {
             return None;
         }
         self.plan_l0(Reason::Reads, 0.0)

@@ -329,6 +329,7 @@ impl Engine {
             let once_more = turn < TURNS && may_stay && panic.is_none();
             let mut handed_over = self.hand_over(None, once_more);
             let mut seq = result.as_ref().map_or(0, |first| *first);
+            let mut callbacks: SmallVec<[_; 1]> = SmallVec::new();
             for p in group {
                 seq += u64::from(p.count);
                 let one = result.as_ref().map(|_| seq.saturating_sub(1));
@@ -337,12 +338,15 @@ impl Engine {
                     of_own = Some(one);
                     continue;
                 };
-                if let Some((then, one)) = ticket.complete(one) {
-                    // A callback may take its time, and somebody may wait for it who waits for the lead.
-                    handed_over = handed_over || self.hand_over(None, false);
-                    if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
-                        panic.get_or_insert(e);
-                    }
+                callbacks.extend(ticket.complete(one));
+            }
+            if !callbacks.is_empty() {
+                // They may take their time, and somebody may wait for one who waits for the lead, or for an answer.
+                handed_over = handed_over || self.hand_over(None, false);
+            }
+            for (then, one) in callbacks {
+                if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
+                    panic.get_or_insert(e);
                 }
             }
             if let Some(panic) = panic {
@@ -435,12 +439,7 @@ impl Engine {
                     ticket.wake();
                     return true;
                 }
-                Waiter::Asleep if free => {
-                    sleeper = sleeper.or(Some(ticket));
-                    if !once_more {
-                        break;
-                    }
-                }
+                Waiter::Asleep if free => sleeper = sleeper.or(Some(ticket)),
                 _ => {}
             }
         }

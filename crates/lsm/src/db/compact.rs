@@ -4,10 +4,10 @@
 //! compaction that fails leaves its inputs as they are and is tried again after a pause that doubles; meanwhile reads and
 //! writes go on, until level 0 is full and writers meet the error.
 
-use super::engine::{Engine, RETRY_PAUSE};
+use super::engine::{Engine, RETRY_PAUSE, State};
 use super::flush::table_info;
 use super::generation::FamilyEntry;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reach, Reason};
+use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
@@ -99,13 +99,22 @@ impl Engine {
     }
 
     /// The most urgent plan of all families.
-    fn pick_plan(&self, running: &[Reach]) -> Option<(Plan, FamilyEntry)> {
+    fn pick_plan(&self, state: &State) -> Option<(Plan, FamilyEntry)> {
         let view = self.view();
         let now_ms = self.env.clock().wall_ms();
         let oldest_snapshot = self.oldest_snapshot();
         // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
         let hurried = !view.backlog.presses() && self.flush_pace.is_hurried(self.env.clock().now());
-        let still = self.is_still();
+        // A store that something is wrong with does nothing that need not be.
+        let well = state.halt.is_none()
+            && state.flush_error.is_none()
+            && state.compaction_error.is_none()
+            && self.check_jobs().is_ok();
+        let still_for = if well {
+            self.still_for()
+        } else {
+            Duration::ZERO
+        };
         view.families
             .values()
             .filter_map(|f| {
@@ -116,9 +125,9 @@ impl Engine {
                     options: &f.options,
                     now_ms,
                     oldest_snapshot,
-                    running,
+                    running: &state.compactions,
                     hurried,
-                    still,
+                    still_for,
                 })?;
                 Some((plan, f.clone()))
             })
@@ -138,7 +147,7 @@ impl Engine {
             {
                 return;
             }
-            let Some((plan, family)) = self.pick_plan(&state.compactions) else {
+            let Some((plan, family)) = self.pick_plan(&state) else {
                 // Nothing is due and nothing runs: the error of an earlier attempt (at a range that somebody wanted
                 // compacted, say) keeps the store from nothing any more.
                 if state.compactions.is_empty() {
@@ -275,6 +284,12 @@ impl Engine {
                 state.compaction_pause = RETRY_PAUSE;
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
+            // It need not be: the store is as good as before, and what readers had paid is spent.
+            Err(_) if running.plan.reason == Reason::Reads => {
+                for t in running.plan.input_tables() {
+                    t.forget_worn();
+                }
+            }
             Err(e) => {
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
@@ -464,7 +479,7 @@ impl Engine {
             }
             if state.compactions.is_empty()
                 && self.view().sealed.is_empty()
-                && self.pick_plan(&[]).is_none()
+                && self.pick_plan(&state).is_none()
             {
                 return Ok(());
             }

@@ -191,13 +191,7 @@ fn get_in_tables(
             {
                 return Ok(best);
             }
-            let reader = t.reader()?;
-            let loads = reader.loads();
-            let found = reader.get_hashed(key, hash, seq, fill_cache)?;
-            if found.is_none() && level == 0 && reader.loads() != loads {
-                reader.wear();
-            }
-            if let Some(found) = found
+            if let Some(found) = t.reader()?.get_hashed(key, hash, seq, fill_cache)?
                 && best.as_ref().is_none_or(|b| found.seq > b.seq)
             {
                 best = Some(found);

@@ -4,6 +4,7 @@
 //! for the writer's lock: who holds it may be waiting for a compaction, and that for the thread which the job is on.
 
 use super::engine::Engine;
+use crate::compaction::paid_by_reads;
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,9 +17,6 @@ const RETRY_UNASKED: Duration = Duration::from_secs(1);
 
 /// How often a store that is written to in a hurry is looked at for the end of it.
 const HURRY_LOOK: Duration = Duration::from_secs(2);
-
-/// How long nobody must have written before level 0 is merged for readers.
-const STILL: Duration = Duration::from_secs(1);
 
 /// Since when nobody writes.
 #[derive(Default)]
@@ -33,9 +31,11 @@ impl Stillness {
         }
     }
 
-    fn holds(&self, groups: u64, now: Duration) -> bool {
-        let since = *self.0.lock();
-        since.is_some_and(|(then, at)| then == groups && now.saturating_sub(at) >= STILL)
+    fn lasts(&self, groups: u64, now: Duration) -> Duration {
+        match *self.0.lock() {
+            Some((then, at)) if then == groups => now.saturating_sub(at),
+            _ => Duration::ZERO,
+        }
     }
 }
 
@@ -86,9 +86,15 @@ impl Engine {
         }
     }
 
-    /// Readers went to the device for tables, often: if nobody writes, it may be time to merge what they look into.
+    /// Readers went to the device for tables, often: if they have paid for a merge of level 0, it is noted how long nobody
+    /// has written, and merged when that is long. Called from within reads.
     pub(super) fn worn(self: &Arc<Self>) {
-        if self.closing.load(SeqCst) || self.armed.worn.swap(true, SeqCst) {
+        let view = self.view();
+        let paid = view.families.values().any(|f| {
+            let version = view.version.families.get(&f.id);
+            version.is_some_and(|v| paid_by_reads(v, &f.options).is_some())
+        });
+        if !paid || self.closing.load(SeqCst) || self.armed.worn.swap(true, SeqCst) {
             return;
         }
         let engine = Arc::downgrade(self);
@@ -97,23 +103,22 @@ impl Engine {
                 return;
             };
             engine.armed.worn.store(false, SeqCst);
-            engine.stillness.note(
+            let (groups, now) = (
                 engine.counters.commit_groups.get(),
                 engine.env.clock().now(),
             );
-            if engine.is_still() {
-                engine.schedule_compactions();
-            }
+            engine.stillness.note(groups, now);
+            engine.schedule_compactions();
         };
         self.env
             .jobs()
             .spawn(self.owner, JobPriority::Housekeeping, job);
     }
 
-    /// True when nobody has written for [`STILL`], as far as busy readers made somebody look.
-    pub(super) fn is_still(&self) -> bool {
+    /// For how long nobody has written, as far as busy readers made somebody look.
+    pub(super) fn still_for(&self) -> Duration {
         let groups = self.counters.commit_groups.get();
-        self.stillness.holds(groups, self.env.clock().now())
+        self.stillness.lasts(groups, self.env.clock().now())
     }
 
     pub(super) fn retry(self: &Arc<Self>) {

@@ -264,7 +264,7 @@ impl Engine {
                     oldest_snapshot: self.oldest_snapshot(),
                     running: &state.compactions,
                     hurried: false,
-                    still: false,
+                    still_for: std::time::Duration::ZERO,
                 };
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)

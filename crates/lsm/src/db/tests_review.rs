@@ -262,3 +262,34 @@ fn a_new_stores_directory_is_durable_whoever_made_it() {
         db.abandon();
     }
 }
+
+/// A callback may wait for the other batches of its group, and write: it runs when all of them have their answers and the lead is free.
+#[test]
+fn callbacks_run_when_their_group_has_its_answers_and_the_lead_is_free() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let family = db.default_family();
+    let batch = |key: &[u8]| {
+        let mut b = WriteBatch::new();
+        b.put(&family, key, b"v").unwrap();
+        b
+    };
+    let first = db.submit(batch(b"first"), &WriteOptions::SYNC);
+    let second = db.submit(batch(b"second"), &WriteOptions::SYNC);
+    let told = Arc::new(AtomicUsize::new(0));
+    let (writer, count) = (db.clone(), told.clone());
+    let from_within = batch(b"from within");
+    first.on_complete(move |result| {
+        result.unwrap();
+        second.try_result().expect("answered before").unwrap();
+        writer.write(from_within, &WriteOptions::SYNC).unwrap();
+        count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    });
+    db.put(&family, b"third", b"v", &WriteOptions::SYNC)
+        .unwrap();
+    assert_eq!(told.load(std::sync::atomic::Ordering::SeqCst), 1);
+    for key in [&b"first"[..], b"second", b"third", b"from within"] {
+        assert!(get(&db, key).is_some());
+    }
+    db.close().unwrap();
+}

@@ -83,8 +83,6 @@ pub struct TableReader {
     unit: u64,
     /// But for reads of up to so many bytes.
     own_memory: usize,
-    /// Blocks read from the device for lookups and seeks.
-    loads: AtomicU64,
     /// See [`TableReader::wear`].
     worn: AtomicU64,
 }
@@ -190,7 +188,6 @@ impl TableReader {
                 1
             },
             own_memory: info.own_memory,
-            loads: AtomicU64::new(0),
             worn: AtomicU64::new(0),
         }))
     }
@@ -289,7 +286,13 @@ impl TableReader {
         };
         match cached {
             Some(found) => found,
-            None => find(&self.load(BlockKind::Data, &handle, fill_cache)?),
+            None => {
+                let found = find(&self.load(BlockKind::Data, &handle, fill_cache)?)?;
+                if found.is_none() {
+                    self.wear();
+                }
+                Ok(found)
+            }
         }
     }
 
@@ -502,22 +505,23 @@ impl TableReader {
         }
     }
 
-    /// Blocks read from the device for lookups so far.
-    pub(crate) fn loads(&self) -> u64 {
-        self.loads.load(Ordering::Relaxed)
-    }
-
     /// Notes a read of the device that would have been spared if the table were merged with those below: a lookup that found
     /// nothing in it, or one more block for a seek.
     pub(crate) fn wear(&self) {
+        // Relaxed, here and below: a count that decides nothing alone.
         if (self.worn.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(WORN_TOLD) {
             self.source.worn();
         }
     }
 
-    /// How often that was.
+    /// How often that was, since it was last forgotten.
     pub(crate) fn worn(&self) -> u64 {
         self.worn.load(Ordering::Relaxed)
+    }
+
+    /// Begins to count anew.
+    pub(crate) fn forget_worn(&self) {
+        self.worn.store(0, Ordering::Relaxed);
     }
 
     /// A block's payload from the cache or the file.
@@ -536,8 +540,6 @@ impl TableReader {
 
     /// A block's payload from the file, put into the cache when asked.
     fn load(&self, kind: BlockKind, handle: &BlockHandle, fill_cache: bool) -> Result<Bytes> {
-        // Relaxed, here and below: a count that decides nothing alone.
-        self.loads.fetch_add(1, Ordering::Relaxed);
         let booked = self.book_read(handle);
         let payload = self.read_block(kind, handle)?;
         Ok(self.keep(kind, handle, payload, booked, fill_cache))

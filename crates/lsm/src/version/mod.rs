@@ -144,6 +144,13 @@ impl TableFile {
         self.opened().map_or(0, |reader| reader.worn())
     }
 
+    /// Begins to count [`TableFile::worn`] anew.
+    pub fn forget_worn(&self) {
+        if let Some(reader) = self.opened() {
+            reader.forget_worn();
+        }
+    }
+
     /// The reader, if it was made.
     #[inline]
     pub fn opened(&self) -> Option<&Arc<TableReader>> {

@@ -92,7 +92,7 @@ impl Room {
             oldest_snapshot: 0,
             running: &[],
             hurried: false,
-            still: false,
+            still_for: Default::default(),
         });
         plan.expect("level 0 is due")
     }

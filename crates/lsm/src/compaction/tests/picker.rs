@@ -58,7 +58,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         oldest_snapshot: MAX_SEQ,
         running: &[],
         hurried: false,
-        still: false,
+        still_for: Default::default(),
     }
 }
 

@@ -70,7 +70,7 @@ impl Tree {
             oldest_snapshot: self.snapshots.first().copied().unwrap_or(MAX_SEQ),
             running: &[],
             hurried: false,
-            still: false,
+            still_for: Default::default(),
         }
     }
 
