@@ -3,7 +3,9 @@
 use super::*;
 use crate::options::WriteOptions;
 use basalt_env::thread::{STRIPES, scope};
+use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::{OpKind, When};
 use std::sync::Barrier;
 
 fn small() -> Options {
@@ -180,5 +182,46 @@ fn a_small_value_that_is_kept_keeps_no_block() {
     let left = env.ledger().usage();
     assert_eq!(left.pinned, 0, "{left:?}");
     assert!(kept.iter().all(|(n, v)| v[..] == [*n as u8; 100]));
+    db.close().unwrap();
+}
+
+/// A seek in the lowest level reads the next block along. When that read fails, the block that was sought may still be whole.
+#[test]
+fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
+    let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+    let env = basalt_env::EnvBuilder::for_tests(faults.clone(), 9)
+        .cache_bytes(8 << 20)
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    let key = |n: u32| format!("key{n:06}").into_bytes();
+    for n in 0..2000 {
+        db.put(&f, &key(n), &[n as u8; 100], &WriteOptions::UNSYNCED)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    for n in (0..1900).step_by(100) {
+        // Opens the table and pins its index.
+        let mut it = db.iter(&f, &ReadOptions::default()).unwrap();
+        it.seek(&key(n)).unwrap();
+        // What is pinned stays.
+        env.cache().set_capacity(0);
+        env.cache().set_capacity(8 << 20);
+        faults.clear();
+        let rule = faults.inject(Fault {
+            op: Some(OpKind::Read),
+            path: String::new(),
+            when: When::Nth(1),
+            kind: FaultKind::Eio,
+        });
+        let mut it = db.iter(&f, &ReadOptions::default()).unwrap();
+        it.seek(&key(n)).unwrap();
+        assert!(faults.seen(rule) >= 2, "the block was read again, alone");
+        for n in n..n + 90 {
+            assert_eq!((it.key(), it.value()[0]), (&key(n)[..], n as u8));
+            it.next().unwrap();
+        }
+    }
     db.close().unwrap();
 }
