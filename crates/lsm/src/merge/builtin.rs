@@ -114,50 +114,41 @@ impl MergeOperator for Append {
     }
 }
 
+/// Keeping the largest and the smallest is the same work under two names.
+macro_rules! keeps_one {
+    ($operator:ident, $name:literal, $which:ident) => {
+        impl MergeOperator for $operator {
+            fn name(&self) -> &str {
+                $name
+            }
+            fn full_merge(
+                &self,
+                _key: &[u8],
+                existing: Option<&[u8]>,
+                operands: &[&[u8]],
+            ) -> Result<Vec<u8>, MergeRefusal> {
+                let all = existing.into_iter().chain(operands.iter().copied());
+                Ok(all.$which().unwrap_or_default().to_vec())
+            }
+            fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
+                operands.iter().$which().map(|o| o.to_vec())
+            }
+        }
+    };
+}
+
 /// Keeps the largest of value and operands, byte by byte as `memcmp`; of one that begins another, the longer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Max;
 
-impl MergeOperator for Max {
-    fn name(&self) -> &str {
-        "basalt.max"
-    }
-    fn full_merge(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Vec<u8>, MergeRefusal> {
-        let largest = existing.into_iter().chain(operands.iter().copied()).max();
-        Ok(largest.unwrap_or_default().to_vec())
-    }
-    fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
-        operands.iter().max().map(|o| o.to_vec())
-    }
-}
+keeps_one!(Max, "basalt.max", max);
 
 /// Keeps the smallest of value and operands, byte by byte as `memcmp`; of one that begins another, the shorter. A key that holds
 /// nothing takes its first operand.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Min;
 
-impl MergeOperator for Min {
-    fn name(&self) -> &str {
-        "basalt.min"
-    }
-    fn full_merge(
-        &self,
-        _key: &[u8],
-        existing: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Vec<u8>, MergeRefusal> {
-        let smallest = existing.into_iter().chain(operands.iter().copied()).min();
-        Ok(smallest.unwrap_or_default().to_vec())
-    }
-    fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
-        operands.iter().min().map(|o| o.to_vec())
-    }
-}
+keeps_one!(Min, "basalt.min", min);
 
 /// The operator of this name, if it is one that comes with the engine.
 pub fn built_in(name: &str) -> Option<Arc<dyn MergeOperator>> {
