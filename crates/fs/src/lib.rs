@@ -84,6 +84,7 @@ pub struct FsInfo {
     /// True when tables and synced logs bypass the operating system's page cache.
     pub direct: bool,
     /// What a read of up to so many bytes returns lies in memory of just its length: to keep a slice of it keeps no more alive.
+    /// True of files that are whole on the device, as opened ones are; not of bytes that were just appended lazily.
     pub own_memory: usize,
 }
 

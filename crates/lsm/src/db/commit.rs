@@ -350,11 +350,11 @@ impl Engine {
                 }
             }
             if let Some(panic) = panic {
-                if turn > 1 && of_own.is_some() {
-                    // What others broke is theirs to hear of; this batch is in.
-                    return of_own;
+                if turn == 1 {
+                    resume_unwind(panic);
                 }
-                resume_unwind(panic);
+                // What others broke in later turns is theirs to hear of: the caller's batch has its answer.
+                return of_own;
             }
             if handed_over {
                 break;
