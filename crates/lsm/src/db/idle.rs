@@ -1,6 +1,7 @@
-//! What a store does that nobody writes to: it tries again what failed, and gives back memory and space it does not need.
+//! What a store does that nobody writes to: it tries again what failed, gives back memory and space it does not need, and merges
+//! level 0 for its readers once they have paid for it (decision 0017).
 //!
-//! Both are delayed jobs that hold no reference to the store: one that is dropped is not kept alive by them. They do not wait
+//! All of these are jobs that hold no reference to the store: one that is dropped is not kept alive by them. They do not wait
 //! for the writer's lock: who holds it may be waiting for a compaction, and that for the thread which the job is on.
 
 use super::engine::Engine;
