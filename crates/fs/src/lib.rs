@@ -108,7 +108,7 @@ pub struct FsStats {
     pub bytes_read: u64,
     /// Read calls that reached the operating system or device.
     pub reads: u64,
-    /// Write calls that reached the operating system or device.
+    /// Write calls that reached the operating system or device. An unsynced append to a log may need none.
     pub writes: u64,
     /// Data and metadata syncs.
     pub syncs: u64,

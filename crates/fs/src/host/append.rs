@@ -3,16 +3,18 @@
 //! | file | intent | bytes | way |
 //! |---|---|---|---|
 //! | log | `Sync` | position and total are multiples of the write unit | direct |
+//! | log | `Lazy` | up to 4 KiB, into space that the file has yet to get | a window of the page cache, see `window` |
 //! | log | any other | | page cache, the last page filled with zeros |
 //! | growing | `Sync` | position and total are multiples of the write unit | direct |
 //! | growing | any | position is, and at least 64 KiB of whole units | those direct, the tail by page cache |
 //! | growing | any other | | page cache |
 //!
-//! Without direct I/O every way is the page cache. Both descriptors see one file: the kernel writes back and drops
+//! Without direct I/O every way is the page cache, by write calls. Both descriptors see one file: the kernel writes back and drops
 //! the cached pages of a range before and after it is written directly, so the ways may alternate.
 //!
 //! The zeros after a lazy append complete its last page. A recycled page that is only partly overwritten would
-//! first be read from the device, inside the append; a page overwritten whole is not.
+//! first be read from the device, inside the append; a page overwritten whole is not. For the same reason there are windows only over
+//! space that was never written.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -20,6 +22,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::file::{HostFile, Kind, Tail};
 use super::sys::Account;
+use super::window::Window;
 use crate::{AlignedBuf, Error, Intent, Result};
 
 /// What the page cache manages, in bytes.
@@ -28,6 +31,14 @@ const PAGE: u64 = 4096;
 const DIRECT_MIN: usize = 64 * 1024;
 /// Unaligned bytes travel to direct I/O through staging memory of at most this size.
 const STAGE_MAX: usize = 1 << 20;
+
+/// Appends up to this size go through a window. For larger ones a write call costs less than making their pages writable.
+const MAPPED_MAX: usize = 4096;
+/// A window's largest size: opening it makes each of its pages writable, which takes a moment, and the appender waits.
+const WINDOW: u64 = 256 * 1024;
+/// Space for windows is taken so much at a time; a small log takes as much as it has.
+const FRESH_MIN: u64 = 64 * 1024;
+const FRESH_MAX: u64 = 1 << 20;
 
 static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
@@ -49,7 +60,14 @@ impl HostFile {
                     .in_file(self.path()),
             );
         };
+        if self.may_map(total, intent) && self.write_mapped(&mut tail, bufs, offset, end) {
+            self.pos.store(end, SeqCst);
+            return Ok(offset);
+        }
         let direct = self.direct_part(offset, total, intent);
+        if intent == Intent::Sync && tail.fresh_to > 0 {
+            self.give_fresh_back(&mut tail, offset)?;
+        }
         let mut fill = 0;
         if direct < total
             && self.kind == Kind::Log
@@ -85,6 +103,86 @@ impl HostFile {
                 Err(e)
             }
         }
+    }
+
+    fn may_map(&self, total: usize, intent: Intent) -> bool {
+        self.kind == Kind::Log
+            && intent == Intent::Lazy
+            && total <= MAPPED_MAX
+            && self.overwrites_in_place
+    }
+
+    /// Appends through a window, if there is one for these bytes or one can be had. Nothing has changed if not.
+    fn write_mapped(&self, tail: &mut Tail, bufs: &[IoSlice<'_>], offset: u64, end: u64) -> bool {
+        let total = (end - offset) as usize;
+        if !tail
+            .window
+            .as_ref()
+            .is_some_and(|w| w.covers(offset, total))
+        {
+            tail.window = None;
+            tail.window = self.open_window(tail, offset, end);
+        }
+        let Some(window) = &mut tail.window else {
+            return false;
+        };
+        // Before the first byte moves: a sync of several files must not take this one for flushed.
+        self.own_started.fetch_add(1, SeqCst);
+        self.note_lazy(offset, end);
+        let mut at = offset;
+        for b in bufs {
+            window.store(at, b);
+            at += b.len() as u64;
+        }
+        self.sys().count_mapped(total);
+        // What follows in the window was never written: zeros.
+        tail.filled_to = tail.filled_to.max(end.next_multiple_of(PAGE));
+        true
+    }
+
+    /// A window from `offset`'s page to `end` at least. `None` where the space was written before, or cannot be had.
+    fn open_window(&self, tail: &mut Tail, offset: u64, end: u64) -> Option<Window> {
+        let start = offset / PAGE * PAGE;
+        if end > tail.fresh_to {
+            let _space = self.space.lock();
+            let size = self.size.load(SeqCst);
+            if size > tail.fresh_to.max(start + PAGE) {
+                // Somebody wrote the space there ahead of the appends.
+                return None;
+            }
+            let from = size.next_multiple_of(PAGE).max(start);
+            let more = size
+                .clamp(FRESH_MIN, FRESH_MAX)
+                .max(end.saturating_sub(from));
+            let to = (from + more).next_multiple_of(PAGE);
+            let none = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(self.main_fd(), none, from, to - from).ok()?;
+            self.size.fetch_max(to, SeqCst);
+            tail.fresh_to = to;
+        }
+        let len = (tail.fresh_to - start).min(WINDOW);
+        #[cfg(test)]
+        if self.sys().window_fault() {
+            return None;
+        }
+        Window::open(self.main_fd(), start, len as usize).ok()
+    }
+
+    /// Gives back what was allocated ahead for windows: a synced append into space that was never written waits for the journal,
+    /// and whoever writes space ahead of synced appends begins at the end of the file.
+    fn give_fresh_back(&self, tail: &mut Tail, offset: u64) -> Result<()> {
+        tail.window = None;
+        let _space = self.space.lock();
+        let used = offset.next_multiple_of(PAGE);
+        if self.size.load(SeqCst) == tail.fresh_to && used < tail.fresh_to {
+            rustix::fs::ftruncate(self.main_fd(), used).map_err(|e| {
+                let what = format!("moving the end of the file back to {used}");
+                Error::io(&what, self.path(), e.into())
+            })?;
+            self.size.store(used, SeqCst);
+        }
+        tail.fresh_to = 0;
+        Ok(())
     }
 
     /// How many of the leading bytes go to the device directly.
@@ -131,12 +229,8 @@ impl HostFile {
         total: usize,
         fill: usize,
     ) -> rustix::io::Result<()> {
-        // Reads of these bytes go to the page cache from now until a sync that begins after this append.
         let end = offset + total as u64;
-        if self.lazy_from.load(SeqCst) >= self.lazy_end.load(SeqCst) {
-            self.lazy_from.store(offset, SeqCst);
-        }
-        self.lazy_end.fetch_max(end, SeqCst);
+        self.note_lazy(offset, end);
         let fd = self.main_fd();
         if fill == 0 {
             return self
@@ -151,6 +245,14 @@ impl HostFile {
         self.sys().recount_as_prewritten(fill);
         tail.filled_to = end + fill as u64;
         Ok(())
+    }
+
+    /// Reads of these bytes go to the page cache from now until a sync that begins after this append.
+    fn note_lazy(&self, offset: u64, end: u64) {
+        if self.lazy_from.load(SeqCst) >= self.lazy_end.load(SeqCst) {
+            self.lazy_from.store(offset, SeqCst);
+        }
+        self.lazy_end.fetch_max(end, SeqCst);
     }
 
     fn write_direct(

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
+use super::window::Window;
 use super::{Shared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 
@@ -42,6 +43,10 @@ pub(super) enum Kind {
 pub(super) struct Tail {
     /// Up to here the last page was filled through the page cache: an append ending before it needs no zeros.
     pub(super) filled_to: u64,
+    /// From the page of the append position up to here is allocated and was never written, but for that page.
+    pub(super) fresh_to: u64,
+    /// Where small lazy appends to a log go.
+    pub(super) window: Option<Window>,
 }
 
 /// The descriptors and facts a handle is made from.
@@ -61,7 +66,7 @@ pub(super) struct HostFile {
     buffered: Option<OwnedFd>,
     pub(super) direct: Option<(OwnedFd, DirectAlign)>,
     pub(super) dev: u64,
-    overwrites_in_place: bool,
+    pub(super) overwrites_in_place: bool,
     pub(super) tail: Mutex<Tail>,
     pub(super) space: Mutex<()>,
     /// Held through one `extend_log`.
@@ -94,7 +99,11 @@ impl HostFile {
             direct: opened.direct,
             dev: opened.facts.dev,
             overwrites_in_place: opened.overwrites_in_place,
-            tail: Mutex::new(Tail { filled_to: 0 }),
+            tail: Mutex::new(Tail {
+                filled_to: 0,
+                fresh_to: 0,
+                window: None,
+            }),
             space: Mutex::new(()),
             extending: Mutex::new(()),
             pos: AtomicU64::new(0),
@@ -252,6 +261,9 @@ impl HostFile {
         }
         self.written_to.fetch_min(pos, SeqCst);
         tail.filled_to = 0;
+        tail.fresh_to = 0;
+        // A mapping past the end of its file is a trap.
+        tail.window = None;
         rustix::fs::ftruncate(self.main_fd(), pos).map_err(|e| {
             Error::io(
                 &format!("cutting the file to its length of {pos} bytes"),

@@ -4,7 +4,7 @@
 //! root with the calls `fdatasync` (data), `fsync` (length, directories) and with log space that is written before it
 //! is used, so that a synced append into it is one device write and one flush. Why so: `docs/decisions/0003`.
 //!
-//! - `file` one open file; `append` the ways to the device; `space` written log space
+//! - `file` one open file; `append` the ways to the device, `window` one of them; `space` written log space
 //! - `read` one read; `uring` and `pool` many at a time
 //! - `sys` the calls that move bytes; `probe` what the device can do; `lock` the store's lock
 //!
@@ -23,6 +23,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod uring;
+mod window;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};

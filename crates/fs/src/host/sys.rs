@@ -31,6 +31,8 @@ pub(super) enum Fault {
     ShortWrite(usize, Errno),
     /// The next sync fails.
     Sync(Errno),
+    /// The next window cannot be had.
+    Window,
 }
 
 /// Counters of one filesystem and the calls that feed them.
@@ -78,6 +80,16 @@ impl Sys {
             }
             _ => None,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn window_fault(&self) -> bool {
+        let mut faults = self.faults.lock();
+        let refused = faults.front() == Some(&Fault::Window);
+        if refused {
+            faults.pop_front();
+        }
+        refused
     }
 
     fn pwritev(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
@@ -142,6 +154,11 @@ impl Sys {
         }
         .fetch_add(total as u64, Relaxed);
         Ok(())
+    }
+
+    /// Counts bytes that an append stored in a window: no write call.
+    pub(super) fn count_mapped(&self, n: usize) {
+        self.bytes_written.fetch_add(n as u64, Relaxed);
     }
 
     /// Moves bytes that an append wrote ahead of need to the account of those.
