@@ -12,6 +12,7 @@
 pub mod budget;
 pub mod cache;
 pub mod clock;
+mod courtesy;
 pub mod jobs;
 pub mod metrics;
 pub mod mutate;
@@ -26,6 +27,7 @@ pub use budget::{
 };
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
+pub use courtesy::{Courtesy, Hurry, SMALL_PIECE, Turn};
 pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
     Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricSource, MetricValue, Metrics,
@@ -50,6 +52,7 @@ struct Parts {
     ledger: MemoryLedger,
     open_files: OpenFiles,
     io_limit: RateLimiter,
+    courtesy: Courtesy,
     metrics: Metrics,
 }
 
@@ -155,6 +158,7 @@ impl EnvBuilder {
             cache: BlockCache::new(cache_bytes, ledger.clone()),
             open_files: OpenFiles::new(self.open_files),
             io_limit: RateLimiter::new(self.io_bytes_per_s, self.clock.clone()),
+            courtesy: Courtesy::new(self.clock.clone()),
             clock: self.clock,
             fs: self.fs,
             ledger,
@@ -206,6 +210,10 @@ impl Env {
     /// The limit on background I/O.
     pub fn io_limit(&self) -> &RateLimiter {
         &self.0.io_limit
+    }
+    /// What background I/O leaves to those who wait for the device.
+    pub fn courtesy(&self) -> &Courtesy {
+        &self.0.courtesy
     }
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {

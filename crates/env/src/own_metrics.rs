@@ -160,6 +160,13 @@ pub(crate) fn register(env: &Env) {
             move || limit.waited(priority).as_micros() as u64,
         );
     }
+    let courtesy = env.courtesy().clone();
+    metrics.counter_of(
+        "background_io_pause_us_total",
+        &[],
+        "Microseconds that background I/O paused while synced commits and reads waited for the device.",
+        move || courtesy.paused().as_micros() as u64,
+    );
     let files = env.open_files().clone();
     metrics.gauge_of(
         "open_files",

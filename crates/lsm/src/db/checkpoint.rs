@@ -247,6 +247,7 @@ impl Engine {
             self.env
                 .io_limit()
                 .acquire(2 * want as u64, IoPriority::Low);
+            let _turn = self.env.courtesy().turn();
             let piece = file.read(at, want)?;
             if piece.len() < want {
                 return Err(Error::corruption(

@@ -456,7 +456,7 @@ impl Engine {
         if self.read_only {
             return self.check_open();
         }
-        let _awaited = self.flush_pace.awaited();
+        let _awaited = self.flush_pace.awaited(&self.env);
         loop {
             self.check_open()?;
             self.check_jobs()?;

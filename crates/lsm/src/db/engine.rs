@@ -24,7 +24,7 @@ use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{FamilyVersion, TableFile, TableStore, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use basalt_env::{Env, MetricSource};
+use basalt_env::{Env, Hurry, MetricSource};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -104,6 +104,8 @@ pub(crate) struct State {
     pub flush_scheduled: bool,
     /// Compactions that run or are queued, by where they write.
     pub compactions: Vec<Reach>,
+    /// Background work is behind.
+    pub hurry: Option<Hurry>,
     /// A manual compaction wants no automatic ones beside it.
     pub exclusive: bool,
     pub flush_error: Option<Error>,
@@ -187,6 +189,7 @@ impl Engine {
                 next_generation: 2,
                 flush_scheduled: false,
                 compactions: Vec::new(),
+                hurry: None,
                 exclusive: false,
                 flush_error: None,
                 compaction_error: None,
@@ -257,8 +260,12 @@ impl Engine {
     }
 
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
-    fn set_view(&self, _state: &State, mut next: View) {
+    fn set_view(&self, state: &mut State, mut next: View) {
         next.backlog = Backlog::of(&next);
+        if next.backlog.hurries() != state.hurry.is_some() {
+            let hurry = next.backlog.hurries();
+            state.hurry = hurry.then(|| self.env.courtesy().hurry());
+        }
         self.view.set(next);
     }
 
@@ -267,7 +274,7 @@ impl Engine {
         let mut state = self.state.lock();
         let mut view = (*self.view()).clone();
         change(&mut state, &mut view);
-        self.set_view(&state, view);
+        self.set_view(&mut state, view);
     }
 
     pub fn new_file_number(&self) -> u64 {
@@ -361,7 +368,7 @@ impl Engine {
             families.retain(|id, _| !edit.drop_families.contains(id));
         }
         change(&mut state, &mut next);
-        self.set_view(&state, next);
+        self.set_view(&mut state, next);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::version::TableStore;
 use crate::version::edit::{AddTable, Edit};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use basalt_env::{Env, IoPriority, JobPriority};
+use basalt_env::{Env, Hurry, IoPriority, JobPriority};
 use basalt_fs::{ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -100,11 +100,14 @@ pub(crate) struct FlushPace {
 }
 
 /// Somebody waits for compactions to be done, until this is dropped.
-pub(crate) struct Awaited<'a>(&'a AtomicUsize);
+pub(crate) struct Awaited<'a> {
+    awaited: &'a AtomicUsize,
+    _hurry: Hurry,
+}
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        self.awaited.fetch_sub(1, SeqCst);
     }
 }
 
@@ -131,9 +134,12 @@ impl FlushPace {
     }
 
     /// Notes that somebody waits for compactions to be done: none is to wait for more, or to spare others.
-    pub fn awaited(&self) -> Awaited<'_> {
+    pub fn awaited(&self, env: &Env) -> Awaited<'_> {
         self.awaited.fetch_add(1, SeqCst);
-        Awaited(&self.awaited)
+        Awaited {
+            awaited: &self.awaited,
+            _hurry: env.courtesy().hurry(),
+        }
     }
 
     pub fn is_awaited(&self) -> bool {

@@ -228,6 +228,7 @@ impl Engine {
         sync: bool,
     ) -> Result<()> {
         if sync {
+            self.env.courtesy().foreground();
             self.end_left_logs(writer)?;
         }
         let log = self.ensure_log(writer)?;
@@ -258,6 +259,7 @@ impl Engine {
             return Ok(());
         }
         self.counters.log_syncs.add(1);
+        self.env.courtesy().foreground();
         log.synced = true;
         log.writer.sync().map_err(|e| self.halt(e))
     }

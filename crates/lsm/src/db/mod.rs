@@ -33,6 +33,8 @@ mod stats;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_courtesy;
+#[cfg(test)]
 mod tests_idle;
 #[cfg(test)]
 mod tests_listener;
@@ -589,6 +591,7 @@ impl Db {
 impl Engine {
     /// Ends the active log, seals its memtables and writes everything out on this thread.
     pub(crate) fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
+        let _hurry = self.env.courtesy().hurry();
         self.seal(&mut self.writer.lock())?;
         self.flush_all()?;
         self.schedule();
@@ -624,6 +627,7 @@ impl Engine {
                 let _ = self.resume_if_halted(&mut writer);
             }
         }
+        let _hurry = self.env.courtesy().hurry();
         self.env.jobs().drain(self.owner);
         self.wait_for_manual();
         // What was held back, and nobody would come back for.

@@ -54,9 +54,16 @@ impl Cause {
 pub(crate) struct Backlog {
     level0: f64,
     debt: f64,
+    /// Background work is behind, if not far enough to slow writers: it spares nobody who waits for the device.
+    hurries: bool,
 }
 
 impl Backlog {
+    /// True when background work should take what it can get of the device.
+    pub fn hurries(&self) -> bool {
+        self.hurries
+    }
+
     /// True when writers are slowed for it.
     pub fn presses(&self) -> bool {
         self.level0 > 0.0 || self.debt > 0.0
@@ -64,7 +71,11 @@ impl Backlog {
 
     /// The worst of all families.
     pub fn of(view: &View) -> Backlog {
-        let mut worst = Backlog::default();
+        let mut worst = Backlog {
+            // One memtable is on its way out, and the next one is full before that is done.
+            hurries: view.sealed.len() > 1,
+            ..Backlog::default()
+        };
         for f in view.families.values() {
             let Some(version) = view.version.families.get(&f.id) else {
                 continue;
@@ -74,10 +85,13 @@ impl Backlog {
                 let p = (tables - start + 1) as f64 / (start + 1) as f64;
                 worst.level0 = worst.level0.max(p);
             }
+            let trigger = f.options.l0_compaction_trigger;
+            worst.hurries |= tables >= (trigger + trigger.div_ceil(2)).min(start);
             let (debt, start) = (
                 compaction_debt(version, &f.options),
                 f.options.debt_slowdown_bytes,
             );
+            worst.hurries |= debt > start / 4;
             if debt > start {
                 worst.debt = worst.debt.max((debt - start) as f64 / start as f64);
             }
@@ -348,6 +362,7 @@ impl Engine {
             if relieved() {
                 return Ok(Room::Ready);
             }
+            let _hurry = self.env.courtesy().hurry();
             self.schedule();
             let mut moved = true;
             if patience == Patience::Wait {

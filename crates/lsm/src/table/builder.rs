@@ -87,23 +87,38 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes what is gathered and `more`.
+    /// Writes what is gathered and `more`, in smaller pieces while somebody waits for the device.
     fn append(&mut self, more: &[u8]) -> Result<()> {
         if let Some(e) = &self.failed {
             return Err(e.clone());
         }
-        let len = (self.staging.len() + more.len()) as u64;
-        if len == 0 {
-            return Ok(());
-        }
-        self.env.io_limit().acquire(len, self.io);
-        let bufs = [IoSlice::new(&self.staging), IoSlice::new(more)];
-        let bufs = if more.is_empty() {
-            &bufs[..1]
+        let staging = std::mem::replace(&mut self.staging, AlignedBuf::zeroed_direct(0));
+        let done = if more.is_empty() {
+            let mut rest = &staging[..];
+            let mut done = Ok(());
+            while !rest.is_empty() && done.is_ok() {
+                let n = self.env.courtesy().piece(rest.len()).min(rest.len());
+                done = self.append_piece(&[IoSlice::new(&rest[..n])], n);
+                rest = &rest[n..];
+            }
+            done
         } else {
-            &bufs[..]
+            let bufs = [IoSlice::new(&staging), IoSlice::new(more)];
+            self.append_piece(&bufs, staging.len() + more.len())
         };
-        match self.file.append(bufs, Intent::Sync) {
+        self.staging = staging;
+        if done.is_ok() {
+            self.staging.clear();
+        }
+        done
+    }
+
+    fn append_piece(&mut self, bufs: &[IoSlice<'_>], len: usize) -> Result<()> {
+        self.env.io_limit().acquire(len as u64, self.io);
+        let turn = self.env.courtesy().turn();
+        let appended = self.file.append(bufs, Intent::Sync);
+        drop(turn);
+        match appended {
             Ok(at) => {
                 // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
                 assert_eq!(
@@ -118,8 +133,7 @@ impl Sink {
                 return Err(e);
             }
         }
-        self.written += len;
-        self.staging.clear();
+        self.written += len as u64;
         Ok(())
     }
 }

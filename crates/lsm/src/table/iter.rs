@@ -186,22 +186,28 @@ impl TableIter {
         }
         let len = handle.disk_len();
         if !ahead.holds(handle) {
+            let courtesy = table.env.courtesy();
             let step = if compaction {
-                AHEAD_COMPACTION
+                courtesy.piece(AHEAD_COMPACTION)
             } else if ahead.in_sequence > 0 {
                 let step = ahead.step;
                 ahead.step = (step * 2).min(AHEAD_MOST);
                 step
             } else {
+                courtesy.foreground();
                 return table.block(BlockKind::Data, handle, self.pattern == ReadPattern::Cached);
             };
             let left = usize::try_from(table.footer.data_end - handle.offset).unwrap_or(usize::MAX);
             let want = step.max(len).min(left);
             ahead.bytes = Bytes::new();
             let booked = table.env.ledger().reserve(ahead.kind, want as u64);
-            if compaction {
+            let turn = if compaction {
                 table.env.io_limit().acquire(want as u64, IoPriority::Low);
-            }
+                Some(courtesy.turn())
+            } else {
+                courtesy.foreground();
+                None
+            };
             // Values that a reader keeps are parts of it.
             ahead.bytes = booked.hold(read_exact(
                 &*table.file()?,
@@ -209,6 +215,7 @@ impl TableIter {
                 handle.offset,
                 want,
             )?);
+            drop(turn);
             ahead.at = handle.offset;
         }
         self.take_from_ahead(handle)

@@ -107,6 +107,7 @@ impl Wanted {
                 Err(e) => payloads[i] = Some(Err(e)),
             }
         }
+        first.table.env.courtesy().foreground();
         let mut done = first.table.env.fs().submit_reads(requests);
         done.wait_all();
         while let Some((i, disk)) = done.next() {

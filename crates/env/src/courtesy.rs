@@ -1,0 +1,160 @@
+//! Courtesy: while somebody in the foreground waits for the device, background work leaves most of its time to them.
+//!
+//! A synced commit or a read past the cache takes a tenth of a millisecond, unless it stands behind a merge's next mebibyte, and
+//! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground`]), and background work asks for
+//! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, its pieces are small ([`Courtesy::piece`]), and each is followed by
+//! a pause of [`PAUSE`] times as long as it took. It costs nothing where nobody waits, and ends where background work gets behind: somebody
+//! in a [`Hurry`] lifts it for all, because the device is one.
+//!
+//! Promise: no pause is longer than [`LONGEST`], and none outlasts a hurry by more than [`NAP`].
+
+use crate::clock::Clock;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a piece that leaves the device soon.
+pub const SMALL_PIECE: usize = 128 << 10;
+/// A pause lasts so many times as long as the piece before it: background work gets a quarter of the device's time.
+const PAUSE: u32 = 3;
+const LONGEST: Duration = Duration::from_millis(50);
+/// After so long without anybody in the foreground the device is free.
+const LINGER: Duration = Duration::from_millis(2);
+/// A hurry is noticed so soon.
+const NAP: Duration = Duration::from_millis(2);
+
+struct State {
+    clock: Clock,
+    /// How often somebody in the foreground was about to wait for the device.
+    foreground: AtomicU64,
+    hurried: AtomicUsize,
+    paused_us: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    /// `foreground` when it was looked at last, and when it was last seen to change.
+    count: u64,
+    at: Option<Duration>,
+    /// The next turn of background work, while it is courteous.
+    next: Duration,
+    /// What the last piece took: so long the next one has the device to itself.
+    took: Duration,
+}
+
+/// One for all stores of an environment. Cheap to clone.
+#[derive(Clone)]
+pub struct Courtesy(Arc<State>);
+
+/// Background work is in a hurry, in whichever store, until this is dropped.
+pub struct Hurry(Arc<State>);
+
+/// A piece of background I/O, from its beginning until this is dropped.
+#[must_use = "the piece ends when it is dropped"]
+pub struct Turn<'a> {
+    state: &'a State,
+    began: Duration,
+}
+
+impl Courtesy {
+    /// Nobody waits, nobody is in a hurry.
+    pub fn new(clock: Clock) -> Courtesy {
+        Courtesy(Arc::new(State {
+            clock,
+            foreground: AtomicU64::new(0),
+            hurried: AtomicUsize::new(0),
+            paused_us: AtomicU64::new(0),
+            seen: Mutex::new(Seen {
+                count: 0,
+                at: None,
+                next: Duration::ZERO,
+                took: Duration::ZERO,
+            }),
+        }))
+    }
+
+    /// Says that somebody in the foreground is about to wait for the device.
+    pub fn foreground(&self) {
+        self.0.foreground.fetch_add(1, Relaxed);
+    }
+
+    /// Lifts courtesy for as long as the hurry lives.
+    pub fn hurry(&self) -> Hurry {
+        self.0.hurried.fetch_add(1, Relaxed);
+        Hurry(self.0.clone())
+    }
+
+    /// How many of `bytes` to move at a time.
+    pub fn piece(&self, bytes: usize) -> usize {
+        if bytes > SMALL_PIECE && self.0.is_courteous(self.0.clock.now()) {
+            SMALL_PIECE
+        } else {
+            bytes
+        }
+    }
+
+    /// Waits for the turn of a piece of background I/O, which lasts until what is returned is dropped.
+    pub fn turn(&self) -> Turn<'_> {
+        let state = &*self.0;
+        let came = state.clock.now();
+        let mut began = came;
+        while state.is_courteous(began) {
+            let mut seen = state.seen.lock();
+            if began >= seen.next {
+                // Others that came for the same turn wait for the one after it.
+                seen.next = began + seen.took;
+                break;
+            }
+            let nap = (seen.next - began).min(NAP);
+            drop(seen);
+            state.clock.sleep(nap);
+            began = state.clock.now();
+        }
+        let paused = began.saturating_sub(came);
+        if !paused.is_zero() {
+            state
+                .paused_us
+                .fetch_add(paused.as_micros() as u64, Relaxed);
+        }
+        Turn { state, began }
+    }
+
+    /// How long background work has paused so far, all pieces together.
+    pub fn paused(&self) -> Duration {
+        Duration::from_micros(self.0.paused_us.load(Relaxed))
+    }
+}
+
+impl State {
+    fn is_courteous(&self, now: Duration) -> bool {
+        // Relaxed: a moment sooner or later does not matter.
+        if self.hurried.load(Relaxed) > 0 {
+            return false;
+        }
+        let count = self.foreground.load(Relaxed);
+        let mut seen = self.seen.lock();
+        if count != seen.count {
+            seen.count = count;
+            seen.at = Some(now);
+        }
+        seen.at.is_some_and(|at| now.saturating_sub(at) < LINGER)
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.0.hurried.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let now = self.state.clock.now();
+        let took = now.saturating_sub(self.began).min(LONGEST / PAUSE);
+        let pause = took * PAUSE;
+        let mut seen = self.state.seen.lock();
+        seen.took = took;
+        seen.next = seen.next.max(now + pause);
+    }
+}

@@ -1,0 +1,126 @@
+//! Background I/O leaves the device to those who wait for it, and takes it when it is behind. Time moves by sleeps only.
+
+use basalt_env::{Clock, Courtesy, ManualClock, SMALL_PIECE};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BIG: usize = 1 << 20;
+const MS: Duration = Duration::from_millis(1);
+
+fn courtesy() -> (Arc<ManualClock>, Clock, Courtesy) {
+    let hands = ManualClock::new(0);
+    let clock = Clock::manual(hands.clone());
+    (hands, clock.clone(), Courtesy::new(clock))
+}
+
+/// A piece that takes so long, and how long it waited for its turn.
+fn piece(hands: &ManualClock, clock: &Clock, courtesy: &Courtesy, takes: Duration) -> Duration {
+    let came = clock.now();
+    let turn = courtesy.turn();
+    let waited = clock.now() - came;
+    hands.advance(takes);
+    drop(turn);
+    waited
+}
+
+#[test]
+fn where_nobody_waits_background_work_neither_pauses_nor_splits() {
+    let (hands, clock, courtesy) = courtesy();
+    for _ in 0..10 {
+        assert_eq!(courtesy.piece(BIG), BIG);
+        assert_eq!(piece(&hands, &clock, &courtesy, MS), Duration::ZERO);
+    }
+    assert_eq!(courtesy.paused(), Duration::ZERO);
+}
+
+#[test]
+fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
+    let (hands, clock, courtesy) = courtesy();
+    let mut busy = Duration::ZERO;
+    for i in 0..100 {
+        courtesy.foreground();
+        assert_eq!(courtesy.piece(BIG), SMALL_PIECE);
+        assert_eq!(courtesy.piece(1000), 1000, "never more than there is");
+        // A foreground that goes on while the background pauses.
+        let came = clock.now();
+        let takes = MS / 4 * (1 + i % 3);
+        piece(&hands, &clock, &courtesy, takes);
+        busy += takes;
+        assert!(clock.now() - came <= takes + 3 * MS);
+    }
+    let share = busy.as_secs_f64() / clock.now().as_secs_f64();
+    assert!((0.24..0.27).contains(&share), "{share}");
+    assert_eq!(courtesy.paused(), clock.now() - busy);
+    // The last of them was a moment ago.
+    hands.advance(3 * MS);
+    assert_eq!(courtesy.piece(BIG), BIG);
+    assert_eq!(piece(&hands, &clock, &courtesy, MS), Duration::ZERO);
+}
+
+#[test]
+fn a_foreground_that_ends_ends_the_pause() {
+    let (hands, clock, courtesy) = courtesy();
+    courtesy.foreground();
+    piece(&hands, &clock, &courtesy, 10 * MS);
+    courtesy.foreground();
+    let waited = piece(&hands, &clock, &courtesy, MS);
+    assert!(waited <= 4 * MS, "of 30 ms: {waited:?}");
+}
+
+#[test]
+fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
+    let (hands, clock, courtesy) = courtesy();
+    courtesy.foreground();
+    piece(&hands, &clock, &courtesy, 10 * MS);
+    let (one, other) = (courtesy.hurry(), courtesy.clone().hurry());
+    for hurry in [one, other] {
+        courtesy.foreground();
+        assert_eq!(courtesy.piece(BIG), BIG);
+        assert_eq!(piece(&hands, &clock, &courtesy, MS), Duration::ZERO);
+        drop(hurry);
+    }
+    courtesy.foreground();
+    assert_eq!(courtesy.piece(BIG), SMALL_PIECE);
+    assert!(piece(&hands, &clock, &courtesy, MS) > Duration::ZERO);
+}
+
+#[test]
+fn a_device_that_stood_still_is_not_paused_for_as_long_again() {
+    let hands = ManualClock::new(0);
+    let clock = Clock::manual(hands.clone());
+    let courtesy = Courtesy::new(clock.clone());
+    courtesy.foreground();
+    piece(&hands, &clock, &courtesy, Duration::from_secs(10));
+    let mut waited = Duration::ZERO;
+    let came = clock.now();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    basalt_env::thread::scope(|scope| {
+        // Somebody waits all the time: each nap of the background finds a new one.
+        let (flag, shared) = (&done, &courtesy);
+        scope.spawn(move || {
+            while !flag.load(std::sync::atomic::Ordering::SeqCst) {
+                shared.foreground();
+                std::thread::yield_now();
+            }
+        });
+        drop(courtesy.turn());
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        waited = clock.now() - came;
+    });
+    assert!(waited <= 50 * MS, "{waited:?}");
+}
+
+#[test]
+fn two_that_come_for_one_turn_get_it_one_after_the_other() {
+    let (hands, clock, courtesy) = courtesy();
+    courtesy.foreground();
+    piece(&hands, &clock, &courtesy, MS / 2);
+    courtesy.foreground();
+    let first = courtesy.turn();
+    let came = clock.now();
+    courtesy.foreground();
+    // The first one's piece is not over: the second waits for as long as one takes.
+    let second = courtesy.turn();
+    assert!(clock.now() - came >= MS / 2);
+    drop((first, second));
+}

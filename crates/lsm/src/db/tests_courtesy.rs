@@ -1,0 +1,123 @@
+//! Who counts as waiting for the device, and when background work stops sparing them.
+
+use super::*;
+use crate::options::WriteOptions;
+use basalt_env::{Clock, ManualClock, SMALL_PIECE};
+use basalt_fs::sim::{SimFs, SimOptions};
+use std::time::Duration;
+
+const BIG: usize = 1 << 20;
+
+fn open(change: impl FnOnce(&mut FamilyOptions)) -> (Env, Db) {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .stepped()
+        .clock(Clock::manual(ManualClock::new(1_700_000_000_000)))
+        .seed(1)
+        .build();
+    let mut options = Options::default();
+    change(&mut options.default_family);
+    let db = Db::open(&env, "db", options).unwrap();
+    (env, db)
+}
+
+/// True when somebody was seen to wait for the device since the last call.
+fn waited(env: &Env) -> bool {
+    let waited = env.courtesy().piece(BIG) == SMALL_PIECE;
+    let hands = env.clock().as_manual().unwrap();
+    hands.advance(Duration::from_millis(10));
+    assert_eq!(env.courtesy().piece(BIG), BIG);
+    waited
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+#[test]
+fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_does() {
+    let (env, db) = open(|_| ());
+    let family = db.default_family();
+    let put = |n: u32, how: &WriteOptions| db.put(&family, &key(n), &[7; 1000], how).unwrap();
+    waited(&env);
+    put(0, &WriteOptions::UNSYNCED);
+    assert!(!waited(&env), "an unsynced put");
+    put(1, &WriteOptions::SYNC);
+    assert!(waited(&env), "a synced put");
+    put(2, &WriteOptions::UNSYNCED);
+    waited(&env);
+    db.sync().unwrap();
+    assert!(waited(&env), "a sync");
+    for round in 0..6 {
+        for n in 0..200 {
+            put(n * 7 + round, &WriteOptions::UNSYNCED);
+        }
+        db.flush().unwrap();
+    }
+    waited(&env);
+    db.settle().unwrap();
+    db.compact_range(&family, None, None).unwrap();
+    assert!(!waited(&env), "flushes and merges");
+    let get = |n: u32| db.get(&family, &key(n), &ReadOptions::default()).unwrap();
+    assert!(get(7).is_some());
+    assert!(waited(&env), "a get from the device");
+    assert!(get(7).is_some());
+    assert!(!waited(&env), "the same from the cache");
+    let seek = |n: u32| {
+        let mut iter = db.iter(&family, &ReadOptions::default()).unwrap();
+        iter.seek(&key(n)).unwrap();
+        assert!(iter.valid());
+        while iter.valid() {
+            iter.next().unwrap();
+        }
+    };
+    seek(600);
+    assert!(waited(&env), "a scan from the device");
+    waited(&env);
+    let keys = [100, 200, 301].map(key);
+    let keys: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&family, &k[..])).collect();
+    let many = db.multi_get(&keys, &ReadOptions::default());
+    assert!(many.into_iter().all(|v| v.unwrap().is_some()));
+    assert!(waited(&env), "many at once");
+}
+
+#[test]
+fn background_work_that_is_behind_spares_nobody_until_it_has_caught_up() {
+    let (env, db) = open(|f| {
+        f.l0_compaction_trigger = 4;
+        f.l0_slowdown = 20;
+    });
+    let family = db.default_family();
+    let sparing = || {
+        env.courtesy().foreground();
+        env.courtesy().piece(BIG) == SMALL_PIECE
+    };
+    for tables in 1..=8 {
+        db.put(&family, &key(tables), b"v", &WriteOptions::UNSYNCED)
+            .unwrap();
+        db.flush().unwrap();
+        let level0 = db.stats().families[0].levels[0].tables;
+        assert_eq!(level0, u64::from(tables), "nothing runs by itself");
+        assert_eq!(sparing(), level0 < 6, "{level0} tables in level 0");
+    }
+    db.settle().unwrap();
+    assert!(sparing(), "settled");
+    drop(db);
+    assert!(sparing(), "closed");
+}
+
+#[test]
+fn a_store_that_is_dropped_behind_takes_its_hurry_with_it() {
+    let (env, db) = open(|f| f.l0_compaction_trigger = 2);
+    let family = db.default_family();
+    for n in 0..6 {
+        db.put(&family, &key(n), b"v", &WriteOptions::UNSYNCED)
+            .unwrap();
+        db.flush().unwrap();
+    }
+    env.courtesy().foreground();
+    assert_eq!(env.courtesy().piece(BIG), BIG);
+    drop(family);
+    drop(db);
+    env.courtesy().foreground();
+    assert_eq!(env.courtesy().piece(BIG), SMALL_PIECE);
+}
