@@ -287,11 +287,20 @@ impl Engine {
 
     /// Lets go of logs whose memtables are in tables.
     pub fn forget_removed_logs(&self, writer: &mut Writer) {
-        if !writer.left.is_empty() {
-            let state = self.state.lock();
-            writer
-                .left
-                .retain(|l| state.catalog.logs.contains_key(&l.number));
+        if writer.left.is_empty() {
+            return;
+        }
+        let state = self.state.lock();
+        let (live, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut writer.left)
+            .into_iter()
+            .partition(|l| state.catalog.logs.contains_key(&l.number));
+        drop(state);
+        writer.left = live;
+        if !gone.is_empty() && !self.closing.load(SeqCst) {
+            // With the last handle of a removed file the kernel frees its pages, some milliseconds for a log: no writer's affair.
+            self.env
+                .jobs()
+                .spawn(self.owner, JobPriority::Housekeeping, move || drop(gone));
         }
     }
 
