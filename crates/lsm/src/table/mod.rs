@@ -1,7 +1,7 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
 //! Rooms: `format` (header, footer, trailers: the persisted numbers), `properties`, `block` (data blocks), `index`, `filter`,
-//! `ranges` (range tombstones), `builder` (writes a file), `reader` (opens one, point lookups), `lookup` (many of them at once), `pins` (index and filter blocks at hand), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
+//! `ranges` (range tombstones), `builder` (writes a file), `reader` (opens one, point lookups), `lookup` (many of them at once), `pins` (index and filter blocks at hand), `near` (those beside them), `source` (its file), `iter` (cursors and their read-ahead), `verify` (whole-table
 //! walks), `salvage` (what a damaged one still holds), `resync` (where a
 //! block may end). The format is specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
 //!
@@ -18,6 +18,7 @@ mod index;
 mod iter;
 mod landing;
 mod lookup;
+mod near;
 mod pins;
 mod properties;
 mod ranges;

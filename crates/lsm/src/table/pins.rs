@@ -26,6 +26,8 @@ pub(super) struct Pins {
     filter_offset: u64,
     /// By number in the top-level index.
     partitions: Box<[OnceLock<Partition>]>,
+    /// The cache has pinned one for us.
+    granted: AtomicBool,
     /// The cache has no room for more. Asked no more then: that would be a lock for each lookup.
     refused: AtomicBool,
 }
@@ -51,6 +53,7 @@ impl Pins {
             partitions: (0..places(top.len() as u64))
                 .map(|_| OnceLock::new())
                 .collect(),
+            granted: AtomicBool::new(false),
             refused: AtomicBool::new(false),
         }
     }
@@ -66,10 +69,18 @@ impl Pins {
         let cache = self.env.cache();
         // A read that keeps nothing leaves nothing to pin, and says nothing of the cache's room.
         let pinned = cache.pin(key);
-        if !pinned && cache.contains(key) {
+        if pinned {
+            self.granted.store(true, Relaxed);
+        } else if cache.contains(key) {
             self.refused.store(true, Relaxed);
         }
         pinned
+    }
+
+    /// True when the cache has pinned all that it was asked to, and that was something.
+    pub(super) fn have_room(&self) -> bool {
+        // Relaxed: who sees it late reads a block more, or less, than need be.
+        self.granted.load(Relaxed) && !self.refused.load(Relaxed)
     }
 
     #[inline]

@@ -334,7 +334,8 @@ impl TableReader {
             Some(pinned) => pinned,
             None => {
                 let handle = self.filter_page(page);
-                loaded = self.block(BlockKind::Filter, &handle, fill_cache)?;
+                loaded =
+                    self.numbered_block(BlockKind::Filter, page as usize, &handle, fill_cache)?;
                 self.pins.offer_filter(page, &handle, &loaded);
                 &loaded
             }
@@ -475,8 +476,9 @@ impl TableReader {
         if let Some(pinned) = self.pins.partition(i) {
             return Ok(pinned.index.clone());
         }
-        let index = IndexBlock::new(self.block(BlockKind::Index, handle, fill_cache)?)
-            .map_err(|d| d.at(&self.path, handle.offset))?;
+        let index =
+            IndexBlock::new(self.numbered_block(BlockKind::Index, i, handle, fill_cache)?)
+                .map_err(|d| d.at(&self.path, handle.offset))?;
         self.pins.offer_partition(i, handle, &index);
         Ok(index)
     }

@@ -3,6 +3,7 @@
 
 mod damage;
 mod format;
+mod near;
 mod ranges;
 
 use super::*;
