@@ -45,6 +45,15 @@ fn bucket_of(hash: u64, buckets: usize) -> usize {
     ((u64::from(hash as u32) * buckets as u64) >> 32) as usize
 }
 
+/// Buckets that so many keys want.
+fn buckets_for(keys: usize) -> usize {
+    keys * 4 / 3 + 1
+}
+
+fn varint_len(n: usize) -> usize {
+    (n.max(1).ilog2() as usize) / 7 + 1
+}
+
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let mut n = 0;
     for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
@@ -89,8 +98,27 @@ impl BlockBuilder {
 
     /// Bytes of the payload as it is.
     pub(super) fn len(&self) -> usize {
-        let buckets = self.hashes.as_ref().map_or(0, |h| h.len() * 4 / 3 + 1);
+        let buckets = self.hashes.as_ref().map_or(0, |h| buckets_for(h.len()));
         self.buf.len() + self.restarts.len() * 4 + buckets + TAIL_LEN
+    }
+
+    /// Bytes that the payload has at most once this entry is in it, too.
+    pub(super) fn len_with(&self, previous: &[u8], user_key: &[u8], value_len: usize) -> usize {
+        let begins = self.in_interval == 0;
+        let shared = if begins {
+            0
+        } else {
+            common_prefix(previous, user_key)
+        };
+        let unshared = user_key.len() - shared;
+        let entry = varint_len(shared)
+            + varint_len(unshared)
+            + varint_len(value_len)
+            + unshared
+            + TRAILER_LEN
+            + value_len;
+        // A bucket more or two, for the third that there are more buckets than keys.
+        self.len() + entry + usize::from(begins) * 4 + 2
     }
 
     /// Adds all of an entry but its value, which [`BlockBuilder::value`] adds. `previous` is the user key of the entry before.
@@ -136,11 +164,11 @@ impl BlockBuilder {
     /// Restart points, buckets and tail, to stand behind the entries.
     pub(super) fn tail(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.push_tail(&mut out);
+        self.push_tail(0, &mut out);
         out
     }
 
-    fn push_tail(&self, out: &mut Vec<u8>) {
+    fn push_tail(&self, more_buckets: usize, out: &mut Vec<u8>) {
         for r in &self.restarts {
             out.extend_from_slice(&r.to_le_bytes());
         }
@@ -149,7 +177,7 @@ impl BlockBuilder {
             && self.entries > 1
             && self.restarts.len() <= MAX_HASHED_RESTARTS
         {
-            buckets = (hashes.len() * 4 / 3 + 1).min(usize::from(u16::MAX));
+            buckets = (buckets_for(hashes.len()) + more_buckets).min(usize::from(u16::MAX));
             let start = out.len();
             out.resize(start + buckets, BUCKET_EMPTY);
             for (hash, restart) in hashes {
@@ -167,10 +195,11 @@ impl BlockBuilder {
         out.push(if buckets > 0 { FLAG_HASH } else { 0 });
     }
 
-    /// The payload, complete, until [`BlockBuilder::reset`].
-    pub(super) fn finish(&mut self) -> &[u8] {
+    /// The payload, complete, until [`BlockBuilder::reset`]. Its hash index, if it has one, has so many buckets more than it wants: the
+    /// payload is as many bytes longer.
+    pub(super) fn finish(&mut self, more_buckets: usize) -> &[u8] {
         let mut buf = std::mem::take(&mut self.buf);
-        self.push_tail(&mut buf);
+        self.push_tail(more_buckets, &mut buf);
         self.buf = buf;
         &self.buf
     }

@@ -4,8 +4,8 @@
 use super::block::BlockBuilder;
 use super::filter;
 use super::format::{
-    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, MAX_PAYLOAD, block_checksum,
-    block_checksum_of_parts, block_trailer, compress,
+    BLOCK_TRAILER_LEN, BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, MAX_PAYLOAD,
+    block_checksum, block_checksum_of_parts, block_trailer, compress,
 };
 use super::index::IndexBuilder;
 use super::properties::Properties;
@@ -27,6 +27,10 @@ use xxhash_rust::xxh3::Xxh3Default;
 const PIECE: usize = 1 << 20;
 /// Values from this length on go to the file from the caller's memory when they are not compressed.
 const VECTORED_FROM: usize = 64 << 10;
+/// What a device reads whole. A data block takes no more of them than `block_bytes` fill, see [`TableBuilder::fits`].
+pub(super) const SECTOR: usize = 512;
+/// Of `block_bytes`, a block is made at most this part longer to end where a sector does.
+const STRETCHED: usize = 16;
 /// Bytes of an index partition.
 const PARTITION_BYTES: usize = 4096;
 
@@ -268,9 +272,9 @@ impl TableBuilder {
             )
         });
 
-        let entry_bytes = internal_key.len() + value.len() + 6;
-        if !self.block.is_empty() && self.block.len() + entry_bytes > self.options.block_bytes {
-            self.finish_block()?;
+        if !self.block.is_empty() && !self.fits(user, value.len()) {
+            let more = self.bytes_to_sector();
+            self.finish_block(more)?;
         }
         if let Some(handle) = self.pending.take() {
             let separator = separator(&self.options.cmp, &self.last_key, internal_key);
@@ -318,9 +322,45 @@ impl TableBuilder {
         }
         self.block.value(value);
         if self.block.len() > self.options.block_bytes {
-            self.finish_block()?;
+            self.finish_block(0)?;
         }
         Ok(())
+    }
+
+    /// True when blocks are to end where sectors do. A block of 4 KiB that begins anywhere is read as nine sectors; one that lies in eight
+    /// is read in less time. How long a compressed one will be is not known before.
+    fn by_sectors(&self) -> bool {
+        let bytes = self.options.block_bytes;
+        self.options.compression == Compression::None
+            && bytes.is_multiple_of(SECTOR)
+            && bytes >= 8 * SECTOR
+    }
+
+    /// True when another entry goes into the block.
+    fn fits(&self, user: &[u8], value_len: usize) -> bool {
+        let most = self.options.block_bytes;
+        let guess = self.block.len() + user.len() + TRAILER_LEN + value_len + 6;
+        if !self.by_sectors() {
+            return guess <= most;
+        }
+        let before = (self.sink.position() % SECTOR as u64) as usize;
+        let most = most - before - BLOCK_TRAILER_LEN;
+        // Exactly only where it matters.
+        guess + 4 <= most || {
+            let (previous, _) = split_internal_key(&self.last_key);
+            self.block.len_with(previous, user, value_len) <= most
+        }
+    }
+
+    /// What the block at hand lacks to end where a sector does, if that is little.
+    fn bytes_to_sector(&self) -> usize {
+        let end = self.sink.position() + (self.block.len() + BLOCK_TRAILER_LEN) as u64;
+        let lacks = (end.next_multiple_of(SECTOR as u64) - end) as usize;
+        if self.by_sectors() && lacks <= self.options.block_bytes / STRETCHED {
+            lacks
+        } else {
+            0
+        }
     }
 
     /// Adds a range tombstone: the user keys in `[from, to)` are deleted as of each of `seqs`, which descend. Independent of the entries;
@@ -425,12 +465,13 @@ impl TableBuilder {
         })
     }
 
-    fn finish_block(&mut self) -> Result<()> {
+    /// Writes the block at hand, with so many bytes more in its hash index.
+    fn finish_block(&mut self, more: usize) -> Result<()> {
         let mut block = std::mem::replace(&mut self.block, BlockBuilder::new(false));
         let result = self.put_block(
             BlockKind::Data,
             self.options.compression,
-            block.finish(),
+            block.finish(more),
             Some(CachePriority::Normal),
         );
         block.reset();
@@ -517,7 +558,7 @@ impl TableBuilder {
             return Err(e.clone());
         }
         if !self.block.is_empty() {
-            self.finish_block()?;
+            self.finish_block(0)?;
         }
         let last_key = std::mem::take(&mut self.last_key);
         if let Some(handle) = self.pending.take() {

@@ -4,6 +4,7 @@
 //! after a few bytes where no block begins. Owns nothing; promises to name the end of every block that a builder writes.
 
 use super::block::{RESTART_INTERVAL, TAIL_LEN};
+use super::builder::SECTOR;
 use super::format::{BlockKind, MAX_COMPRESSED_RAW, get_varint, u32_at, u64_at};
 use crate::key::TRAILER_LEN;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -84,8 +85,8 @@ fn entries(b: &[u8], mut fits: impl FnMut(usize) -> bool) -> Option<()> {
         let known = restarts.iter().map(|r| r.to_le_bytes());
         if points.chunks_exact(4).eq(known) {
             let tail = at + points.len();
-            // A builder makes 4/3 buckets of an entry and one more; twice that is looked at.
-            for buckets in 0..=(count * 8 / 3 + 2).min(usize::from(u16::MAX)) {
+            // A builder makes 4/3 buckets of an entry, and less than a sector more; twice that is looked at.
+            for buckets in 0..=(count * 8 / 3 + 2 * SECTOR).min(usize::from(u16::MAX)) {
                 let end = tail + buckets + TAIL_LEN;
                 let Some(t) = b.get(end - TAIL_LEN..end) else {
                     break;

@@ -5,6 +5,7 @@ mod damage;
 mod format;
 mod near;
 mod ranges;
+mod sectors;
 
 use super::*;
 use crate::iter::InternalIter;
