@@ -149,7 +149,7 @@ fn a_failed_read_of_a_group_is_no_error_of_the_lookup() {
             op: Some(OpKind::Read),
             path: String::new(),
             when: When::EveryKth(2),
-            kind: kind.clone(),
+            kind,
         });
         read_all(&env, &t);
         assert!(faults.seen(rule) >= 6, "{} reads", faults.seen(rule));
