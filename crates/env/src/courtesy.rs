@@ -6,7 +6,8 @@
 //! a pause of [`PAUSE`] times as long as it took. It costs nothing where nobody waits, and ends where background work gets behind: somebody
 //! in a [`Hurry`] lifts it for all, because the device is one.
 //!
-//! Promise: no pause is longer than [`LONGEST`], and none outlasts a hurry by more than [`NAP`].
+//! Promise: nobody waits for a turn longer than [`LONGEST`] and a [`NAP`], however many come for it, and nobody outlasts a hurry by more
+//! than a [`NAP`].
 
 use crate::clock::Clock;
 use crate::sync::Mutex;
@@ -21,6 +22,8 @@ const PAUSE: u32 = 3;
 const LONGEST: Duration = Duration::from_millis(50);
 /// After so long without anybody in the foreground the device is free.
 const LINGER: Duration = Duration::from_millis(2);
+/// Clocks count microseconds: a shorter nap would take no time, again and again.
+const SHORTEST_NAP: Duration = Duration::from_micros(10);
 /// A hurry is noticed so soon.
 const NAP: Duration = Duration::from_millis(2);
 
@@ -101,12 +104,12 @@ impl Courtesy {
         let mut began = came;
         while state.is_courteous(began) {
             let mut seen = state.seen.lock();
-            if began >= seen.next {
+            if began >= seen.next || began.saturating_sub(came) >= LONGEST {
                 // Others that came for the same turn wait for the one after it.
                 seen.next = began + seen.took;
                 break;
             }
-            let nap = (seen.next - began).min(NAP);
+            let nap = (seen.next - began).clamp(SHORTEST_NAP, NAP);
             drop(seen);
             state.clock.sleep(nap);
             began = state.clock.now();
@@ -151,8 +154,8 @@ impl Drop for Hurry {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let now = self.state.clock.now();
-        let took = now.saturating_sub(self.began).min(LONGEST / PAUSE);
-        let pause = took * PAUSE;
+        let took = now.saturating_sub(self.began).min(LONGEST);
+        let pause = (took * PAUSE).min(LONGEST);
         let mut seen = self.state.seen.lock();
         seen.took = took;
         seen.next = seen.next.max(now + pause);

@@ -2,6 +2,7 @@
 
 use basalt_env::{Clock, Courtesy, ManualClock, SMALL_PIECE};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 const BIG: usize = 1 << 20;
@@ -84,30 +85,40 @@ fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
     assert!(piece(&hands, &clock, &courtesy, MS) > Duration::ZERO);
 }
 
+/// Somebody waits all the time, so that nothing but its own end ends a pause, whatever the piece took.
 #[test]
-fn a_device_that_stood_still_is_not_paused_for_as_long_again() {
-    let hands = ManualClock::new(0);
-    let clock = Clock::manual(hands.clone());
-    let courtesy = Courtesy::new(clock.clone());
-    courtesy.foreground();
-    piece(&hands, &clock, &courtesy, Duration::from_secs(10));
-    let mut waited = Duration::ZERO;
-    let came = clock.now();
-    let done = std::sync::atomic::AtomicBool::new(false);
+fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_is() {
+    let (hands, clock, courtesy) = courtesy();
+    let (started, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut longest = Duration::ZERO;
     basalt_env::thread::scope(|scope| {
-        // Somebody waits all the time: each nap of the background finds a new one.
-        let (flag, shared) = (&done, &courtesy);
+        let (started, done, shared) = (&started, &done, &courtesy);
         scope.spawn(move || {
-            while !flag.load(std::sync::atomic::Ordering::SeqCst) {
+            while !done.load(SeqCst) {
                 shared.foreground();
-                std::thread::yield_now();
+                started.store(true, SeqCst);
             }
         });
-        drop(courtesy.turn());
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-        waited = clock.now() - came;
+        while !started.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        for us in (1..2_000)
+            .chain((2_000..80_000).step_by(997))
+            .chain([10_000_000])
+        {
+            let takes = Duration::from_micros(us);
+            piece(&hands, &clock, &courtesy, takes);
+            let waited = piece(&hands, &clock, &courtesy, Duration::ZERO);
+            assert!(
+                waited <= takes * 3 + Duration::from_micros(50),
+                "{us}: {waited:?}"
+            );
+            longest = longest.max(waited);
+        }
+        done.store(true, SeqCst);
     });
-    assert!(waited <= 50 * MS, "{waited:?}");
+    basalt_fs::campaign!("longest pause: {longest:?}");
+    assert!(longest <= 52 * MS, "{longest:?}");
 }
 
 #[test]

@@ -13,8 +13,9 @@
 //! the cached pages of a range before and after it is written directly, so the ways may alternate.
 //!
 //! The zeros after a lazy append complete its last page. A recycled page that is only partly overwritten would
-//! first be read from the device, inside the append; a page overwritten whole is not. For the same reason there are windows only over
-//! space that was never written.
+//! first be read from the device, inside the append; a page overwritten whole is not. For the same reason windows are for logs whose space was
+//! never written: they end with the first synced append, and where space is written ahead or taken over. So there is never space
+//! ahead of the appends that is neither written nor a window's.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -36,6 +37,8 @@ const STAGE_MAX: usize = 1 << 20;
 const MAPPED_MAX: usize = 4096;
 /// A window's largest size: opening it makes each of its pages writable, which takes a moment, and the appender waits.
 const WINDOW: u64 = 256 * 1024;
+/// The first one's.
+const WINDOW_MIN: u64 = 16 * 1024;
 /// Space for windows is taken so much at a time; a small log takes as much as it has.
 const FRESH_MIN: u64 = 64 * 1024;
 const FRESH_MAX: u64 = 1 << 20;
@@ -60,13 +63,14 @@ impl HostFile {
                     .in_file(self.path()),
             );
         };
-        if self.may_map(total, intent) && self.write_mapped(&mut tail, bufs, offset, end) {
+        if self.may_map(&tail, total, intent) && self.write_mapped(&mut tail, bufs, offset, end) {
             self.pos.store(end, SeqCst);
             return Ok(offset);
         }
         let direct = self.direct_part(offset, total, intent);
-        if intent == Intent::Sync && tail.fresh_to > 0 {
-            self.give_fresh_back(&mut tail, offset)?;
+        if intent == Intent::Sync {
+            let ended = self.end_windows(&mut tail);
+            ended.inspect_err(|e| self.fail_appends(e))?;
         }
         let mut fill = 0;
         if direct < total
@@ -105,14 +109,16 @@ impl HostFile {
         }
     }
 
-    fn may_map(&self, total: usize, intent: Intent) -> bool {
+    fn may_map(&self, tail: &Tail, total: usize, intent: Intent) -> bool {
         self.kind == Kind::Log
             && intent == Intent::Lazy
             && total <= MAPPED_MAX
-            && self.overwrites_in_place
+            && !tail.windows_ended
+            && (self.overwrites_in_place || self.sys().windows_anywhere())
     }
 
-    /// Appends through a window, if there is one for these bytes or one can be had. Nothing has changed if not.
+    /// Appends through a window, if there is one for these bytes or one can be had. If not, there is none any more, and nothing of
+    /// these bytes is in the file.
     fn write_mapped(&self, tail: &mut Tail, bufs: &[IoSlice<'_>], offset: u64, end: u64) -> bool {
         let total = (end - offset) as usize;
         if !tail
@@ -124,6 +130,9 @@ impl HostFile {
             tail.window = self.open_window(tail, offset, end);
         }
         let Some(window) = &mut tail.window else {
+            // Asked once: a device that is nearly full would be asked by each append. What stays allocated after an error here
+            // is past the appends, and goes when the file is cut or removed.
+            let _ = self.end_windows(tail);
             return false;
         };
         // Before the first byte moves: a sync of several files must not take this one for flushed.
@@ -135,19 +144,18 @@ impl HostFile {
             at += b.len() as u64;
         }
         self.sys().count_mapped(total);
-        // What follows in the window was never written: zeros.
         tail.filled_to = tail.filled_to.max(end.next_multiple_of(PAGE));
         true
     }
 
-    /// A window from `offset`'s page to `end` at least. `None` where the space was written before, or cannot be had.
+    /// A window from `offset`'s page to `end` at least, if it can be had.
     fn open_window(&self, tail: &mut Tail, offset: u64, end: u64) -> Option<Window> {
         let start = offset / PAGE * PAGE;
         if end > tail.fresh_to {
             let _space = self.space.lock();
             let size = self.size.load(SeqCst);
             if size > tail.fresh_to.max(start + PAGE) {
-                // Somebody wrote the space there ahead of the appends.
+                // There is space that somebody wrote.
                 return None;
             }
             let from = size.next_multiple_of(PAGE).max(start);
@@ -155,12 +163,22 @@ impl HostFile {
                 .clamp(FRESH_MIN, FRESH_MAX)
                 .max(end.saturating_sub(from));
             let to = (from + more).next_multiple_of(PAGE);
-            let none = rustix::fs::FallocateFlags::empty();
-            rustix::fs::fallocate(self.main_fd(), none, from, to - from).ok()?;
+            if self
+                .sys()
+                .allocate(self.main_fd(), from, to - from)
+                .is_err()
+            {
+                // Part of it may be there, and the kernel's size with it.
+                let _ = rustix::fs::ftruncate(self.main_fd(), size);
+                return None;
+            }
             self.size.fetch_max(to, SeqCst);
             tail.fresh_to = to;
         }
-        let len = (tail.fresh_to - start).min(WINDOW);
+        // Each page of a window goes to the device with the next sync: the first ones are small.
+        let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, WINDOW);
+        let len = len.max((end - start).next_multiple_of(PAGE));
+        let len = len.min(tail.fresh_to - start);
         #[cfg(test)]
         if self.sys().window_fault() {
             return None;
@@ -168,20 +186,25 @@ impl HostFile {
         Window::open(self.main_fd(), start, len as usize).ok()
     }
 
-    /// Gives back what was allocated ahead for windows: a synced append into space that was never written waits for the journal,
-    /// and whoever writes space ahead of synced appends begins at the end of the file.
-    fn give_fresh_back(&self, tail: &mut Tail, offset: u64) -> Result<()> {
+    /// No more windows on this log, and what was allocated ahead for them goes back: a synced append into space that was never
+    /// written waits for the journal, and whoever writes space ahead of synced appends begins at the end of the file, and takes all
+    /// before it for written.
+    pub(super) fn end_windows(&self, tail: &mut Tail) -> Result<()> {
+        tail.windows_ended = true;
         tail.window = None;
+        let fresh_to = std::mem::take(&mut tail.fresh_to);
+        if fresh_to == 0 {
+            return Ok(());
+        }
         let _space = self.space.lock();
-        let used = offset.next_multiple_of(PAGE);
-        if self.size.load(SeqCst) == tail.fresh_to && used < tail.fresh_to {
+        let used = self.pos.load(SeqCst).next_multiple_of(PAGE);
+        if used < fresh_to {
             rustix::fs::ftruncate(self.main_fd(), used).map_err(|e| {
                 let what = format!("moving the end of the file back to {used}");
                 Error::io(&what, self.path(), e.into())
             })?;
             self.size.store(used, SeqCst);
         }
-        tail.fresh_to = 0;
         Ok(())
     }
 

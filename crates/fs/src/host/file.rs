@@ -47,6 +47,8 @@ pub(super) struct Tail {
     pub(super) fresh_to: u64,
     /// Where small lazy appends to a log go.
     pub(super) window: Option<Window>,
+    /// It has none any more.
+    pub(super) windows_ended: bool,
 }
 
 /// The descriptors and facts a handle is made from.
@@ -103,6 +105,7 @@ impl HostFile {
                 filled_to: 0,
                 fresh_to: 0,
                 window: None,
+                windows_ended: false,
             }),
             space: Mutex::new(()),
             extending: Mutex::new(()),

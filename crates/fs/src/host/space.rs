@@ -43,6 +43,8 @@ impl HostFile {
             return Ok(());
         }
         let what = "writing log space ahead";
+        // From here on all space below the size was written by somebody.
+        self.end_windows(&mut self.tail.lock())?;
         if self.size.load(SeqCst) < goal {
             self.reserve(goal)?;
             let zeros = AlignedBuf::zeroed_direct(PIECE.min(goal) as usize);
@@ -120,6 +122,7 @@ impl HostFile {
     /// Takes the content this file has from an earlier life as written space, and brings it to `capacity`.
     /// What is not really written (holes left by `release_range`) is cut off first.
     pub(super) fn adopt_space(&self, capacity: u64) -> Result<()> {
+        self.end_windows(&mut self.tail.lock())?;
         let size = self.size.load(SeqCst);
         // Dirty pages over reserved space count as data until they are written, and cached pages over it for ever:
         // write the first, drop the second, then ask.

@@ -33,6 +33,8 @@ pub(super) enum Fault {
     Sync(Errno),
     /// The next window cannot be had.
     Window,
+    /// The space for the next one cannot be had.
+    Allocate(Errno),
 }
 
 /// Counters of one filesystem and the calls that feed them.
@@ -44,6 +46,9 @@ pub(super) struct Sys {
     reads: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
+    /// Windows on every filesystem, so that tests see them wherever they run.
+    #[cfg(test)]
+    pub(super) map_anywhere: std::sync::atomic::AtomicBool,
     #[cfg(test)]
     pub(super) faults: parking_lot::Mutex<std::collections::VecDeque<Fault>>,
 }
@@ -90,6 +95,27 @@ impl Sys {
             faults.pop_front();
         }
         refused
+    }
+
+    pub(super) fn windows_anywhere(&self) -> bool {
+        #[cfg(test)]
+        return self.map_anywhere.load(Relaxed);
+        #[cfg(not(test))]
+        return false;
+    }
+
+    /// Allocates space for `len` bytes from `from` on and moves the end of the file behind it. After an error part of it may be there.
+    pub(super) fn allocate(&self, fd: BorrowedFd<'_>, from: u64, len: u64) -> Result<()> {
+        #[cfg(test)]
+        {
+            let mut faults = self.faults.lock();
+            if let Some(Fault::Allocate(e)) = faults.front().copied() {
+                faults.pop_front();
+                rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), from, len / 2)?;
+                return Err(e);
+            }
+        }
+        rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), from, len)
     }
 
     fn pwritev(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {

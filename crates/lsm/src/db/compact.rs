@@ -282,6 +282,7 @@ impl Engine {
             Ok(()) => {
                 state.compaction_error = None;
                 state.compaction_pause = RETRY_PAUSE;
+                self.note_hurry(&mut state, &self.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
             // It need not be: the store is as good as before, and what readers had paid is spent.
@@ -295,6 +296,7 @@ impl Engine {
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
                 state.compaction_retry_at = self.env.clock().now() + state.compaction_pause;
                 state.compaction_pause = (state.compaction_pause * 2).min(LONGEST_PAUSE);
+                self.note_hurry(&mut state, &self.view());
                 drop(state);
                 self.retry_later();
             }

@@ -174,6 +174,7 @@ impl Engine {
                 });
             });
         }
+        let hurry = (view.backlog.hurries() && !read_only).then(|| env.courtesy().hurry());
         let engine = Arc::new(Engine {
             counters: Counters::new(env, &name),
             events,
@@ -189,7 +190,7 @@ impl Engine {
                 next_generation: 2,
                 flush_scheduled: false,
                 compactions: Vec::new(),
-                hurry: None,
+                hurry,
                 exclusive: false,
                 flush_error: None,
                 compaction_error: None,
@@ -259,13 +260,21 @@ impl Engine {
         self.view.get().active.clone()
     }
 
+    /// Background work is in a hurry while it is behind, and can do something about it.
+    pub fn note_hurry(&self, state: &mut State, view: &View) {
+        let behind =
+            view.backlog.hurries() || view.sealed.len() >= self.options.max_sealed_memtables;
+        let idle = self.read_only || self.gone.load(SeqCst) || state.compaction_error.is_some();
+        if (behind && !idle) != state.hurry.is_some() {
+            let hurry = (behind && !idle).then(|| self.env.courtesy().hurry());
+            state.hurry = hurry;
+        }
+    }
+
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
     fn set_view(&self, state: &mut State, mut next: View) {
         next.backlog = Backlog::of(&next);
-        if next.backlog.hurries() != state.hurry.is_some() {
-            let hurry = next.backlog.hurries();
-            state.hurry = hurry.then(|| self.env.courtesy().hurry());
-        }
+        self.note_hurry(state, &next);
         self.view.set(next);
     }
 

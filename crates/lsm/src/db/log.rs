@@ -251,6 +251,7 @@ impl Engine {
     /// Makes every record so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
+        self.env.courtesy().foreground();
         self.end_left_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());
@@ -259,7 +260,6 @@ impl Engine {
             return Ok(());
         }
         self.counters.log_syncs.add(1);
-        self.env.courtesy().foreground();
         log.synced = true;
         log.writer.sync().map_err(|e| self.halt(e))
     }
@@ -341,7 +341,10 @@ impl Engine {
                 }
             });
         }
+        // Every writer waits for this.
+        let hurry = self.env.courtesy().hurry();
         self.flush_all()?;
+        drop(hurry);
         writer.log = None;
         writer.left.clear();
         if self.manifest.lock().manifest.in_doubt() {

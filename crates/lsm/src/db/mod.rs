@@ -706,6 +706,7 @@ impl Engine {
         let manifest = self.manifest.lock();
         self.gone.store(true, SeqCst);
         drop(manifest);
+        self.state.lock().hurry = None;
         *self.lock.lock() = None;
     }
 

@@ -384,6 +384,12 @@ impl Engine {
                 return Err(e);
             }
             if patience == Patience::Return {
+                // It comes again: until the tree has changed, which decides anew.
+                let mut state = self.state.lock();
+                state
+                    .hurry
+                    .get_or_insert_with(|| self.env.courtesy().hurry());
+                drop(state);
                 self.note_stall(cause, LONGEST_NAP);
                 return Ok(Room::Later(LONGEST_NAP));
             }

@@ -345,8 +345,8 @@ impl TableBuilder {
         }
         let before = (self.sink.position() % SECTOR as u64) as usize;
         let most = most - before - BLOCK_TRAILER_LEN;
-        // Exactly only where it matters.
-        guess + 4 <= most || {
+        // Exactly only where it matters: a guess may be short of a restart point, long lengths and a bucket.
+        guess + 8 <= most || {
             let (previous, _) = split_internal_key(&self.last_key);
             self.block.len_with(previous, user, value_len) <= most
         }

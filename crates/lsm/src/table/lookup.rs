@@ -82,6 +82,7 @@ impl Wanted {
     /// Reads blocks, all of them in flight together. A failure is its own block's.
     pub fn read_together(wanted: &[Wanted], fill_cache: bool) -> Vec<Result<Bytes>> {
         if let [one] = wanted {
+            one.table.env.courtesy().foreground();
             return vec![one.table.block(one.kind, &one.handle, fill_cache)];
         }
         let Some(first) = wanted.first() else {

@@ -27,13 +27,14 @@ impl TableReader {
         handle: &BlockHandle,
         fill_cache: bool,
     ) -> Result<Bytes> {
-        // The first of a table is read alone: whether it can be pinned tells whether there is room for more.
-        if fill_cache
-            && self.pins.have_room()
-            && !self.env.cache().contains(self.cache_key(handle))
-            && let Some(payload) = self.read_group(kind, number)
-        {
-            return Ok(payload);
+        if fill_cache && !self.env.cache().contains(self.cache_key(handle)) {
+            self.env.courtesy().foreground();
+            // The first of a table is read alone: whether it can be pinned tells whether there is room for more.
+            if self.pins.have_room()
+                && let Some(payload) = self.read_group(kind, number)
+            {
+                return Ok(payload);
+            }
         }
         self.block(kind, handle, fill_cache)
     }
