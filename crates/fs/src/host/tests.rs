@@ -15,6 +15,8 @@ use super::sys::Fault;
 use super::*;
 use crate::{ErrorKind, Intent};
 
+mod windows;
+
 /// A directory of its own for each test, removed afterwards.
 struct Dir(PathBuf);
 
@@ -101,7 +103,7 @@ fn random_appends_read_back_in_every_way() {
             let mut rng = Rng(seed);
             let is_log = seed % 3 != 0;
             let f = if is_log && seed % 3 == 1 {
-                mapped_log(&fs, "f")
+                windows::mapped_log(&fs, "f")
             } else if is_log {
                 let old = log(&fs, "old", 256 * 1024, None);
                 put(&old, &pattern(99, 0, 200 * 1024), Intent::Lazy);
@@ -773,146 +775,4 @@ fn appended_and_prewritten_bytes_are_counted_apart() {
     assert_eq!(stats.bytes_prewritten, 64 * 1024 + 3096 + 3192);
     f.read(0, 5000).unwrap();
     assert_eq!(fs.stats().bytes_read, 5000);
-}
-
-/// A new log for appends without a sync, with windows whatever the filesystem is.
-fn mapped_log(fs: &HostFs, name: &str) -> Arc<dyn File> {
-    fs.shared.sys.map_anywhere.store(true, SeqCst);
-    log(fs, name, 0, None)
-}
-
-#[test]
-fn small_lazy_appends_to_a_new_log_take_no_write_call_and_everybody_sees_them() {
-    let dir = Dir::new();
-    let fs = dir.fs();
-    let f = mapped_log(&fs, "1.log");
-    let before = fs.stats();
-    let mut model = Vec::new();
-    // Past several windows, and past what is allocated at a time.
-    for i in 0..30_000_u64 {
-        let bytes = pattern(3, model.len() as u64, 1 + (i * 7 % 300) as usize);
-        assert_eq!(put(&f, &bytes, Intent::Lazy), model.len() as u64);
-        model.extend_from_slice(&bytes);
-    }
-    let after = fs.stats();
-    assert_eq!(after.writes, before.writes);
-    assert_eq!(
-        after.bytes_written - before.bytes_written,
-        model.len() as u64
-    );
-    assert_eq!(f.len(), model.len() as u64);
-    assert!(f.read(0, model.len()).unwrap()[..] == model[..]);
-    let other = fs.open(Path::new("1.log")).unwrap();
-    assert!(other.read(0, model.len()).unwrap()[..] == model[..]);
-    let on_disk = std::fs::read(dir.0.join("1.log")).unwrap();
-    assert!(on_disk[..model.len()] == model[..], "another process");
-    assert!(on_disk[model.len()..].iter().all(|b| *b == 0));
-    assert!(on_disk.len() <= model.len() + (1 << 20) + 4096);
-    // Every page is allocated: storing into one can meet no full disk.
-    let blocks = rustix::fs::stat(dir.0.join("1.log")).unwrap().st_blocks as u64 * 512;
-    assert!(blocks >= on_disk.len() as u64, "{blocks}");
-    f.sync_data().unwrap();
-    // A large one, written, between small ones, which go on in the window.
-    for len in [100, 100_000, 100] {
-        let bytes = pattern(3, model.len() as u64, len);
-        put(&f, &bytes, Intent::Lazy);
-        model.extend_from_slice(&bytes);
-    }
-    assert_eq!(fs.stats().writes, after.writes + 1);
-    f.sync_all().unwrap();
-    assert!(std::fs::read(dir.0.join("1.log")).unwrap() == model);
-    put(&f, b"and on", Intent::Lazy);
-    model.extend_from_slice(b"and on");
-    assert!(f.read(0, 1 << 30).unwrap()[..model.len()] == model[..]);
-}
-
-#[test]
-fn a_synced_append_gives_back_what_windows_had_ahead() {
-    let dir = Dir::new();
-    let fs = dir.fs();
-    let f = mapped_log(&fs, "1.log");
-    put(&f, &pattern(1, 0, 3000), Intent::Lazy);
-    put(&f, &pattern(1, 3000, 2000), Intent::Lazy);
-    assert!(f.allocated() >= 64 * 1024);
-    let at = f.align_to_unit().unwrap();
-    put(&f, &pattern(1, at, 512), Intent::Sync);
-    assert_eq!(f.allocated(), 8192);
-    f.sync_data().unwrap();
-    // Neither this nor what follows is taken for written space.
-    assert_eq!(host(&f).written_to.load(SeqCst), 0);
-    f.extend_log(256 * 1024).unwrap();
-    assert_eq!(host(&f).written_to.load(SeqCst), 256 * 1024, "all of it");
-    // Written space is not mapped: its pages would first be read.
-    let writes = fs.stats().writes;
-    put(&f, &pattern(1, at + 512, 100), Intent::Lazy);
-    assert_eq!(fs.stats().writes, writes + 1);
-    let all = f.read(0, at as usize + 612).unwrap();
-    assert!(all[..5000] == pattern(1, 0, 5000)[..]);
-    assert!(all[at as usize..] == pattern(1, at, 612)[..]);
-}
-
-/// Space below the size that was never written would be taken for written by whoever looks with dirty pages over it.
-#[test]
-fn space_that_windows_had_ahead_is_never_taken_for_written() {
-    let dir = Dir::new();
-    let fs = dir.fs();
-    let f = mapped_log(&fs, "1.log");
-    put(&f, &pattern(1, 0, 3000), Intent::Lazy);
-    f.extend_log(64 * 1024).unwrap();
-    let written = || host(&f).written_to.load(SeqCst);
-    assert_eq!((written(), f.allocated()), (64 * 1024, 64 * 1024));
-    let blocks = rustix::fs::stat(dir.0.join("1.log")).unwrap().st_blocks as u64 * 512;
-    assert!(blocks >= 64 * 1024, "{blocks}");
-    let at = f.align_to_unit().unwrap();
-    put(&f, &pattern(1, at, 512), Intent::Sync);
-    f.sync_data().unwrap();
-    assert_eq!((written(), f.allocated()), (64 * 1024, 64 * 1024));
-    // Past it, a flush of the device alone does not keep the new length.
-    let end = f.len();
-    put(&f, &pattern(1, end, 128 * 1024), Intent::Sync);
-    assert!(!host(&f).flush_is_enough());
-    f.extend_log(256 * 1024).unwrap();
-    assert_eq!((written(), f.allocated()), (256 * 1024, 256 * 1024));
-    let all = f.read(0, end as usize + 128 * 1024).unwrap();
-    assert!(all[..3000] == pattern(1, 0, 3000)[..]);
-    assert!(all[at as usize..] == pattern(1, at, 512 + 128 * 1024)[..]);
-}
-
-#[test]
-fn a_log_that_is_refused_a_window_is_written_from_then_on() {
-    for fault in [Fault::Window, Fault::Allocate(Errno::NOSPC)] {
-        for first in [0, 300] {
-            let dir = Dir::new();
-            let fs = dir.fs();
-            let f = mapped_log(&fs, "1.log");
-            let writes = fs.stats().writes;
-            let mut model = Vec::new();
-            let append = |model: &mut Vec<u8>| {
-                let bytes = pattern(1, model.len() as u64, 4000);
-                assert_eq!(put(&f, &bytes, Intent::Lazy), model.len() as u64);
-                model.extend_from_slice(&bytes);
-            };
-            for _ in 0..first {
-                append(&mut model);
-            }
-            assert_eq!(fs.stats().writes, writes);
-            fs.shared.sys.faults.lock().push_back(fault);
-            let mut refused = 0;
-            for _ in 0..600 {
-                append(&mut model);
-                refused += u64::from(fs.shared.sys.faults.lock().is_empty());
-            }
-            assert!(refused > 0, "{fault:?}");
-            assert_eq!(fs.stats().writes, writes + refused, "{fault:?}");
-            let size = rustix::fs::stat(dir.0.join("1.log")).unwrap().st_size as u64;
-            assert_eq!(size, f.allocated());
-            assert!(
-                size <= (model.len() as u64).next_multiple_of(4096),
-                "{size}"
-            );
-            assert!(f.read(0, model.len()).unwrap()[..] == model[..]);
-            f.sync_all().unwrap();
-            assert!(std::fs::read(dir.0.join("1.log")).unwrap() == model);
-        }
-    }
 }
