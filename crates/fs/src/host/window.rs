@@ -1,11 +1,12 @@
-//! A part of a log's file mapped into memory: an append that nobody syncs soon is then a copy, and no call to the kernel.
+//! A part of a log's file mapped into memory: an append that nobody syncs soon is then a copy, and no write call.
 //!
 //! Bytes stored here are the page cache's at once: they outlive the process, reads of the file see them, and `fdatasync` takes them to
 //! the device, as with a written page. What differs is how failure shows. A store has no error to return; a page that the
 //! kernel cannot give is a signal, which ends the process. So a window covers only space that is allocated already, on filesystems that never
 //! move a written block, and all its pages are made writable when it is opened: a device that is full or broken refuses the window, and the
-//! append goes by a write instead. What is left is somebody who cuts a live log short, and a page that was written back,
-//! dropped for want of memory, and cannot be read again.
+//! append goes by a write instead. What is left is somebody who cuts a live log short, a page that was written back,
+//! dropped for want of memory, and cannot be read again, and a filesystem that broke since: after a page was written back the next store into it
+//! asks the filesystem again.
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariant of [`Window`]: `len` bytes from `ptr` are a shared, writable mapping that
 //! nobody else knows of, given back when it is dropped. Other processes may change the file, so no reference into it is ever made.
