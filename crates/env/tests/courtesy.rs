@@ -85,6 +85,15 @@ fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
     assert!(piece(&hands, &clock, &courtesy, MS) > Duration::ZERO);
 }
 
+/// Ends the thread beside a test, also when the test fails.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Somebody waits all the time, so that nothing but its own end ends a pause, whatever the piece took.
 #[test]
 fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_is() {
@@ -93,6 +102,7 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
     let mut longest = Duration::ZERO;
     basalt_env::thread::scope(|scope| {
         let (started, done, shared) = (&started, &done, &courtesy);
+        let _until = Until(done);
         scope.spawn(move || {
             while !done.load(SeqCst) {
                 shared.foreground();
@@ -115,7 +125,6 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
             );
             longest = longest.max(waited);
         }
-        done.store(true, SeqCst);
     });
     basalt_fs::campaign!("longest pause: {longest:?}");
     assert!(longest <= 52 * MS, "{longest:?}");

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 const BIG: usize = 1 << 20;
 
-fn open(change: impl FnOnce(&mut FamilyOptions)) -> (Env, Db) {
+fn open(change: impl FnOnce(&mut Options)) -> (Env, Db) {
     let env = Env::builder(SimFs::new(SimOptions::default()))
         .stepped()
         .clock(Clock::manual(ManualClock::new(1_700_000_000_000)))
         .seed(1)
         .build();
     let mut options = Options::default();
-    change(&mut options.default_family);
+    change(&mut options);
     let db = Db::open(&env, "db", options).unwrap();
     (env, db)
 }
@@ -27,6 +27,20 @@ fn waited(env: &Env) -> bool {
     hands.advance(Duration::from_millis(10));
     assert_eq!(env.courtesy().piece(BIG), BIG);
     waited
+}
+
+/// True when background work leaves the device to somebody who waits for it now.
+fn spares(env: &Env) -> bool {
+    env.courtesy().foreground();
+    env.courtesy().piece(BIG) == SMALL_PIECE
+}
+
+/// One table more in level 0.
+fn add_table(db: &Db) {
+    let family = db.default_family();
+    db.put(&family, b"key", b"v", &WriteOptions::UNSYNCED)
+        .unwrap();
+    db.flush().unwrap();
 }
 
 fn key(n: u32) -> [u8; 4] {
@@ -82,45 +96,30 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
 
 #[test]
 fn background_work_that_is_behind_spares_nobody_until_it_has_caught_up() {
-    let (env, db) = open(|f| {
-        f.l0_compaction_trigger = 4;
-        f.l0_slowdown = 20;
+    let (env, db) = open(|o| {
+        o.default_family.l0_compaction_trigger = 4;
+        o.default_family.l0_slowdown = 20;
     });
-    let family = db.default_family();
-    let sparing = || {
-        env.courtesy().foreground();
-        env.courtesy().piece(BIG) == SMALL_PIECE
-    };
-    for tables in 1..=8 {
-        db.put(&family, &key(tables), b"v", &WriteOptions::UNSYNCED)
-            .unwrap();
-        db.flush().unwrap();
+    for tables in 1..=8_u64 {
+        add_table(&db);
         let level0 = db.stats().families[0].levels[0].tables;
-        assert_eq!(level0, u64::from(tables), "nothing runs by itself");
-        assert_eq!(sparing(), level0 < 6, "{level0} tables in level 0");
+        assert_eq!(level0, tables, "nothing runs by itself");
+        assert_eq!(spares(&env), level0 < 6, "{level0} tables in level 0");
     }
     db.settle().unwrap();
-    assert!(sparing(), "settled");
+    assert!(spares(&env), "settled");
     drop(db);
-    assert!(sparing(), "closed");
-}
-
-fn spares(env: &Env) -> bool {
-    env.courtesy().foreground();
-    env.courtesy().piece(BIG) == SMALL_PIECE
+    assert!(spares(&env), "closed");
 }
 
 #[test]
 fn only_a_store_that_is_behind_and_can_merge_hurries() {
-    let (env, db) = open(|f| {
-        f.l0_compaction_trigger = 100;
-        f.l0_slowdown = 100;
+    let (env, db) = open(|o| {
+        o.default_family.l0_compaction_trigger = 100;
+        o.default_family.l0_slowdown = 100;
     });
-    let family = db.default_family();
-    for n in 0..6 {
-        db.put(&family, &key(n), b"v", &WriteOptions::UNSYNCED)
-            .unwrap();
-        db.flush().unwrap();
+    for _ in 0..6 {
+        add_table(&db);
     }
     assert!(spares(&env), "as many tables as it likes");
     db.close().unwrap();
