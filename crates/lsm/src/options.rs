@@ -99,9 +99,7 @@ pub struct FamilyOptions {
     pub comparator: Cmp,
     /// Bytes of a data block before compression. Default 4096. Larger: smaller index, more bytes a point read.
     pub block_bytes: usize,
-    /// Filter bits a key in the lowest tables, where most keys live; 0 builds no filters. Default 10, about 1 % false positives.
-    /// Tables that lie over older ones are few and are asked in vain for nearly every key below: they get 6 bits more, about
-    /// 0.1 % at the default.
+    /// Filter bits a key; 0 builds none. Default 10, about 1 % false positives.
     pub filter_bits_per_key: u32,
     /// What of a key is its prefix. Tables then have prefixes in their filters as well, so that iterators over one prefix (see
     /// [`ReadOptions::prefix_same_as_start`], or bounds that leave one) pass over tables without it. Needs the bytewise order. May
@@ -157,19 +155,7 @@ impl Default for FamilyOptions {
     }
 }
 
-/// What a table that lies over older ones gets in filter bits beyond the lowest (decision 0018).
-const MORE_BITS_ABOVE: u32 = 6;
-
 impl FamilyOptions {
-    /// Filter bits a key of a table with older ones below it, or with none.
-    pub(crate) fn filter_bits(&self, older_below: bool) -> u32 {
-        match self.filter_bits_per_key {
-            0 => 0,
-            bits if older_below => bits + MORE_BITS_ABOVE,
-            bits => bits,
-        }
-    }
-
     /// Checks that values are inside their documented ranges.
     pub fn validate(&self, family: &str) -> Result<()> {
         let bad = |what: String| Err(Error::invalid(format!("family {family:?}: {what}")));

@@ -146,6 +146,7 @@ impl Engine for Basalt {
         EngineStats {
             stall_us: Some(stats.stall_us.iter().map(|(_, us)| us).sum()),
             compaction_debt: Some(stats.compaction_debt),
+            compactions: Some(stats.compactions),
             log_bytes: Some(stats.log_bytes),
         }
     }

@@ -85,6 +85,8 @@ pub struct EngineStats {
     pub stall_us: Option<u64>,
     /// Bytes that compactions should move soon.
     pub compaction_debt: Option<u64>,
+    /// Compactions at work.
+    pub compactions: Option<u64>,
     /// Bytes on disk that are space kept for logs.
     pub log_bytes: Option<u64>,
 }

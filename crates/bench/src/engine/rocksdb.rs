@@ -235,6 +235,7 @@ impl Engine for Rocks {
         EngineStats {
             stall_us: text.as_deref().and_then(stall_us),
             compaction_debt: self.number(properties::ESTIMATE_PENDING_COMPACTION_BYTES),
+            compactions: self.number(properties::NUM_RUNNING_COMPACTIONS),
             log_bytes: None,
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// compaction stays that small.
 pub(super) const GRANDPARENT_FACTOR: u64 = 10;
 
-/// How a family's tables are built. `bottommost`: nothing older lies below, so the bottom's compression and filter bits apply.
+/// How a family's tables are built. `bottommost`: nothing older lies below, so the bottom's compression applies.
 pub fn table_options(
     options: &FamilyOptions,
     family: TableFamily,
@@ -25,7 +25,7 @@ pub fn table_options(
         family,
         cmp: options.comparator.clone(),
         block_bytes: options.block_bytes,
-        filter_bits_per_key: options.filter_bits(!bottommost),
+        filter_bits_per_key: options.filter_bits_per_key,
         prefix_extractor: options.prefix_extractor.clone(),
         compression: match options.bottom_compression {
             Some(c) if bottommost => c,

@@ -1,12 +1,12 @@
 //! Flush: sealed memtables become level-0 tables, oldest generation first.
 
 use super::engine::{Engine, RETRY_PAUSE};
-use super::generation::{FamilyEntry, Generation, View};
+use super::generation::{FamilyEntry, Generation};
 use crate::compaction::ranges::Dropped;
 use crate::compaction::visibility::Stripes;
 use crate::compaction::{Deeper, Rules, Sink, merge, table_options};
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq, user_key};
+use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
 use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::merge::Merging;
@@ -22,23 +22,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is known of a table before it is written.
-#[derive(Clone, Copy)]
-pub(super) struct Expected {
-    /// Its blocks go into the cache on the way out.
-    pub warm_cache: bool,
-    /// Older tables have keys in its range.
-    pub older_below: bool,
-}
-
-/// Of a memtable that comes from logs: nobody reads yet, and there most likely was more before.
-pub(super) const RECOVERED: Expected = Expected {
-    warm_cache: false,
-    older_below: true,
-};
-
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay, those
-/// over ranges, too. On an error the file is gone again.
+/// over ranges, too. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
 pub(super) fn write_table(
     env: &Env,
     tables: &TableStore,
@@ -46,7 +31,7 @@ pub(super) fn write_table(
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
-    expected: Expected,
+    warm_cache: bool,
 ) -> Result<AddTable> {
     let path = tables.path(number);
     let options = &family.options;
@@ -54,8 +39,7 @@ pub(super) fn write_table(
         let file = env.fs().create(&path)?;
         let file_id = env.random().next_u128();
         let table_options = TableOptions {
-            warm_cache: expected.warm_cache,
-            filter_bits_per_key: options.filter_bits(expected.older_below),
+            warm_cache,
             ..table_options(options, family.in_table(), false)
         };
         let mut builder =
@@ -102,23 +86,6 @@ pub(super) fn write_table(
             )))
         }
     }
-}
-
-/// True when tables of the family have keys in the memtable's range.
-fn older_below(view: &View, family: u32, mem: &Arc<MemTable>) -> Result<bool> {
-    let Some(tables) = view.version.families.get(&family) else {
-        return Ok(false);
-    };
-    let mut iter = mem.iter();
-    iter.seek_to_first()?;
-    if !iter.valid() {
-        return Ok(false);
-    }
-    let first = user_key(iter.key()).to_vec();
-    iter.seek_to_last()?;
-    let last = user_key(iter.key());
-    let mut tables = tables.levels.iter().flatten();
-    Ok(tables.any(|t| t.overlaps(Some(&first), Some(last))))
 }
 
 /// Memtables written out at most so long after each other are in a hurry.
@@ -345,11 +312,7 @@ impl Engine {
                 family,
                 mem,
                 &snapshots,
-                Expected {
-                    warm_cache: warm,
-                    // A memtable that cannot be read fails when it is written.
-                    older_below: older_below(&view, *id, mem).unwrap_or(true),
-                },
+                warm,
             ) {
                 Ok(add) => {
                     self.counters.flush_bytes.add(add.meta.size);

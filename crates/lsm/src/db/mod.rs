@@ -35,8 +35,6 @@ mod tests;
 #[cfg(test)]
 mod tests_courtesy;
 #[cfg(test)]
-mod tests_filters;
-#[cfg(test)]
 mod tests_idle;
 #[cfg(test)]
 mod tests_listener;

@@ -4,7 +4,7 @@
 //! new manifest that names them, then `CURRENT`. A crash at any step leaves the old state or the new one, and orphans.
 
 use super::engine::Engine;
-use super::flush::{RECOVERED, write_table};
+use super::flush::write_table;
 use super::folder::{is_data, may_be_opened_or_made, remove_orphans};
 use super::generation::{FamilyEntry, Generation};
 use super::insertion::insert;
@@ -437,7 +437,7 @@ fn recover_logs(
     let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let number = catalog.next_file;
-            let add = write_table(env, tables, number, &families[id], mem, &[], RECOVERED)?;
+            let add = write_table(env, tables, number, &families[id], mem, &[], false)?;
             catalog.apply(&Edit {
                 next_file: Some(number + 1),
                 add_tables: vec![add],

@@ -3,7 +3,7 @@
 use super::learn::log_header;
 use super::{Loss, Run};
 use crate::batch::Ops;
-use crate::db::flush::{RECOVERED, write_table};
+use crate::db::flush::write_table;
 use crate::db::generation::Generation;
 use crate::db::insertion::insert;
 use crate::db::log::log_path;
@@ -309,7 +309,7 @@ impl Run<'_> {
                 &families[id],
                 mem,
                 &[],
-                RECOVERED,
+                false,
             )?);
         }
         Ok(())
