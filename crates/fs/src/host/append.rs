@@ -80,8 +80,10 @@ impl HostFile {
         {
             fill = (end.next_multiple_of(PAGE) - end) as usize;
         }
-        // Before the first byte moves: a sync of several files must not take this one for flushed.
-        if direct < total || end > self.written_to.load(SeqCst) {
+        // Before the first byte moves: a sync of several files must not take this one for flushed. And once they have: a sync that came
+        // between the two covers none of them.
+        let own = direct < total || end > self.written_to.load(SeqCst);
+        if own {
             self.own_started.fetch_add(1, SeqCst);
         }
         let reaches = end + fill as u64;
@@ -97,6 +99,9 @@ impl HostFile {
         };
         match done {
             Ok(()) => {
+                if own {
+                    self.own_started.fetch_add(1, SeqCst);
+                }
                 self.pos.store(end, SeqCst);
                 Ok(offset)
             }
@@ -135,14 +140,17 @@ impl HostFile {
             let _ = self.end_windows(tail);
             return false;
         };
-        // Before the first byte moves: a sync of several files must not take this one for flushed.
+        // Before the first byte moves, and once they have, as above.
         self.own_started.fetch_add(1, SeqCst);
         self.note_lazy(offset, end);
+        #[cfg(test)]
+        self.sys().before_bytes();
         let mut at = offset;
         for b in bufs {
             window.store(at, b);
             at += b.len() as u64;
         }
+        self.own_started.fetch_add(1, SeqCst);
         self.sys().count_mapped(total);
         tail.filled_to = tail.filled_to.max(end.next_multiple_of(PAGE));
         true
@@ -337,6 +345,7 @@ impl HostFile {
                 let what = format!("moving the end of the file to {aligned}");
                 Error::io(&what, self.path(), e.into())
             })?;
+            self.own_started.fetch_add(1, SeqCst);
             self.size.store(aligned, SeqCst);
         }
         self.pos.store(aligned, SeqCst);

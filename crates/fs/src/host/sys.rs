@@ -49,6 +49,9 @@ pub(super) struct Sys {
     /// Windows on every filesystem, so that tests see them wherever they run.
     #[cfg(test)]
     pub(super) map_anywhere: std::sync::atomic::AtomicBool,
+    /// Done by whoever appends, before the bytes move.
+    #[cfg(test)]
+    pub(super) beside: parking_lot::Mutex<Option<Box<dyn FnMut() + Send>>>,
     #[cfg(test)]
     pub(super) faults: parking_lot::Mutex<std::collections::VecDeque<Fault>>,
 }
@@ -97,6 +100,13 @@ impl Sys {
         refused
     }
 
+    #[cfg(test)]
+    pub(super) fn before_bytes(&self) {
+        if let Some(beside) = &mut *self.beside.lock() {
+            beside();
+        }
+    }
+
     pub(super) fn windows_anywhere(&self) -> bool {
         #[cfg(test)]
         return self.map_anywhere.load(Relaxed);
@@ -120,6 +130,8 @@ impl Sys {
 
     fn pwritev(&self, fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         self.writes.fetch_add(1, Relaxed);
+        #[cfg(test)]
+        self.before_bytes();
         #[cfg(test)]
         match self.write_fault() {
             Some(Ok(n)) => {

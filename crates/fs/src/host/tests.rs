@@ -402,6 +402,43 @@ fn one_flush_stands_for_several_logs() {
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
 }
 
+/// A sync between the moment at which an append begins and that at which its bytes move covers none of them: a flush is not enough.
+#[test]
+fn a_sync_beside_an_append_does_not_stand_for_it() {
+    let dir = Dir::new();
+    let fs = dir.fs();
+    let unit = fs.info().write_unit;
+    let lazy = log(&fs, "lazy", 16384, None);
+    let grows = log(&fs, "grows", 16384, None);
+    let mapped = windows::mapped_log(&fs, "mapped");
+    let cases = [
+        (&lazy, Intent::Lazy, 100),
+        (&grows, Intent::Sync, 8 * 16384_usize),
+        (&mapped, Intent::Lazy, 100),
+    ];
+    for (f, intent, len) in cases {
+        f.sync_data().unwrap();
+        let light = host(f).flushes_device();
+        assert_eq!(host(f).flush_is_enough(), light);
+        let syncs = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let (beside, count) = (f.clone(), syncs.clone());
+        *fs.shared.sys.beside.lock() = Some(Box::new(move || {
+            host(&beside).sync_now(false).unwrap();
+            count.fetch_add(1, SeqCst);
+        }));
+        put(
+            f,
+            &vec![3; len.next_multiple_of(if intent == Intent::Sync { unit } else { 1 })],
+            intent,
+        );
+        *fs.shared.sys.beside.lock() = None;
+        assert!(syncs.load(SeqCst) > 0, "a sync came between");
+        assert!(!host(f).flush_is_enough(), "{intent:?}, {len} bytes");
+        f.sync_data().unwrap();
+        assert_eq!(host(f).flush_is_enough(), light);
+    }
+}
+
 #[test]
 fn the_lock_names_its_holder() {
     let dir = Dir::new();
