@@ -107,8 +107,9 @@ impl TableReader {
         let handles: Vec<BlockHandle> = (first..count.min(first + GROUP))
             .map(handle)
             .collect::<Option<_>>()?;
+        // In a damaged table they may lie in any order.
         let adjacent = (handles.windows(2)).all(|pair| pair[0].end() == pair[1].offset);
-        let near = handles.last()?.end() - handles.first()?.offset <= MOST_BYTES;
-        (adjacent && near).then_some(handles)
+        let near = adjacent && handles.last()?.end() - handles.first()?.offset <= MOST_BYTES;
+        near.then_some(handles)
     }
 }

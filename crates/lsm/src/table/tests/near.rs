@@ -2,7 +2,8 @@
 //! no trouble of the others.
 
 use super::super::filter;
-use super::super::format::{BlockHandle, BlockKind};
+use super::super::format::{BlockHandle, BlockKind, block_checksum};
+use super::super::index::IndexBuilder;
 use super::*;
 use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::{OpKind, When};
@@ -156,4 +157,35 @@ fn a_failed_read_of_a_group_is_no_error_of_the_lookup() {
         faults.clear();
         assert_eq!(read_all(&env, &t), 0);
     }
+}
+
+/// A top-level index whose checksum fits and whose partitions lie in falling order: what lies before it cannot be a group's end.
+#[test]
+fn partitions_in_falling_order_are_read_alone() {
+    let (fs, env) = sim_env(8 << 20);
+    let meta = made(&env);
+    let path = Path::new(PATH);
+    let sound = open(&env, path, &meta, &Cmp::Bytewise);
+    let handles = partitions(&sound);
+    let mut top = IndexBuilder::default();
+    for (i, handle) in handles.iter().rev().enumerate() {
+        top.add(sound.top.entry(i).unwrap().0, handle);
+    }
+    let (payload, at) = (top.finish(), sound.footer.top);
+    assert_eq!(payload.len(), at.stored as usize);
+    let file = env.fs().open(path).unwrap();
+    let mut image = file.read(0, meta.size as usize).unwrap().to_vec();
+    let sum = block_checksum(BlockKind::TopIndex, 0, meta.file_id, at.offset, &payload);
+    let (from, end) = (at.offset as usize, at.offset as usize + payload.len());
+    image[from..end].copy_from_slice(&payload);
+    image[end + 1..end + 9].copy_from_slice(&sum.to_le_bytes());
+    fs.write_file(path, &image).unwrap();
+    let file = env.fs().open(path).unwrap();
+    let t = TableReader::open(&env, file, path, meta.file_id, meta.size, Cmp::Bytewise).unwrap();
+    let before = env.fs().stats().reads;
+    for n in (0..KEYS).step_by(100) {
+        let _ = t.get(&key(n), KEYS, true);
+    }
+    let alone = env.fs().stats().reads - before;
+    assert!(alone >= handles.len() as u64, "{alone} reads");
 }
