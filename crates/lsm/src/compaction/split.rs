@@ -74,7 +74,7 @@ fn bytes_before(cmp: &Cmp, t: &Arc<TableFile>, key: &[u8]) -> u64 {
         0
     } else {
         t.reader()
-            .and_then(|r| r.approximate_offset(&internal_key(key, u64::MAX)))
+            .and_then(|r| r.approximate_offset(&internal_key(key, u64::MAX), false))
             .map_or(t.meta.size / 2, |offset| offset.min(t.meta.size))
     }
 }

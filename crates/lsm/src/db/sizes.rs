@@ -66,7 +66,7 @@ fn between(cmp: &Cmp, t: &Arc<TableFile>, from: Option<&[u8]>, to: Option<&[u8]>
         } else {
             let offset = t
                 .reader()?
-                .approximate_offset(&internal_key(key, u64::MAX))?;
+                .approximate_offset(&internal_key(key, u64::MAX), true)?;
             Ok(offset.min(t.meta.size))
         }
     };

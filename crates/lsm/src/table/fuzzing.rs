@@ -284,7 +284,7 @@ fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
         for seq in [0, 20, 300] {
             let _ = t.get(key, seq, true);
         }
-        let _ = t.approximate_offset(&internal_key(key, seek_trailer(9)));
+        let _ = t.approximate_offset(&internal_key(key, seek_trailer(9)), true);
     }
     let _ = t.get(b"", u64::MAX, false);
     let (mut entries, mut forward) = (Vec::new(), true);

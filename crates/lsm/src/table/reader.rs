@@ -621,10 +621,11 @@ impl TableReader {
         super::verify::inspect(env, file, path, cmp)
     }
 
-    /// About how many bytes of the file lie before the internal key.
-    pub fn approximate_offset(&self, internal_key: &[u8]) -> Result<u64> {
+    /// About how many bytes of the file lie before the internal key. `fill_cache` is false for background work, which is about to
+    /// replace the table and keeps nobody waiting.
+    pub fn approximate_offset(&self, internal_key: &[u8], fill_cache: bool) -> Result<u64> {
         Ok(self
-            .find_block(internal_key, true)?
+            .find_block(internal_key, fill_cache)?
             .map_or(self.footer.data_end, |h| h.offset))
     }
 
