@@ -242,7 +242,8 @@ impl Engine {
         let mut digest = Xxh3Default::new();
         let mut at = 0;
         while at < len {
-            let want = usize::try_from(len - at).unwrap_or(PIECE).min(PIECE);
+            let piece = self.env.courtesy().piece(PIECE);
+            let want = usize::try_from(len - at).unwrap_or(piece).min(piece);
             // It is read and written.
             self.env
                 .io_limit()

@@ -37,6 +37,8 @@ mod tests_courtesy;
 #[cfg(test)]
 mod tests_idle;
 #[cfg(test)]
+mod tests_limit;
+#[cfg(test)]
 mod tests_listener;
 #[cfg(test)]
 mod tests_log;
