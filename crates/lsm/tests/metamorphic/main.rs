@@ -25,8 +25,8 @@ use settings::Settings;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Sets of options that each history is executed under.
-const SETS: u64 = 50;
+/// Sets of options that each history is executed under: the defaults, and fifty random ones.
+const SETS: u64 = 51;
 /// Operations of a history.
 const OPERATIONS: usize = 300;
 

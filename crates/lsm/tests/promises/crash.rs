@@ -2,6 +2,7 @@
 //! goes; the store is opened on what is left and must keep P1 to P4, P7 and P8. A tenth of the states lose power again
 //! inside the recovery, and a hundredth once more inside that one.
 
+use crate::agreement::{Agreed, reads_agree};
 use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, Item, LARGE_BUFFER, Op, Shape, What, history, options};
 use crate::model::{Model, difference, digest, visible};
@@ -35,6 +36,8 @@ struct Recorded {
     appended: u64,
     /// Ranges deleted.
     ranges_deleted: u64,
+    /// Compactions cancelled on their way.
+    cancelled: u64,
 }
 
 /// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
@@ -81,6 +84,9 @@ struct Tally {
     appended: u64,
     /// Ranges that they deleted.
     ranges_deleted: u64,
+    /// Compactions that they cancelled.
+    cancelled: u64,
+    agreed: Agreed,
     depth2: u64,
     depth3: u64,
     calls: BTreeMap<&'static str, u64>,
@@ -161,6 +167,7 @@ fn record(seed: u64) -> Recorded {
     }
     let (model, releases) = (runner.model.clone(), runner.releases);
     let (appended, ranges_deleted) = (runner.appended, runner.ranges_deleted);
+    let cancelled = runner.cancelled;
     runner.vanish();
     drop(runner);
     disk.on_mutation(|_| ());
@@ -171,6 +178,7 @@ fn record(seed: u64) -> Recorded {
         releases,
         appended,
         ranges_deleted,
+        cancelled,
     }
 }
 
@@ -198,8 +206,8 @@ fn recover(
     )
 }
 
-/// The whole check of one state. Returns the number of commits that the store shows.
-fn check(recorded: &Recorded, state: &State) -> usize {
+/// The whole check of one state. Returns the number of commits that the store shows, and what was read in all ways there are.
+fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
     let _repeat = repeat!(
         a_power_cut_after_every_change_of_the_disk,
         "{}",
@@ -251,6 +259,10 @@ fn check(recorded: &Recorded, state: &State) -> usize {
             difference(&want, &shown)
         );
     };
+    let agreed = match state.chance % 4 {
+        1 => reads_agree(&db, (state.chance ^ 1) % 7),
+        _ => Agreed::default(),
+    };
     // P7: the store goes on, and opening it again shows the same and what was written since.
     let family = db.default_family();
     let env = db.env().clone();
@@ -278,7 +290,7 @@ fn check(recorded: &Recorded, state: &State) -> usize {
     }
     // P8, and every byte once more.
     verify_closed(&env);
-    prefix
+    (prefix, agreed)
 }
 
 /// Crashes one history at every moment.
@@ -288,6 +300,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
         releases: recorded.releases,
         appended: recorded.appended,
         ranges_deleted: recorded.ranges_deleted,
+        cancelled: recorded.cancelled,
         ..Tally::default()
     };
     let mut c = Chance::of(&[seed, 5]);
@@ -313,7 +326,8 @@ fn campaign(seed: u64, policies: u64) -> Tally {
                     .map(|_| (c.below(1 << 16), c.below(all), c.below(1 << 32)))
                     .collect(),
             };
-            let prefix = check(&recorded, &state);
+            let (prefix, agreed) = check(&recorded, &state);
+            tally.agreed.add(agreed);
             tally.states += 1 + depth;
             tally.depth2 += u64::from(depth >= 1);
             tally.depth3 += u64::from(depth >= 2);
@@ -354,6 +368,8 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.releases += t.releases;
         all.appended += t.appended;
         all.ranges_deleted += t.ranges_deleted;
+        all.cancelled += t.cancelled;
+        all.agreed.add(t.agreed);
         all.depth2 += t.depth2;
         all.depth3 += t.depth3;
         all.cut += t.cut;
@@ -369,13 +385,18 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     basalt_fs::campaign!(
-        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} cancelled={} read_in_all_ways={} keys={} absent={} prefixes={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
         all.depth3,
         all.releases,
         all.appended,
         all.ranges_deleted,
+        all.cancelled,
+        all.agreed.stores,
+        all.agreed.keys,
+        all.agreed.absent,
+        all.agreed.prefixes,
         all.cut,
         all.more,
         all.calls,
@@ -401,6 +422,22 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.ranges_deleted >= 100 * scale(),
         "only {} ranges deleted",
         all.ranges_deleted
+    );
+    assert!(
+        all.agreed.stores >= all.states / 6,
+        "only {} stores were read in all ways",
+        all.agreed.stores
+    );
+    assert!(
+        all.agreed.keys >= 100_000 * scale() && all.agreed.prefixes >= 10_000 * scale(),
+        "only {} keys and {} prefixes",
+        all.agreed.keys,
+        all.agreed.prefixes
+    );
+    assert!(
+        all.cancelled >= 10 * scale(),
+        "only {} compactions cancelled on their way",
+        all.cancelled
     );
     assert!(
         all.depth2 >= all.states / 15,

@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::model::DELIMITER;
 use crate::runner::COARSE;
 use basalt_lsm::merge::Append;
-use basalt_lsm::{Compression, FamilyOptions, Options, Prefixes};
+use basalt_lsm::{Compression, Event, EventListener, FamilyOptions, Options, Prefixes};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +98,11 @@ pub enum Op {
         family: usize,
         from: Option<u16>,
         to: Option<u16>,
+    },
+    /// A compaction of everything that is cancelled when its progress was told so many times, if it takes that long.
+    CompactCancelled {
+        family: usize,
+        after: u8,
     },
     Settle,
     Step(u8),
@@ -299,7 +304,22 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
         })
         .collect();
     append_some(seed, &mut ops);
+    cancel_some(seed, &mut ops);
     ops
+}
+
+/// Puts compactions that are cancelled on their way into half of the histories. Drawn by itself, as below.
+fn cancel_some(seed: u64, ops: &mut Vec<Op>) {
+    let mut c = Chance::of(&[seed, 6]);
+    if c.percent(50) {
+        return;
+    }
+    for _ in 0..c.within(1, 4) {
+        let at = c.below(ops.len() as u64 + 1) as usize;
+        let family = c.below(8).saturating_sub(4) as usize;
+        let after = c.within(1, 8) as u8;
+        ops.insert(at, Op::CompactCancelled { family, after });
+    }
 }
 
 /// Makes a part of the writes append, in a share of histories. Drawn by itself: what else a seed means stays what it was.
@@ -393,6 +413,15 @@ pub fn prefix_of(extractor: &Prefixes, key: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
+/// Hears everything, and takes events apart.
+struct Listening;
+
+impl EventListener for Listening {
+    fn on_event(&self, event: &Event) {
+        assert!(!format!("{event:?}").is_empty());
+    }
+}
+
 /// The seed of options whose write buffer is larger than the first log.
 pub const LARGE_BUFFER: u64 = u64::MAX;
 
@@ -424,6 +453,9 @@ pub fn options(seed: u64) -> Options {
     let families = options.families.values_mut();
     for f in families.chain([&mut options.default_family]) {
         f.prefix_extractor = extractor(c.below(5));
+    }
+    if c.percent(30) {
+        options.listeners.push(Arc::new(Listening));
     }
     if seed == LARGE_BUFFER {
         options.write_buffer_bytes = 600_000;

@@ -5,6 +5,7 @@
 //! and `docs/testing/README.md` how to run, scale and repeat. Everything here is seeded; a failure prints one line that
 //! repeats it.
 
+mod agreement;
 mod bug_classes;
 mod chance;
 mod checkpoint;

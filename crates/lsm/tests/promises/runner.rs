@@ -3,6 +3,7 @@
 //! The engine is stepped and alone, so at every moment the runner knows which commits were handed in and which were
 //! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
 
+mod cancelled;
 mod prefixes;
 mod reads;
 mod rest;
@@ -25,6 +26,9 @@ use std::time::Duration;
 pub const DIR: &str = "store";
 /// The wall time at which histories begin.
 pub const START_MS: u64 = 1_700_000_000_000;
+
+/// Background I/O a second, where it is limited. A table of 4 KiB takes a quarter of a millisecond.
+const LIMITED: u64 = 16 << 20;
 
 /// Histories with coarse time move it by multiples of so many ms.
 pub const COARSE: u64 = 10_000;
@@ -80,6 +84,8 @@ pub struct Runner {
     pub appended: u64,
     /// Ranges deleted.
     pub ranges_deleted: u64,
+    /// Compactions cancelled on their way.
+    pub cancelled: u64,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
     /// Told of every environment made anew.
@@ -96,11 +102,12 @@ pub struct Runner {
     trace: bool,
 }
 
-/// An environment over a disk, with hands for its clock.
+/// An environment over a disk, with hands for its clock. One in six limits background I/O, so much that it waits.
 pub fn environment(disk: &Arc<dyn FileSystem>, seed: u64, wall_ms: u64) -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(wall_ms);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
         .clock(Clock::manual(hands.clone()))
+        .io_bytes_per_s(if seed % 6 == 5 { LIMITED } else { 0 })
         .build();
     (env, hands)
 }
@@ -190,6 +197,7 @@ impl Runner {
             releases: 0,
             appended: 0,
             ranges_deleted: 0,
+            cancelled: 0,
             tolerant: false,
             hands_in_use: HandsInUse::default(),
             damage_allowed: false,
@@ -693,6 +701,7 @@ impl Runner {
                     }
                 }
             }
+            Op::CompactCancelled { family, after } => self.compact_cancelled(*family, *after),
             Op::Settle => {
                 let result = db.settle();
                 self.allow("settle", result);

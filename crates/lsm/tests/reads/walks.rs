@@ -151,6 +151,9 @@ struct World {
     moves: u64,
     shown: u64,
     narrowed: u64,
+    followed: u64,
+    refreshed: u64,
+    paused: u64,
     ranges: u64,
     operands: u64,
 }
@@ -180,6 +183,9 @@ impl World {
             moves: 0,
             shown: 0,
             narrowed: 0,
+            followed: 0,
+            refreshed: 0,
+            paused: 0,
             ranges: 0,
             operands: 0,
         };
@@ -337,6 +343,7 @@ impl World {
             check(&mut w, false);
         } else {
             refreshed.expect("refreshed");
+            self.refreshed += 1;
             w.table = to.map_or_else(|| self.table.clone(), |(_, then)| then);
             w.now = self.now();
             w.at = None;
@@ -433,6 +440,7 @@ impl World {
         }
         let mut went_on = None;
         while let Some(paused) = w.iter.paused_at().map(<[u8]>::to_vec) {
+            self.paused += 1;
             // Nothing was passed over.
             let missed = w.at.as_ref().is_some_and(|k| match up {
                 true => *k < paused,
@@ -451,6 +459,7 @@ impl World {
         if let Some(k) = &w.at {
             self.shown += 1;
             self.narrowed += u64::from(w.bound.is_some());
+            self.followed += u64::from(w.read.tailing);
             w.place = Place::Behind(k.clone());
         }
         check(&mut w, true);
@@ -576,6 +585,7 @@ fn describe(read: &ReadOptions) -> String {
 fn cursors_of_every_kind_walk_as_the_reference_does() {
     let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
     let (mut moves, mut shown, mut narrowed) = (0, 0, 0);
+    let (mut followed, mut refreshed, mut paused) = (0, 0, 0);
     let (mut ranges, mut operands) = (0, 0);
     let mut cases = 0;
     for seed in campaign::cases(0..60 * scale) {
@@ -590,13 +600,20 @@ fn cursors_of_every_kind_walk_as_the_reference_does() {
         moves += world.moves;
         shown += world.shown;
         narrowed += world.narrowed;
+        followed += world.followed;
+        refreshed += world.refreshed;
+        paused += world.paused;
         ranges += world.ranges;
         operands += world.operands;
         cases += 1;
     }
     basalt_fs::campaign!(
-        "walks={cases} moves={moves} shown={shown} bound_to_a_prefix={narrowed} ranges_deleted={ranges} operands={operands}"
+        "walks={cases} moves={moves} shown={shown} bound_to_a_prefix={narrowed} by_tailing_cursors={followed} refreshed={refreshed} paused={paused} ranges_deleted={ranges} operands={operands}"
     );
+    assert!(narrowed >= cases * 20, "{narrowed} bound to a prefix");
+    assert!(followed >= cases * 45, "{followed} by tailing cursors");
+    assert!(refreshed >= cases * 25, "{refreshed} refreshed");
+    assert!(paused >= cases * 10, "{paused} paused");
     assert!(ranges >= cases * 50, "{ranges} ranges deleted");
     assert!(operands >= cases * 150, "{operands} operands");
     assert!(moves >= cases * 500, "{moves} moves in {cases} walks");
