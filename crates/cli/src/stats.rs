@@ -104,7 +104,7 @@ impl Report {
                     .map(|(n, l)| {
                         json!({
                             "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
-                            "entries": l.entries, "deletes": l.deletes, "score": rounded(l.score),
+                            "entries": l.entries, "deletes": l.deletes, "range_deletes": l.range_deletes, "score": rounded(l.score),
                             "compacting": l.compacting,
                             "since_open": {
                                 "bytes_entered": l.bytes_entered, "bytes_read": l.bytes_read,
@@ -204,7 +204,7 @@ impl Report {
             );
             let mut rows = vec![
                 [
-                    "level", "tables", "size", "target", "score", "entries", "deletes",
+                    "level", "tables", "size", "target", "score", "entries", "deletes", "ranges",
                 ]
                 .map(String::from),
             ];
@@ -214,6 +214,7 @@ impl Report {
                 sum.bytes += l.bytes;
                 sum.entries += l.entries;
                 sum.deletes += l.deletes;
+                sum.range_deletes += l.range_deletes;
                 if l.tables > 0 || n == 0 {
                     let target = if n == 0 {
                         "-".into()
@@ -228,6 +229,7 @@ impl Report {
                         format!("{:.2}", l.score),
                         l.entries.to_string(),
                         l.deletes.to_string(),
+                        l.range_deletes.to_string(),
                     ]);
                 }
             }
@@ -239,6 +241,7 @@ impl Report {
                 String::new(),
                 sum.entries.to_string(),
                 sum.deletes.to_string(),
+                sum.range_deletes.to_string(),
             ]);
             out.push_str(&table(&rows));
             out.push_str(&level_io(f));

@@ -72,6 +72,11 @@ const LEVEL_GAUGES: &[LevelRow] = &[
     ),
     ("level_deletes", "Tombstones of a level.", |l| l.deletes),
     (
+        "level_range_deletes",
+        "Range tombstones of a level: disjoint ranges, times the tombstones of each.",
+        |l| l.range_deletes,
+    ),
+    (
         "level_score_percent",
         "How much a compaction is due; one starts at 100.",
         |l| (l.score * 100.0) as u64,

@@ -72,11 +72,7 @@ fn server(e: &mut Executor, out: &mut String) {
 fn clients(e: &mut Executor, out: &mut String) {
     let largest =
         |f: fn(&super::Session) -> usize| e.sessions.iter().flatten().map(f).max().unwrap_or(0);
-    line!(
-        out,
-        "connected_clients:{}",
-        e.sessions.iter().flatten().count()
-    );
+    line!(out, "connected_clients:{}", e.connected());
     line!(out, "maxclients:{}", e.options.max_clients);
     line!(
         out,
@@ -254,7 +250,7 @@ fn engine(e: &mut Executor, out: &mut String) {
         line!(out, "stall_us_{}:{}", stall.cause, stall.us);
         line!(out, "stalls_{}:{}", stall.cause, stall.count);
     }
-    for budget in &s.budgets {
+    for budget in s.budgets.iter().chain(&e.budgets(e.connected())) {
         line!(
             out,
             "budget_{}:used={},limit={}",
@@ -275,12 +271,13 @@ fn engine(e: &mut Executor, out: &mut String) {
             if l.tables > 0 {
                 line!(
                     out,
-                    "{}_level{level}:tables={},bytes={},entries={},deletes={},score={:.2},compacting={},entered={},read={},written={},moved={},compactions={},write_amp={:.2}",
+                    "{}_level{level}:tables={},bytes={},entries={},deletes={},range_deletes={},score={:.2},compacting={},entered={},read={},written={},moved={},compactions={},write_amp={:.2}",
                     family.name.replace('.', "_"),
                     l.tables,
                     l.bytes,
                     l.entries,
                     l.deletes,
+                    l.range_deletes,
                     l.score,
                     l.compacting,
                     l.bytes_entered,

@@ -3,6 +3,7 @@
 //!
 //! A handler reads and checks everything before its first write, so that an error never leaves half a command behind.
 
+pub(crate) mod budgets;
 pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod info;
@@ -242,6 +243,7 @@ pub(crate) struct Executor {
     pub listening: SocketAddr,
     pub client_bytes: u64,
     pub client_bytes_peak: u64,
+    pub budget_gauges: budgets::BudgetGauges,
     /// Commands and time at the last INFO, for rates.
     pub sampled: (u64, Duration),
 }

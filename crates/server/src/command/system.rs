@@ -32,6 +32,7 @@ pub(crate) fn checkpoint(c: &mut Context<'_>, r: &Request) -> Done {
 
 /// Every metric there is, in Prometheus text format.
 pub(crate) fn metrics(c: &mut Context<'_>, _: &Request) -> Done {
+    c.exec.show_budgets(c.exec.connected());
     let text = c.exec.env.metrics().prometheus();
     c.reply.verbatim(&text);
     Ok(Outcome::Replied)

@@ -48,6 +48,7 @@ impl World {
             store: store.clone(),
             exec: Executor {
                 keys: Keyspace::new(Arc::new(store), EpochLimits::default()).unwrap(),
+                budget_gauges: budgets::BudgetGauges::new(&env),
                 env,
                 options: ServerOptions::default(),
                 sync: SyncPolicy::Always,

@@ -22,6 +22,7 @@ mod serving;
 mod stopping;
 
 use crate::command::Executor;
+use crate::command::budgets::BudgetGauges;
 use crate::cursor::Cursors;
 use crate::keyspace::{EpochLimits, Keyspace};
 use crate::options::{ServerOptions, SyncPolicy};
@@ -220,6 +221,7 @@ impl Server {
                 listening,
                 client_bytes: 0,
                 client_bytes_peak: 0,
+                budget_gauges: BudgetGauges::new(env),
                 sampled: (0, now),
                 options,
             },

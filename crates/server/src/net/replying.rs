@@ -202,6 +202,7 @@ impl Server {
         if self.booked.bytes() != bytes {
             self.booked.resize(bytes);
         }
+        (self.exec).show_budgets(self.connections.len() - self.free.len());
     }
 }
 

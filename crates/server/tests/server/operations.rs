@@ -137,10 +137,14 @@ fn metrics_and_info_tell_the_same_of_the_engine() {
         "background_io_bytes_per_s",
         "write_buffer_bytes",
         "sealed_memtables",
+        "clients",
+        "client_memory_bytes",
+        "pending_write_bytes",
     ] {
         let line = format!("budget_{budget}:used=");
         assert!(info.contains(&line), "{line} is not in\n{info}");
     }
+    assert!(info.contains("budget_clients:used=1,limit="), "{info}");
     assert!(info.contains("budget_write_buffer_bytes:used=") && info.contains(",limit=65536\r\n"));
     let level = info.lines().find(|l| l.starts_with("redis_keys_level"));
     let level = level.expect("tables of the keys' family");
@@ -182,6 +186,10 @@ fn metrics_and_info_tell_the_same_of_the_engine() {
         "basalt_stalls_total{",
         "basalt_budget_limit{",
         "basalt_level_tables{",
+        "basalt_level_range_deletes{",
+        "basalt_budget_used{budget=\"clients\"} 1\n",
+        "basalt_budget_limit{budget=\"pending_write_bytes\"} 67108864\n",
+        "basalt_budget_used{budget=\"client_memory_bytes\"} ",
     ] {
         assert!(text.contains(name), "{name} is not in\n{text}");
     }

@@ -1,0 +1,56 @@
+//! What clients may take of the server, and what they take: budgets beside those of the engine, in INFO and in the metrics.
+
+use super::Executor;
+use basalt::Env;
+use basalt::env::{BUDGET_LIMIT, BUDGET_USED, BudgetUse, Gauge};
+
+const NAMES: [&str; 3] = ["clients", "client_memory_bytes", "pending_write_bytes"];
+
+/// The gauges `budget_used` and `budget_limit` of each.
+pub(crate) struct BudgetGauges([(Gauge, Gauge); 3]);
+
+impl BudgetGauges {
+    pub fn new(env: &Env) -> BudgetGauges {
+        BudgetGauges(NAMES.map(|name| {
+            let labels = [("budget", name)];
+            let metrics = env.metrics();
+            (
+                metrics.gauge("budget_used", &labels, BUDGET_USED),
+                metrics.gauge("budget_limit", &labels, BUDGET_LIMIT),
+            )
+        }))
+    }
+}
+
+impl Executor {
+    /// The budgets, with so many clients connected.
+    pub fn budgets(&self, clients: usize) -> [BudgetUse; 3] {
+        let options = &self.options;
+        let figures = [
+            (clients as u64, options.max_clients as u64),
+            (self.client_bytes, options.client_memory_bytes),
+            (
+                self.keys.pending_bytes() as u64,
+                options.pending_write_bytes as u64,
+            ),
+        ];
+        std::array::from_fn(|i| BudgetUse {
+            name: NAMES[i],
+            used: figures[i].0,
+            limit: figures[i].1,
+        })
+    }
+
+    /// Sets the gauges.
+    pub fn show_budgets(&self, clients: usize) {
+        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        for (budget, (used, limit)) in self.budgets(clients).iter().zip(&self.budget_gauges.0) {
+            used.set(signed(budget.used));
+            limit.set(signed(budget.limit));
+        }
+    }
+
+    pub fn connected(&self) -> usize {
+        self.sessions.iter().flatten().count()
+    }
+}
