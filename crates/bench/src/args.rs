@@ -105,7 +105,7 @@ pub struct CompareArgs {
     /// Loads without a log, by engines that can; the others keep theirs
     #[arg(long)]
     pub no_log: bool,
-    /// Seconds of unmeasured operations before reads are measured; runs that only read go on until no compaction is at work
+    /// Seconds of unmeasured operations before reads are measured; runs that only read go on until none of up to five seconds has seen a compaction
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub warm: u64,
     /// Count the block device's own bytes and reads too (they are everybody's on this machine)

@@ -150,6 +150,35 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
 }
 
 #[test]
+fn every_workload_that_chooses_keys_takes_every_distribution() {
+    let s = Scratch::new("distributions");
+    let workloads = [
+        "read-random",
+        "seek-10",
+        "scan-10-while-writing",
+        "ycsb-a",
+        "ycsb-d",
+        "ycsb-e",
+    ];
+    for how in ["uniform", "zipfian", "latest"] {
+        let more = [
+            "--pairs",
+            "1",
+            "--keys",
+            "2000",
+            "--ops",
+            "300",
+            "--distribution",
+            how,
+        ];
+        let report = compare(&s, &workloads, &more);
+        assert_eq!(report["config"]["distribution"], how);
+        let results = report["results"].as_array().unwrap();
+        assert_eq!(results.len(), workloads.len());
+    }
+}
+
+#[test]
 fn pairs_are_summed_up_and_make_a_page() {
     let s = Scratch::new("pairs");
     let more = [
@@ -210,8 +239,18 @@ fn pairs_are_summed_up_and_make_a_page() {
 fn what_cannot_be_compared_is_named() {
     let s = Scratch::new("wrong");
     std::fs::write(s.0.join("x.json"), "{}").unwrap();
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["compare", "fill"], "fill"),
+        (
+            &[
+                "compare",
+                "read-random",
+                "read-absent",
+                "--distribution",
+                "latest",
+            ],
+            "read-absent has no choice",
+        ),
         (
             &["compare", "overwrite", "--engines", "basalt,basalt"],
             "twice",

@@ -111,6 +111,14 @@ impl Kind {
         }
     }
 
+    /// Keys are chosen among those there are, in a way that can be said.
+    pub fn chooses_keys(self) -> bool {
+        !matches!(
+            self,
+            Kind::Load | Kind::LoadSorted | Kind::FillRandom | Kind::ReadAbsent
+        )
+    }
+
     /// How keys are chosen when nothing is said.
     pub fn distribution(self) -> Distribution {
         match self {
@@ -180,10 +188,7 @@ impl Kind {
         let batch = asked.args.batch;
         let chosen = move |w: &Worker| pick(how, &w.random, &w.data, w.added.load(Relaxed));
         // Scans begin at keys of the fill: of those it is known how many follow.
-        let filled = move |w: &Worker| match how {
-            Distribution::Uniform => w.random.below(w.data.keys()),
-            _ => pick(Distribution::Zipfian, &w.random, &w.data, 0),
-        };
+        let filled = move |w: &Worker| pick(how, &w.random, &w.data, 0);
         let seek = move |nexts: u64, presence: Presence| -> Arc<Operation> {
             Arc::new(move |w: &mut Worker, _| {
                 let n = filled(w);

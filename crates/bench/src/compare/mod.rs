@@ -73,6 +73,14 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     for engine in &common.engines {
         engine.check_built()?;
     }
+    if args.distribution.is_some()
+        && let Some(kind) = args.workloads.iter().find(|k| !k.chooses_keys())
+    {
+        return Err(Stop::new(format!(
+            "--distribution says how keys are chosen, and {} has no choice: compare it without",
+            kind.word()
+        )));
+    }
     let fs = host_directory(&common.dir, common.budget.direct)?;
     let name = format!("compare-{}", rustix::process::getpid().as_raw_nonzero());
     fs.create_dir(Path::new(&name))?;

@@ -28,8 +28,10 @@ const WARM_BUFFERS: u64 = 6;
 /// A store that fits into the cache is read whole before it is measured, but for no longer than this.
 const WARM_ALL: Duration = Duration::from_secs(120);
 
-/// Seconds that a warm-up waits at most for a compaction that it has set off.
-const WARM_QUIET: u64 = 60;
+/// A warm-up goes on until no compaction was at work for so many seconds: one that its reads set off may be waiting to begin.
+const WARM_QUIET: u64 = 5;
+/// Seconds that it goes on for at most.
+const WARM_WAIT: u64 = 90;
 
 /// An order to one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -194,11 +196,14 @@ impl Run<'_> {
         let time = Duration::from_secs(self.asked.args.warm);
         self.drive(engine, 5, groups, Some(time))?;
         // What reading itself sets off (a merge that lookups paid for) is over once and for all; beside a writer there is no such time.
-        for second in 0..WARM_QUIET {
-            if kind.writes() || engine.stats().compactions.unwrap_or(0) == 0 {
-                break;
-            }
+        let (mut quiet, mut second) = (0, 0);
+        while !kind.writes() && quiet < WARM_QUIET.min(self.asked.args.warm) && second < WARM_WAIT {
+            second += 1;
             self.drive(engine, 1000 + second, groups, Some(Duration::from_secs(1)))?;
+            quiet = match engine.stats().compactions {
+                Some(n) if n > 0 => 0,
+                _ => quiet + 1,
+            };
         }
         Ok(())
     }
