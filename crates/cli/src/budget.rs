@@ -52,6 +52,13 @@ impl Budget {
     /// The environment within these bounds.
     pub fn environment(&self, env: EnvBuilder) -> Result<EnvBuilder, Failure> {
         let (memory, cache, write_buffer) = self.parts();
+        if memory < 4 * LEAST_WRITE_BUFFER {
+            return Err(Failure::new(format!(
+                "--memory {} is too small to be of use; give at least {}",
+                human_bytes(memory),
+                human_bytes(4 * LEAST_WRITE_BUFFER)
+            )));
+        }
         if cache > memory / 4 * 3 {
             return Err(Failure::new(format!(
                 "--cache {} is more than three quarters of --memory {}, of which it is a part; raise the one or lower the other",

@@ -4,12 +4,15 @@ use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
 use crate::point::say;
 use crate::progress::{self, count, count_entries, human_bytes};
-use crate::store::{environment, must_exist};
+use crate::store::{Access, environment, must_exist, open_db};
 use basalt::{Db, Options};
+use basalt_server::catalog;
+use basalt_server::layout::KEYS_FAMILY;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
+use std::path::Path;
 
 /// A bar that a walk over the store moves.
 fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
@@ -29,7 +32,10 @@ pub fn check(args: args::Check) -> Outcome {
     let bar = progress::bytes("checking", Some(0));
     let report = Db::verify_store(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
-    let report = report.map_err(|e| Failure::store(dir, e))?;
+    let mut report = report.map_err(|e| Failure::store(dir, e))?;
+    if report.damage.is_empty() && report.files > 0 {
+        report.damage.extend(catalog_damage(dir)?);
+    }
     let sound = report.damage.is_empty();
     if args.json {
         let damage: Vec<_> = report
@@ -97,6 +103,37 @@ pub fn check(args: args::Check) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
+/// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
+fn catalog_damage(dir: &Path) -> Result<Option<basalt::Error>, Failure> {
+    // One that cannot be opened without what its owner's program knows has no such keys, or is not to be judged here.
+    let Ok(db) = open_db(dir, Access::Read, None) else {
+        return Ok(None);
+    };
+    let Some(keys) = db.family(KEYS_FAMILY) else {
+        return Ok(None);
+    };
+    match catalog::read(&db, &keys) {
+        Err(e) if e.is_corruption() => Ok(Some(e)),
+        Err(e) => Err(Failure::store(dir, e)),
+        Ok(_) => Ok(None),
+    }
+}
+
+/// Makes the catalog of Redis keys anew where a part of it is lost; what that was.
+fn mend_catalog(dir: &Path) -> Result<Vec<String>, Failure> {
+    if catalog_damage(dir)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let failure = |e| Failure::store(dir, e);
+    let db = open_db(dir, Access::Remove, None)?;
+    let lost = match db.family(KEYS_FAMILY) {
+        Some(keys) => catalog::mend(&db, &keys).map_err(failure)?,
+        None => Vec::new(),
+    };
+    db.close().map_err(failure)?;
+    Ok(lost)
+}
+
 /// `basalt repair`.
 pub fn repair(args: args::Repair) -> Outcome {
     let dir = &args.store.dir;
@@ -125,7 +162,8 @@ pub fn repair(args: args::Repair) -> Outcome {
     let bar = progress::bytes("repairing", Some(0));
     let report = Db::repair(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
-    let report = report.map_err(|e| Failure::store(dir, e))?;
+    let mut report = report.map_err(|e| Failure::store(dir, e))?;
+    report.lost.extend(mend_catalog(dir)?);
     let whole = report.lost.is_empty();
     if args.json {
         say(&format!(

@@ -2,7 +2,8 @@
 //!
 //! The tool works on strings of database 0 in its current generation.
 
-use basalt::{Db, Family, FamilyOptions, ReadOptions, Result, WriteBatch};
+use basalt::{Db, Family, FamilyOptions, Result};
+use basalt_server::catalog;
 pub use basalt_server::layout::STRING_HEADER;
 use basalt_server::layout::{self, DataType};
 
@@ -14,19 +15,13 @@ pub struct Keyspace {
 
 impl Keyspace {
     /// Finds it; `None` in a store that no server and no tool has written Redis keys to. A layout of a newer
-    /// version is refused.
+    /// version is refused, and a catalog of which a part is lost.
     pub fn find(db: &Db) -> Result<Option<Keyspace>> {
         let Some(family) = db.family(layout::KEYS_FAMILY) else {
             return Ok(None);
         };
-        let read = |key: Vec<u8>| db.get(&family, &key, &ReadOptions::default());
-        match read(layout::layout_key())? {
-            Some(record) => layout::check_layout(&record)?,
-            None => return Ok(None),
-        }
-        let generation = match read(layout::generation_key(DATABASE))? {
-            Some(record) => layout::decode_generation(&record)?,
-            None => 0,
+        let Some(generation) = catalog::read(db, &family)? else {
+            return Ok(None);
         };
         Ok(Some(Keyspace {
             prefix: layout::key_prefix(DATABASE, generation),
@@ -43,9 +38,7 @@ impl Keyspace {
             Some(family) => family,
             None => db.create_family(layout::KEYS_FAMILY, FamilyOptions::default())?,
         };
-        let mut batch = WriteBatch::new();
-        batch.put(&family, &layout::layout_key(), &layout::encode_layout())?;
-        db.write(batch, &basalt::WriteOptions::SYNC)?;
+        catalog::make(db, &family)?;
         Ok(Keyspace::find(db)?.expect("its layout was just written"))
     }
 

@@ -204,7 +204,14 @@ impl Report {
             );
             let mut rows = vec![
                 [
-                    "level", "tables", "size", "target", "score", "entries", "deletes", "ranges",
+                    "level",
+                    "tables",
+                    "size",
+                    "target",
+                    "score",
+                    "entries",
+                    "deletes",
+                    "range deletes",
                 ]
                 .map(String::from),
             ];

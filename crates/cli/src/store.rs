@@ -14,6 +14,8 @@ use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt::{Bytes, Db, Env, Family, FamilyOptions, Options, ReadOptions, WriteBatch};
+use basalt_server::catalog::{self, Retired};
+use basalt_server::layout::KEYS_FAMILY;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -161,12 +163,20 @@ pub fn open_db(dir: &Path, access: Access, budget: Option<&Budget>) -> Result<Db
         create_among_files: access.make().is_some_and(|m| m.among_files),
         ..engine
     };
-    match access {
+    if access == Access::Read {
         // Nothing is changed by who only looks: it works on a medium that cannot be written, and beside others who look.
-        Access::Read => Db::open_read_only(&env.build(), path, options),
-        _ => Db::open(&env.build(), path, options),
+        return Db::open_read_only(&env.build(), path, options).map_err(|e| Failure::store(dir, e));
     }
-    .map_err(|e| Failure::store(dir, e))
+    let retired = Retired::default();
+    let db = Db::open(&env.build(), path, retired.add_to(options));
+    let db = db.map_err(|e| Failure::store(dir, e))?;
+    // What FLUSHALL removed goes with compactions. Where the catalog is lost nothing does; those who need it are told so.
+    if let Some(keys) = db.family(KEYS_FAMILY)
+        && let Ok(Some(generation)) = catalog::read(&db, &keys)
+    {
+        retired.below(generation);
+    }
+    Ok(db)
 }
 
 impl Store {

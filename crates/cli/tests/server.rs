@@ -88,6 +88,31 @@ fn a_client_and_the_tools_see_the_same_entries() {
     assert_eq!(s.scan(), "new\tn\n");
 }
 
+/// What FLUSHALL removed goes when the tool compacts, too.
+#[test]
+fn a_compaction_gives_back_what_a_flush_removed() {
+    let s = Scratch::new("flushed");
+    let text: String = (0..2000)
+        .map(|i| format!("k{i:06}\t{}\n", "v".repeat(1000)))
+        .collect();
+    s.run_with("load", ["--format", "tsv"], text.as_bytes())
+        .ok();
+    // A server that is killed at once has no time to drop what it flushed.
+    let mut server = Server::start(&s, &[]);
+    assert_eq!(server.ask(&[b"FLUSHALL"], 5), b"+OK\r\n");
+    server.child.kill().unwrap();
+    ended(server.child);
+    s.run("put", ["kept", "1"]).ok();
+    s.run("compact", [""; 0]).ok();
+    assert_eq!(s.scan(), "kept\t1\n");
+    let bytes: usize = harness::tree(&s.path("db"))
+        .iter()
+        .filter(|(name, _)| name.extension().is_some_and(|e| e == "tbl"))
+        .map(|(_, content)| content.len())
+        .sum();
+    assert!(bytes < 100_000, "{bytes} bytes of tables");
+}
+
 #[test]
 fn acknowledged_sets_survive_a_kill() {
     let s = Scratch::new("serve-kill");

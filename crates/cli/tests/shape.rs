@@ -57,8 +57,12 @@ fn a_compaction_gives_space_back_and_changes_no_entry() {
     // Everything is at the bottom, and stays as it is when that is asked.
     let again = json(s.run("compact", ["--json", "--bottommost", "skip"]));
     assert_eq!(again["merged_bytes"], 0, "{again}");
+    // Redis keys have a filter: what FLUSHALL removed goes with a rewrite.
     let again = json(s.run("compact", ["--json", "--bottommost", "if-filter"]));
-    assert_eq!(again["merged_bytes"], 0, "{again}");
+    assert_eq!(
+        again["merged_bytes"], again["table_bytes_before"],
+        "{again}"
+    );
     let text = quiet(s.run("compact", ["--family", "redis.keys"]));
     let text = String::from_utf8(text).unwrap();
     assert!(

@@ -16,8 +16,9 @@
 //!
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
+use crate::catalog::DATABASE;
 use crate::layout::{self, DataType};
-use crate::store::{DATABASE, Done, Store, Value, View, Write};
+use crate::store::{Done, Store, Value, View, Write};
 use basalt::{Bytes, Error, Result};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;

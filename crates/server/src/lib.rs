@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+pub mod catalog;
 pub mod command;
 mod cursor;
 #[cfg(any(test, fuzzing))]

@@ -3,17 +3,12 @@
 //! The seam exists so that the command layer and the event loop can be tested against a store in memory whose commits
 //! a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
 
+use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use basalt::{
-    Bytes, CompactionFilter, Db, Env, Error, Family, FilterContext, FilterDecision, Options,
-    ReadOptions, Result, Snapshot, WriteBatch, WriteOptions,
+    Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteBatch, WriteOptions,
 };
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The one database served so far.
-pub(crate) const DATABASE: u16 = 0;
 
 /// Cursor numbers reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
@@ -90,53 +85,25 @@ pub(crate) trait Store: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
-/// Drops what flushed generations left behind. It only ever knows generations whose record is durable, so a flush
-/// that a crash takes back has lost nothing.
-struct RetiredGenerations(Arc<AtomicU32>);
-
-impl CompactionFilter for RetiredGenerations {
-    fn name(&self) -> &str {
-        "redis.generations"
-    }
-    fn filter(&self, _: &FilterContext<'_>, key: &[u8], _: &[u8]) -> FilterDecision {
-        match layout::decode_key(key) {
-            Some((DATABASE, generation, _)) if generation < self.0.load(Ordering::Acquire) => {
-                FilterDecision::Remove
-            }
-            _ => FilterDecision::Keep,
-        }
-    }
-}
-
 /// The engine.
 pub(crate) struct DbStore {
     db: Db,
     keys: Family,
-    retired: Arc<AtomicU32>,
+    retired: Retired,
 }
 
 impl DbStore {
-    /// Opens the store in `dir`, making families and catalog when they are missing.
+    /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption` when a part of the catalog is lost.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
-        let retired = Arc::new(AtomicU32::new(0));
-        let db = Db::open(env, dir, with_families(options, &retired))?;
+        let retired = Retired::default();
+        let db = Db::open(env, dir, retired.add_to(options))?;
         let keys = ensure_family(&db, KEYS_FAMILY)?;
         ensure_family(&db, ELEMENTS_FAMILY)?;
-        let layout_key = layout::layout_key();
-        match db.get(&keys, &layout_key, &ReadOptions::default())? {
-            Some(record) => layout::check_layout(&record)?,
-            None => {
-                db.put(
-                    &keys,
-                    &layout_key,
-                    &layout::encode_layout(),
-                    &WriteOptions::SYNC,
-                )?;
-            }
+        match catalog::read(&db, &keys)? {
+            Some(generation) => retired.below(generation),
+            None => catalog::make(&db, &keys)?,
         }
-        let store = DbStore { db, keys, retired };
-        store.retire_below(Store::generation(&store)?);
-        Ok(store)
+        Ok(DbStore { db, keys, retired })
     }
 
     fn decode(value: Bytes, expire_at_ms: Option<u64>) -> Result<Value> {
@@ -146,17 +113,6 @@ impl DbStore {
             expire_at_ms,
         })
     }
-}
-
-/// Adds what the server's families need to the options a store is opened with. Whoever else opens a server's store for
-/// writing should do the same, or flushed data stays until the server's own compactions meet it.
-fn with_families(mut options: Options, retired: &Arc<AtomicU32>) -> Options {
-    for name in [KEYS_FAMILY, ELEMENTS_FAMILY] {
-        let mut family = options.family(name).clone();
-        family.compaction_filter = Some(Arc::new(RetiredGenerations(retired.clone())));
-        options.families.insert(name.to_string(), family);
-    }
-    options
 }
 
 fn ensure_family(db: &Db, name: &str) -> Result<Family> {
@@ -257,11 +213,11 @@ impl Store for DbStore {
     }
 
     fn retire_below(&self, generation: u32) {
-        self.retired.fetch_max(generation, Ordering::AcqRel);
+        self.retired.below(generation);
     }
 
     fn reclaim(&self) -> Result<()> {
-        let current = self.retired.load(Ordering::Acquire);
+        let current = self.retired.generation();
         let from = layout::key_prefix(DATABASE, 0);
         let to = layout::key_prefix(DATABASE, current);
         let mut left = false;
@@ -348,6 +304,7 @@ pub(crate) mod memory {
     use basalt::ErrorKind;
     use parking_lot::Mutex;
     use std::collections::{BTreeMap, VecDeque};
+    use std::sync::Arc;
 
     type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 

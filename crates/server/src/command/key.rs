@@ -2,13 +2,13 @@
 
 use super::string::put_until;
 use super::{Context, Done, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word};
+use crate::catalog::DATABASE;
 use crate::cursor::Place;
 use crate::glob;
 use crate::layout::{self, DataType};
 use crate::number::parse_u64;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
-use crate::store::DATABASE;
 use std::sync::Arc;
 
 /// Keys that one SCAN looks at, at most, and about how many others that have ended or were deleted: other clients wait for it.

@@ -1,0 +1,190 @@
+//! The catalog of a store of Redis keys, held against the keys: which layout they have, and which generation is the current one.
+//!
+//! Its records are three of the store's entries, and can be lost with a damaged table while keys are left. A store without its layout record
+//! would then look empty, and one whose generation record is older than its keys would show what was flushed and hide what was written since.
+//! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records anew from the keys that are left.
+
+use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY};
+use basalt::{
+    CompactionFilter, Db, Error, ErrorKind, Family, FilterContext, FilterDecision, Options,
+    ReadOptions, Result, WriteBatch, WriteOptions,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The one database served so far.
+pub(crate) const DATABASE: u16 = 0;
+/// How many deleted or expired entries are passed over in search of a key: one of them tells as much.
+const SEARCH: u64 = 1000;
+
+/// What the records say, and what the keys say.
+struct Looked {
+    layout: bool,
+    /// The record of the current generation; 0 without one.
+    generation: u32,
+    /// The highest generation of which there is an entry.
+    highest: Option<u32>,
+    cursor: Option<u64>,
+}
+
+fn look(db: &Db, keys: &Family) -> Result<Looked> {
+    let get = |key: &[u8]| db.get(keys, key, &ReadOptions::default());
+    let layout = match get(&layout::layout_key())? {
+        Some(record) => {
+            layout::check_layout(&record)?;
+            true
+        }
+        None => false,
+    };
+    let generation = match get(&layout::generation_key(DATABASE))? {
+        Some(record) => layout::decode_generation(&record)?,
+        None => 0,
+    };
+    let cursor = match get(&layout::cursor_key())? {
+        Some(record) => Some(layout::decode_cursor(&record)?),
+        None => None,
+    };
+    let mut it = db.iter(
+        keys,
+        &ReadOptions {
+            lower_bound: Some(layout::key_prefix(DATABASE, 0).to_vec()),
+            upper_bound: Some(layout::key_prefix(DATABASE + 1, 0).to_vec()),
+            fill_cache: false,
+            skip_budget: SEARCH,
+            ..ReadOptions::default()
+        },
+    )?;
+    it.seek_to_last()?;
+    let last = match it.paused_at() {
+        Some(passed) => Some(passed.to_vec()),
+        None => it.valid().then(|| it.key().to_vec()),
+    };
+    let highest = last.and_then(|key| Some(layout::decode_key(&key)?.1));
+    Ok(Looked {
+        layout,
+        generation,
+        highest,
+        cursor,
+    })
+}
+
+/// The current generation of the database, or `None` in a family that never had a Redis key.
+///
+/// Errors: `Corruption` when a record of the catalog is lost while keys are left; `Unsupported` for the layout of a later version; what
+/// reads meet.
+pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
+    let found = look(db, keys)?;
+    let lost = |what: String| {
+        Err(Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "the catalog of Redis keys {what}: it was lost with a damaged file; nothing is shown or written before `basalt repair` has made it anew"
+            ),
+        ))
+    };
+    let highest = found.highest.unwrap_or(0);
+    match found.layout {
+        false if found.highest.is_some() || found.cursor.is_some() || found.generation > 0 => {
+            lost("has no record of the layout, and there are keys".into())
+        }
+        false => Ok(None),
+        true if highest > found.generation => lost(format!(
+            "says that generation {} is the current one, and there are keys of generation {highest}",
+            found.generation
+        )),
+        true => Ok(Some(found.generation)),
+    }
+}
+
+/// Writes the layout record into a family that has none, durably.
+pub fn make(db: &Db, keys: &Family) -> Result<()> {
+    let (key, record) = (layout::layout_key(), layout::encode_layout());
+    db.put(keys, &key, &record, &WriteOptions::SYNC)?;
+    Ok(())
+}
+
+/// Makes lost records anew, durably. A sentence for each of them, for people.
+///
+/// The current generation is then the highest of which an entry is left. When nothing was written after the last flush, that is the one that was
+/// flushed, and what of it was not yet dropped is there again: nothing that is left says otherwise.
+pub fn mend(db: &Db, keys: &Family) -> Result<Vec<String>> {
+    let found = look(db, keys)?;
+    let mut batch = WriteBatch::new();
+    let mut told = Vec::new();
+    if !found.layout {
+        if found.highest.is_none() && found.cursor.is_none() && found.generation == 0 {
+            return Ok(told);
+        }
+        batch.put(keys, &layout::layout_key(), &layout::encode_layout())?;
+        told.push("the record of the layout of Redis keys; it is written anew".into());
+        if found.cursor.is_none() {
+            // No client may still have a cursor that a scan is given again.
+            let next = (CURSOR_END / 2).to_le_bytes();
+            batch.put(keys, &layout::cursor_key(), &next)?;
+        }
+    }
+    let highest = found.highest.unwrap_or(0);
+    if highest > found.generation {
+        batch.put(
+            keys,
+            &layout::generation_key(DATABASE),
+            &highest.to_le_bytes(),
+        )?;
+        told.push(format!(
+            "the record of the current generation of Redis keys; {highest}, the highest that is left, takes its place, and if nothing was written after the last FLUSHALL, keys that it removed are there again"
+        ));
+    } else if !found.layout && found.generation == 0 {
+        told.push(
+            "perhaps the record of the current generation of Redis keys; if nothing was written after the last FLUSHALL, keys that it removed are there again".into(),
+        );
+    }
+    if !batch.is_empty() {
+        db.write(batch, &WriteOptions::SYNC)?;
+    }
+    Ok(told)
+}
+
+/// From which generation on keys are kept by compactions: those before were flushed. It only ever learns of generations whose record is
+/// durable, so a flush that a crash takes back has lost nothing.
+#[derive(Clone, Default)]
+pub struct Retired(Arc<AtomicU32>);
+
+impl Retired {
+    /// Adds what the families of Redis keys need to the options that a store is opened with for writing: without it flushed keys stay until
+    /// the server's own compactions meet them.
+    pub fn add_to(&self, mut options: Options) -> Options {
+        for name in [KEYS_FAMILY, ELEMENTS_FAMILY] {
+            let mut family = options.family(name).clone();
+            family.compaction_filter = Some(Arc::new(self.clone()));
+            options.families.insert(name.to_string(), family);
+        }
+        options
+    }
+
+    /// Compactions may drop what is older than this generation, whose record is durable.
+    pub fn below(&self, generation: u32) {
+        self.0.fetch_max(generation, Ordering::AcqRel);
+    }
+
+    /// The generation last told.
+    pub(crate) fn generation(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl CompactionFilter for Retired {
+    fn name(&self) -> &str {
+        "redis.generations"
+    }
+    fn filter(&self, _: &FilterContext<'_>, key: &[u8], _: &[u8]) -> FilterDecision {
+        match layout::decode_key(key) {
+            Some((DATABASE, generation, _)) if generation < self.generation() => {
+                FilterDecision::Remove
+            }
+            _ => FilterDecision::Keep,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! A catalog that is whole, and one of which each part is lost: never taken for an empty store or an older one.
+
+use super::*;
+use basalt::fs::SimFs;
+use basalt::fs::sim::SimOptions;
+use basalt::{Env, FamilyOptions};
+
+fn store() -> (Db, Family) {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let keys = db
+        .create_family(KEYS_FAMILY, FamilyOptions::default())
+        .unwrap();
+    (db, keys)
+}
+
+fn put(db: &Db, keys: &Family, generation: u32, key: &[u8]) {
+    let key = layout::encode_key(DATABASE, generation, key);
+    db.put(keys, &key, b"\0value", &WriteOptions::UNSYNCED)
+        .unwrap();
+}
+
+fn set_generation(db: &Db, keys: &Family, generation: u32) {
+    let key = layout::generation_key(DATABASE);
+    db.put(keys, &key, &generation.to_le_bytes(), &WriteOptions::SYNC)
+        .unwrap();
+}
+
+fn remove(db: &Db, keys: &Family, key: &[u8]) {
+    db.delete(keys, key, &WriteOptions::SYNC).unwrap();
+}
+
+#[track_caller]
+fn lost(db: &Db, keys: &Family, part: &str) {
+    let e = read(db, keys).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+    assert!(e.to_string().contains(part), "{e}");
+    assert!(e.to_string().contains("basalt repair"), "{e}");
+}
+
+#[test]
+fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
+    let (db, keys) = store();
+    assert_eq!(read(&db, &keys).unwrap(), None);
+    assert!(mend(&db, &keys).unwrap().is_empty());
+    assert_eq!(
+        read(&db, &keys).unwrap(),
+        None,
+        "nothing is made of nothing"
+    );
+    make(&db, &keys).unwrap();
+    assert_eq!(read(&db, &keys).unwrap(), Some(0));
+    put(&db, &keys, 0, b"key");
+    assert_eq!(read(&db, &keys).unwrap(), Some(0));
+    // A flush: keys of the generation before are no matter, nor is it one that there are none of the new one.
+    set_generation(&db, &keys, 1);
+    assert_eq!(read(&db, &keys).unwrap(), Some(1));
+    put(&db, &keys, 1, b"key");
+    assert_eq!(read(&db, &keys).unwrap(), Some(1));
+    assert!(mend(&db, &keys).unwrap().is_empty());
+    db.close().unwrap();
+}
+
+#[test]
+fn keys_without_their_layout_are_no_empty_store() {
+    let (db, keys) = store();
+    make(&db, &keys).unwrap();
+    put(&db, &keys, 0, b"key");
+    remove(&db, &keys, &layout::layout_key());
+    lost(&db, &keys, "no record of the layout");
+    let told = mend(&db, &keys).unwrap();
+    assert!(
+        told[0].contains("layout") && told[1].contains("FLUSHALL"),
+        "{told:?}"
+    );
+    assert_eq!(read(&db, &keys).unwrap(), Some(0));
+    let cursor = db.get(&keys, &layout::cursor_key(), &ReadOptions::default());
+    let cursor = layout::decode_cursor(&cursor.unwrap().unwrap()).unwrap();
+    assert!(
+        cursor > 1 << 50,
+        "cursors are not given out twice: {cursor}"
+    );
+    db.close().unwrap();
+}
+
+#[test]
+fn records_without_their_layout_are_no_empty_store_either() {
+    for record in 0..2 {
+        let (db, keys) = store();
+        match record {
+            0 => set_generation(&db, &keys, 3),
+            _ => {
+                let key = layout::cursor_key();
+                db.put(&keys, &key, &9u64.to_le_bytes(), &WriteOptions::SYNC)
+                    .unwrap();
+            }
+        }
+        lost(&db, &keys, "no record of the layout");
+        assert!(!mend(&db, &keys).unwrap().is_empty());
+        assert_eq!(
+            read(&db, &keys).unwrap(),
+            Some(if record == 0 { 3 } else { 0 })
+        );
+        db.close().unwrap();
+    }
+}
+
+/// With the record of its generation, or the newest of two, lost, what was flushed would be shown and what is current hidden.
+#[test]
+fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
+    for older in [None, Some(1)] {
+        let (db, keys) = store();
+        make(&db, &keys).unwrap();
+        put(&db, &keys, 0, b"flushed");
+        put(&db, &keys, 2, b"current");
+        match older {
+            None => remove(&db, &keys, &layout::generation_key(DATABASE)),
+            Some(older) => set_generation(&db, &keys, older),
+        }
+        lost(&db, &keys, "there are keys of generation 2");
+        let told = mend(&db, &keys).unwrap();
+        assert!(
+            told.len() == 1 && told[0].contains("2, the highest"),
+            "{told:?}"
+        );
+        assert_eq!(read(&db, &keys).unwrap(), Some(2));
+        assert!(mend(&db, &keys).unwrap().is_empty());
+        db.close().unwrap();
+    }
+}
+
+/// Deleted keys speak of their generation as well, however many there are.
+#[test]
+fn tombstones_tell_their_generation_without_a_long_walk() {
+    let (db, keys) = store();
+    make(&db, &keys).unwrap();
+    for n in 0..3 * SEARCH {
+        put(&db, &keys, 1, &n.to_be_bytes());
+    }
+    set_generation(&db, &keys, 1);
+    db.flush().unwrap();
+    for n in 0..3 * SEARCH {
+        remove_unsynced(
+            &db,
+            &keys,
+            &layout::encode_key(DATABASE, 1, &n.to_be_bytes()),
+        );
+    }
+    assert_eq!(read(&db, &keys).unwrap(), Some(1));
+    remove(&db, &keys, &layout::generation_key(DATABASE));
+    lost(&db, &keys, "there are keys of generation 1");
+    db.close().unwrap();
+}
+
+fn remove_unsynced(db: &Db, keys: &Family, key: &[u8]) {
+    db.delete(keys, key, &WriteOptions::UNSYNCED).unwrap();
+}
