@@ -105,7 +105,7 @@ pub struct CompareArgs {
     /// Loads without a log, by engines that can; the others keep theirs
     #[arg(long)]
     pub no_log: bool,
-    /// Seconds of unmeasured operations before reads are measured; runs that only read go on until none of up to five seconds has seen a compaction
+    /// Seconds of unmeasured operations before reads are measured. Runs that only read are warmed on while compactions go on
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub warm: u64,
     /// Count the block device's own bytes and reads too (they are everybody's on this machine)
@@ -156,7 +156,7 @@ pub struct Budget {
     /// Memtable bytes at which a flush begins
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
     pub write_buffer: u64,
-    /// Background threads; 0 takes the engine's default
+    /// Background threads; 0 takes the engine's default (in `compare` 4, for each engine)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub background_threads: usize,
     /// Compression of data blocks

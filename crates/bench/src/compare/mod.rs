@@ -77,7 +77,7 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
         && let Some(kind) = args.workloads.iter().find(|k| !k.chooses_keys())
     {
         return Err(Stop::new(format!(
-            "--distribution says how keys are chosen, and {} has no choice: compare it without",
+            "--distribution says which of the keys are chosen, and {} has no choice; leave one of the two out",
             kind.word()
         )));
     }

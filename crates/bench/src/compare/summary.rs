@@ -224,7 +224,7 @@ impl Comparison {
                 .collect();
             let _ = writeln!(
                 out,
-                "{} x{}, medians of {} runs, lowest to highest below\n",
+                "{} x{}, medians of {} runs\n",
                 here.0,
                 here.1,
                 cell.rows.len()

@@ -73,7 +73,7 @@ const LEVEL_GAUGES: &[LevelRow] = &[
     ("level_deletes", "Tombstones of a level.", |l| l.deletes),
     (
         "level_range_deletes",
-        "Range tombstones of a level: disjoint ranges, times the tombstones of each.",
+        "Range tombstones of a level, cut where they overlap.",
         |l| l.range_deletes,
     ),
     (
