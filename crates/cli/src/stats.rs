@@ -7,7 +7,7 @@ use crate::progress::human_bytes;
 use crate::store::{Access, open_db};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
-use basalt::lsm::db::Stats;
+use basalt::lsm::db::{READING, Stats};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -192,7 +192,8 @@ impl Report {
     pub fn tables(&self) -> String {
         let e = &self.engine;
         let mut out = format!("{} ({})\n", self.dir, self.filesystem);
-        if let Some(why) = &e.read_only {
+        // That this command opens stores for reading only is no news.
+        if let Some(why) = e.read_only.as_ref().filter(|why| *why != READING) {
             let _ = writeln!(out, "TAKES NO WRITES: {why}");
         }
         for f in &e.families {

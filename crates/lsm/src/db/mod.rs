@@ -66,7 +66,7 @@ pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, On
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
-pub use stats::{FamilyStats, LevelStats, RangeSize, StallStats, Stats};
+pub use stats::{FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats};
 pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;

@@ -8,6 +8,9 @@ use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{BudgetUse, Counter, Env, IoPriority};
 use std::sync::Arc;
 
+/// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].
+pub const READING: &str = "opened for reading only";
+
 /// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters run since the store was opened.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
@@ -280,10 +283,9 @@ impl Engine {
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
                 s.compactions.len() as u64,
-                error.map(|e| e.to_string()).or_else(|| {
-                    self.read_only
-                        .then(|| "opened for reading only".to_string())
-                }),
+                error
+                    .map(|e| e.to_string())
+                    .or_else(|| self.read_only.then(|| READING.to_string())),
             )
         };
         let (events_lost, listeners_lost) = self.events.lost();
