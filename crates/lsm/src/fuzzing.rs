@@ -26,6 +26,7 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
         TARGETS,
         crate::wal::fuzzing::TARGETS,
         crate::table::fuzzing::TARGETS,
+        crate::blob::fuzzing::TARGETS,
     ];
     rooms.into_iter().flatten()
 }

@@ -11,11 +11,14 @@
 #![cfg(not(all(test, feature = "schedules")))]
 
 pub mod batch;
+pub mod blob;
 pub mod compaction;
 pub mod db;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(test)]
+mod hexdump;
 pub mod iter;
 pub mod key;
 pub mod listener;
@@ -24,6 +27,7 @@ pub mod merge;
 pub mod options;
 pub mod prefix;
 mod ranges;
+mod sink;
 pub mod table;
 pub mod version;
 pub mod wal;

@@ -14,17 +14,14 @@ use super::{TableMeta, TableOptions};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;
 use crate::prefix::prefix_hash;
+use crate::sink::Sink;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
-use basalt_env::{CacheKey, CachePriority, Env, IoPriority, MemoryKind, Reservation};
-use basalt_fs::{AlignedBuf, Bytes, Error, File, Intent, Result};
+use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
+use basalt_fs::{Bytes, Error, File, Result};
 use std::cmp::Ordering;
-use std::io::IoSlice;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes gathered before they are written.
-const PIECE: usize = 1 << 20;
 /// Values from this length on go to the file from the caller's memory when they are not compressed.
 const VECTORED_FROM: usize = 64 << 10;
 /// What a device reads whole. A data block takes no more of them than `block_bytes` fill, see [`TableBuilder::fits`].
@@ -33,114 +30,6 @@ pub(super) const SECTOR: usize = 512;
 const STRETCHED: usize = 16;
 /// Bytes of an index partition.
 const PARTITION_BYTES: usize = 4096;
-
-/// The file being written: gathers small pieces, writes large ones at multiples of the write unit, and digests all.
-struct Sink {
-    env: Env,
-    file: Arc<dyn File>,
-    path: PathBuf,
-    io: IoPriority,
-    unit: usize,
-    staging: AlignedBuf,
-    /// Bytes handed to the file.
-    written: u64,
-    digest: Xxh3Default,
-    failed: Option<Error>,
-    /// What the staging buffer grows to, in the ledger.
-    _booked: Reservation,
-}
-
-impl Sink {
-    fn position(&self) -> u64 {
-        self.written + self.staging.len() as u64
-    }
-
-    fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
-        self.digest.update(bytes);
-        while !bytes.is_empty() {
-            let n = bytes.len().min(PIECE - self.staging.len());
-            self.staging.extend_from_slice(&bytes[..n]);
-            bytes = &bytes[n..];
-            if self.staging.len() == PIECE {
-                self.append(&[])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As `put`, but what fills whole write units is written from where it is.
-    fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
-        self.digest.update(bytes);
-        while !bytes.is_empty() {
-            let n = bytes.len().min(PIECE);
-            let total = self.staging.len() + n;
-            let whole = total - total % self.unit;
-            if whole <= self.staging.len() {
-                self.staging.extend_from_slice(&bytes[..n]);
-                bytes = &bytes[n..];
-                continue;
-            }
-            let direct = whole - self.staging.len();
-            self.append(&bytes[..direct])?;
-            bytes = &bytes[direct..];
-            if bytes.len() < self.unit {
-                self.staging.extend_from_slice(bytes);
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes what is gathered and `more`, in smaller pieces while somebody waits for the device.
-    fn append(&mut self, more: &[u8]) -> Result<()> {
-        if let Some(e) = &self.failed {
-            return Err(e.clone());
-        }
-        let staging = std::mem::replace(&mut self.staging, AlignedBuf::zeroed_direct(0));
-        let done = if more.is_empty() {
-            let mut rest = &staging[..];
-            let mut done = Ok(());
-            while !rest.is_empty() && done.is_ok() {
-                let n = self.env.courtesy().piece(rest.len()).min(rest.len());
-                done = self.append_piece(&[IoSlice::new(&rest[..n])], n);
-                rest = &rest[n..];
-            }
-            done
-        } else {
-            let bufs = [IoSlice::new(&staging), IoSlice::new(more)];
-            self.append_piece(&bufs, staging.len() + more.len())
-        };
-        self.staging = staging;
-        if done.is_ok() {
-            self.staging.clear();
-        }
-        done
-    }
-
-    fn append_piece(&mut self, bufs: &[IoSlice<'_>], len: usize) -> Result<()> {
-        self.env.io_limit().acquire(len as u64, self.io);
-        let turn = self.env.courtesy().turn();
-        let appended = self.file.append(bufs, Intent::Sync);
-        drop(turn);
-        match appended {
-            Ok(at) => {
-                // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
-                assert_eq!(
-                    at,
-                    self.written,
-                    "table {} was not empty or has another writer",
-                    self.path.display()
-                );
-            }
-            Err(e) => {
-                self.failed = Some(e.clone());
-                return Err(e);
-            }
-        }
-        self.written += len as u64;
-        Ok(())
-    }
-}
 
 /// Writes one table: entries in internal key order, then `finish`.
 ///
@@ -178,11 +67,6 @@ impl TableBuilder {
         io: IoPriority,
     ) -> TableBuilder {
         let bytewise = options.cmp.equality_is_bytewise();
-        let unit = env.fs().info().write_unit;
-        assert!(
-            unit.is_power_of_two() && unit <= PIECE,
-            "write unit of {unit} bytes"
-        );
         let header = Header {
             file_id,
             block_bytes: options.block_bytes.min(u32::MAX as usize) as u32,
@@ -194,20 +78,8 @@ impl TableBuilder {
             compression: options.compression as u8,
         }
         .encode();
-        let mut sink = Sink {
-            env: env.clone(),
-            file,
-            path: path.to_path_buf(),
-            io,
-            unit,
-            staging: AlignedBuf::new(),
-            written: 0,
-            digest: Xxh3Default::new(),
-            failed: None,
-            _booked: env.ledger().reserve(MemoryKind::Buffer, PIECE as u64),
-        };
-        sink.digest.update(&header);
-        sink.staging.extend_from_slice(&header);
+        let mut sink = Sink::new(env, file, path, io);
+        sink.begin(&header);
         TableBuilder {
             sink,
             file_id,
@@ -231,9 +103,7 @@ impl TableBuilder {
     /// Adds an entry. Panics when keys are not strictly ascending, and when a value of kind `PutTtl` lacks its expiry.
     /// A kind that is reserved for a later version is `Unsupported`; keys and values past the limits are `InvalidArgument`.
     pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
-        if let Some(e) = &self.sink.failed {
-            return Err(e.clone());
-        }
+        self.sink.check()?;
         let (user, seq, kind) = parse_internal_key(internal_key)?;
         if user.len() > MAX_KEY_LEN || value.len() > MAX_VALUE_LEN + 8 {
             return Err(Error::invalid(format!(
@@ -256,7 +126,7 @@ impl TableBuilder {
             assert!(
                 order.then_with(|| trailer.cmp(&last_trailer)) == Ordering::Less,
                 "table {}: keys are not strictly ascending: {:02x?} after {:02x?}",
-                self.sink.path.display(),
+                self.sink.path().display(),
                 internal_key,
                 self.last_key
             );
@@ -448,7 +318,7 @@ impl TableBuilder {
         if let Some(priority) = warm
             && self.options.warm_cache
         {
-            self.sink.env.cache().insert(
+            self.sink.env().cache().insert(
                 CacheKey {
                     file: self.file_id,
                     offset,
@@ -552,11 +422,9 @@ impl TableBuilder {
         assert!(
             self.meta.entries > 0 || self.ranges.len() > 0,
             "table {} is empty",
-            self.sink.path.display()
+            self.sink.path().display()
         );
-        if let Some(e) = &self.sink.failed {
-            return Err(e.clone());
-        }
+        self.sink.check()?;
         if !self.block.is_empty() {
             self.finish_block(0)?;
         }
@@ -618,14 +486,10 @@ impl TableBuilder {
         };
         debug_assert!(data_end >= HEADER_LEN as u64);
         self.sink.put(&footer.encode())?;
-        self.sink.append(&[])?;
-        self.sink.file.sync_all()?;
-        assert_eq!(
-            self.sink.written, file_len,
-            "every byte counted was written"
-        );
-        self.meta.size = file_len;
-        self.meta.digest = self.sink.digest.digest128();
+        let (size, digest) = self.sink.finish()?;
+        assert_eq!(size, file_len, "every byte counted was written");
+        self.meta.size = size;
+        self.meta.digest = digest;
         Ok(self.meta)
     }
 }

@@ -12,22 +12,22 @@ use std::path::Path;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 /// First bytes of a table.
-pub(super) const HEADER_MAGIC: [u8; 8] = *b"BSLTtab\x01";
+pub(crate) const HEADER_MAGIC: [u8; 8] = *b"BSLTtab\x01";
 /// Last bytes of a table.
-pub(super) const FOOTER_MAGIC: [u8; 8] = *b"BSLTend\x01";
+pub(crate) const FOOTER_MAGIC: [u8; 8] = *b"BSLTend\x01";
 /// The version of the format that this build writes, and the newest it reads.
-pub(super) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 1;
 /// Bytes of the header.
-pub(super) const HEADER_LEN: usize = 64;
+pub(crate) const HEADER_LEN: usize = 64;
 /// Bytes of the footer.
-pub(super) const FOOTER_LEN: usize = 128;
+pub(crate) const FOOTER_LEN: usize = 128;
 /// Bytes behind each block's payload: compression, checksum.
-pub(super) const BLOCK_TRAILER_LEN: usize = 9;
+pub(crate) const BLOCK_TRAILER_LEN: usize = 9;
 /// Payloads above this are never compressed, so that nothing on disk can make a reader allocate more than this by
 /// claiming to expand.
-pub(super) const MAX_COMPRESSED_RAW: usize = 16 << 20;
+pub(crate) const MAX_COMPRESSED_RAW: usize = 16 << 20;
 /// A block's payload is never longer: the longest entry, and room for what stands around it.
-pub(super) const MAX_PAYLOAD: usize = MAX_VALUE_LEN + 8 + MAX_KEY_LEN + TRAILER_LEN + 4096;
+pub(crate) const MAX_PAYLOAD: usize = MAX_VALUE_LEN + 8 + MAX_KEY_LEN + TRAILER_LEN + 4096;
 
 /// Feature bits this build understands.
 const KNOWN_INCOMPATIBLE: u32 = 0;
@@ -64,7 +64,7 @@ const _: () = assert!(F_CHECKSUM + 8 == F_MAGIC && F_MAGIC + 8 == FOOTER_LEN);
 /// What a block is. Persisted inside checksums: a block read as another kind does not verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum BlockKind {
+pub(crate) enum BlockKind {
     Header = 1,
     Data = 2,
     Filter = 3,
@@ -73,10 +73,14 @@ pub(super) enum BlockKind {
     Properties = 6,
     Footer = 7,
     Ranges = 8,
+    /// Of a blob file, as the three below.
+    BlobHashes = 16,
+    BlobPlaces = 17,
+    BlobDirectory = 18,
 }
 
 impl BlockKind {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             BlockKind::Header => "header",
             BlockKind::Data => "data block",
@@ -86,25 +90,28 @@ impl BlockKind {
             BlockKind::Properties => "properties",
             BlockKind::Footer => "footer",
             BlockKind::Ranges => "range tombstones",
+            BlockKind::BlobHashes => "hash page",
+            BlockKind::BlobPlaces => "position page",
+            BlockKind::BlobDirectory => "directory",
         }
     }
 }
 
 /// What a decoder of a block's inside found wrong; [`Damage::at`] gives it its place. Small, because hot paths return it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Damage {
+pub(crate) enum Damage {
     /// Bytes that no builder writes, at this byte of the payload.
     Bad(usize, &'static str),
     /// An entry of a kind that a later version writes.
     Reserved(Kind),
 }
 
-pub(super) type Checked<T> = std::result::Result<T, Damage>;
+pub(crate) type Checked<T> = std::result::Result<T, Damage>;
 
 impl Damage {
     /// As an error of the block at `offset` of `path`.
     #[cold]
-    pub(super) fn at(self, path: &Path, offset: u64) -> Error {
+    pub(crate) fn at(self, path: &Path, offset: u64) -> Error {
         match self {
             Damage::Bad(at, what) => {
                 Error::corruption(path, offset, format!("byte {at} of the block: {what}"))
@@ -119,7 +126,7 @@ impl Damage {
 
 /// Checks kind and payload length of an entry from disk.
 #[inline]
-pub(super) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<Kind> {
+pub(crate) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<Kind> {
     match trailer as u8 {
         0 => Ok(Kind::Delete),
         1 => Ok(Kind::Put),
@@ -134,7 +141,7 @@ pub(super) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<
     }
 }
 
-pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -144,7 +151,7 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
 
 /// Reads a varint of at most `max_bits` bits (32 or 63); `None` when it is cut off, too long, or longer than it need be.
 #[inline]
-pub(super) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
+pub(crate) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
     let mut n = 0u64;
     let mut shift = 0;
     while shift < max_bits {
@@ -160,15 +167,15 @@ pub(super) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<
     None
 }
 
-pub(super) fn u32_at(b: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))
 }
 
-pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
 
-pub(super) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
+pub(crate) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {
     let mut c = [0u8; 26];
     c[..16].copy_from_slice(&file_id.to_le_bytes());
     c[16..24].copy_from_slice(&offset.to_le_bytes());
@@ -178,7 +185,7 @@ pub(super) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offs
 }
 
 /// The checksum of `payload` as a block of this kind at this place of this file.
-pub(super) fn block_checksum(
+pub(crate) fn block_checksum(
     kind: BlockKind,
     compression: u8,
     file_id: u128,
@@ -189,7 +196,7 @@ pub(super) fn block_checksum(
 }
 
 /// As [`block_checksum`] over a payload in pieces.
-pub(super) fn block_checksum_of_parts(
+pub(crate) fn block_checksum_of_parts(
     kind: BlockKind,
     compression: u8,
     file_id: u128,
@@ -204,7 +211,7 @@ pub(super) fn block_checksum_of_parts(
 }
 
 /// A block's trailer.
-pub(super) fn block_trailer(compression: u8, checksum: u64) -> [u8; BLOCK_TRAILER_LEN] {
+pub(crate) fn block_trailer(compression: u8, checksum: u64) -> [u8; BLOCK_TRAILER_LEN] {
     let mut t = [0; BLOCK_TRAILER_LEN];
     t[0] = compression;
     t[1..].copy_from_slice(&checksum.to_le_bytes());
@@ -213,24 +220,24 @@ pub(super) fn block_trailer(compression: u8, checksum: u64) -> [u8; BLOCK_TRAILE
 
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BlockHandle {
+pub(crate) struct BlockHandle {
     /// Offset of the payload in the file.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Bytes of the payload as stored, without the trailer.
-    pub(super) stored: u32,
+    pub(crate) stored: u32,
     /// Bytes of the payload after decompression; 0 when it is stored as it is.
-    pub(super) raw: u32,
+    pub(crate) raw: u32,
 }
 
 impl BlockHandle {
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.offset);
         put_varint(out, u64::from(self.stored));
         put_varint(out, u64::from(self.raw));
     }
 
     #[inline]
-    pub(super) fn decode(bytes: &[u8], at: &mut usize) -> Option<BlockHandle> {
+    pub(crate) fn decode(bytes: &[u8], at: &mut usize) -> Option<BlockHandle> {
         Some(BlockHandle {
             offset: get_varint(bytes, at, 63)?,
             stored: get_varint(bytes, at, 32)? as u32,
@@ -239,17 +246,17 @@ impl BlockHandle {
     }
 
     /// Bytes in the file, trailer included.
-    pub(super) fn disk_len(&self) -> usize {
+    pub(crate) fn disk_len(&self) -> usize {
         self.stored as usize + BLOCK_TRAILER_LEN
     }
 
     /// The first byte behind it.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.offset + self.disk_len() as u64
     }
 
     /// True when it lies inside the part of a file that holds its kind, and its lengths are within the caps.
-    pub(super) fn is_inside(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn is_inside(&self, start: u64, end: u64) -> bool {
         self.offset >= start
             && self.end() <= end
             && self.stored as usize <= MAX_PAYLOAD
@@ -264,7 +271,7 @@ thread_local! {
 }
 
 /// Compresses into `out`; false when it would not save an eighth, or when the payload is too long to be compressed.
-pub(super) fn compress(method: Compression, payload: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn compress(method: Compression, payload: &[u8], out: &mut Vec<u8>) -> bool {
     if method == Compression::None || payload.len() > MAX_COMPRESSED_RAW || payload.len() < 16 {
         return false;
     }
@@ -332,7 +339,7 @@ fn decompress(method: u8, stored: &[u8], raw: usize) -> std::result::Result<Byte
 }
 
 /// Checks a block as read (payload and trailer) and returns its payload, decompressed. What is not compressed is not copied.
-pub(super) fn open_block(
+pub(crate) fn open_block(
     path: &Path,
     file_id: u128,
     kind: BlockKind,
@@ -396,15 +403,15 @@ pub(super) fn open_block(
 
 /// The first bytes of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) file_id: u128,
-    pub(super) block_bytes: u32,
-    pub(super) filter_bits: u16,
-    pub(super) compression: u8,
+pub(crate) struct Header {
+    pub(crate) file_id: u128,
+    pub(crate) block_bytes: u32,
+    pub(crate) filter_bits: u16,
+    pub(crate) compression: u8,
 }
 
 impl Header {
-    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut h = [0; HEADER_LEN];
         h[..8].copy_from_slice(&HEADER_MAGIC);
         h[H_VERSION..][..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -417,7 +424,7 @@ impl Header {
         h
     }
 
-    pub(super) fn decode(path: &Path, h: &[u8]) -> Result<Header> {
+    pub(crate) fn decode(path: &Path, h: &[u8]) -> Result<Header> {
         let bad = |at: usize, what: String| {
             Error::corruption(path, at as u64, format!("table header: {what}"))
         };
@@ -466,21 +473,21 @@ impl Header {
 /// [`HEADER_LEN`] to `data_end`, zeros up to the filter, filter pages, range tombstones from `index_offset`, index partitions,
 /// top-level index, properties, footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Footer {
-    pub(super) file_id: u128,
-    pub(super) top: BlockHandle,
-    pub(super) properties: BlockHandle,
-    pub(super) filter_offset: u64,
+pub(crate) struct Footer {
+    pub(crate) file_id: u128,
+    pub(crate) top: BlockHandle,
+    pub(crate) properties: BlockHandle,
+    pub(crate) filter_offset: u64,
     /// Lines of [`super::filter::LINE_BYTES`]; 0 without a filter.
-    pub(super) filter_lines: u64,
-    pub(super) probes: u32,
-    pub(super) data_end: u64,
-    pub(super) index_offset: u64,
-    pub(super) file_len: u64,
+    pub(crate) filter_lines: u64,
+    pub(crate) probes: u32,
+    pub(crate) data_end: u64,
+    pub(crate) index_offset: u64,
+    pub(crate) file_len: u64,
 }
 
 impl Footer {
-    pub(super) fn encode(&self) -> [u8; FOOTER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut f = [0; FOOTER_LEN];
         let mut put = |at: usize, n: u64| f[at..at + 8].copy_from_slice(&n.to_le_bytes());
         put(F_TOP_OFFSET, self.top.offset);
@@ -503,14 +510,14 @@ impl Footer {
     }
 
     /// The id that the last bytes of a file name, when their checksum holds for it.
-    pub(super) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
+    pub(crate) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
         let id = f.get(F_FILE_ID..F_FILE_ID + 16)?;
         let id = u128::from_le_bytes(id.try_into().expect("16 bytes"));
         Footer::decode(path, id, file_len, f).ok().map(|_| id)
     }
 
     /// Decodes the last bytes of a file of `file_len` bytes with this id, and checks that all it names lies in its place.
-    pub(super) fn decode(path: &Path, file_id: u128, file_len: u64, f: &[u8]) -> Result<Footer> {
+    pub(crate) fn decode(path: &Path, file_id: u128, file_len: u64, f: &[u8]) -> Result<Footer> {
         let start = file_len.saturating_sub(FOOTER_LEN as u64);
         let bad = |at: usize, what: String| {
             Error::corruption(path, start + at as u64, format!("table footer: {what}"))

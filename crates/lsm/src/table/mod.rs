@@ -11,7 +11,7 @@
 mod block;
 mod builder;
 mod filter;
-mod format;
+pub(crate) mod format;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod index;

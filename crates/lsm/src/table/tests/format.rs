@@ -3,37 +3,13 @@
 
 use super::super::format::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, HEADER_LEN};
 use super::*;
-use std::fmt::Write;
+use crate::hexdump::Dump;
 
 const DOCUMENT: &str = include_str!("../../../../../docs/format/table.md");
 const BEGIN: &str = "<!-- golden: begin -->\n```text\n";
 const END: &str = "```\n<!-- golden: end -->";
 
-struct Dump<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    out: String,
-}
-
 impl Dump<'_> {
-    fn title(&mut self, title: &str) {
-        let _ = writeln!(self.out, "# {title}");
-    }
-    fn line(&mut self, len: usize, what: &str) {
-        let end = self.at + len;
-        let mut what = what;
-        while self.at < end {
-            let n = (end - self.at).min(16);
-            let mut hex = String::new();
-            for b in &self.bytes[self.at..self.at + n] {
-                let _ = write!(hex, "{b:02x} ");
-            }
-            let line = format!("{:04x}  {hex:<48} {what}", self.at);
-            let _ = writeln!(self.out, "{}", line.trim_end());
-            what = "";
-            self.at += n;
-        }
-    }
     /// A varint below 128.
     fn byte(&mut self, what: &str) -> usize {
         let n = usize::from(self.bytes[self.at]);
@@ -242,13 +218,7 @@ fn the_documents_hexdump_is_what_the_builder_writes() {
 fn the_documents_table_opens_and_verifies() {
     let dump = DOCUMENT.split_once(BEGIN).expect("begin").1;
     let dump = dump.split_once(END).expect("end").0;
-    let mut bytes = Vec::new();
-    for line in dump.lines().filter(|l| !l.starts_with('#')) {
-        let hex = &line[6..line.len().min(54)];
-        for byte in hex.split(' ').filter(|b| !b.is_empty()) {
-            bytes.push(u8::from_str_radix(byte, 16).expect("hex"));
-        }
-    }
+    let bytes = crate::hexdump::bytes(dump);
     let (fs, env) = sim_env(0);
     let path = Path::new("t");
     fs.write_file(path, &bytes).expect("write");

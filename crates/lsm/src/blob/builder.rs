@@ -1,0 +1,240 @@
+//! Writing a blob file: records as they come, then the index. And writing the index of a log whose records stay where they are.
+
+use super::index::IndexBuilder;
+use super::layout::{BLOB_MAGIC, Directory, FOOTER_LEN, Footer, INDEX_MAGIC, header};
+use super::record::{self, Name};
+use super::{BlobMeta, IndexFile};
+use crate::key::{Kind, MAX_SEQ};
+use crate::sink::Sink;
+use crate::table::format::{BlockKind, block_checksum, block_trailer};
+use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
+use basalt_fs::{Bytes, File, Result};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Values from this length on go to the file from the caller's memory.
+const VECTORED_FROM: usize = 64 << 10;
+
+/// What is counted of the records on their way.
+struct Contents {
+    index: IndexBuilder,
+    directory: Directory,
+}
+
+impl Contents {
+    fn of(records_in: u128) -> Contents {
+        Contents {
+            index: IndexBuilder::default(),
+            directory: Directory {
+                records_in,
+                min_seq: MAX_SEQ,
+                ..Directory::default()
+            },
+        }
+    }
+
+    fn add(&mut self, name: &Name<'_>, place: Range<u64>) {
+        let d = &mut self.directory;
+        d.records += 1;
+        d.min_seq = d.min_seq.min(name.seq);
+        d.max_seq = d.max_seq.max(name.seq);
+        let share = d.families.entry(name.family).or_default();
+        share.records += 1;
+        share.bytes += place.end - place.start;
+        self.index.add(name.hash(), place);
+    }
+
+    /// Writes pages, directory and footer behind what the file `file_id` has, and ends it. Size and digest of the file.
+    fn finish(
+        self,
+        mut sink: Sink,
+        file_id: u128,
+        data_end: u64,
+        warm: bool,
+    ) -> Result<(Directory, u64, u128)> {
+        let mut directory = self.directory;
+        directory.data_end = data_end;
+        directory.pages = sink.position();
+        let pages = self.index.finish();
+        for (kind, list, lens) in [
+            (BlockKind::BlobHashes, pages.hashes, &mut directory.hashes),
+            (BlockKind::BlobPlaces, pages.places, &mut directory.places),
+        ] {
+            for page in list {
+                lens.push(page.len() as u32);
+                let offset = put_block(&mut sink, kind, file_id, &page)?;
+                if warm {
+                    // Asked for with every value that is not in memory.
+                    let key = CacheKey {
+                        file: file_id,
+                        offset,
+                    };
+                    let (page, len) = (Bytes::from(page), lens[lens.len() - 1] as usize);
+                    (sink.env().cache()).insert(key, page, len, CachePriority::High);
+                }
+            }
+        }
+        let payload = directory.encode();
+        let at = put_block(&mut sink, BlockKind::BlobDirectory, file_id, &payload)?;
+        let footer = Footer {
+            directory: at,
+            directory_len: payload.len() as u32,
+            file_len: sink.position() + FOOTER_LEN as u64,
+        };
+        sink.put(&footer.encode(file_id))?;
+        let (size, digest) = sink.finish()?;
+        assert_eq!(size, footer.file_len, "every byte counted was written");
+        Ok((directory, size, digest))
+    }
+}
+
+/// Appends a block: payload, trailer. Where it begins.
+fn put_block(sink: &mut Sink, kind: BlockKind, file_id: u128, payload: &[u8]) -> Result<u64> {
+    let offset = sink.position();
+    let sum = block_checksum(kind, 0, file_id, offset, payload);
+    sink.put(payload)?;
+    sink.put(&block_trailer(0, sum))?;
+    Ok(offset)
+}
+
+/// How a blob file is written.
+#[derive(Debug, Clone, Copy)]
+pub struct BlobOptions {
+    /// Its new random id.
+    pub file_id: u128,
+    /// Before or behind other background I/O.
+    pub io: IoPriority,
+    /// Index pages go into the cache as they are written.
+    pub warm_cache: bool,
+}
+
+/// Writes a blob file: records side by side, in any order.
+///
+/// An error from the file ends it: every later call returns it again, and the file is to be removed.
+pub struct BlobBuilder {
+    sink: Sink,
+    options: BlobOptions,
+    contents: Contents,
+    head: Vec<u8>,
+}
+
+impl BlobBuilder {
+    /// Starts a blob file in an empty file.
+    pub fn new(env: &Env, file: Arc<dyn File>, path: &Path, options: BlobOptions) -> BlobBuilder {
+        let mut sink = Sink::new(env, file, path, options.io);
+        sink.begin(&header(&BLOB_MAGIC, options.file_id));
+        BlobBuilder {
+            sink,
+            options,
+            contents: Contents::of(options.file_id),
+            head: Vec::new(),
+        }
+    }
+
+    /// Adds a version of a key. `kind` is `Put` or `PutTtl`, whose values begin with their expiry. `value_crc` is the CRC-32C of the value,
+    /// which is taken as given.
+    pub fn add(&mut self, name: &Name<'_>, kind: Kind, value: &[u8], value_crc: u32) -> Result<()> {
+        debug_assert_eq!(crc32c::crc32c(value), value_crc, "value checksum");
+        let offset = self.sink.position();
+        self.head.clear();
+        let id = self.options.file_id;
+        record::encode_head(
+            &mut self.head,
+            id,
+            offset,
+            name,
+            kind,
+            value.len(),
+            value_crc,
+        );
+        self.sink.put(&self.head)?;
+        if value.len() >= VECTORED_FROM {
+            self.sink.put_vectored(value)?;
+        } else {
+            self.sink.put(value)?;
+        }
+        self.contents.add(name, offset..self.sink.position());
+        Ok(())
+    }
+
+    /// Bytes so far.
+    pub fn size(&self) -> u64 {
+        self.sink.position()
+    }
+
+    /// Records so far.
+    pub fn records(&self) -> u64 {
+        self.contents.directory.records
+    }
+
+    /// Writes the index and syncs data and length. The name's durability is the caller's. Panics when empty.
+    pub fn finish(self) -> Result<BlobMeta> {
+        self.sink.check()?;
+        assert!(self.records() > 0, "a blob file without records");
+        let (options, end) = (self.options, self.sink.position());
+        let (d, size, digest) =
+            (self.contents).finish(self.sink, options.file_id, end, options.warm_cache)?;
+        Ok(meta(d, None, size, digest))
+    }
+}
+
+/// Writes the index of a log that stays as a blob file.
+pub struct LogIndexBuilder {
+    sink: Sink,
+    options: BlobOptions,
+    contents: Contents,
+}
+
+impl LogIndexBuilder {
+    /// Starts an index in an empty file, of the log with the id `log_id`.
+    pub fn new(
+        env: &Env,
+        file: Arc<dyn File>,
+        path: &Path,
+        options: BlobOptions,
+        log_id: u128,
+    ) -> LogIndexBuilder {
+        let mut sink = Sink::new(env, file, path, options.io);
+        sink.begin(&header(&INDEX_MAGIC, options.file_id));
+        LogIndexBuilder {
+            sink,
+            options,
+            contents: Contents::of(log_id),
+        }
+    }
+
+    /// Adds a record at its place in the log. They come in the order of their places.
+    pub fn add(&mut self, name: &Name<'_>, place: Range<u64>) {
+        self.contents.add(name, place);
+    }
+
+    /// Writes the index of a log whose records end at `data_end`, and syncs data and length. The name's durability is the caller's.
+    /// Panics when empty.
+    pub fn finish(self, data_end: u64) -> Result<BlobMeta> {
+        assert!(self.contents.directory.records > 0, "a log without blobs");
+        let options = self.options;
+        let (d, size, digest) =
+            (self.contents).finish(self.sink, options.file_id, data_end, options.warm_cache)?;
+        let index = IndexFile {
+            file_id: options.file_id,
+            size,
+            digest,
+        };
+        Ok(meta(d, Some(index), data_end, 0))
+    }
+}
+
+fn meta(d: Directory, index: Option<IndexFile>, size: u64, digest: u128) -> BlobMeta {
+    BlobMeta {
+        file_id: d.records_in,
+        data_end: d.data_end,
+        index,
+        size,
+        digest,
+        records: d.records,
+        families: d.families,
+        min_seq: d.min_seq,
+        max_seq: d.max_seq,
+    }
+}

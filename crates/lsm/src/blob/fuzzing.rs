@@ -1,0 +1,226 @@
+//! The decoders of blob files as targets of mutators. Compiled for tests and under `--cfg fuzzing` only; see `crate::fuzzing`.
+
+use super::builder::{BlobBuilder, BlobOptions};
+use super::index::{self, IndexBuilder, PLACES_A_PAGE};
+use super::layout::{Directory, FOOTER_LEN, Footer};
+use super::reader::BlobReader;
+use super::record::{self, Head, Name};
+use super::{BlobMeta, FamilyShare};
+use crate::key::Kind;
+use basalt_env::mutate::{Target, Verdict};
+use basalt_env::{Env, IoPriority};
+use basalt_fs::sim::{SimFs, SimOptions};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+const PATH: &str = "000001.blob";
+const FILE_ID: u128 = 99;
+
+pub(crate) const TARGETS: &[Target] = &[
+    Target {
+        name: "blob_record",
+        run: blob_record,
+        seeds: || vec![sample().record.clone()],
+        words: &[],
+    },
+    Target {
+        name: "blob_hash_page",
+        run: blob_hash_page,
+        seeds: || vec![[&7u64.to_le_bytes()[..], &pages(true).0].concat()],
+        words: &[],
+    },
+    Target {
+        name: "blob_position_page",
+        run: blob_position_page,
+        seeds: || vec![pages(true).1, pages(false).1],
+        words: &[],
+    },
+    Target {
+        name: "blob_directory",
+        run: blob_directory,
+        seeds: || vec![sample().directory.clone()],
+        words: &[],
+    },
+    Target {
+        name: "blob_file",
+        run: blob_file,
+        seeds: || vec![sample().file.clone()],
+        words: &[b"BSLTblb\x01", b"BSLTbln\x01"],
+    },
+];
+
+struct Sample {
+    file: Vec<u8>,
+    meta: BlobMeta,
+    record: Vec<u8>,
+    directory: Vec<u8>,
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key{n:03}").into_bytes()
+}
+
+fn value(n: u64) -> Vec<u8> {
+    vec![n as u8; 20 + n as usize]
+}
+
+fn sample_name(key: &[u8], n: u64) -> Name<'_> {
+    Name {
+        family: (n % 2) as u32,
+        key,
+        seq: n + 1,
+    }
+}
+
+const RECORDS: u64 = 30;
+
+fn sample() -> &'static Sample {
+    static SAMPLE: OnceLock<Sample> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+        let path = Path::new(PATH);
+        let file = env.fs().create(path).expect("create");
+        let options = BlobOptions {
+            file_id: FILE_ID,
+            io: IoPriority::High,
+            warm_cache: false,
+        };
+        let mut builder = BlobBuilder::new(&env, file, path, options);
+        for n in 0..RECORDS {
+            let (key, value) = (key(n), value(n));
+            let crc = crc32c::crc32c(&value);
+            let name = sample_name(&key, n);
+            builder.add(&name, Kind::Put, &value, crc).expect("add");
+        }
+        let meta = builder.finish().expect("finish");
+        let file = env.fs().open(path).expect("open");
+        let bytes = file.read(0, meta.size as usize).expect("read").to_vec();
+        let footer = &bytes[bytes.len() - FOOTER_LEN..];
+        let footer = Footer::decode(path, FILE_ID, meta.size, footer).expect("footer");
+        let at = footer.directory as usize;
+        Sample {
+            record: bytes[64..200].to_vec(),
+            directory: bytes[at..at + footer.directory_len as usize].to_vec(),
+            file: bytes,
+            meta,
+        }
+    })
+}
+
+/// A hash page and a position page.
+fn pages(gaps: bool) -> (Vec<u8>, Vec<u8>) {
+    let mut builder = IndexBuilder::default();
+    for n in 0..200u64 {
+        let at = n * 1000;
+        builder.add(
+            n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            at..at + 1000 - u64::from(gaps),
+        );
+    }
+    let mut pages = builder.finish();
+    (pages.hashes.remove(0), pages.places.remove(0))
+}
+
+/// Any bytes as a record: what is taken for one lies inside the bytes; one that is made anew of its parts is accepted.
+fn blob_record(bytes: &[u8]) -> Verdict {
+    let path = Path::new(PATH);
+    let Ok(head) = Head::parse(bytes) else {
+        assert!(record::check(path, FILE_ID, 64, bytes).is_err());
+        return Verdict::Refused;
+    };
+    if let Ok(checked) = record::check(path, FILE_ID, 64, bytes) {
+        assert!(checked.record_len() <= bytes.len());
+    }
+    let Some(parts) = bytes.get(record::HEADER_LEN..head.record_len()) else {
+        return Verdict::Refused;
+    };
+    let (key, value) = parts.split_at(head.key_len);
+    let name = Name {
+        family: head.family,
+        key,
+        seq: head.seq,
+    };
+    let crc = crc32c::crc32c(value);
+    let mut again = Vec::new();
+    record::encode_head(&mut again, FILE_ID, 64, &name, head.kind, value.len(), crc);
+    again.extend_from_slice(value);
+    let found = record::check_is(path, FILE_ID, 64, &again, &name).expect("sealed");
+    assert_eq!(found.value(), head.value());
+    assert!(record::check(path, FILE_ID, 65, &again).is_err());
+    Verdict::Accepted
+}
+
+/// A hash and any bytes as a hash page.
+fn blob_hash_page(input: &[u8]) -> Verdict {
+    let Some((hash, page)) = input.split_first_chunk::<8>() else {
+        return Verdict::Refused;
+    };
+    let hash = u64::from_le_bytes(*hash);
+    assert!(index::page_of(hash, 9) < 9);
+    match (index::ordinal(page, hash), index::twins(page, hash)) {
+        (Ok(_), Ok(twins)) => {
+            assert!(twins.count() <= page.len());
+            Verdict::Accepted
+        }
+        (Err(_), Err(_)) => Verdict::Refused,
+        _ => panic!("a page is sound for one question and not for the other"),
+    }
+}
+
+/// Any bytes as a position page: places that are all accepted are in order, and each is found alone.
+fn blob_position_page(page: &[u8]) -> Verdict {
+    for n in [0, 1, PLACES_A_PAGE - 1, usize::MAX / 4] {
+        if let Ok(place) = index::place(page, n) {
+            assert!(place.start < place.end);
+        }
+    }
+    let Ok(all) = index::places(page) else {
+        return Verdict::Refused;
+    };
+    assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    for (n, place) in all.iter().enumerate() {
+        assert_eq!(index::place(page, n).as_ref(), Ok(place));
+    }
+    Verdict::Accepted
+}
+
+/// Any bytes as a directory: what is read is written back the same.
+fn blob_directory(bytes: &[u8]) -> Verdict {
+    match Directory::decode(bytes) {
+        Some(d) => {
+            assert_eq!(d.encode(), bytes);
+            Verdict::Accepted
+        }
+        None => Verdict::Refused,
+    }
+}
+
+/// Any bytes as a blob file that the manifest says the sample's is: every lookup ends, with a value or an error.
+fn blob_file(bytes: &[u8]) -> Verdict {
+    let disk = SimFs::new(SimOptions::default());
+    let path = Path::new(PATH);
+    disk.write_file(path, bytes).expect("write");
+    let env = Env::for_tests(disk, 1);
+    let meta = BlobMeta {
+        size: bytes.len() as u64,
+        ..sample().meta.clone()
+    };
+    let file = env.fs().open(path).expect("open");
+    let Ok(reader) = BlobReader::open(&env, Arc::new(file), path, &meta) else {
+        return Verdict::Refused;
+    };
+    let shares = reader.families().values();
+    assert_eq!(
+        shares.map(|s: &FamilyShare| s.records).sum::<u64>(),
+        RECORDS
+    );
+    let mut right = 0;
+    for n in 0..RECORDS {
+        let key = key(n);
+        let name = sample_name(&key, n);
+        // A checksum can be made to fit; what it covers then is another value.
+        right += u64::from(reader.get(&name, true).is_ok_and(|found| found == value(n)));
+        let _ = reader.find(&name, false);
+    }
+    Verdict::of(right == RECORDS)
+}

@@ -1,0 +1,149 @@
+//! Indexes over random hashes and places, and over bytes that no builder wrote.
+
+use super::*;
+use basalt_env::Random;
+
+/// An index over random hashes, and what it should answer.
+struct Made {
+    keys: Vec<(u64, Range<u64>)>,
+    pages: IndexPages,
+}
+
+fn made(keys: Vec<(u64, Range<u64>)>) -> Made {
+    let mut builder = IndexBuilder::default();
+    for (hash, place) in &keys {
+        builder.add(*hash, place.clone());
+    }
+    assert_eq!(builder.len(), keys.len());
+    Made {
+        keys,
+        pages: builder.finish(),
+    }
+}
+
+fn random(count: usize, seed: u64, gaps: bool) -> Made {
+    let random = Random::from_seed(seed);
+    let mut at = random.below(1 << 40);
+    let keys = (0..count).map(|_| {
+        // Sizes from bytes to mebibytes: the longest are far from the rest.
+        let len = 1 + random.below(1 << (1 + random.below(22)));
+        if gaps {
+            at += random.below(5000);
+        }
+        at += len;
+        (random.next_u64(), at - len..at)
+    });
+    made(keys.collect())
+}
+
+fn check(made: &Made) {
+    let pages = &made.pages;
+    for (i, (hash, place)) in made.keys.iter().enumerate() {
+        let page = &pages.hashes[page_of(*hash, pages.hashes.len() as u64) as usize];
+        let found = ordinal(page, *hash).unwrap() as usize;
+        let found = std::iter::once(found)
+            .chain(twins(page, *hash).unwrap().map(|o| o as usize))
+            .find(|o| *o == i);
+        assert_eq!(found, Some(i), "hash {hash:x}");
+        let at = super::place(&pages.places[i / PLACES_A_PAGE], i % PLACES_A_PAGE).unwrap();
+        assert_eq!(at, *place, "record {i}");
+    }
+    let all: Vec<_> = pages
+        .places
+        .iter()
+        .flat_map(|p| places(p).unwrap())
+        .collect();
+    assert!(all.iter().eq(made.keys.iter().map(|(_, place)| place)));
+}
+
+#[test]
+fn what_was_added_is_found_at_its_place() {
+    for count in [0, 1, 2, 3, 10, 255, 1023, 1024, 1025, 5000, 70_000] {
+        for gaps in [false, true] {
+            check(&random(count, 7 + count as u64, gaps));
+        }
+    }
+}
+
+#[test]
+fn records_with_one_hash_are_all_found() {
+    let mut made_up = random(3000, 3, true).keys;
+    for i in 0..100 {
+        made_up[2000 + 7 * i].0 = made_up[i / 3].0;
+    }
+    let made = made(made_up);
+    check(&made);
+    let listed: usize = (made.pages.hashes.iter())
+        .map(|p| usize::from(p[H_TWINS]) | usize::from(p[H_TWINS + 1]) << 8)
+        .sum();
+    assert_eq!(listed, 100);
+}
+
+/// Bytes a record: of hash pages, of both kinds.
+fn bytes_a_record(made: &Made) -> (f64, f64) {
+    let bytes = |pages: &[Vec<u8>]| pages.iter().map(Vec::len).sum::<usize>() as f64;
+    let n = made.keys.len() as f64;
+    let hashes = bytes(&made.pages.hashes);
+    (hashes / n, (hashes + bytes(&made.pages.places)) / n)
+}
+
+#[test]
+fn an_index_is_as_small_as_it_should_be() {
+    // 64 MB of values of 16,000 bytes and of 1,000, keys of 36: records side by side, and in a log behind a batch's header each.
+    for (value, count, most) in [(16_000, 4_100, 2.5), (1_000, 60_000, 2.6)] {
+        for (gap, both) in [(0, 4.5), (60, 6.5)] {
+            let random = Random::from_seed(value);
+            let mut at = 4096;
+            let keys = (0..count).map(|_| {
+                at += value + 64 + gap;
+                (random.next_u64(), at - value - 64..at)
+            });
+            let (key_part, all) = bytes_a_record(&made(keys.collect()));
+            basalt_fs::campaign!(
+                "values of {value}, gap {gap}: {key_part:.2} bytes a key, {all:.2} with places"
+            );
+            assert!(key_part <= most, "{key_part}");
+            assert!(all <= both, "{all}");
+        }
+    }
+}
+
+#[test]
+fn no_page_is_much_longer_than_a_block() {
+    let made = random(70_000, 5, true);
+    let longest = (made.pages.hashes.iter().chain(&made.pages.places))
+        .map(Vec::len)
+        .max();
+    assert!(longest.unwrap() <= 5000, "{longest:?}");
+}
+
+#[test]
+fn no_bytes_make_a_lookup_panic() {
+    let made = random(1500, 9, true);
+    let random = Random::from_seed(11);
+    let mut refused = 0;
+    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let rounds = 2000 * scale;
+    for _ in 0..rounds {
+        for page in [&made.pages.hashes[0], &made.pages.places[0]] {
+            let mut page = page.clone();
+            for _ in 0..1 + random.below(4) {
+                // Half of them in the head, where lengths are.
+                let within = if random.below(2) == 0 { 16 } else { page.len() };
+                let at = random.below(within as u64) as usize;
+                page[at] = random.next_u64() as u8;
+            }
+            if random.below(4) == 0 {
+                page.truncate(random.below(page.len() as u64 + 1) as usize);
+            }
+            let hash = random.next_u64();
+            refused += u64::from(ordinal(&page, hash).is_err());
+            let _ = twins(&page, hash).map(|t| t.count());
+            let n = random.below(2048) as usize;
+            refused += u64::from(super::place(&page, n).is_err());
+            let _ = places(&page);
+        }
+    }
+    basalt_fs::campaign!("{rounds} rounds, {refused} refusals");
+    assert!(refused > rounds, "{refused}");
+}

@@ -1,0 +1,73 @@
+//! Separated values: files of blob records, and the index that finds a value in them by its key and sequence number.
+//!
+//! A value from a size on is written once, to the log; the tree gets a reference with the log's number, and the log stays as a *blob file*, with an index
+//! beside it. What flushes and collections write are blob files of their own, with the index at their end.
+//!
+//! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `layout` (header, directory, footer),
+//! `builder` (writes a file), `reader` (opens one, finds values). The bytes are specified in `docs/format/blob.md`, the reasons are in
+//! `docs/decisions/0020-blobs.md`.
+//!
+//! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
+//! panic, or allocate beyond what the file holds.
+
+mod builder;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+#[cfg(test)]
+mod golden;
+pub mod index;
+mod layout;
+mod reader;
+pub mod record;
+#[cfg(test)]
+mod tests;
+
+pub use builder::{BlobBuilder, BlobOptions, LogIndexBuilder};
+pub use reader::BlobReader;
+pub use record::Name;
+
+use crate::key::SeqNo;
+use std::collections::BTreeMap;
+
+/// What the manifest remembers of a blob file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobMeta {
+    /// The random id that its records' checksums cover: of the blob file, or of the log.
+    pub file_id: u128,
+    /// Where the records lie in it: all between is records, in a log with other bytes between them.
+    pub data_end: u64,
+    /// Of a log: its index is a file of its own.
+    pub index: Option<IndexFile>,
+    /// Bytes of the blob file; of a log as `data_end`.
+    pub size: u64,
+    /// XXH3-128 of the whole blob file. Of a log 0: its index has one, and its records have checksums.
+    pub digest: u128,
+    /// Records.
+    pub records: u64,
+    /// Records and their bytes, header and key included, of each family by its id.
+    pub families: BTreeMap<u32, FamilyShare>,
+    /// Lowest sequence number.
+    pub min_seq: SeqNo,
+    /// Highest sequence number.
+    pub max_seq: SeqNo,
+}
+
+/// The index of a log that is a blob file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexFile {
+    /// Its own random id.
+    pub file_id: u128,
+    /// Its bytes.
+    pub size: u64,
+    /// XXH3-128 of all of it.
+    pub digest: u128,
+}
+
+/// What is a family's in a blob file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FamilyShare {
+    /// Records.
+    pub records: u64,
+    /// Their bytes, header and key included.
+    pub bytes: u64,
+}

@@ -1,0 +1,297 @@
+//! Reading a blob file: its directory when it is opened, then index pages through the cache, then each value by one read of the device.
+
+use super::index::{self, PLACES_A_PAGE};
+use super::layout::{
+    BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
+};
+use super::record::{self, HEADER_LEN as RECORD_HEADER, Name};
+use super::{BlobMeta, FamilyShare};
+use crate::table::Source;
+use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
+use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_fs::{Bytes, Error, File, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The tail of an index that is read at once on open: footer and directory of most files.
+const TAIL_READ: u64 = 4096;
+
+/// An open blob file.
+pub struct BlobReader {
+    env: Env,
+    /// Where the records are.
+    records: Box<dyn Source>,
+    records_path: PathBuf,
+    /// Where the index is: the same file, or the one beside a log.
+    index: Box<dyn Source>,
+    index_path: PathBuf,
+    /// The id of the file that has the index.
+    index_id: u128,
+    directory: Directory,
+    /// Where each page lies, hash pages first; one more at the end.
+    pages: Vec<u64>,
+}
+
+impl BlobReader {
+    /// Opens a blob file whose index is at its end.
+    pub fn open(
+        env: &Env,
+        source: Arc<dyn Source>,
+        path: &Path,
+        meta: &BlobMeta,
+    ) -> Result<BlobReader> {
+        assert!(meta.index.is_none(), "a log's index is a file of its own");
+        let records = Shared(source.clone());
+        let header = read_exact(&*source.file()?, path, 0, HEADER_LEN)?;
+        check_header(path, &BLOB_MAGIC, meta.file_id, &header)?;
+        let index = (path, meta.file_id, meta.size);
+        BlobReader::over(
+            env,
+            (Box::new(records), path),
+            Box::new(Shared(source)),
+            index,
+            meta,
+        )
+    }
+
+    /// Opens a log as a blob file, with the index beside it.
+    pub fn open_log(
+        env: &Env,
+        log: (Box<dyn Source>, &Path),
+        index: (Box<dyn Source>, &Path),
+        meta: &BlobMeta,
+    ) -> Result<BlobReader> {
+        let of = meta.index.expect("a log's index is a file of its own");
+        let (source, path) = index;
+        let header = read_exact(&*source.file()?, path, 0, HEADER_LEN)?;
+        check_header(path, &INDEX_MAGIC, of.file_id, &header)?;
+        BlobReader::over(env, log, source, (path, of.file_id, of.size), meta)
+    }
+
+    fn over(
+        env: &Env,
+        records: (Box<dyn Source>, &Path),
+        source: Box<dyn Source>,
+        index: (&Path, u128, u64),
+        meta: &BlobMeta,
+    ) -> Result<BlobReader> {
+        let (path, file_id, size) = index;
+        if size < (HEADER_LEN + FOOTER_LEN) as u64 || size > i64::MAX as u64 {
+            return Err(Error::corruption(
+                path,
+                0,
+                format!("blob file of {size} bytes"),
+            ));
+        }
+        let file = source.file()?;
+        let from = size - size.min(TAIL_READ);
+        let tail = read_exact(&*file, path, from, (size - from) as usize)?;
+        let footer = Footer::decode(path, file_id, size, &tail[tail.len() - FOOTER_LEN..])?;
+        let handle = BlockHandle {
+            offset: footer.directory,
+            stored: footer.directory_len,
+            raw: 0,
+        };
+        let disk = if handle.offset >= from {
+            let at = (handle.offset - from) as usize;
+            Bytes::copy_from_slice(&tail[at..at + handle.disk_len()])
+        } else {
+            read_exact(&*file, path, handle.offset, handle.disk_len())?
+        };
+        let payload = open_block(path, file_id, BlockKind::BlobDirectory, &handle, disk)?;
+        let bad = |what: String| Error::corruption(path, handle.offset, what);
+        let directory = Directory::decode(&payload)
+            .ok_or_else(|| bad("a directory that no builder writes".into()))?;
+        if directory.records_in != meta.file_id
+            || (directory.data_end, directory.records) != (meta.data_end, meta.records)
+            || directory.families != meta.families
+        {
+            return Err(bad(format!(
+                "the directory is of {} records in file {:032x}, expected {} in {:032x}",
+                directory.records, directory.records_in, meta.records, meta.file_id
+            )));
+        }
+        let mut pages = vec![directory.pages];
+        for len in directory.hashes.iter().chain(&directory.places) {
+            let last = pages[pages.len() - 1];
+            pages.push(last + u64::from(*len) + BLOCK_TRAILER_LEN as u64);
+        }
+        let per_page = PLACES_A_PAGE as u64;
+        if pages[pages.len() - 1] != footer.directory
+            || directory.places.len() as u64 != directory.records.div_ceil(per_page)
+            || directory.hashes.is_empty()
+        {
+            return Err(bad("its pages do not lie before the directory".into()));
+        }
+        Ok(BlobReader {
+            env: env.clone(),
+            records: records.0,
+            records_path: records.1.to_path_buf(),
+            index: source,
+            index_path: path.to_path_buf(),
+            index_id: file_id,
+            directory,
+            pages,
+        })
+    }
+
+    /// Records in it.
+    pub fn records(&self) -> u64 {
+        self.directory.records
+    }
+
+    /// What is whose.
+    pub fn families(&self) -> &BTreeMap<u32, FamilyShare> {
+        &self.directory.families
+    }
+
+    /// Bytes of memory outside the cache.
+    pub fn memory(&self) -> usize {
+        size_of::<BlobReader>()
+            + self.pages.capacity() * 8
+            + (self.directory.hashes.capacity() + self.directory.places.capacity()) * 4
+    }
+
+    /// The value of a version of a key that is in the file, by one read of the device when the index is in the cache. `Corruption` when it
+    /// is not what the index says, or not there.
+    pub fn get(&self, name: &Name<'_>, fill_cache: bool) -> Result<Bytes> {
+        let hash = name.hash();
+        let (ordinal, twins) = self.candidates(hash, fill_cache)?;
+        let first = self.get_at(name, ordinal, fill_cache);
+        if first.is_ok() || twins.is_empty() {
+            return first;
+        }
+        for ordinal in twins {
+            if let Ok(value) = self.get_at(name, ordinal, fill_cache) {
+                return Ok(value);
+            }
+        }
+        first
+    }
+
+    /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless hashes are equal.
+    pub fn find(&self, name: &Name<'_>, fill_cache: bool) -> Result<(u32, Range<u64>)> {
+        let (ordinal, twins) = self.candidates(name.hash(), fill_cache)?;
+        for other in &twins {
+            if self.get_at(name, *other, fill_cache).is_ok() {
+                return Ok((*other, self.place(*other, fill_cache)?));
+            }
+        }
+        Ok((ordinal, self.place(ordinal, fill_cache)?))
+    }
+
+    fn candidates(&self, hash: u64, fill_cache: bool) -> Result<(u32, Vec<u32>)> {
+        let count = self.directory.hashes.len() as u64;
+        let n = index::page_of(hash, count) as usize;
+        let page = self.page(BlockKind::BlobHashes, n, fill_cache)?;
+        let bad = |what: &str| Error::corruption(&self.index_path, self.pages[n], what);
+        let ordinal = index::ordinal(&page, hash).map_err(bad)?;
+        let twins = index::twins(&page, hash).map_err(bad)?.collect();
+        Ok((ordinal, twins))
+    }
+
+    /// Where the `ordinal`-th record lies.
+    pub fn place(&self, ordinal: u32, fill_cache: bool) -> Result<Range<u64>> {
+        let n = self.directory.hashes.len() + ordinal as usize / PLACES_A_PAGE;
+        if u64::from(ordinal) >= self.directory.records {
+            return Err(self.missing(ordinal));
+        }
+        let page = self.page(BlockKind::BlobPlaces, n, fill_cache)?;
+        let bad = |what: &str| Error::corruption(&self.index_path, self.pages[n], what);
+        let place = index::place(&page, ordinal as usize % PLACES_A_PAGE).map_err(bad)?;
+        if place.end > self.directory.data_end
+            || place.end - place.start > record::MAX_LEN
+            || place.end - place.start < RECORD_HEADER as u64
+        {
+            return Err(bad(
+                "a record that is longer than records are, or lies past their end",
+            ));
+        }
+        Ok(place)
+    }
+
+    fn missing(&self, ordinal: u32) -> Error {
+        Error::corruption(
+            &self.index_path,
+            0,
+            format!(
+                "record {ordinal} is asked for, and there are {}",
+                self.directory.records
+            ),
+        )
+    }
+
+    fn get_at(&self, name: &Name<'_>, ordinal: u32, fill_cache: bool) -> Result<Bytes> {
+        let place = self.place(ordinal, fill_cache)?;
+        let len = (place.end - place.start) as usize;
+        let file = self.records.file()?;
+        let bytes = read_exact(&*file, &self.records_path, place.start, len)?;
+        let id = self.directory.records_in;
+        let head = record::check_is(&self.records_path, id, place.start, &bytes, name)?;
+        if head.record_len() != len {
+            return Err(Error::corruption(
+                &self.records_path,
+                place.start,
+                format!(
+                    "blob record of {} bytes, the index says {len}",
+                    head.record_len()
+                ),
+            ));
+        }
+        Ok(bytes.slice(head.value()))
+    }
+
+    /// Page `n`, hash pages first, from the cache or the file.
+    fn page(&self, kind: BlockKind, n: usize, fill_cache: bool) -> Result<Bytes> {
+        let offset = self.pages[n];
+        let key = CacheKey {
+            file: self.index_id,
+            offset,
+        };
+        if let Some(page) = self.env.cache().get(key) {
+            return Ok(page);
+        }
+        let handle = BlockHandle {
+            offset,
+            stored: (self.pages[n + 1] - offset) as u32 - BLOCK_TRAILER_LEN as u32,
+            raw: 0,
+        };
+        let disk = read_exact(
+            &*self.index.file()?,
+            &self.index_path,
+            offset,
+            handle.disk_len(),
+        )?;
+        let page = open_block(&self.index_path, self.index_id, kind, &handle, disk)?;
+        if !fill_cache {
+            return Ok(page);
+        }
+        // A copy: what was read directly is longer in memory than it is.
+        let page = Bytes::copy_from_slice(&page);
+        let len = page.len();
+        Ok((self.env.cache()).insert(key, page, len, CachePriority::High))
+    }
+}
+
+/// One source for records and index.
+struct Shared(Arc<dyn Source>);
+
+impl Source for Shared {
+    fn file(&self) -> Result<Arc<dyn File>> {
+        self.0.file()
+    }
+}
+
+fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
+    let bytes = file.read(offset, len)?;
+    if bytes.len() != len {
+        return Err(Error::corruption(
+            path,
+            offset,
+            format!("expected {len} bytes, found {}", bytes.len()),
+        ));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,201 @@
+//! A blob record: one version of one key with its value, as it lies in a log or a blob file. It says itself what it is and where it
+//! belongs, so that one read of the device brings a value and the proof that it is the right one.
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of: file id (16 bytes), file offset of the record (8 bytes), bytes 4..28, key |
+//! | 4 | 4 | CRC-32C of the value |
+//! | 8 | 4 | value length |
+//! | 12 | 3 | key length |
+//! | 15 | 1 | flags, 0 |
+//! | 16 | 1 | kind: that of the entry if its value were in the tree |
+//! | 17 | 7 | sequence number |
+//! | 24 | 4 | family id |
+//! | 28 | | key, value |
+
+use crate::key::{Kind, MAX_SEQ, SeqNo};
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_fs::{Error, Result};
+use std::ops::Range;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Bytes before the key.
+pub const HEADER_LEN: usize = 28;
+/// A record is never longer.
+pub const MAX_LEN: u64 = (HEADER_LEN + MAX_KEY_LEN + MAX_VALUE_LEN + 8) as u64;
+
+const H_VALUE_CRC: usize = 4;
+const H_VALUE_LEN: usize = 8;
+const H_KEY_LEN: usize = 12;
+const H_FLAGS: usize = 15;
+const H_KIND: usize = 16;
+const H_SEQ: usize = 17;
+const H_FAMILY: usize = 24;
+
+/// One version of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// The family's id.
+    pub family: u32,
+    /// User key.
+    pub key: &'a [u8],
+    /// Its sequence number.
+    pub seq: SeqNo,
+}
+
+impl Name<'_> {
+    /// What an index knows of it.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        let seed = self.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(self.family);
+        xxh3_64_with_seed(self.key, seed)
+    }
+}
+
+/// A record's header, taken apart. Lengths are within the limits; nothing else is checked yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    checksum: u32,
+    value_crc: u32,
+    /// Bytes of the value.
+    pub value_len: usize,
+    /// Bytes of the key.
+    pub key_len: usize,
+    /// The entry's kind, were its value in the tree: `Put` or `PutTtl`.
+    pub kind: Kind,
+    /// Sequence number.
+    pub seq: SeqNo,
+    /// Family id.
+    pub family: u32,
+}
+
+impl Head {
+    /// From the first bytes of a record; what is wrong with them otherwise.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Head, &'static str> {
+        let Some(h) = bytes.get(..HEADER_LEN) else {
+            return Err("cut off in its header");
+        };
+        let u32_at = |at: usize| u32::from_le_bytes(h[at..at + 4].try_into().expect("4 bytes"));
+        let head = Head {
+            checksum: u32_at(0),
+            value_crc: u32_at(H_VALUE_CRC),
+            value_len: u32_at(H_VALUE_LEN) as usize,
+            key_len: (u32_at(H_KEY_LEN) & 0xff_ffff) as usize,
+            kind: match h[H_KIND] {
+                1 => Kind::Put,
+                2 => Kind::PutTtl,
+                _ => return Err("of a kind whose values are not separated"),
+            },
+            seq: u64::from_le_bytes(h[H_KIND..H_FAMILY].try_into().expect("8 bytes")) >> 8,
+            family: u32_at(H_FAMILY),
+        };
+        if h[H_FLAGS] != 0 {
+            return Err("with flags that a later version sets");
+        }
+        if head.key_len > MAX_KEY_LEN || head.value_len > MAX_VALUE_LEN + 8 {
+            return Err("longer than records may be");
+        }
+        if head.kind == Kind::PutTtl && head.value_len < 8 {
+            return Err("an expiring value without its expiry");
+        }
+        Ok(head)
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_len(&self) -> usize {
+        HEADER_LEN + self.key_len + self.value_len
+    }
+
+    /// The value's place in the record.
+    pub fn value(&self) -> Range<usize> {
+        HEADER_LEN + self.key_len..self.record_len()
+    }
+}
+
+/// Appends header and key of a record at `offset` of the file `file_id`; the value of `value_len` bytes, whose checksum is given, follows.
+pub fn encode_head(
+    out: &mut Vec<u8>,
+    file_id: u128,
+    offset: u64,
+    name: &Name<'_>,
+    kind: Kind,
+    value_len: usize,
+    value_crc: u32,
+) {
+    assert!(
+        name.key.len() <= MAX_KEY_LEN && value_len <= MAX_VALUE_LEN + 8 && name.seq <= MAX_SEQ,
+        "a blob record within the limits"
+    );
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_LEN]);
+    out.extend_from_slice(name.key);
+    let h = &mut out[start..];
+    h[H_VALUE_CRC..H_VALUE_LEN].copy_from_slice(&value_crc.to_le_bytes());
+    h[H_VALUE_LEN..H_KEY_LEN].copy_from_slice(&(value_len as u32).to_le_bytes());
+    h[H_KEY_LEN..H_KIND].copy_from_slice(&(name.key.len() as u32).to_le_bytes());
+    h[H_KIND] = kind as u8;
+    h[H_SEQ..H_FAMILY].copy_from_slice(&name.seq.to_le_bytes()[..7]);
+    h[H_FAMILY..HEADER_LEN].copy_from_slice(&name.family.to_le_bytes());
+    let checksum = head_checksum(file_id, offset, h);
+    h[..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Checksum of header and key, which are all of `head`, at their place.
+fn head_checksum(file_id: u128, offset: u64, head: &[u8]) -> u32 {
+    let mut place = [0; 24];
+    place[..16].copy_from_slice(&file_id.to_le_bytes());
+    place[16..].copy_from_slice(&offset.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&place), &head[4..])
+}
+
+/// The record in `bytes`, which begin at `offset` of the file and may be longer: its header, if header, key and value verify.
+pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Head> {
+    let bad = |what: String| Error::corruption(path, offset, format!("blob record {what}"));
+    let head = Head::parse(bytes).map_err(|what| bad(what.to_owned()))?;
+    if bytes.len() < head.record_len() {
+        return Err(bad(format!(
+            "of {} bytes: only {} are there",
+            head.record_len(),
+            bytes.len()
+        )));
+    }
+    let expected = head_checksum(file_id, offset, &bytes[..HEADER_LEN + head.key_len]);
+    if expected != head.checksum {
+        return Err(bad(format!(
+            "header: expected checksum {expected:08x}, found {:08x}",
+            head.checksum
+        )));
+    }
+    let expected = crc32c::crc32c(&bytes[head.value()]);
+    if expected != head.value_crc {
+        return Err(bad(format!(
+            "value of {} bytes: expected checksum {expected:08x}, found {:08x}",
+            head.value_len, head.value_crc
+        )));
+    }
+    Ok(head)
+}
+
+/// As [`check`], and the record must be that of `name`.
+pub fn check_is(
+    path: &Path,
+    file_id: u128,
+    offset: u64,
+    bytes: &[u8],
+    name: &Name<'_>,
+) -> Result<Head> {
+    let head = check(path, file_id, offset, bytes)?;
+    let key = &bytes[HEADER_LEN..HEADER_LEN + head.key_len];
+    if (head.family, head.seq, key) != (name.family, name.seq, name.key) {
+        return Err(Error::corruption(
+            path,
+            offset,
+            format!(
+                "blob record of family {}, sequence number {}, key {:02x?}; expected family {}, {}, {:02x?}",
+                head.family, head.seq, key, name.family, name.seq, name.key
+            ),
+        ));
+    }
+    Ok(head)
+}

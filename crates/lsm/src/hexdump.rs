@@ -1,0 +1,41 @@
+//! Annotated hexdumps of formats, which the pages of `docs/format` show and tests compare with what the code writes.
+
+use std::fmt::Write;
+
+/// A walk through bytes that says of each what it means.
+pub(crate) struct Dump<'a> {
+    pub bytes: &'a [u8],
+    pub at: usize,
+    pub out: String,
+}
+
+impl Dump<'_> {
+    pub fn title(&mut self, title: &str) {
+        let _ = writeln!(self.out, "# {title}");
+    }
+    /// The next `len` bytes, sixteen a line, with what they mean beside the first.
+    pub fn line(&mut self, len: usize, what: &str) {
+        let end = self.at + len;
+        let mut what = what;
+        while self.at < end {
+            let n = (end - self.at).min(16);
+            let mut hex = String::new();
+            for b in &self.bytes[self.at..self.at + n] {
+                let _ = write!(hex, "{b:02x} ");
+            }
+            let line = format!("{:04x}  {hex:<48} {what}", self.at);
+            let _ = writeln!(self.out, "{}", line.trim_end());
+            what = "";
+            self.at += n;
+        }
+    }
+}
+
+/// The bytes that a dump shows.
+pub(crate) fn bytes(dump: &str) -> Vec<u8> {
+    let lines = dump.lines().filter(|l| !l.starts_with('#'));
+    let hex = lines.flat_map(|l| l[6..l.len().min(54)].split(' '));
+    hex.filter(|b| !b.is_empty())
+        .map(|b| u8::from_str_radix(b, 16).expect("hex"))
+        .collect()
+}
