@@ -4,10 +4,11 @@ use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
 use crate::point::say;
 use crate::progress::{self, count, count_entries, human_bytes};
-use crate::store::{Access, environment, must_exist, open_db};
-use basalt::{Db, Options};
+use crate::store::{environment, must_exist};
+use basalt::lsm::db::{KeyRange, Loss};
+use basalt::{Db, ErrorKind, Options};
 use basalt_server::catalog;
-use basalt_server::layout::KEYS_FAMILY;
+use basalt_server::layout::{KEYS_FAMILY, catalog_start};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fmt::Write;
@@ -105,32 +106,69 @@ pub fn check(args: args::Check) -> Outcome {
 
 /// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
 fn catalog_damage(dir: &Path) -> Result<Option<basalt::Error>, Failure> {
-    // One that cannot be opened without what its owner's program knows has no such keys, or is not to be judged here.
-    let Ok(db) = open_db(dir, Access::Read, None) else {
-        return Ok(None);
+    let (env, path) = environment(dir)?;
+    let db = match Db::open_read_only(&env.build(), path, Options::default()) {
+        Ok(db) => db,
+        // Its owner's program knows what is needed to open it (an order, an operator): not the server's store.
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::InvalidArgument | ErrorKind::Unsupported
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(e) => return Err(Failure::store(dir, e)),
     };
     let Some(keys) = db.family(KEYS_FAMILY) else {
         return Ok(None);
     };
     match catalog::read(&db, &keys) {
         Err(e) if e.is_corruption() => Ok(Some(e)),
-        Err(e) => Err(Failure::store(dir, e)),
-        Ok(_) => Ok(None),
+        // A later version's layout is not for this one to judge.
+        Err(e) if e.kind() != ErrorKind::Unsupported => Err(Failure::store(dir, e)),
+        _ => Ok(None),
     }
 }
 
-/// Makes the catalog of Redis keys anew where a part of it is lost; what that was.
-fn mend_catalog(dir: &Path) -> Result<Vec<String>, Failure> {
-    if catalog_damage(dir)?.is_none() {
+/// Makes the catalog of Redis keys anew where a part of it is lost, or may be; what that was.
+fn mend_catalog(dir: &Path, losses: &[Loss]) -> Result<Vec<String>, Failure> {
+    let first = catalog_start();
+    let doubtful = losses.iter().any(|loss| {
+        let family = loss
+            .family
+            .as_deref()
+            .is_none_or(|name| name == KEYS_FAMILY);
+        let reaches = |range: &KeyRange| range.to.as_ref().is_none_or(|to| to[..] >= first[..]);
+        family
+            && (loss.keys.as_ref().is_some_and(reaches)
+                || loss.seqs.is_some()
+                || loss.older_may_reappear)
+    });
+    if !doubtful && catalog_damage(dir)?.is_none() {
         return Ok(Vec::new());
     }
-    let failure = |e| Failure::store(dir, e);
-    let db = open_db(dir, Access::Remove, None)?;
+    let (env, path) = environment(dir)?;
+    let db = match Db::open(&env.build(), path, Options::default()) {
+        Ok(db) => db,
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::InvalidArgument | ErrorKind::Unsupported
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(e) => return Err(Failure::store(dir, e)),
+    };
     let lost = match db.family(KEYS_FAMILY) {
-        Some(keys) => catalog::mend(&db, &keys).map_err(failure)?,
+        Some(keys) => match catalog::mend(&db, &keys, doubtful) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => Vec::new(),
+            mended => mended.map_err(|e| Failure::store(dir, e))?,
+        },
         None => Vec::new(),
     };
-    db.close().map_err(failure)?;
+    db.close().map_err(|e| Failure::store(dir, e))?;
     Ok(lost)
 }
 
@@ -163,7 +201,12 @@ pub fn repair(args: args::Repair) -> Outcome {
     let report = Db::repair(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
     let mut report = report.map_err(|e| Failure::store(dir, e))?;
-    report.lost.extend(mend_catalog(dir)?);
+    // What the repair did is told in any case.
+    let (lost, failed) = match mend_catalog(dir, &report.losses) {
+        Ok(lost) => (lost, None),
+        Err(e) => (Vec::new(), Some(e)),
+    };
+    report.lost.extend(lost);
     let whole = report.lost.is_empty();
     if args.json {
         say(&format!(
@@ -195,5 +238,8 @@ pub fn repair(args: args::Repair) -> Outcome {
         );
         say(&text)?;
     }
-    Ok(if whole { 0 } else { ANSWER_NO })
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(if whole { 0 } else { ANSWER_NO }),
+    }
 }

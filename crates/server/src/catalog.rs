@@ -2,7 +2,9 @@
 //!
 //! Its records are three of the store's entries, and can be lost with a damaged table while keys are left. A store without its layout record
 //! would then look empty, and one whose generation record is older than its keys would show what was flushed and hide what was written since.
-//! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records anew from the keys that are left.
+//! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records anew from the keys that are left. What cannot be
+//! told from the keys, that an older generation is current because no key of the newer one is left, is for [`mend`] to say where a repair
+//! may have lost the record.
 
 use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY};
 use basalt::{
@@ -14,40 +16,67 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The one database served so far.
 pub(crate) const DATABASE: u16 = 0;
-/// How many deleted or expired entries are passed over in search of a key: one of them tells as much.
+/// How many deleted or expired entries are passed over in search of a key: so many tell as much.
 const SEARCH: u64 = 1000;
+/// More cursors than are ever given out between two repairs.
+const CURSORS_LOST: u64 = 1 << 44;
 
 /// What the records say, and what the keys say.
 struct Looked {
     layout: bool,
     /// The record of the current generation; 0 without one.
     generation: u32,
-    /// The highest generation of which there is an entry.
-    highest: Option<u32>,
+    /// A generation after that, of which there are keys: the highest.
+    later: Option<u32>,
+    /// There is a key.
+    keys: bool,
     cursor: Option<u64>,
 }
 
-fn look(db: &Db, keys: &Family) -> Result<Looked> {
+/// Looks at the records and the keys. With `lenient`, a record that cannot be read counts as none.
+fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
     let get = |key: &[u8]| db.get(keys, key, &ReadOptions::default());
     let layout = match get(&layout::layout_key())? {
-        Some(record) => {
-            layout::check_layout(&record)?;
-            true
-        }
+        Some(record) => match layout::check_layout(&record) {
+            Err(e) if lenient && e.is_corruption() => false,
+            checked => checked.map(|()| true)?,
+        },
         None => false,
     };
     let generation = match get(&layout::generation_key(DATABASE))? {
-        Some(record) => layout::decode_generation(&record)?,
+        Some(record) => match layout::decode_generation(&record) {
+            Err(e) if lenient && e.is_corruption() => 0,
+            decoded => decoded?,
+        },
         None => 0,
     };
     let cursor = match get(&layout::cursor_key())? {
-        Some(record) => Some(layout::decode_cursor(&record)?),
+        Some(record) => match layout::decode_cursor(&record) {
+            Err(e) if lenient && e.is_corruption() => None,
+            decoded => Some(decoded?),
+        },
         None => None,
     };
+    // Only beyond what the record says: keys of flushed generations must not stand in front of deleted ones of a later one.
+    let later = match generation.checked_add(1) {
+        Some(next) => last_key(db, keys, next)?,
+        None => None,
+    };
+    Ok(Looked {
+        layout,
+        generation,
+        later: later.and_then(|key| Some(layout::decode_key(&key)?.1)),
+        keys: last_key(db, keys, 0)?.is_some(),
+        cursor,
+    })
+}
+
+/// The last key of the generations from this one on; one that is deleted, when many are.
+fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> {
     let mut it = db.iter(
         keys,
         &ReadOptions {
-            lower_bound: Some(layout::key_prefix(DATABASE, 0).to_vec()),
+            lower_bound: Some(layout::key_prefix(DATABASE, generation).to_vec()),
             upper_bound: Some(layout::key_prefix(DATABASE + 1, 0).to_vec()),
             fill_cache: false,
             skip_budget: SEARCH,
@@ -55,16 +84,9 @@ fn look(db: &Db, keys: &Family) -> Result<Looked> {
         },
     )?;
     it.seek_to_last()?;
-    let last = match it.paused_at() {
+    Ok(match it.paused_at() {
         Some(passed) => Some(passed.to_vec()),
         None => it.valid().then(|| it.key().to_vec()),
-    };
-    let highest = last.and_then(|key| Some(layout::decode_key(&key)?.1));
-    Ok(Looked {
-        layout,
-        generation,
-        highest,
-        cursor,
     })
 }
 
@@ -73,7 +95,7 @@ fn look(db: &Db, keys: &Family) -> Result<Looked> {
 /// Errors: `Corruption` when a record of the catalog is lost while keys are left; `Unsupported` for the layout of a later version; what
 /// reads meet.
 pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
-    let found = look(db, keys)?;
+    let found = look(db, keys, false)?;
     let lost = |what: String| {
         Err(Error::new(
             ErrorKind::Corruption,
@@ -82,17 +104,16 @@ pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
             ),
         ))
     };
-    let highest = found.highest.unwrap_or(0);
-    match found.layout {
-        false if found.highest.is_some() || found.cursor.is_some() || found.generation > 0 => {
+    match (found.layout, found.later) {
+        (false, _) if found.keys || found.cursor.is_some() || found.generation > 0 => {
             lost("has no record of the layout, and there are keys".into())
         }
-        false => Ok(None),
-        true if highest > found.generation => lost(format!(
-            "says that generation {} is the current one, and there are keys of generation {highest}",
+        (false, _) => Ok(None),
+        (true, Some(later)) => lost(format!(
+            "says that generation {} is the current one, and there are keys of generation {later}",
             found.generation
         )),
-        true => Ok(Some(found.generation)),
+        (true, None) => Ok(Some(found.generation)),
     }
 }
 
@@ -103,42 +124,40 @@ pub fn make(db: &Db, keys: &Family) -> Result<()> {
     Ok(())
 }
 
-/// Makes lost records anew, durably. A sentence for each of them, for people.
+/// Makes lost records anew, durably. A sentence for each of them, for people. `doubtful` says that records may have been lost of which
+/// nothing that is left speaks.
 ///
-/// The current generation is then the highest of which an entry is left. When nothing was written after the last flush, that is the one that was
-/// flushed, and what of it was not yet dropped is there again: nothing that is left says otherwise.
-pub fn mend(db: &Db, keys: &Family) -> Result<Vec<String>> {
-    let found = look(db, keys)?;
-    let mut batch = WriteBatch::new();
+/// The current generation is then the highest of which a key is left. When nothing was written after the last flush, that is the one that was
+/// flushed, and what of it was not yet dropped is there again.
+pub fn mend(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
+    const AGAIN: &str =
+        "if nothing was written after the last FLUSHALL, keys that it removed are there again";
+    let found = look(db, keys, true)?;
     let mut told = Vec::new();
+    if !found.layout && !found.keys && found.cursor.is_none() && found.generation == 0 {
+        return Ok(told);
+    }
+    let mut batch = WriteBatch::new();
     if !found.layout {
-        if found.highest.is_none() && found.cursor.is_none() && found.generation == 0 {
-            return Ok(told);
-        }
         batch.put(keys, &layout::layout_key(), &layout::encode_layout())?;
         told.push("the record of the layout of Redis keys; it is written anew".into());
-        if found.cursor.is_none() {
-            // No client may still have a cursor that a scan is given again.
-            let next = (CURSOR_END / 2).to_le_bytes();
-            batch.put(keys, &layout::cursor_key(), &next)?;
-        }
     }
-    let highest = found.highest.unwrap_or(0);
-    if highest > found.generation {
-        batch.put(
-            keys,
-            &layout::generation_key(DATABASE),
-            &highest.to_le_bytes(),
-        )?;
+    if let Some(later) = found.later {
+        let record = later.to_le_bytes();
+        batch.put(keys, &layout::generation_key(DATABASE), &record)?;
         told.push(format!(
-            "the record of the current generation of Redis keys; {highest}, the highest that is left, takes its place, and if nothing was written after the last FLUSHALL, keys that it removed are there again"
+            "the record of the current generation of Redis keys; {later}, the highest that is left, takes its place, and {AGAIN}"
         ));
-    } else if !found.layout && found.generation == 0 {
-        told.push(
-            "perhaps the record of the current generation of Redis keys; if nothing was written after the last FLUSHALL, keys that it removed are there again".into(),
-        );
+    } else if !found.layout || doubtful {
+        told.push(format!(
+            "perhaps the record of the current generation of Redis keys; {AGAIN}"
+        ));
     }
-    if !batch.is_empty() {
+    if !told.is_empty() {
+        // No client may still have a cursor that a scan is given again.
+        let next = found.cursor.unwrap_or(0).max(CURSOR_END / 2) + CURSORS_LOST;
+        let record = next.min(CURSOR_END).to_le_bytes();
+        batch.put(keys, &layout::cursor_key(), &record)?;
         db.write(batch, &WriteOptions::SYNC)?;
     }
     Ok(told)

@@ -124,6 +124,11 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
+/// Where the keys of the catalog begin.
+pub fn catalog_start() -> [u8; 2] {
+    CATALOG.to_be_bytes()
+}
+
 /// The catalog key of the layout record.
 pub fn layout_key() -> Vec<u8> {
     [&CATALOG.to_be_bytes()[..], b"layout"].concat()
