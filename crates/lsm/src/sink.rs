@@ -83,6 +83,7 @@ impl Sink {
 
     /// Appends bytes.
     pub fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.check()?;
         self.digest.update(bytes);
         while !bytes.is_empty() {
             let n = bytes.len().min(PIECE - self.staging.len());
@@ -97,6 +98,7 @@ impl Sink {
 
     /// As `put`, but what fills whole write units is written from where it is.
     pub fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.check()?;
         self.digest.update(bytes);
         while !bytes.is_empty() {
             let n = bytes.len().min(PIECE);

@@ -42,7 +42,9 @@ impl Contents {
         let share = d.families.entry(name.family).or_default();
         share.records += 1;
         share.bytes += place.end - place.start;
-        self.index.add(name.hash(), place);
+        let hash = name.hash(d.records_in);
+        d.hash_sum = d.hash_sum.wrapping_add(hash);
+        self.index.add(hash, place);
     }
 
     /// Writes pages, directory and footer behind what the file `file_id` has, and ends it. Size and digest of the file.
@@ -132,10 +134,10 @@ impl BlobBuilder {
         }
     }
 
-    /// Adds a version of a key. `kind` is `Put` or `PutTtl`, whose values begin with their expiry. `value_crc` is the CRC-32C of the value,
+    /// Adds a version of a key. `kind` is `Put` or `PutTtl`, whose values begin with their expiry. `value_sum` is the checksum of the value ([`record::value_sum`]),
     /// which is taken as given.
-    pub fn add(&mut self, name: &Name<'_>, kind: Kind, value: &[u8], value_crc: u32) -> Result<()> {
-        debug_assert_eq!(crc32c::crc32c(value), value_crc, "value checksum");
+    pub fn add(&mut self, name: &Name<'_>, kind: Kind, value: &[u8], value_sum: u64) -> Result<()> {
+        debug_assert_eq!(record::value_sum(value), value_sum, "value checksum");
         let offset = self.sink.position();
         self.head.clear();
         let id = self.options.file_id;
@@ -146,7 +148,7 @@ impl BlobBuilder {
             name,
             kind,
             value.len(),
-            value_crc,
+            value_sum,
         );
         self.sink.put(&self.head)?;
         if value.len() >= VECTORED_FROM {

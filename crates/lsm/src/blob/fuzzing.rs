@@ -88,9 +88,9 @@ fn sample() -> &'static Sample {
         let mut builder = BlobBuilder::new(&env, file, path, options);
         for n in 0..RECORDS {
             let (key, value) = (key(n), value(n));
-            let crc = crc32c::crc32c(&value);
+            let sum = record::value_sum(&value);
             let name = sample_name(&key, n);
-            builder.add(&name, Kind::Put, &value, crc).expect("add");
+            builder.add(&name, Kind::Put, &value, sum).expect("add");
         }
         let meta = builder.finish().expect("finish");
         let file = env.fs().open(path).expect("open");
@@ -140,7 +140,7 @@ fn blob_record(bytes: &[u8]) -> Verdict {
         key,
         seq: head.seq,
     };
-    let crc = crc32c::crc32c(value);
+    let crc = record::value_sum(value);
     let mut again = Vec::new();
     record::encode_head(&mut again, FILE_ID, 64, &name, head.kind, value.len(), crc);
     again.extend_from_slice(value);
@@ -188,7 +188,8 @@ fn blob_position_page(page: &[u8]) -> Verdict {
 fn blob_directory(bytes: &[u8]) -> Verdict {
     match Directory::decode(bytes) {
         Some(d) => {
-            assert_eq!(d.encode(), bytes);
+            // What later versions add is passed over.
+            assert!(bytes.starts_with(&d.encode()));
             Verdict::Accepted
         }
         None => Verdict::Refused,

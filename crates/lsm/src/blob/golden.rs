@@ -55,7 +55,7 @@ fn golden() -> (Vec<u8>, BlobMeta) {
     };
     let mut builder = BlobBuilder::new(&env, file, path, options);
     for r in &RECORDS {
-        let crc = crc32c::crc32c(r.4);
+        let crc = record::value_sum(r.4);
         builder.add(&name(r), r.3, r.4, crc).unwrap();
     }
     let meta = builder.finish().unwrap();
@@ -77,8 +77,9 @@ fn dump() -> String {
         (4, "reserved"),
         (16, "file id"),
         (4, "compatible features"),
+        (4, "features compatible for reading"),
         (4, "incompatible features"),
-        (16, "reserved"),
+        (12, "reserved"),
         (8, "checksum"),
     ] {
         d.line(len, what);
@@ -88,13 +89,13 @@ fn dump() -> String {
         d.title("record");
         for (len, what) in [
             (4, "checksum of header and key"),
-            (4, "checksum of the value"),
             (4, "value length"),
-            (3, "key length"),
-            (1, "flags"),
+            (8, "checksum of the value"),
             (1, "kind"),
             (7, "sequence number"),
             (4, "family"),
+            (3, "key length"),
+            (1, "flags"),
             (r.1.len(), "key"),
         ] {
             d.line(len, what);
@@ -110,13 +111,14 @@ fn dump() -> String {
     d.title("hash page");
     for (len, what) in [
         (4, "cells in a third"),
+        (4, "twins"),
         (1, "bits of a cell"),
         (1, "seed"),
-        (2, "twins"),
+        (2, "reserved"),
     ] {
         d.line(len, what);
     }
-    d.line(directory.hashes[0] as usize - 8, "cells");
+    d.line(directory.hashes[0] as usize - 12, "cells");
     trailer(&mut d);
     d.title("position page");
     for (len, what) in [
@@ -132,6 +134,7 @@ fn dump() -> String {
     trailer(&mut d);
     d.title("directory");
     d.line(16, "the file with the records");
+    d.line(8, "sum of the records' hashes");
     for (n, what) in [
         (meta.data_end, "records end at"),
         (meta.records, "records"),

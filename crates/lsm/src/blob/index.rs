@@ -13,18 +13,18 @@ use std::ops::Range;
 const PAGE_BYTES: usize = 4096;
 /// Records whose places one position page has.
 pub const PLACES_A_PAGE: usize = 1024;
-/// Seeds tried for a page before its keys are taken to be more than chance explains.
-const SEEDS: u8 = u8::MAX;
+/// Seeds tried for a page: one in two or three has cells for all keys. After so many, the keys that have none are listed.
+const SEEDS: u8 = 64;
 
 /// Found in a page: bytes that no builder writes.
 pub type Checked<T> = Result<T, &'static str>;
 
 const H_THIRD: usize = 0;
-const H_WIDTH: usize = 4;
-const H_SEED: usize = 5;
-const H_TWINS: usize = 6;
-const H_LEN: usize = 8;
-/// A twin: hash (8), ordinal (4).
+const H_TWINS: usize = 4;
+const H_WIDTH: usize = 8;
+const H_SEED: usize = 9;
+const H_LEN: usize = 12;
+/// A twin, a key whose ordinal its cells do not give: hash (8), ordinal (4).
 const TWIN_LEN: usize = 12;
 
 const P_BASE: usize = 0;
@@ -117,7 +117,7 @@ pub fn ordinal(page: &[u8], hash: u64) -> Checked<u32> {
     Ok(found as u32)
 }
 
-/// Ordinals of more records with the same hash as the one that [`ordinal`] gives: as good as always none.
+/// Ordinals of records with this hash that [`ordinal`] does not give: as good as always none.
 pub fn twins(page: &[u8], hash: u64) -> Checked<impl Iterator<Item = u32> + '_> {
     let (third, width) = cells_of(page)?;
     let list = &page[H_LEN + cell_bytes(third, width)..];
@@ -197,7 +197,7 @@ fn cells_of(page: &[u8]) -> Checked<(u32, u32)> {
     }
     let third = word_at(page, H_THIRD) as u32;
     let width = u32::from(page[H_WIDTH]);
-    let twins = usize::from(page[H_TWINS]) | usize::from(page[H_TWINS + 1]) << 8;
+    let twins = (word_at(page, H_TWINS) as u32 as usize).min(page.len());
     if third == 0 || third > 1 << 24 || width > 32 {
         return Err("hash page: cells that no builder makes");
     }
@@ -217,20 +217,17 @@ fn hash_page(keys: &[(u64, u32)], width: u32) -> Vec<u8> {
             _ => single.push(*key),
         }
     }
-    assert!(
-        u16::try_from(twins.len()).is_ok(),
-        "{} records of a blob file have the hash of another one",
-        twins.len()
-    );
     let third = (single.len() * 41 / 100 + 11) as u32;
-    let (seed, cells) = (0..SEEDS)
-        .find_map(|seed| Some((seed, solve(&single, seed, third)?)))
-        .expect("distinct hashes find a seed: one in two or three does");
+    let whole = (0..SEEDS)
+        .map(|seed| (seed, solve(&single, seed, third)))
+        .find(|(_, (_, left))| left.is_empty());
+    let (seed, (cells, left)) = whole.unwrap_or_else(|| (0, solve(&single, 0, third)));
+    twins.extend(left.into_iter().map(|k| single[k as usize]));
     let mut page = vec![0; H_LEN + cell_bytes(third, width) + twins.len() * TWIN_LEN];
     page[H_THIRD..H_THIRD + 4].copy_from_slice(&third.to_le_bytes());
     page[H_WIDTH] = width as u8;
     page[H_SEED] = seed;
-    page[H_TWINS..H_LEN].copy_from_slice(&(twins.len() as u16).to_le_bytes());
+    page[H_TWINS..H_WIDTH].copy_from_slice(&(twins.len() as u32).to_le_bytes());
     for (i, cell) in cells.into_iter().enumerate() {
         put_bits(
             &mut page[H_LEN..],
@@ -247,9 +244,9 @@ fn hash_page(keys: &[(u64, u32)], width: u32) -> Vec<u8> {
     page
 }
 
-/// Cells so that those of each key give its ordinal; `None` when this seed has none. Takes keys off whose cell nobody else has, until
-/// none is left, and sets cells in the opposite order.
-fn solve(keys: &[(u64, u32)], seed: u8, third: u32) -> Option<Vec<u32>> {
+/// Cells so that those of each key give its ordinal, and the keys for which this seed has none. Takes keys off whose cell nobody else has,
+/// as long as there are any, and sets cells in the opposite order.
+fn solve(keys: &[(u64, u32)], seed: u8, third: u32) -> (Vec<u32>, Vec<u32>) {
     let cells = 3 * third as usize;
     // How many keys still have the cell, and their exclusive-or: the key itself once it is one.
     let mut users = vec![(0u32, 0u32); cells];
@@ -277,8 +274,11 @@ fn solve(keys: &[(u64, u32)], seed: u8, third: u32) -> Option<Vec<u32>> {
             }
         }
     }
+    let mut left: Vec<u32> = Vec::new();
     if order.len() < keys.len() {
-        return None;
+        let mut taken = vec![false; keys.len()];
+        order.iter().for_each(|(k, _)| taken[*k as usize] = true);
+        left.extend((0..keys.len() as u32).filter(|k| !taken[*k as usize]));
     }
     let mut values = vec![0u32; cells];
     for (k, cell) in order.into_iter().rev() {
@@ -287,7 +287,7 @@ fn solve(keys: &[(u64, u32)], seed: u8, third: u32) -> Option<Vec<u32>> {
         // Its own cell is 0 so far.
         values[cell as usize] = ordinal ^ others[0] ^ others[1] ^ others[2];
     }
-    Some(values)
+    (values, left)
 }
 
 /// A position page of at most [`PLACES_A_PAGE`] records.

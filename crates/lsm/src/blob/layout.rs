@@ -27,7 +27,9 @@ pub(super) const FOOTER_LEN: usize = 64;
 const H_VERSION: usize = 8;
 const H_FILE_ID: usize = 16;
 const H_COMPATIBLE: usize = 32;
-const H_INCOMPATIBLE: usize = 36;
+const H_READ_COMPATIBLE: usize = 36;
+const H_INCOMPATIBLE: usize = 40;
+const _: () = assert!(H_READ_COMPATIBLE == H_COMPATIBLE + 4);
 const H_CHECKSUM: usize = 56;
 
 const F_FILE_ID: usize = 0;
@@ -56,7 +58,7 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
         return bad(0, format!("does not begin with {}", magic.escape_ascii()));
     }
     let version = u32_at(h, H_VERSION);
-    if version > VERSION {
+    if version == 0 || version > VERSION {
         return Err(Error::unsupported(format!(
             "blob file of version {version}; this version reads up to {VERSION}"
         ))
@@ -121,6 +123,9 @@ impl Footer {
                 format!("footer: expected checksum {expected:016x}, found {found:016x}"),
             );
         }
+        if u32_at(f, F_VERSION) != VERSION {
+            return bad(F_VERSION, "another version than the header's".into());
+        }
         let found = u128::from_le_bytes(f[F_FILE_ID..F_DIRECTORY].try_into().expect("16 bytes"));
         let footer = Footer {
             directory: u64_at(f, F_DIRECTORY),
@@ -155,6 +160,8 @@ pub(super) struct Directory {
     pub(super) families: BTreeMap<u32, FamilyShare>,
     pub(super) min_seq: SeqNo,
     pub(super) max_seq: SeqNo,
+    /// Sum of the records' hashes, modulo 2^64: what is copied and what is garbage add up to it.
+    pub(super) hash_sum: u64,
     /// Where the first page lies; the others follow.
     pub(super) pages: u64,
     /// Payload bytes of each hash page.
@@ -166,6 +173,7 @@ pub(super) struct Directory {
 impl Directory {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = self.records_in.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.hash_sum.to_le_bytes());
         for n in [
             self.data_end,
             self.records,
@@ -192,10 +200,12 @@ impl Directory {
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Directory> {
         let records_in = u128::from_le_bytes(bytes.get(..16)?.try_into().ok()?);
-        let mut at = 16;
+        let hash_sum = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
+        let mut at = 24;
         let mut next = |bits: u32| get_varint(bytes, &mut at, bits);
         let mut d = Directory {
             records_in,
+            hash_sum,
             data_end: next(63)?,
             records: next(63)?,
             min_seq: next(56)?,
@@ -223,6 +233,15 @@ impl Directory {
                 list.push(next(32)? as u32);
             }
         }
-        (at == bytes.len()).then_some(d)
+        // What later versions add: a tag, a length, so many bytes. Odd tags may be ignored.
+        while at < bytes.len() {
+            let tag = get_varint(bytes, &mut at, 32)?;
+            let len = get_varint(bytes, &mut at, 32)? as usize;
+            at = at.checked_add(len).filter(|end| *end <= bytes.len())?;
+            if tag % 2 == 0 {
+                return None;
+            }
+        }
+        Some(d)
     }
 }

@@ -4,7 +4,8 @@
 //! beside it. What flushes and collections write are blob files of their own, with the index at their end.
 //!
 //! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `layout` (header, directory, footer),
-//! `builder` (writes a file), `reader` (opens one, finds values). The bytes are specified in `docs/format/blob.md`, the reasons are in
+//! `builder` (writes a file), `reader` (opens one, finds values), `garbage` (which records nobody refers to), `lineage` (what numbers mean after
+//! collections). The bytes are specified in `docs/format/blob.md`, the reasons are in
 //! `docs/decisions/0020-blobs.md`.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
@@ -13,10 +14,12 @@
 mod builder;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+pub mod garbage;
 #[cfg(test)]
 mod golden;
 pub mod index;
 mod layout;
+pub mod lineage;
 mod reader;
 pub mod record;
 #[cfg(test)]

@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// The tail of an index that is read at once on open: footer and directory of most files.
 const TAIL_READ: u64 = 4096;
 
+/// A page is never longer: what lists all keys of its share one by one is no index.
+const MAX_PAGE: usize = 16 << 20;
+
 /// An open blob file.
 pub struct BlobReader {
     env: Env,
@@ -113,8 +116,19 @@ impl BlobReader {
                 directory.records, directory.records_in, meta.records, meta.file_id
             )));
         }
+        let own = meta.index.is_none();
+        let first = match own {
+            true => directory.data_end,
+            false => HEADER_LEN as u64,
+        };
+        if directory.pages != first || directory.data_end < HEADER_LEN as u64 {
+            return Err(bad("its pages do not follow the records".into()));
+        }
         let mut pages = vec![directory.pages];
         for len in directory.hashes.iter().chain(&directory.places) {
+            if *len as usize > MAX_PAGE {
+                return Err(bad(format!("a page of {len} bytes")));
+            }
             let last = pages[pages.len() - 1];
             pages.push(last + u64::from(*len) + BLOCK_TRAILER_LEN as u64);
         }
@@ -157,29 +171,44 @@ impl BlobReader {
     /// The value of a version of a key that is in the file, by one read of the device when the index is in the cache. `Corruption` when it
     /// is not what the index says, or not there.
     pub fn get(&self, name: &Name<'_>, fill_cache: bool) -> Result<Bytes> {
-        let hash = name.hash();
+        let hash = name.hash(self.directory.records_in);
         let (ordinal, twins) = self.candidates(hash, fill_cache)?;
-        let first = self.get_at(name, ordinal, fill_cache);
-        if first.is_ok() || twins.is_empty() {
-            return first;
-        }
-        for ordinal in twins {
-            if let Ok(value) = self.get_at(name, ordinal, fill_cache) {
-                return Ok(value);
-            }
-        }
-        first
+        self.pick(name, ordinal, &twins, fill_cache)
+            .map(|(_, value)| value)
     }
 
-    /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless hashes are equal.
+    /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
+    /// file gets any ordinal: whoever marks garbage by it has [`BlobReader::hash_sum`] to hold all of it against.
     pub fn find(&self, name: &Name<'_>, fill_cache: bool) -> Result<(u32, Range<u64>)> {
-        let (ordinal, twins) = self.candidates(name.hash(), fill_cache)?;
-        for other in &twins {
-            if self.get_at(name, *other, fill_cache).is_ok() {
-                return Ok((*other, self.place(*other, fill_cache)?));
-            }
+        let hash = name.hash(self.directory.records_in);
+        let (mut ordinal, twins) = self.candidates(hash, fill_cache)?;
+        if !twins.is_empty() {
+            ordinal = self.pick(name, ordinal, &twins, fill_cache)?.0;
         }
         Ok((ordinal, self.place(ordinal, fill_cache)?))
+    }
+
+    /// Sum of the hashes ([`Name::hash`]) of all records, modulo 2^64.
+    pub fn hash_sum(&self) -> u64 {
+        self.directory.hash_sum
+    }
+
+    /// Which of several records is the one, and its value. An error of a record that is perhaps the one is told, unless another is it.
+    fn pick(
+        &self,
+        name: &Name<'_>,
+        ordinal: u32,
+        twins: &[u32],
+        fill_cache: bool,
+    ) -> Result<(u32, Bytes)> {
+        let mut failed = None;
+        for ordinal in twins.iter().copied().chain([ordinal]) {
+            match self.get_at(name, ordinal, fill_cache) {
+                Ok(value) => return Ok((ordinal, value)),
+                Err(e) => failed = Some(e),
+            }
+        }
+        Err(failed.expect("at least one was tried"))
     }
 
     fn candidates(&self, hash: u64, fill_cache: bool) -> Result<(u32, Vec<u32>)> {
@@ -255,7 +284,7 @@ impl BlobReader {
         }
         let handle = BlockHandle {
             offset,
-            stored: (self.pages[n + 1] - offset) as u32 - BLOCK_TRAILER_LEN as u32,
+            stored: (self.pages[n + 1] - offset - BLOCK_TRAILER_LEN as u64) as u32,
             raw: 0,
         };
         let disk = read_exact(

@@ -3,35 +3,40 @@
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 4 | CRC-32C of: file id (16 bytes), file offset of the record (8 bytes), bytes 4..28, key |
-//! | 4 | 4 | CRC-32C of the value |
-//! | 8 | 4 | value length |
-//! | 12 | 3 | key length |
-//! | 15 | 1 | flags, 0 |
+//! | 0 | 4 | CRC-32C of: file id (16 bytes), file offset of the record (8 bytes), bytes 4..32, key |
+//! | 4 | 4 | value length |
+//! | 8 | 8 | XXH3-64 of the value |
 //! | 16 | 1 | kind: that of the entry if its value were in the tree |
 //! | 17 | 7 | sequence number |
 //! | 24 | 4 | family id |
-//! | 28 | | key, value |
+//! | 28 | 3 | key length |
+//! | 31 | 1 | flags, 0 |
+//! | 32 | | key, value |
 
 use crate::key::{Kind, MAX_SEQ, SeqNo};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{Error, Result};
 use std::ops::Range;
 use std::path::Path;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes before the key.
-pub const HEADER_LEN: usize = 28;
+pub const HEADER_LEN: usize = 32;
 /// A record is never longer.
 pub const MAX_LEN: u64 = (HEADER_LEN + MAX_KEY_LEN + MAX_VALUE_LEN + 8) as u64;
 
-const H_VALUE_CRC: usize = 4;
-const H_VALUE_LEN: usize = 8;
-const H_KEY_LEN: usize = 12;
-const H_FLAGS: usize = 15;
+const H_VALUE_LEN: usize = 4;
+const H_VALUE_SUM: usize = 8;
 const H_KIND: usize = 16;
 const H_SEQ: usize = 17;
 const H_FAMILY: usize = 24;
+const H_KEY_LEN: usize = 28;
+const H_FLAGS: usize = 31;
+
+/// The checksum of a value.
+pub fn value_sum(value: &[u8]) -> u64 {
+    xxh3_64(value)
+}
 
 /// One version of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +50,12 @@ pub struct Name<'a> {
 }
 
 impl Name<'_> {
-    /// What an index knows of it.
+    /// What the index of the file with this id knows of it. The id is random: nobody who chooses keys can choose hashes.
     #[inline]
-    pub fn hash(&self) -> u64 {
-        let seed = self.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(self.family);
-        xxh3_64_with_seed(self.key, seed)
+    pub fn hash(&self, records_in: u128) -> u64 {
+        let salt = records_in as u64 ^ (records_in >> 64) as u64;
+        let version = self.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(self.family);
+        xxh3_64_with_seed(self.key, version ^ salt)
     }
 }
 
@@ -57,7 +63,7 @@ impl Name<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     checksum: u32,
-    value_crc: u32,
+    value_sum: u64,
     /// Bytes of the value.
     pub value_len: usize,
     /// Bytes of the key.
@@ -79,7 +85,7 @@ impl Head {
         let u32_at = |at: usize| u32::from_le_bytes(h[at..at + 4].try_into().expect("4 bytes"));
         let head = Head {
             checksum: u32_at(0),
-            value_crc: u32_at(H_VALUE_CRC),
+            value_sum: u64::from_le_bytes(h[H_VALUE_SUM..H_KIND].try_into().expect("8 bytes")),
             value_len: u32_at(H_VALUE_LEN) as usize,
             key_len: (u32_at(H_KEY_LEN) & 0xff_ffff) as usize,
             kind: match h[H_KIND] {
@@ -121,7 +127,7 @@ pub fn encode_head(
     name: &Name<'_>,
     kind: Kind,
     value_len: usize,
-    value_crc: u32,
+    value_sum: u64,
 ) {
     assert!(
         name.key.len() <= MAX_KEY_LEN && value_len <= MAX_VALUE_LEN + 8 && name.seq <= MAX_SEQ,
@@ -131,12 +137,12 @@ pub fn encode_head(
     out.extend_from_slice(&[0; HEADER_LEN]);
     out.extend_from_slice(name.key);
     let h = &mut out[start..];
-    h[H_VALUE_CRC..H_VALUE_LEN].copy_from_slice(&value_crc.to_le_bytes());
-    h[H_VALUE_LEN..H_KEY_LEN].copy_from_slice(&(value_len as u32).to_le_bytes());
-    h[H_KEY_LEN..H_KIND].copy_from_slice(&(name.key.len() as u32).to_le_bytes());
+    h[H_VALUE_LEN..H_VALUE_SUM].copy_from_slice(&(value_len as u32).to_le_bytes());
+    h[H_VALUE_SUM..H_KIND].copy_from_slice(&value_sum.to_le_bytes());
     h[H_KIND] = kind as u8;
     h[H_SEQ..H_FAMILY].copy_from_slice(&name.seq.to_le_bytes()[..7]);
-    h[H_FAMILY..HEADER_LEN].copy_from_slice(&name.family.to_le_bytes());
+    h[H_FAMILY..H_KEY_LEN].copy_from_slice(&name.family.to_le_bytes());
+    h[H_KEY_LEN..H_FLAGS].copy_from_slice(&(name.key.len() as u32).to_le_bytes()[..3]);
     let checksum = head_checksum(file_id, offset, h);
     h[..4].copy_from_slice(&checksum.to_le_bytes());
 }
@@ -167,11 +173,11 @@ pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<He
             head.checksum
         )));
     }
-    let expected = crc32c::crc32c(&bytes[head.value()]);
-    if expected != head.value_crc {
+    let expected = value_sum(&bytes[head.value()]);
+    if expected != head.value_sum {
         return Err(bad(format!(
-            "value of {} bytes: expected checksum {expected:08x}, found {:08x}",
-            head.value_len, head.value_crc
+            "value of {} bytes: expected checksum {expected:016x}, found {:016x}",
+            head.value_len, head.value_sum
         )));
     }
     Ok(head)

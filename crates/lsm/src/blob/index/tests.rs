@@ -74,9 +74,40 @@ fn records_with_one_hash_are_all_found() {
     let made = made(made_up);
     check(&made);
     let listed: usize = (made.pages.hashes.iter())
-        .map(|p| usize::from(p[H_TWINS]) | usize::from(p[H_TWINS + 1]) << 8)
+        .map(|p| word_at(p, H_TWINS) as u32 as usize)
         .sum();
     assert_eq!(listed, 100);
+}
+
+/// Hashes that no seed parts: pairs that fall into the same cells under each of them.
+#[test]
+fn keys_that_no_seed_has_cells_for_are_found_all_the_same() {
+    let unmix = |mut x: u64| {
+        x ^= x >> 33;
+        x = x.wrapping_mul(0x9cb4_b2f8_1293_37db);
+        x ^= x >> 33;
+        x = x.wrapping_mul(0x4f74_430c_22a5_4005);
+        x ^ (x >> 33)
+    };
+    let mix = |mut x: u64| {
+        x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        x ^ (x >> 33)
+    };
+    assert_eq!(unmix(mix(12_345)), 12_345);
+    let mut keys = Vec::new();
+    let mut at = 0;
+    let mut add = |hash: u64| {
+        keys.push((hash, at..at + 10));
+        at += 10;
+    };
+    for seed in 0..=u64::from(u8::MAX) {
+        let salt = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = Random::from_seed(seed).next_u64();
+        add(hash);
+        add(unmix(mix(hash ^ salt) ^ 1 << 32) ^ salt);
+    }
+    check(&made(keys));
 }
 
 /// Bytes a record: of hash pages, of both kinds.
