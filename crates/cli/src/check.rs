@@ -104,21 +104,28 @@ pub fn check(args: args::Check) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-/// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
-fn catalog_damage(dir: &Path) -> Result<Option<basalt::Error>, Failure> {
-    let (env, path) = environment(dir)?;
-    let db = match Db::open_read_only(&env.build(), path, Options::default()) {
-        Ok(db) => db,
-        // Its owner's program knows what is needed to open it (an order, an operator): not the server's store.
+/// An open store, or `None` when only its owner's program knows what is needed to open it (an order, an operator): not the server's store.
+fn unless_foreign(dir: &Path, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
+    match opened {
+        Ok(db) => Ok(Some(db)),
         Err(e)
             if matches!(
                 e.kind(),
                 ErrorKind::InvalidArgument | ErrorKind::Unsupported
             ) =>
         {
-            return Ok(None);
+            Ok(None)
         }
-        Err(e) => return Err(Failure::store(dir, e)),
+        Err(e) => Err(Failure::store(dir, e)),
+    }
+}
+
+/// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
+fn catalog_damage(dir: &Path) -> Result<Option<basalt::Error>, Failure> {
+    let (env, path) = environment(dir)?;
+    let opened = Db::open_read_only(&env.build(), path, Options::default());
+    let Some(db) = unless_foreign(dir, opened)? else {
+        return Ok(None);
     };
     let Some(keys) = db.family(KEYS_FAMILY) else {
         return Ok(None);
@@ -149,17 +156,9 @@ fn mend_catalog(dir: &Path, losses: &[Loss]) -> Result<Vec<String>, Failure> {
         return Ok(Vec::new());
     }
     let (env, path) = environment(dir)?;
-    let db = match Db::open(&env.build(), path, Options::default()) {
-        Ok(db) => db,
-        Err(e)
-            if matches!(
-                e.kind(),
-                ErrorKind::InvalidArgument | ErrorKind::Unsupported
-            ) =>
-        {
-            return Ok(Vec::new());
-        }
-        Err(e) => return Err(Failure::store(dir, e)),
+    let opened = Db::open(&env.build(), path, Options::default());
+    let Some(db) = unless_foreign(dir, opened)? else {
+        return Ok(Vec::new());
     };
     let lost = match db.family(KEYS_FAMILY) {
         Some(keys) => match catalog::mend(&db, &keys, doubtful) {

@@ -6,8 +6,8 @@ use super::layout::{
 };
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Name};
 use super::{BlobMeta, FamilyShare};
-use crate::table::Source;
 use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
+use crate::table::{Source, read_exact};
 use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::collections::BTreeMap;
@@ -311,16 +311,4 @@ impl Source for Shared {
     fn file(&self) -> Result<Arc<dyn File>> {
         self.0.file()
     }
-}
-
-fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
-    let bytes = file.read(offset, len)?;
-    if bytes.len() != len {
-        return Err(Error::corruption(
-            path,
-            offset,
-            format!("expected {len} bytes, found {}", bytes.len()),
-        ));
-    }
-    Ok(bytes)
 }

@@ -35,8 +35,8 @@ pub use iter::TableIter;
 pub use landing::{Landed, Landing};
 pub(crate) use lookup::{Lookup, Step, Wanted};
 pub use properties::family_of;
-pub(crate) use reader::hash_of;
 pub use reader::{ReadBudget, TableReader};
+pub(crate) use reader::{hash_of, read_exact};
 pub use source::Source;
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};

@@ -671,7 +671,7 @@ pub(crate) fn hash_of(cmp: &Cmp, user_key: &[u8]) -> Option<u64> {
 }
 
 /// Reads exactly `len` bytes; fewer are damage.
-pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
+pub(crate) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
     // Asked before anything large is allocated. To ask is a call to the system, which a block need not wait for.
     if len > TAIL_READ && offset.saturating_add(len as u64) > file.allocated().max(file.len()) {
         return Err(Error::corruption(
