@@ -29,6 +29,12 @@ impl Dump<'_> {
             self.at += n;
         }
     }
+    /// A line of so many bytes for each.
+    pub fn lines(&mut self, fields: &[(usize, &str)]) {
+        for (len, what) in fields {
+            self.line(*len, what);
+        }
+    }
 }
 
 /// The bytes that a dump shows.

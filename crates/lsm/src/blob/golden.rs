@@ -71,7 +71,7 @@ fn dump() -> String {
         out: String::new(),
     };
     d.title("header");
-    for (len, what) in [
+    d.lines(&[
         (8, "magic"),
         (4, "version"),
         (4, "reserved"),
@@ -81,13 +81,11 @@ fn dump() -> String {
         (4, "incompatible features"),
         (12, "reserved"),
         (8, "checksum"),
-    ] {
-        d.line(len, what);
-    }
+    ]);
     assert_eq!(d.at, HEADER_LEN);
     for r in &RECORDS {
         d.title("record");
-        for (len, what) in [
+        d.lines(&[
             (4, "checksum of header and key"),
             (4, "value length"),
             (8, "checksum of the value"),
@@ -97,9 +95,7 @@ fn dump() -> String {
             (3, "key length"),
             (1, "flags"),
             (r.1.len(), "key"),
-        ] {
-            d.line(len, what);
-        }
+        ]);
         let expires = if r.3 == Kind::PutTtl { 8 } else { 0 };
         d.line(expires, "value: expiry");
         d.line(r.4.len() - expires, "value");
@@ -109,27 +105,23 @@ fn dump() -> String {
     let at = footer.directory as usize;
     let directory = Directory::decode(&bytes[at..at + footer.directory_len as usize]).unwrap();
     d.title("hash page");
-    for (len, what) in [
+    d.lines(&[
         (4, "cells in a third"),
         (4, "twins"),
         (1, "bits of a cell"),
         (1, "seed"),
         (2, "reserved"),
-    ] {
-        d.line(len, what);
-    }
+    ]);
     d.line(directory.hashes[0] as usize - 12, "cells");
     trailer(&mut d);
     d.title("position page");
-    for (len, what) in [
+    d.lines(&[
         (8, "first value"),
         (4, "values"),
         (1, "low bits"),
         (1, "values a record, less one"),
         (2, "reserved"),
-    ] {
-        d.line(len, what);
-    }
+    ]);
     d.line(directory.places[0] as usize - 16, "low bits, high bits");
     trailer(&mut d);
     d.title("directory");
@@ -159,7 +151,7 @@ fn dump() -> String {
     }
     trailer(&mut d);
     d.title("footer");
-    for (len, what) in [
+    d.lines(&[
         (16, "file id"),
         (8, "directory: offset"),
         (4, "directory: length"),
@@ -168,9 +160,7 @@ fn dump() -> String {
         (8, "reserved"),
         (8, "checksum"),
         (8, "magic"),
-    ] {
-        d.line(len, what);
-    }
+    ]);
     assert_eq!(d.at, bytes.len());
     d.out
 }
