@@ -283,7 +283,7 @@ impl<'a> Ops<'a> {
         };
         let kind = self.take(1).expect("caller checked")[0];
         let kind = Kind::from_u8(kind).ok_or_else(|| bad(&format!("unknown kind {kind}")))?;
-        if !kind.is_supported() {
+        if !kind.is_operation() {
             return Err(Error::unsupported(format!(
                 "write batch holds an operation of kind {kind:?}, which a later version writes; open the store with that version"
             )));

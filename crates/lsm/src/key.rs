@@ -33,7 +33,7 @@ pub enum Kind {
     RangeDelete = 4,
     /// An operand for the family's merge operator.
     Merge = 5,
-    /// Reserved: a value kept in a blob file, whose number is the payload.
+    /// A value kept in a blob file: the payload is a [`crate::blob::Reference`]. Never in a batch.
     BlobRef = 6,
     /// Reserved: first phase of a two-phase commit.
     Prepare = 7,
@@ -67,8 +67,17 @@ impl Kind {
     pub fn is_supported(self) -> bool {
         matches!(
             self,
-            Kind::Delete | Kind::Put | Kind::PutTtl | Kind::RangeDelete | Kind::Merge
+            Kind::Delete
+                | Kind::Put
+                | Kind::PutTtl
+                | Kind::RangeDelete
+                | Kind::Merge
+                | Kind::BlobRef
         )
+    }
+    /// True for kinds that a write batch may hold.
+    pub fn is_operation(self) -> bool {
+        self.is_supported() && self != Kind::BlobRef
     }
 }
 

@@ -3,7 +3,7 @@
 //! Rooms, in the order a write meets them: [`batch`] (what is written), `db` (commit groups, reads, the
 //! engine's life), `wal` (the log that makes it durable), `memtable` (where readers find it), `table` (sorted
 //! files), `version` (which files make up the tree, and the manifest that remembers it), `compaction` (merging
-//! tables in the background), `iter` (merging readers). `ranges` is range tombstones, wherever they
+//! tables in the background), [`blob`] (values kept apart from them), `iter` (merging readers). `ranges` is range tombstones, wherever they
 //! are kept; `key`, `options`, [`merge`] (operators) and [`prefix`] are what all of them share.
 
 #![deny(missing_docs)]
@@ -40,8 +40,8 @@ pub use key::{Comparator, Kind, SeqNo};
 pub use listener::{Event, EventListener};
 pub use merge::{MergeOperator, MergeRefusal};
 pub use options::{
-    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options,
-    ReadOptions, WriteOptions,
+    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, KeyDecision,
+    Options, ReadOptions, WriteOptions,
 };
 pub use prefix::{PrefixExtractor, Prefixes};
 

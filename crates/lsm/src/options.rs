@@ -44,6 +44,9 @@ pub struct Options {
     /// A store to which nothing was written for so long (up to twice that) writes its memtables out and deletes the logs kept
     /// for their space. Zero: never. Default one minute.
     pub idle_release: Duration,
+    /// Bytes that blob files may take for each byte of theirs that is referred to: collections keep them below it. At least 1.05. Default
+    /// 1.25. Smaller: more is rewritten, at 1.25 and uniform overwrites about four bytes for each one written.
+    pub max_space_amp: f64,
     /// A name for metrics and messages. Default: the path.
     pub name: Option<String>,
     /// Told what the store does in the background, in the order given. Default none. See [`crate::listener`].
@@ -61,6 +64,7 @@ impl Default for Options {
             write_buffer_bytes: 64 << 20,
             max_sealed_memtables: 3,
             idle_release: Duration::from_secs(60),
+            max_space_amp: 1.25,
             name: None,
             listeners: Vec::new(),
         }
@@ -85,6 +89,12 @@ impl Options {
                 "max_sealed_memtables is 0, at least 1 is needed",
             ));
         }
+        if !(1.05..=1000.0).contains(&self.max_space_amp) {
+            return Err(Error::invalid(format!(
+                "max_space_amp is {}, allowed are 1.05 to 1000",
+                self.max_space_amp
+            )));
+        }
         self.default_family.validate("default")?;
         self.families
             .iter()
@@ -106,6 +116,10 @@ pub struct FamilyOptions {
     /// change from one opening to the next: tables made with another extractor serve such iterators as if they had no filter. Default
     /// none; costs filter bits for each distinct prefix of a table.
     pub prefix_extractor: Option<Prefixes>,
+    /// Values from so many bytes on are kept in blob files, and tables have references to them: merges move references instead of values,
+    /// and the space of dead values is collected apart from them. May change from one opening to the next; what was written stays where
+    /// it is until a merge meets it. Needs an order in which equal keys are equal bytes. Default `None`: all values are in tables.
+    pub min_blob_size: Option<usize>,
     /// Compression of data blocks. Default lz4... see `bottom_compression`.
     pub compression: Compression,
     /// Compression of the lowest level, where most data lives. Default the same as `compression`.
@@ -140,6 +154,7 @@ impl Default for FamilyOptions {
             block_bytes: 4096,
             filter_bits_per_key: 10,
             prefix_extractor: None,
+            min_blob_size: None,
             compression: Compression::None,
             bottom_compression: None,
             table_bytes: 64 << 20,
@@ -182,6 +197,12 @@ impl FamilyOptions {
                     order.name()
                 ));
             }
+        }
+        if self.min_blob_size.is_some() && !self.comparator.equality_is_bytewise() {
+            return bad(format!(
+                "min_blob_size needs an order in which equal keys are equal bytes, and comparator {:?} does not say that it is one",
+                self.comparator.name()
+            ));
         }
         if self.table_bytes < 1024 {
             return bad(format!(
@@ -238,11 +259,26 @@ pub enum FilterDecision {
     Change(Vec<u8>),
 }
 
+/// What becomes of an entry whose key decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyDecision {
+    /// It stays.
+    Keep,
+    /// It is deleted, older versions with it.
+    Remove,
+}
+
 /// User code that sees every live value a compaction meets, unless a snapshot still needs it, and may drop or change it.
 /// It must answer the same for the same entry at the same or a later time: an entry may be met many times or never.
 pub trait CompactionFilter: Send + Sync {
     /// For messages.
     fn name(&self) -> &str;
+    /// The decision by the key alone, where that is enough: a value in a blob file is not read then. `None`: the value decides. Asked
+    /// for values in blob files only, and not for its own sake: [`CompactionFilter::filter`] must come to the same.
+    fn filter_key(&self, context: &FilterContext<'_>, key: &[u8]) -> Option<KeyDecision> {
+        let _ = (context, key);
+        None
+    }
     /// The decision.
     fn filter(&self, context: &FilterContext<'_>, key: &[u8], value: &[u8]) -> FilterDecision;
 }
@@ -278,6 +314,9 @@ pub struct ReadOptions {
     pub prefix_same_as_start: bool,
     /// Make a cursor that follows the store, see [`crate::db::Iter`]. Not with a snapshot. Default false.
     pub tailing: bool,
+    /// Show keys, and no values: those in blob files are not read. Asking such an iterator for a value is a mistake of the caller's, and
+    /// panics. Default false.
+    pub keys_only: bool,
     /// Put blocks read into the cache. Default true; scans over everything do better without.
     pub fill_cache: bool,
     /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
@@ -294,6 +333,7 @@ impl Default for ReadOptions {
             upper_bound: None,
             prefix_same_as_start: false,
             tailing: false,
+            keys_only: false,
             fill_cache: true,
             skip_budget: u64::MAX,
         }

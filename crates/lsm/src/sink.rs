@@ -13,6 +13,39 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// Bytes gathered before they are written.
 const PIECE: usize = 1 << 20;
 
+/// Files made so far; removes them when dropped, unless kept.
+pub(crate) struct Created {
+    env: Env,
+    paths: Vec<PathBuf>,
+}
+
+impl Created {
+    pub fn new(env: &Env) -> Created {
+        Created {
+            env: env.clone(),
+            paths: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, path: PathBuf) {
+        self.paths.push(path);
+    }
+
+    /// They stay.
+    pub fn keep(&mut self) {
+        self.paths.clear();
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            // A failed removal leaves an orphan, which the next open removes.
+            let _ = self.env.fs().remove(path);
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Sink {
     env: Env,

@@ -7,9 +7,12 @@
 use basalt_env::Env;
 use basalt_fs::sim::SimOptions;
 use basalt_fs::{AlignedBuf, FileSystem, SimFs};
+use basalt_lsm::blob::garbage::Garbage;
+use basalt_lsm::blob::lineage::Group;
+use basalt_lsm::blob::{BlobMeta, FamilyShare};
 use basalt_lsm::db::Db;
 use basalt_lsm::table::TableMeta;
-use basalt_lsm::version::edit::{AddTable, Edit};
+use basalt_lsm::version::edit::{AddBlob, AddTable, Edit};
 use basalt_lsm::version::manifest::{CURRENT_LEN, Current, FEATURES, Manifest};
 use basalt_lsm::wal::{FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter};
 use basalt_lsm::{
@@ -51,7 +54,8 @@ fn persisted_numbers_never_change() {
     for (kind, n) in kinds {
         assert_eq!(kind as u8, n);
         assert_eq!(Kind::from_u8(n), Some(kind));
-        assert_eq!(kind.is_supported(), n <= 2 || n == 4 || n == 5);
+        assert_eq!(kind.is_supported(), n <= 2 || (4..=6).contains(&n));
+        assert_eq!(kind.is_operation(), n <= 2 || n == 4 || n == 5);
     }
     assert_eq!(Kind::from_u8(10), None);
     assert_eq!(Compression::None as u8, 0);
@@ -67,7 +71,9 @@ fn persisted_numbers_never_change() {
     assert_eq!(basalt_lsm::version::LEVELS, 7);
     assert_eq!(basalt_lsm::key::BYTEWISE_NAME, "basalt.bytewise");
     for (i, (name, edit)) in fields().into_iter().enumerate() {
-        let tag = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 64][i];
+        let tag = [
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 64,
+        ][i];
         assert_eq!(edit.encode()[0], tag, "{name}");
     }
 }
@@ -89,12 +95,37 @@ fn fields() -> Vec<(&'static str, Edit)> {
         raw_value_bytes: 9000,
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
+        references: Default::default(),
     };
     let with_ranges = TableMeta {
         largest: b"plum\xff\xff\xff\xff\xff\xff\xff\xff".to_vec(),
         range_deletes: 2,
         ..meta.clone()
     };
+    let with_references = TableMeta {
+        references: [(280, 5), (301, 7)].into(),
+        ..meta.clone()
+    };
+    let blob = BlobMeta {
+        file_id: 0x2f0e_2d0c_2b0a_2908_2706_2504_2302_2120,
+        data_end: 3000,
+        index: None,
+        size: 3400,
+        digest: 0x3f1e_3d1c_3b1a_3918_3716_3514_3312_3130,
+        records: 2,
+        families: [(
+            1,
+            FamilyShare {
+                records: 2,
+                bytes: 2936,
+            },
+        )]
+        .into(),
+        min_seq: 5,
+        max_seq: 6,
+    };
+    let mut marks = Garbage::none(2);
+    assert!(marks.mark(0, 1, 1468, 0x0102_0304_0506_0708));
     vec![
         (
             "store id, 16 bytes",
@@ -207,6 +238,62 @@ fn fields() -> Vec<(&'static str, Edit)> {
                     level: 0,
                     number: 300,
                     meta: with_ranges,
+                }],
+                ..none()
+            },
+        ),
+        (
+            "blob file enters: number 301, 2 records of family 1",
+            Edit {
+                add_blobs: vec![AddBlob {
+                    number: 301,
+                    meta: Arc::new(blob),
+                }],
+                ..none()
+            },
+        ),
+        (
+            "blob file leaves: number 280",
+            Edit {
+                remove_blobs: vec![280],
+                ..none()
+            },
+        ),
+        (
+            "records of blob file 301 lose their references: the first",
+            Edit {
+                mark_blobs: vec![(301, marks.encode())],
+                ..none()
+            },
+        ),
+        (
+            "names 280 and 281 of group 280: in family 1 they stand for 301 up to \"m\", then for 302",
+            Edit {
+                lineage: vec![(
+                    280,
+                    Group {
+                        names: vec![280, 281],
+                        targets: [(1, vec![((*b"a").into(), 301), ((*b"m").into(), 302)])].into(),
+                    },
+                )],
+                ..none()
+            },
+        ),
+        (
+            "name forgotten: 279",
+            Edit {
+                forget_names: vec![279],
+                ..none()
+            },
+        ),
+        (
+            "table with references enters: family 1, level 0, number 303; 5 to file 280, 7 to file 301",
+            Edit {
+                add_tables: vec![AddTable {
+                    family: 1,
+                    level: 0,
+                    number: 303,
+                    meta: with_references,
                 }],
                 ..none()
             },

@@ -160,6 +160,11 @@ impl BlobBuilder {
         Ok(())
     }
 
+    /// Its random id.
+    pub fn file_id(&self) -> u128 {
+        self.options.file_id
+    }
+
     /// Bytes so far.
     pub fn size(&self) -> u64 {
         self.sink.position()

@@ -8,6 +8,21 @@ use crate::table::format::{get_varint, put_varint};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// A record that lost its reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dead {
+    /// The blob file that it was in when it was looked up.
+    pub file: u64,
+    /// Its place among that file's records.
+    pub ordinal: u32,
+    /// Its family.
+    pub family: u32,
+    /// Its bytes, header and key included.
+    pub bytes: u64,
+    /// Its hash in that file, see [`super::Name::hash`].
+    pub hash: u64,
+}
+
 /// Marked records of a file of so many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Garbage {
@@ -51,6 +66,26 @@ impl Garbage {
         share.records += 1;
         share.bytes += bytes;
         self.hash_sum = self.hash_sum.wrapping_add(hash);
+        true
+    }
+
+    /// Takes in what else is marked. False when something of it was marked before, or it is of another file; then nothing is changed.
+    #[must_use = "a record that is marked twice had two references"]
+    pub fn absorb(&mut self, more: &Garbage) -> bool {
+        let disjoint = self.bits.iter().zip(&more.bits).all(|(a, b)| a & b == 0);
+        if self.records != more.records || !disjoint {
+            return false;
+        }
+        self.bits
+            .iter_mut()
+            .zip(&more.bits)
+            .for_each(|(a, b)| *a |= b);
+        for (id, share) in &more.families {
+            let own = self.families.entry(*id).or_default();
+            own.records += share.records;
+            own.bytes += share.bytes;
+        }
+        self.hash_sum = self.hash_sum.wrapping_add(more.hash_sum);
         true
     }
 

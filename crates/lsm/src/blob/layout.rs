@@ -57,19 +57,19 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
     if h.len() != HEADER_LEN || h[..8] != magic[..] {
         return bad(0, format!("does not begin with {}", magic.escape_ascii()));
     }
-    let version = u32_at(h, H_VERSION);
-    if version == 0 || version > VERSION {
-        return Err(Error::unsupported(format!(
-            "blob file of version {version}; this version reads up to {VERSION}"
-        ))
-        .in_file(path));
-    }
     let (expected, found) = (xxh3_64(&h[..H_CHECKSUM]), u64_at(h, H_CHECKSUM));
     if expected != found {
         return bad(
             H_CHECKSUM,
             format!("header: expected checksum {expected:016x}, found {found:016x}"),
         );
+    }
+    let version = u32_at(h, H_VERSION);
+    if version == 0 || version > VERSION {
+        return Err(Error::unsupported(format!(
+            "blob file of version {version}; this version reads up to {VERSION}"
+        ))
+        .in_file(path));
     }
     let unknown = u32_at(h, H_INCOMPATIBLE);
     if unknown != 0 {

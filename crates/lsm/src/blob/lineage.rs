@@ -25,24 +25,41 @@ pub struct Collected {
     pub targets: BTreeMap<u32, Targets>,
 }
 
+/// Names that stand for the same, because one collection rewrote their files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Ascending.
+    pub names: Vec<u64>,
+    /// By family.
+    pub targets: BTreeMap<u32, Targets>,
+}
+
 /// All names and what they stand for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lineage {
-    names: HashMap<u64, Arc<BTreeMap<u32, Targets>>>,
+    /// The group of each name.
+    names: HashMap<u64, u64>,
+    /// By the lowest name that the group began with.
+    groups: BTreeMap<u64, Arc<Group>>,
 }
 
 impl Lineage {
     /// The file that has a key's records which refer to `number`. `None` when nothing of the family was alive where it stands.
     pub fn resolve(&self, number: u64, family: u32, key: &[u8], cmp: &Cmp) -> Option<u64> {
-        let Some(families) = self.names.get(&number) else {
-            return Some(number);
-        };
-        covering(families.get(&family)?, key, cmp)
+        match self.targets(number) {
+            None => Some(number),
+            Some(families) => covering(families.get(&family)?, key, cmp),
+        }
     }
 
     /// True when the number is a name, and no file's.
     pub fn is_name(&self, number: u64) -> bool {
         self.names.contains_key(&number)
+    }
+
+    /// True when there are no names.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
     }
 
     /// Names, ascending.
@@ -54,12 +71,18 @@ impl Lineage {
 
     /// What a name stands for, by family.
     pub fn targets(&self, name: u64) -> Option<&BTreeMap<u32, Targets>> {
-        self.names.get(&name).map(|t| &**t)
+        let group = self.names.get(&name)?;
+        Some(&self.groups[group].targets)
     }
 
-    /// Takes a collection in. `cmp` gives the order of a family. Panics when a source is a name already, and when targets are not in order.
-    /// Outputs are cut between user keys, never between versions of one.
-    pub fn collect(&mut self, done: &Collected, cmp: &dyn Fn(u32) -> Cmp) {
+    /// All groups by their ids.
+    pub fn groups(&self) -> &BTreeMap<u64, Arc<Group>> {
+        &self.groups
+    }
+
+    /// Takes a collection in, and says which groups are new or changed by it. `cmp` gives the order of a family. Panics when a source is a
+    /// name already, and when targets are not in order. Outputs are cut between user keys, never between versions of one.
+    pub fn collect(&mut self, done: &Collected, cmp: &dyn Fn(u32) -> Cmp) -> Vec<u64> {
         for source in &done.sources {
             assert!(
                 !self.names.contains_key(source),
@@ -69,39 +92,73 @@ impl Lineage {
         for (family, targets) in &done.targets {
             assert!(in_order(targets, &cmp(*family)), "targets out of order");
         }
-        for families in self.names.values_mut() {
-            let concerned = families
+        let mut changed = Vec::new();
+        for (id, group) in &mut self.groups {
+            let concerned = group
+                .targets
                 .values()
                 .flatten()
                 .any(|(_, target)| done.sources.contains(target));
             if concerned {
-                *families = Arc::new(replaced(families, done, cmp));
+                *group = Arc::new(Group {
+                    names: group.names.clone(),
+                    targets: replaced(&group.targets, done, cmp),
+                });
+                changed.push(*id);
             }
         }
-        let targets = Arc::new(done.targets.clone());
-        for source in &done.sources {
-            self.names.insert(*source, targets.clone());
+        let mut names = done.sources.clone();
+        names.sort_unstable();
+        if let Some(id) = names.first().copied() {
+            let targets = done.targets.clone();
+            self.set_group(id, Group { names, targets });
+            changed.push(id);
         }
+        changed
     }
 
     /// Forgets a name: no table has it. Nothing when it is none.
     pub fn forget(&mut self, name: u64) {
-        self.names.remove(&name);
+        let Some(id) = self.names.remove(&name) else {
+            return;
+        };
+        let group = Arc::make_mut(self.groups.get_mut(&id).expect("a name's group"));
+        group.names.retain(|n| *n != name);
+        if group.names.is_empty() {
+            self.groups.remove(&id);
+        }
     }
 
-    /// Puts a name in as it was remembered. False, and nothing is changed, for targets that no collection leaves.
+    /// Puts a group in as it was remembered, in place of what it was before. False, and nothing is changed, when one of its names is another
+    /// group's, or it has none.
     #[must_use = "what is not taken in is damage"]
-    pub fn restore(
-        &mut self,
-        name: u64,
-        targets: BTreeMap<u32, Targets>,
-        cmp: &dyn Fn(u32) -> Cmp,
-    ) -> bool {
-        let sound = targets.iter().all(|(f, t)| in_order(t, &cmp(*f)));
+    pub fn restore(&mut self, id: u64, group: Group) -> bool {
+        let mine = |name| self.names.get(name).is_none_or(|g| *g == id);
+        let sound = !group.names.is_empty()
+            && group.names.is_sorted_by(|a, b| a < b)
+            && group.names.iter().all(mine);
         if sound {
-            self.names.insert(name, Arc::new(targets));
+            self.set_group(id, group);
         }
         sound
+    }
+
+    fn set_group(&mut self, id: u64, group: Group) {
+        if let Some(before) = self.groups.get(&id) {
+            for name in &before.names {
+                self.names.remove(name);
+            }
+        }
+        for name in &group.names {
+            self.names.insert(*name, id);
+        }
+        self.groups.insert(id, Arc::new(group));
+    }
+
+    /// True when the first keys of all targets of a family ascend.
+    pub fn is_in_order(&self, family: u32, cmp: &Cmp) -> bool {
+        let of_family = |g: &'_ Arc<Group>| g.targets.get(&family).is_none_or(|t| in_order(t, cmp));
+        self.groups.values().all(of_family)
     }
 }
 

@@ -6,6 +6,7 @@ use super::layout::{
 };
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Name};
 use super::{BlobMeta, FamilyShare};
+use crate::key::{Kind, SeqNo};
 use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
 use crate::table::{Source, read_exact};
 use basalt_env::{CacheKey, CachePriority, Env};
@@ -20,6 +21,39 @@ const TAIL_READ: u64 = 4096;
 
 /// A page is never longer: what lists all keys of its share one by one is no index.
 const MAX_PAGE: usize = 16 << 20;
+
+/// Bytes of one read of a walk ...
+const WALK_STEP: u64 = 1 << 20;
+/// ... and bytes between two records that it reads although nobody wants them.
+const WALK_GAP: u64 = 16 << 10;
+
+/// A record that was read and verified.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Family id.
+    pub family: u32,
+    /// User key.
+    pub key: Bytes,
+    /// Sequence number.
+    pub seq: SeqNo,
+    /// `Put`, or `PutTtl`, whose value begins with its expiry.
+    pub kind: Kind,
+    /// Value.
+    pub value: Bytes,
+    /// Its checksum.
+    pub value_sum: u64,
+}
+
+impl Record {
+    /// What finds it.
+    pub fn name(&self) -> Name<'_> {
+        Name {
+            family: self.family,
+            key: &self.key,
+            seq: self.seq,
+        }
+    }
+}
 
 /// An open blob file.
 pub struct BlobReader {
@@ -259,17 +293,101 @@ impl BlobReader {
         let bytes = read_exact(&*file, &self.records_path, place.start, len)?;
         let id = self.directory.records_in;
         let head = record::check_is(&self.records_path, id, place.start, &bytes, name)?;
-        if head.record_len() != len {
-            return Err(Error::corruption(
+        self.check_len(&head, &place)?;
+        Ok(bytes.slice(head.value()))
+    }
+
+    /// Reads and verifies the records for which `wanted` says so, in the file's order, side by side in large steps. `before` is told how many bytes
+    /// the next read has.
+    pub fn walk(
+        &self,
+        wanted: &dyn Fn(u32) -> bool,
+        before: &mut dyn FnMut(usize) -> Result<()>,
+        each: &mut dyn FnMut(u32, Record) -> Result<()>,
+    ) -> Result<()> {
+        let hashes = self.directory.hashes.len();
+        let file = self.records.file()?;
+        let mut run: Vec<(u32, Range<u64>)> = Vec::new();
+        let mut ordinal = 0u32;
+        for n in 0..self.directory.places.len() {
+            let page = self.page(BlockKind::BlobPlaces, hashes + n, false)?;
+            let bad =
+                |what: &str| Error::corruption(&self.index_path, self.pages[hashes + n], what);
+            for place in index::places(&page).map_err(bad)? {
+                if u64::from(ordinal) >= self.directory.records
+                    || place.end > self.directory.data_end
+                {
+                    return Err(bad("records past the end of the file"));
+                }
+                if wanted(ordinal) {
+                    let from = run.first().map_or(place.start, |(_, p)| p.start);
+                    let last = run.last().map_or(place.start, |(_, p)| p.end);
+                    if place.start - last > WALK_GAP || place.end - from > WALK_STEP {
+                        self.walk_run(&*file, &mut run, before, each)?;
+                    }
+                    run.push((ordinal, place));
+                }
+                ordinal += 1;
+            }
+        }
+        if u64::from(ordinal) != self.directory.records {
+            return Err(self.missing(ordinal));
+        }
+        self.walk_run(&*file, &mut run, before, each)
+    }
+
+    fn walk_run(
+        &self,
+        file: &dyn File,
+        run: &mut Vec<(u32, Range<u64>)>,
+        before: &mut dyn FnMut(usize) -> Result<()>,
+        each: &mut dyn FnMut(u32, Record) -> Result<()>,
+    ) -> Result<()> {
+        let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else {
+            return Ok(());
+        };
+        let (from, len) = (first.start, (last.end - first.start) as usize);
+        before(len)?;
+        let all = read_exact(file, &self.records_path, from, len)?;
+        let id = self.directory.records_in;
+        // Whoever keeps records keeps what was read around them, unless that is much.
+        let kept: u64 = run.iter().map(|(_, p)| p.end - p.start).sum();
+        let sparse = kept < len as u64 / 4 * 3;
+        for (ordinal, place) in run.drain(..) {
+            let at = (place.start - from) as usize..(place.end - from) as usize;
+            let bytes = match sparse {
+                true => Bytes::copy_from_slice(&all[at]),
+                false => all.slice(at),
+            };
+            let head = record::check(&self.records_path, id, place.start, &bytes)?;
+            self.check_len(&head, &place)?;
+            let key = RECORD_HEADER..RECORD_HEADER + head.key_len;
+            let record = Record {
+                family: head.family,
+                key: bytes.slice(key),
+                seq: head.seq,
+                kind: head.kind,
+                value: bytes.slice(head.value()),
+                value_sum: head.value_sum(),
+            };
+            each(ordinal, record)?;
+        }
+        Ok(())
+    }
+
+    fn check_len(&self, head: &record::Head, place: &Range<u64>) -> Result<()> {
+        let len = place.end - place.start;
+        match head.record_len() as u64 == len {
+            true => Ok(()),
+            false => Err(Error::corruption(
                 &self.records_path,
                 place.start,
                 format!(
                     "blob record of {} bytes, the index says {len}",
                     head.record_len()
                 ),
-            ));
+            )),
         }
-        Ok(bytes.slice(head.value()))
     }
 
     /// Page `n`, hash pages first, from the cache or the file.

@@ -108,6 +108,11 @@ impl Head {
         Ok(head)
     }
 
+    /// The value's checksum.
+    pub fn value_sum(&self) -> u64 {
+        self.value_sum
+    }
+
     /// Bytes of the whole record.
     pub fn record_len(&self) -> usize {
         HEADER_LEN + self.key_len + self.value_len

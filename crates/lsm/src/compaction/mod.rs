@@ -28,8 +28,8 @@ mod split;
 mod tests;
 pub(crate) mod visibility;
 
-pub(crate) use output::Sink;
 pub use output::table_options;
+pub(crate) use output::{Sink, internal_key_of};
 pub use pick::{
     Claim, PickContext, Plan, RangePlan, Reach, Reason, Targets, compaction_debt, level_targets,
     paid_by_reads, pick, plan_range, scores,

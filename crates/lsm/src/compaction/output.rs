@@ -1,14 +1,18 @@
 //! [`Outputs`]: the tables a compaction writes, and their removal when it does not come to its end.
 
+use crate::blob::garbage::Dead;
+use crate::blob::{BlobMeta, Name, Reference, Separator};
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
+use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
 use crate::options::FamilyOptions;
 use crate::ranges::Fragments;
+use crate::sink::Created;
 use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
+use crate::version::BlobSet;
 use crate::version::TableFile;
-use basalt_env::{Env, IoPriority};
-use basalt_fs::{ErrorKind, Result};
-use std::path::PathBuf;
+use basalt_env::IoPriority;
+use basalt_fs::{Bytes, ErrorKind, Result};
 use std::sync::Arc;
 
 /// A table is cut when it overlaps more than so many times `table_bytes` of the level below its own: its later
@@ -41,22 +45,26 @@ pub(crate) trait Sink {
     fn begin_user_key(&mut self, user_key: &[u8]) -> Result<()>;
     /// The next entry.
     fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()>;
-}
-
-/// Files made so far; removes them when dropped, unless kept.
-struct Created {
-    env: Env,
-    paths: Vec<PathBuf>,
-}
-
-impl Drop for Created {
-    fn drop(&mut self) {
-        for path in &self.paths {
-            // A failed removal leaves an orphan, which the next open removes.
-            let _ = self.env.fs().remove(path);
-        }
+    /// The payload behind a reference, in an entry that was read.
+    fn open(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
+        unreachable!("{to:?} of {user_key:02x?} at {seq} where there are no references")
+    }
+    /// An entry with a reference was read and is not added.
+    fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+        unreachable!("{to:?} of {user_key:02x?} at {seq} where there are no references")
     }
 }
+
+/// What a merge wrote and let go of.
+pub(super) struct Written {
+    pub(super) tables: Vec<(u64, TableMeta)>,
+    pub(super) blobs: Vec<(u64, BlobMeta)>,
+    pub(super) dead: Vec<Dead>,
+}
+
+/// References are looked up in the blob files of a moment that is at most so many lookups old: files that were collected since are not
+/// kept for longer.
+const LOOKUPS_A_MOMENT: u32 = 16 << 10;
 
 /// Tables written one after the other.
 pub(super) struct Outputs<'a> {
@@ -67,6 +75,13 @@ pub(super) struct Outputs<'a> {
     finished: Vec<(u64, TableMeta)>,
     grandparents: Grandparents<'a>,
     ranges: Cutter,
+    separator: Separator<'a>,
+    blobs: Arc<BlobSet>,
+    /// Lookups left in `blobs`.
+    lookups: u32,
+    dead: Vec<Dead>,
+    payload: Vec<u8>,
+    key: Vec<u8>,
 }
 
 impl<'a> Outputs<'a> {
@@ -74,13 +89,22 @@ impl<'a> Outputs<'a> {
     pub(super) fn new(job: &'a Job<'a>, ranges: Fragments) -> Outputs<'a> {
         Outputs {
             builder: None,
-            created: Created {
-                env: job.env.clone(),
-                paths: Vec::new(),
-            },
+            created: Created::new(&job.env),
             job,
             finished: Vec::new(),
             ranges: Cutter::new(job.options.comparator.clone(), ranges),
+            separator: Separator::new(
+                &job.env,
+                &job.store,
+                job.new_file_number,
+                IoPriority::Low,
+                false,
+            ),
+            blobs: (job.blobs)(),
+            lookups: LOOKUPS_A_MOMENT,
+            dead: Vec::new(),
+            payload: Vec::new(),
+            key: Vec::new(),
             grandparents: Grandparents::new(
                 &job.plan.grandparents,
                 job.options.table_bytes.saturating_mul(GRANDPARENT_FACTOR),
@@ -126,13 +150,23 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
+    /// The blob files of now, or of a moment ago.
+    fn blobs(&mut self) -> &Arc<BlobSet> {
+        self.lookups -= 1;
+        if self.lookups == 0 {
+            self.lookups = LOOKUPS_A_MOMENT;
+            self.blobs = (self.job.blobs)();
+        }
+        &self.blobs
+    }
+
     fn begin_table(&mut self) -> Result<()> {
         let number = (self.job.new_file_number)();
         let path = self.job.store.path(number);
         let file = self.job.env.fs().create(&path);
         // A create that failed may have made the name all the same. A name that was there before is not ours.
         if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
-            self.created.paths.push(path.clone());
+            self.created.add(path.clone());
         }
         let file = file?;
         let builder = TableBuilder::new(
@@ -152,11 +186,16 @@ impl<'a> Outputs<'a> {
     }
 
     /// Finishes the last table; the files stay from here on.
-    pub(super) fn finish(mut self) -> Result<Vec<(u64, TableMeta)>> {
+    pub(super) fn finish(mut self) -> Result<Written> {
         self.take_in_ranges(None)?;
         self.finish_table(None)?;
-        self.created.paths.clear();
-        Ok(std::mem::take(&mut self.finished))
+        let blobs = self.separator.finish()?;
+        self.created.keep();
+        Ok(Written {
+            tables: std::mem::take(&mut self.finished),
+            blobs,
+            dead: std::mem::take(&mut self.dead),
+        })
     }
 }
 
@@ -167,16 +206,65 @@ impl Sink for Outputs<'_> {
         if self.builder.is_none() {
             self.begin_table()?;
         }
-        Ok(())
+        self.separator.begin_user_key()
     }
 
     fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
-        let (_, builder) = self
-            .builder
-            .as_mut()
-            .expect("a user key was begun before its entries");
+        const BEGUN: &str = "a user key was begun before its entries";
+        let (user, trailer) = split_internal_key(internal_key);
+        let name = Name {
+            family: self.job.family.id,
+            key: user,
+            seq: trailer_seq(trailer),
+        };
+        let kind = Kind::from_u8(trailer as u8).expect("an entry that was checked");
+        if kind == Kind::BlobRef {
+            // What was collected since it was written is found in one step from here on.
+            let mut to = Reference::decode(value)?;
+            let cmp = &self.job.options.comparator;
+            to.number = self.blobs().file(to.number, &name, cmp)?.number;
+            self.payload.clear();
+            to.encode(&mut self.payload);
+            let (_, builder) = self.builder.as_mut().expect(BEGUN);
+            return builder.add(internal_key, &self.payload);
+        }
+        let (_, builder) = self.builder.as_mut().expect(BEGUN);
+        if Separator::wants(self.job.options.min_blob_size, kind, value) {
+            let payload = self.separator.put(&name, kind, value)?;
+            let internal_key = internal_key_of(&mut self.key, user, name.seq);
+            return builder.add(internal_key, payload);
+        }
         builder.add(internal_key, value)
     }
+
+    fn open(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
+        let name = Name {
+            family: self.job.family.id,
+            key: user_key,
+            seq,
+        };
+        let cmp = &self.job.options.comparator;
+        Ok(self.blobs().read(&name, to, cmp, false)?.1)
+    }
+
+    fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+        let name = Name {
+            family: self.job.family.id,
+            key: user_key,
+            seq,
+        };
+        let cmp = &self.job.options.comparator;
+        let dead = self.blobs().find(to.number, &name, cmp)?;
+        self.dead.push(dead);
+        Ok(())
+    }
+}
+
+/// The internal key of a reference.
+pub(crate) fn internal_key_of<'k>(out: &'k mut Vec<u8>, user_key: &[u8], seq: SeqNo) -> &'k [u8] {
+    out.clear();
+    encode_internal_key(out, user_key, pack_trailer(seq, Kind::BlobRef));
+    out
 }
 
 /// Bytes of the level below the output level that the present output overlaps.

@@ -17,6 +17,8 @@
 //! Sequence numbers are never changed: values kept elsewhere are found by them. Errors of any kind end the compaction and
 //! remove its outputs; the inputs stay as they are, and no entry is skipped because it could not be read.
 
+use crate::blob::garbage::Dead;
+use crate::blob::{BlobMeta, Reference};
 use crate::compaction::input::{InputIter, Progress};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::pick::Plan;
@@ -26,10 +28,10 @@ use crate::iter::{InternalIter, MergingIter, expiry_of};
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
 use crate::merge::Merging;
 use crate::merge::fold::Fold;
-use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
+use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision, KeyDecision};
 use crate::ranges::Fragments;
 use crate::table::{TableFamily, TableMeta};
-use crate::version::{TableFile, TableStore};
+use crate::version::{BlobSet, TableFile, TableStore};
 use basalt_env::Env;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
@@ -60,6 +62,8 @@ pub struct Job<'a> {
     pub new_file_number: &'a (dyn Fn() -> u64 + Sync),
     /// Set it, and the merge ends soon with `Closed`.
     pub cancelled: &'a AtomicBool,
+    /// Blob files as they are now.
+    pub blobs: &'a (dyn Fn() -> Arc<BlobSet> + Sync),
     /// Only user keys in this range; `None` for all.
     pub range: Option<KeyRange>,
 }
@@ -69,6 +73,10 @@ pub struct Job<'a> {
 pub struct Outcome {
     /// New tables in key order: number and metadata. Their data is durable, their names are not yet: sync the directory.
     pub outputs: Vec<(u64, TableMeta)>,
+    /// New blob files, as durable as the tables.
+    pub blobs: Vec<(u64, BlobMeta)>,
+    /// What has no reference any more.
+    pub dead: Vec<Dead>,
     /// Bytes of tables read; of tables read in part, their part by entries.
     pub bytes_read: u64,
     /// Bytes of tables written.
@@ -115,7 +123,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
             _ => vec![tables.clone()],
         };
         let each = each.into_iter().map(|tables| {
-            let read = |t: &Arc<TableFile>| !dropped.hides_table(t);
+            let read = |t: &Arc<TableFile>| !dropped.hides_table(t) || refers(t);
             tables.into_iter().filter(read).collect::<Vec<_>>()
         });
         for tables in each.filter(|tables| !tables.is_empty()) {
@@ -130,8 +138,8 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
             )));
         }
     }
-    // What a newer range tombstone hides whole is gone without being read; the part that holds its first key says so.
-    for t in job.plan.input_tables().filter(|t| dropped.hides_table(t)) {
+    // What a newer range tombstone hides whole is gone without being read, unless values elsewhere go with it; the part that holds its first key says so.
+    for t in (job.plan.input_tables()).filter(|t| dropped.hides_table(t) && !refers(t)) {
         let first = t.smallest_user();
         let here = (from.as_ref()).is_none_or(|f| cmp.user(first, f) != Ordering::Less)
             && (to.as_ref()).is_none_or(|to| cmp.user(first, to) == Ordering::Less);
@@ -174,8 +182,12 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     if job.range.is_none() {
         account_for(job.plan, &outcome)?;
     }
-    outcome.outputs = outputs.finish()?;
-    outcome.bytes_written = outcome.outputs.iter().map(|(_, m)| m.size).sum();
+    let written = outputs.finish()?;
+    (outcome.outputs, outcome.blobs, outcome.dead) = (written.tables, written.blobs, written.dead);
+    let tables = outcome.outputs.iter().map(|(_, m)| m.size);
+    outcome.bytes_written = tables
+        .chain(outcome.blobs.iter().map(|(_, m)| m.size))
+        .sum();
     let written: u64 = outcome.outputs.iter().map(|(_, m)| m.entries).sum();
     assert_eq!(
         written, outcome.entries_out,
@@ -190,6 +202,8 @@ pub fn combine(plan: &Plan, parts: Vec<Outcome>) -> Result<Outcome> {
     let mut all = Outcome::default();
     for part in parts {
         all.outputs.extend(part.outputs);
+        all.blobs.extend(part.blobs);
+        all.dead.extend(part.dead);
         all.bytes_read += part.bytes_read;
         all.bytes_written += part.bytes_written;
         all.entries_in += part.entries_in;
@@ -245,6 +259,15 @@ pub(crate) struct Rules<'a> {
 }
 
 impl Rules<'_> {
+    fn context(&self, seq: SeqNo) -> FilterContext<'_> {
+        FilterContext {
+            family: self.family,
+            level: self.level,
+            seq,
+            now_ms: self.now_ms,
+        }
+    }
+
     /// What the compaction filter leaves of a value that it may see: `None` when it removes it. The first `prefix` bytes are ours.
     fn filter<'v>(
         &self,
@@ -257,13 +280,7 @@ impl Rules<'_> {
         let Some(filter) = self.filter else {
             return Ok(Some(value));
         };
-        let context = FilterContext {
-            family: self.family,
-            level: self.level,
-            seq,
-            now_ms: self.now_ms,
-        };
-        match filter.filter(&context, key, &value[prefix..]) {
+        match filter.filter(&self.context(seq), key, &value[prefix..]) {
             FilterDecision::Keep => Ok(Some(value)),
             FilterDecision::Remove => {
                 out.filtered += 1;
@@ -355,6 +372,14 @@ impl KeyWriter<'_> {
         self.put(user, trailer, value)
     }
 
+    /// Lets go of a reference that is not written, if the entry has one.
+    fn let_go(&mut self, user: &[u8], seq: SeqNo, to: &mut Option<Reference>) -> Result<()> {
+        match to.take() {
+            Some(to) => self.sink.let_go(user, seq, &to),
+            None => Ok(()),
+        }
+    }
+
     fn operand(&mut self, user: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
         self.write(user, pack_trailer(seq, Kind::Merge), operand)
     }
@@ -408,6 +433,14 @@ pub(crate) fn merge(
         let (mut key, mut seq, mut kind) =
             parse_internal_key(input.key()).map_err(|e| named(e, &input))?;
         let trailer = pack_trailer(seq, kind);
+        let mut reference = match kind {
+            Kind::BlobRef => {
+                let to = Reference::decode(input.value()).map_err(|e| named(e, &input))?;
+                kind = to.kind();
+                Some(to)
+            }
+            _ => None,
+        };
         out.entries_in += 1;
         let same_key = match last_trailer {
             None => false,
@@ -440,6 +473,7 @@ pub(crate) fn merge(
         last_trailer = Some(trailer);
         let stripe = rules.snapshots.partition_point(|&s| s < seq);
         if dropped.hides(key, seq) {
+            writer.let_go(key, seq, &mut reference)?;
             // So are all older ones of its stripe: it does not matter that none is kept for them.
             if fold.is_open() && last_stripe == Some(stripe) {
                 let filter = fold_is_newest.then_some(rules);
@@ -452,6 +486,7 @@ pub(crate) fn merge(
         if last_stripe == Some(stripe) {
             if !fold.is_open() {
                 // Hidden from everyone by a newer entry of the same stripe.
+                writer.let_go(key, seq, &mut reference)?;
                 input.next()?;
                 continue;
             }
@@ -470,16 +505,26 @@ pub(crate) fn merge(
             input.next()?;
             continue;
         }
+        let opened;
         let mut value = Cow::Borrowed(input.value());
         let mut prefix = 0;
         if kind == Kind::PutTtl {
             prefix = 8;
-            if expiry_of(&value).map_err(|e| named(e, &input))? <= rules.now_ms {
+            let at = match &reference {
+                Some(to) => to.expire_at_ms.expect("of an expiring value"),
+                None => expiry_of(&value).map_err(|e| named(e, &input))?,
+            };
+            if at <= rules.now_ms {
                 kind = Kind::Delete;
                 out.expired += 1;
+                writer.let_go(key, seq, &mut reference)?;
             }
         }
         if fold.is_open() {
+            if let Some(to) = reference.as_ref().filter(|_| kind == Kind::Put) {
+                opened = writer.sink.open(key, seq, to)?;
+                value = Cow::Borrowed(&opened);
+            }
             let merged = match kind {
                 Kind::Put => fold.over(Some(&value)),
                 Kind::Delete => fold.over(None),
@@ -488,6 +533,7 @@ pub(crate) fn merge(
             filtered = fold_is_newest && merged.is_some();
             match merged {
                 Some((newest, merged)) => {
+                    writer.let_go(key, seq, &mut reference)?;
                     (seq, kind, prefix) = (newest, Kind::Put, 0);
                     key = fold.key();
                     value = Cow::Owned(merged);
@@ -498,15 +544,31 @@ pub(crate) fn merge(
             }
         }
         if kind != Kind::Delete && filtered {
-            match rules.filter(key, seq, prefix, value, &mut out)? {
-                Some(kept) => value = kept,
-                None => {
+            let kept = match &reference {
+                Some(to) => filter_reference(rules, key, seq, to, &mut writer, &mut out)?,
+                None => Filtered::of(rules.filter(key, seq, prefix, value, &mut out)?),
+            };
+            match kept {
+                Filtered::Kept(kept) => value = kept,
+                Filtered::Referred => value = Cow::Borrowed(input.value()),
+                Filtered::Changed(new) => {
+                    writer.let_go(key, seq, &mut reference)?;
+                    value = Cow::Owned(new);
+                }
+                Filtered::Removed => {
+                    writer.let_go(key, seq, &mut reference)?;
                     kind = Kind::Delete;
                     value = Cow::Borrowed(&[]);
                 }
             }
+        } else if reference.is_some() {
+            // It may have been opened for operands that stay.
+            value = Cow::Borrowed(input.value());
         }
         if kind != Kind::Delete {
+            if reference.is_some() {
+                kind = Kind::BlobRef;
+            }
             writer.write(key, pack_trailer(seq, kind), &value)?;
         } else if !deeper.lacks(key) {
             writer.write(key, pack_trailer(seq, Kind::Delete), &[])?;
@@ -524,6 +586,59 @@ pub(crate) fn merge(
     (out.merged, out.refused) = (fold.merged, fold.refused);
     out.entries_out = writer.written;
     Ok(out)
+}
+
+/// What the filter left of an entry.
+enum Filtered<'v> {
+    /// This value.
+    Kept(Cow<'v, [u8]>),
+    /// The reference as it is.
+    Referred,
+    /// This value in place of the one that was referred to.
+    Changed(Vec<u8>),
+    Removed,
+}
+
+impl<'v> Filtered<'v> {
+    fn of(kept: Option<Cow<'v, [u8]>>) -> Filtered<'v> {
+        kept.map_or(Filtered::Removed, Filtered::Kept)
+    }
+}
+
+/// Asks the filter for an entry whose value is elsewhere, and reads it only if the key alone does not decide.
+fn filter_reference(
+    rules: &Rules<'_>,
+    key: &[u8],
+    seq: SeqNo,
+    to: &Reference,
+    writer: &mut KeyWriter<'_>,
+    out: &mut Outcome,
+) -> Result<Filtered<'static>> {
+    let Some(filter) = rules.filter else {
+        return Ok(Filtered::Referred);
+    };
+    match filter.filter_key(&rules.context(seq), key) {
+        Some(KeyDecision::Keep) => return Ok(Filtered::Referred),
+        Some(KeyDecision::Remove) => {
+            out.filtered += 1;
+            return Ok(Filtered::Removed);
+        }
+        None => {}
+    }
+    let opened = writer.sink.open(key, seq, to)?;
+    let prefix = if to.expire_at_ms.is_some() { 8 } else { 0 };
+    Ok(
+        match rules.filter(key, seq, prefix, Cow::Borrowed(&opened), out)? {
+            Some(Cow::Borrowed(_)) => Filtered::Referred,
+            Some(Cow::Owned(new)) => Filtered::Changed(new),
+            None => Filtered::Removed,
+        },
+    )
+}
+
+/// True when values that are elsewhere go with the table.
+fn refers(t: &TableFile) -> bool {
+    !t.meta.references.is_empty()
 }
 
 /// A key ended with operands: below them is nothing, or only what deeper levels hold.

@@ -13,7 +13,7 @@ use super::log::{PinnedLogs, log_path};
 use super::open::{LOCK, StoreFile};
 use crate::version::catalog::Catalog;
 use crate::version::manifest::Manifest;
-use crate::version::table_name;
+use crate::version::{blob_name, table_name};
 use basalt_env::IoPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, File, Intent, Result};
@@ -48,6 +48,8 @@ impl Default for CheckpointOptions {
 pub struct CheckpointReport {
     /// Tables in it.
     pub tables: u64,
+    /// Blob files in it.
+    pub blob_files: u64,
     /// Their bytes that are linked.
     pub linked_bytes: u64,
     /// Their bytes that were copied.
@@ -59,7 +61,7 @@ pub struct CheckpointReport {
 /// The store at one moment.
 struct Moment<'a> {
     catalog: Catalog,
-    /// Keeps the tables' files.
+    /// Keeps the files of tables and blobs.
     _view: Arc<View>,
     /// Number, handle and end of each log with something in it.
     logs: Vec<(u64, Arc<dyn File>, u64)>,
@@ -138,31 +140,15 @@ impl Engine {
             for (&number, (_, meta)) in &family.tables {
                 report.tables += 1;
                 let (from, to) = (self.tables.path(number), dir.join(table_name(number)));
-                match fs.link(&from, &to) {
-                    Ok(()) => report.linked_bytes += meta.size,
-                    Err(e) if !cannot_link(&e) => return Err(e),
-                    Err(e) if !options.copy_tables => {
-                        return Err(Error::unsupported(format!(
-                            "tables cannot be linked there ({e}); give a folder on the store's own filesystem, or allow copies"
-                        )));
-                    }
-                    Err(_) => {
-                        let file = fs.open(&from)?;
-                        let digest = self.copy(&file, &from, &to, meta.size)?;
-                        if digest != meta.digest {
-                            return Err(Error::corruption(
-                                &from,
-                                0,
-                                format!(
-                                    "digest is {digest:032x}, the manifest records {:032x}",
-                                    meta.digest
-                                ),
-                            ));
-                        }
-                        report.copied_bytes += meta.size;
-                    }
-                }
+                let file = (meta.size, meta.digest);
+                self.link_or_copy(&from, &to, file, options, &mut report)?;
             }
+        }
+        for (&number, blob) in &moment.catalog.blobs {
+            report.blob_files += 1;
+            let (from, to) = (self.tables.blob_path(number), dir.join(blob_name(number)));
+            let file = (blob.meta.size, blob.meta.digest);
+            self.link_or_copy(&from, &to, file, options, &mut report)?;
         }
         for (number, file, end) in &moment.logs {
             let (from, to) = (log_path(&self.dir, *number), log_path(&dir, *number));
@@ -184,6 +170,40 @@ impl Engine {
             e.context("the checkpoint is whole, and a power cut may take its name away")
         })?;
         Ok(report)
+    }
+
+    /// Gives a file that never changes, of this size and digest, a second name; or copies it.
+    fn link_or_copy(
+        &self,
+        from: &Path,
+        to: &Path,
+        (size, digest): (u64, u128),
+        options: &CheckpointOptions,
+        report: &mut CheckpointReport,
+    ) -> Result<()> {
+        let fs = self.env.fs();
+        match fs.link(from, to) {
+            Ok(()) => report.linked_bytes += size,
+            Err(e) if !cannot_link(&e) => return Err(e),
+            Err(e) if !options.copy_tables => {
+                return Err(Error::unsupported(format!(
+                    "tables cannot be linked there ({e}); give a folder on the store's own filesystem, or allow copies"
+                )));
+            }
+            Err(_) => {
+                let file = fs.open(from)?;
+                let found = self.copy(&file, from, to, size)?;
+                if found != digest {
+                    return Err(Error::corruption(
+                        from,
+                        0,
+                        format!("digest is {found:032x}, the manifest records {digest:032x}"),
+                    ));
+                }
+                report.copied_bytes += size;
+            }
+        }
+        Ok(())
     }
 
     /// Settles what the checkpoint will hold: everything acknowledged so far.

@@ -7,17 +7,18 @@
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::flush::table_info;
 use super::generation::FamilyEntry;
+use super::separated::BlobChange;
 use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
 use crate::table::TableMeta;
 use crate::version::TableFile;
-use crate::version::edit::{AddTable, Edit};
+use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ struct Running {
     now_ms: u64,
     began: Duration,
     claim: Mutex<Option<Claim>>,
+    /// See [`super::separated`].
+    epoch: u64,
     /// For its events.
     number: u64,
     ranges: Vec<KeyRange>,
@@ -177,6 +180,7 @@ impl Engine {
         );
         let parts = ranges.len();
         let running = Arc::new(Running {
+            epoch: self.state.lock().blobs.begin(),
             plan,
             family,
             // After the inputs were chosen; see `live_snapshots`.
@@ -223,6 +227,7 @@ impl Engine {
                     self.new_file_number()
                 },
                 cancelled,
+                blobs: &|| self.view().version.blobs.clone(),
                 range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
             })
         };
@@ -236,6 +241,7 @@ impl Engine {
         };
         let parts = finished?;
         let finished = self.finish(running, parts.into_iter().flatten().collect());
+        let finished = finished.map_err(|e| self.unless_dropped(running, e));
         let result = finished.as_ref().map(|_| ()).map_err(Clone::clone);
         self.settle_accounts(running, result.clone());
         self.tell_of_the_end(running, finished);
@@ -245,6 +251,21 @@ impl Engine {
         self.schedule();
         self.env.jobs().notify();
         Some(result)
+    }
+
+    /// What a compaction of a family that was dropped meanwhile met is nobody's concern: its blob files may be gone.
+    fn unless_dropped(&self, running: &Running, e: Error) -> Error {
+        match self.view().families.contains_key(&running.family.id) {
+            true => e,
+            false => Error::new(
+                ErrorKind::Closed,
+                format!(
+                    "the compaction ended with family {:?}, which was dropped",
+                    running.family.name
+                ),
+            )
+            .with_reach(Reach::Operation),
+        }
     }
 
     /// Tells the throttle how fast level 0 gives its tables away.
@@ -276,6 +297,7 @@ impl Engine {
         state
             .compactions
             .swap_remove(at.expect("noted when it began"));
+        state.blobs.end(running.epoch);
         // Under the lock: the next choice sees the new version and these tables free in one step.
         *running.claim.lock() = None;
         match result {
@@ -372,6 +394,7 @@ impl Engine {
             match part {
                 Ok(o) => {
                     files.extend(o.outputs.iter().map(|(n, _)| self.tables.path(*n)));
+                    files.extend(o.blobs.iter().map(|(n, _)| self.tables.blob_path(*n)));
                     outcomes.push(o);
                 }
                 Err(e) => failed = Some(e),
@@ -403,7 +426,16 @@ impl Engine {
         };
         edit.add_tables
             .extend(outcome.outputs.into_iter().map(|(n, m)| add(n, m)));
-        self.install(edit, files, |_, _| ())?;
+        edit.add_blobs
+            .extend(outcome.blobs.into_iter().map(|(number, meta)| AddBlob {
+                number,
+                meta: Arc::new(meta),
+            }));
+        let blobs = BlobChange {
+            dead: outcome.dead,
+            collected: None,
+        };
+        self.install_with(edit, files, blobs, |_, _| ())?;
         self.counters
             .levels
             .compacted(plan, done.bytes_read, done.bytes_written);
@@ -421,6 +453,7 @@ impl Engine {
         table_begun: &(dyn Fn() + Sync),
     ) -> Result<()> {
         let running = Running {
+            epoch: self.state.lock().blobs.begin(),
             plan,
             family,
             snapshots: self.live_snapshots(),
@@ -443,6 +476,7 @@ impl Engine {
                 let mut state = self.state.lock();
                 if let Some(at) = state.compactions.iter().position(|r| *r == reach) {
                     state.compactions.swap_remove(at);
+                    state.blobs.end(running.epoch);
                 }
                 *running.claim.lock() = None;
                 drop(state);
@@ -465,7 +499,10 @@ impl Engine {
             self.schedule();
             let busy = || {
                 let s = self.state.lock();
-                s.flush_scheduled || !s.compactions.is_empty() || s.exclusive
+                s.flush_scheduled
+                    || !s.compactions.is_empty()
+                    || s.exclusive
+                    || !s.blobs.collecting.is_empty()
             };
             self.env.jobs().wait_until(None, &mut || {
                 !busy() || self.closing.load(SeqCst) || self.check_jobs().is_err()
@@ -476,12 +513,14 @@ impl Engine {
                 .as_ref()
                 .or(state.flush_error.as_ref())
                 .or(state.compaction_error.as_ref())
+                .or(state.blobs.error.as_ref())
             {
                 return Err(e.clone());
             }
             if state.compactions.is_empty()
                 && self.view().sealed.is_empty()
                 && self.pick_plan(&state).is_none()
+                && self.pick_sources(&state).is_empty()
             {
                 return Ok(());
             }

@@ -11,6 +11,7 @@ use super::generation::{FamilyEntry, Generation, View};
 use super::idle::{Armed, Stillness};
 use super::log::{ActiveLog, LogSpace};
 use super::manual::Manual;
+use super::separated::{BlobChange, BlobState};
 use super::shown::Shown;
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
@@ -21,7 +22,7 @@ use crate::options::Options;
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
-use crate::version::{FamilyVersion, TableFile, TableStore, Version};
+use crate::version::{BlobFile, FamilyVersion, TableFile, TableStore, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, Hurry, MetricSource};
@@ -102,6 +103,7 @@ pub(crate) struct State {
     pub catalog: Catalog,
     pub next_generation: u64,
     pub flush_scheduled: bool,
+    pub blobs: BlobState,
     /// Compactions that run or are queued, by where they write.
     pub compactions: Vec<Reach>,
     /// Background work is behind.
@@ -122,8 +124,9 @@ pub(crate) struct State {
 struct NextTree {
     catalog: Catalog,
     version: Version,
-    /// Tables that it no longer names.
+    /// Tables and blob files that it no longer names.
     obsolete: Vec<Arc<TableFile>>,
+    obsolete_blobs: Vec<Arc<BlobFile>>,
 }
 
 /// How long after a failed flush, compaction or resume the next attempt may begin.
@@ -186,6 +189,7 @@ impl Engine {
             next_file: AtomicU64::new(catalog.next_file),
             view: Shown::new(view),
             state: Mutex::new(State {
+                blobs: BlobState::new(&catalog),
                 catalog,
                 next_generation: 2,
                 flush_scheduled: false,
@@ -324,8 +328,20 @@ impl Engine {
     /// until a fresh manifest proves that nothing names them. `change` adjusts the view in the same step, after the tables.
     pub fn install(
         self: &Arc<Self>,
+        edit: Edit,
+        files: Vec<PathBuf>,
+        change: impl FnOnce(&mut State, &mut View),
+    ) -> Result<()> {
+        self.install_with(edit, files, BlobChange::default(), change)
+    }
+
+    /// As [`Engine::install`], with what it means for blob files. When that contradicts what they hold, nothing has changed and the error
+    /// is `Corruption`.
+    pub fn install_with(
+        self: &Arc<Self>,
         mut edit: Edit,
         files: Vec<PathBuf>,
+        blobs: BlobChange,
         change: impl FnOnce(&mut State, &mut View),
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
@@ -335,6 +351,14 @@ impl Engine {
         }
         self.drop_what_left(&mut edit, &files);
         self.drop_ended(&mut edit);
+        let settled = match self.settle_blobs(&mut edit, blobs) {
+            Ok(settled) => settled,
+            Err(e) => {
+                self.remove_files(&files);
+                return Err(e);
+            }
+        };
+        self.remove_files(&settled.unnamed);
         let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {
             // After the fresh manifest, which takes a number itself.
             edit.next_file = Some(self.next_file.load(SeqCst));
@@ -363,7 +387,9 @@ impl Engine {
         };
         let mut state = self.state.lock();
         state.catalog = tree.catalog;
+        self.note_settled(&mut state, &edit, settled);
         tree.obsolete.iter().for_each(|t| t.mark_obsolete());
+        tree.obsolete_blobs.iter().for_each(|b| b.mark_obsolete());
         let now = self.view();
         let mut next = View {
             active: now.active.clone(),
@@ -462,10 +488,26 @@ impl Engine {
             f.check()
                 .expect("a new version keeps the order of its levels");
         }
+        let mut obsolete_blobs = Vec::new();
+        let same = edit.add_blobs.is_empty()
+            && edit.remove_blobs.is_empty()
+            && Arc::ptr_eq(&catalog.lineage, &version.blobs.lineage);
+        if !same {
+            let blobs = Arc::make_mut(&mut version.blobs);
+            for b in &edit.add_blobs {
+                let file = self.tables.blob(b.number, b.meta.clone());
+                blobs.files.insert(b.number, file);
+            }
+            for number in &edit.remove_blobs {
+                obsolete_blobs.extend(blobs.files.remove(number));
+            }
+            blobs.lineage = catalog.lineage.clone();
+        }
         NextTree {
             catalog,
             version,
             obsolete,
+            obsolete_blobs,
         }
     }
 

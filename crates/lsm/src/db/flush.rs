@@ -2,9 +2,10 @@
 
 use super::engine::{Engine, RETRY_PAUSE};
 use super::generation::{FamilyEntry, Generation};
+use crate::blob::{Name, Separator};
 use crate::compaction::ranges::Dropped;
 use crate::compaction::visibility::Stripes;
-use crate::compaction::{Deeper, Rules, Sink, merge, table_options};
+use crate::compaction::{Deeper, Rules, Sink, internal_key_of, merge, table_options};
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
 use crate::listener::{Event, TableInfo};
@@ -13,7 +14,7 @@ use crate::merge::Merging;
 use crate::ranges::Fragments;
 use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
-use crate::version::edit::{AddTable, Edit};
+use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Hurry, IoPriority, JobPriority};
@@ -23,17 +24,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay, those
-/// over ranges, too. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
+/// over ranges, too. Large values go to `separator`, if there is one. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
 pub(super) fn write_table(
-    env: &Env,
     tables: &TableStore,
     number: u64,
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
     warm_cache: bool,
+    separator: Option<&mut Separator<'_>>,
 ) -> Result<AddTable> {
-    let path = tables.path(number);
+    let (env, path) = (tables.env(), tables.path(number));
     let options = &family.options;
     let build = || {
         let file = env.fs().create(&path)?;
@@ -53,11 +54,12 @@ pub(super) fn write_table(
             builder.delete_range(from, to, ranges.seqs_of(i));
         }
         if options.merge_operator.is_some() {
-            merge_operands(&mut builder, family, mem, snapshots, &ranges)?;
+            merge_operands(&mut builder, separator, family, mem, snapshots, &ranges)?;
             return builder.finish();
         }
         let mut deleted = Dropped::new(cmp, &ranges, snapshots);
         let mut stripes = Stripes::new(snapshots);
+        let mut sink = OneTable::new(&mut builder, separator, family);
         let mut iter = mem.iter();
         iter.seek_to_first()?;
         while iter.valid() {
@@ -65,7 +67,7 @@ pub(super) fn write_table(
             let kind = Kind::from_u8(trailer as u8).expect("inserted with a kind");
             let seq = trailer_seq(trailer);
             if stripes.is_visible(cmp, user, seq, kind) && !deleted.hides(user, seq) {
-                builder.add(iter.key(), iter.value())?;
+                sink.add_of(user, seq, kind, iter.key(), iter.value())?;
             }
             iter.next()?;
         }
@@ -158,15 +160,61 @@ pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMe
     }
 }
 
-/// A builder that takes what is merged.
-struct OneTable<'a>(&'a mut TableBuilder);
+/// A builder that takes what is written out, and large values apart from it.
+struct OneTable<'a, 'n> {
+    builder: &'a mut TableBuilder,
+    separator: Option<&'a mut Separator<'n>>,
+    family: u32,
+    min_blob_size: Option<usize>,
+    key: Vec<u8>,
+}
 
-impl Sink for OneTable<'_> {
+impl<'a, 'n> OneTable<'a, 'n> {
+    fn new(
+        builder: &'a mut TableBuilder,
+        separator: Option<&'a mut Separator<'n>>,
+        family: &FamilyEntry,
+    ) -> OneTable<'a, 'n> {
+        OneTable {
+            builder,
+            separator,
+            family: family.id,
+            min_blob_size: family.options.min_blob_size,
+            key: Vec::new(),
+        }
+    }
+
+    fn add_of(
+        &mut self,
+        user: &[u8],
+        seq: SeqNo,
+        kind: Kind,
+        internal_key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let separator = match &mut self.separator {
+            Some(s) if Separator::wants(self.min_blob_size, kind, value) => s,
+            _ => return self.builder.add(internal_key, value),
+        };
+        let name = Name {
+            family: self.family,
+            key: user,
+            seq,
+        };
+        let payload = separator.put(&name, kind, value)?;
+        self.builder
+            .add(internal_key_of(&mut self.key, user, seq), payload)
+    }
+}
+
+impl Sink for OneTable<'_, '_> {
     fn begin_user_key(&mut self, _user_key: &[u8]) -> Result<()> {
         Ok(())
     }
     fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.add(internal_key, value)
+        let (user, trailer) = split_internal_key(internal_key);
+        let kind = Kind::from_u8(trailer as u8).expect("an entry of ours");
+        self.add_of(user, trailer_seq(trailer), kind, internal_key, value)
     }
 }
 
@@ -174,6 +222,7 @@ impl Sink for OneTable<'_> {
 /// anywhere, so tombstones stay; nothing counts as expired.
 fn merge_operands(
     builder: &mut TableBuilder,
+    separator: Option<&mut Separator<'_>>,
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
@@ -193,7 +242,8 @@ fn merge_operands(
     };
     let input = MergingIter::new(cmp.clone(), vec![Box::new(mem.iter())]);
     let deeper = Deeper::unknown(cmp);
-    merge(&rules, input, deeper, &mut OneTable(builder), &|_| None)?;
+    let mut sink = OneTable::new(builder, separator, family);
+    merge(&rules, input, deeper, &mut sink, &|_| None)?;
     Ok(())
 }
 
@@ -214,6 +264,7 @@ impl Engine {
         }
         drop(state);
         self.schedule_compactions();
+        self.schedule_collections();
     }
 
     fn flush_job(self: &Arc<Self>) {
@@ -300,19 +351,22 @@ impl Engine {
         let warm = self.worth_warming(generation.memory());
         let mut edit = Edit::default();
         let mut files: Vec<PathBuf> = Vec::new();
+        let new_number = || self.new_file_number();
+        let mut separator =
+            Separator::new(&self.env, &self.tables, &new_number, IoPriority::High, warm);
         for (id, mem) in &generation.mems {
             let Some(family) = view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;
             };
             let number = self.new_file_number();
             match write_table(
-                &self.env,
                 &self.tables,
                 number,
                 family,
                 mem,
                 &snapshots,
                 warm,
+                Some(&mut separator),
             ) {
                 Ok(add) => {
                     self.counters.flush_bytes.add(add.meta.size);
@@ -325,6 +379,21 @@ impl Engine {
                     return Err(e);
                 }
             }
+        }
+        let blobs = match separator.finish() {
+            Ok(blobs) => blobs,
+            Err(e) => {
+                self.remove_files(&files);
+                return Err(e.context("writing out the values of memtables"));
+            }
+        };
+        for (number, meta) in blobs {
+            self.counters.flush_bytes.add(meta.size);
+            files.push(self.tables.blob_path(number));
+            edit.add_blobs.push(AddBlob {
+                number,
+                meta: Arc::new(meta),
+            });
         }
         if !files.is_empty()
             && let Err(e) = self.env.fs().sync_metadata(&self.dir)

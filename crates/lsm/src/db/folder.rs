@@ -7,7 +7,7 @@ use super::open::StoreFile;
 use super::repair::LOST_DIR;
 use crate::options::Options;
 use crate::version::catalog::Catalog;
-use crate::{table, wal};
+use crate::{blob, table, wal};
 use basalt_env::Env;
 use basalt_fs::{DirEntry, Error, ErrorKind, Result};
 use std::path::Path;
@@ -34,6 +34,7 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<Whose> {
             let last = len.saturating_sub(table::END_LEN as u64);
             table::begins_one(&first) || table::ends_one(&file.read(last, table::END_LEN)?)
         }
+        StoreFile::Blob(_) => blob::begins_one(&first),
         _ => wal::begins_one(&first),
     };
     Ok(if ours {
@@ -48,7 +49,7 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<Whose> {
 /// True for a log or table that is one by its bytes too. For a folder without `CURRENT`.
 pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
     match StoreFile::parse(name) {
-        Some(kind @ (StoreFile::Table(_) | StoreFile::Log(_))) => {
+        Some(kind @ (StoreFile::Table(_) | StoreFile::Blob(_) | StoreFile::Log(_))) => {
             Ok(whose(env, &dir.join(name), kind)? == Whose::Ours)
         }
         _ => Ok(false),
@@ -168,6 +169,7 @@ pub(crate) fn remove_orphans(
             Some(StoreFile::Table(n)) => {
                 catalog.families.values().any(|f| f.tables.contains_key(&n))
             }
+            Some(StoreFile::Blob(n)) => catalog.blobs.contains_key(&n),
             Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
             Some(StoreFile::Manifest(n)) => n == manifest,
             Some(StoreFile::CurrentTmp) => false,

@@ -4,7 +4,8 @@
 //! whole, and its log is removed with one manifest edit: what is in tables and what is in logs never overlaps across families.
 
 use super::throttle::Backlog;
-use crate::key::{Cmp, SeqNo};
+use crate::blob::{Name, Reference};
+use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
 use crate::table::{TableFamily, hash_of};
@@ -12,7 +13,7 @@ use crate::version::{FamilyVersion, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
-use basalt_fs::Result;
+use basalt_fs::{Bytes, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -132,6 +133,23 @@ impl View {
         std::iter::once(&self.active)
             .chain(&self.sealed)
             .filter_map(move |g| g.mems.get(&family))
+    }
+
+    /// The kind and payload of a version with its value in the tree, wherever that is. `None`: its time is over by `now_ms`, and nothing was
+    /// read.
+    pub fn open_reference(
+        &self,
+        name: &Name<'_>,
+        payload: &[u8],
+        now_ms: u64,
+        fill_cache: bool,
+    ) -> Result<Option<(Kind, Bytes)>> {
+        let to = Reference::decode(payload)?;
+        if to.expire_at_ms.is_some_and(|at| at <= now_ms) {
+            return Ok(None);
+        }
+        let cmp = &self.families[&name.family].options.comparator;
+        (self.version.blobs.read(name, &to, cmp, fill_cache)).map(Some)
     }
 
     /// The newest version of a key visible at `seq`, tombstones included.

@@ -6,6 +6,7 @@
 
 mod check;
 mod checkpoint;
+mod collect;
 mod commit;
 mod compact;
 mod company;
@@ -27,11 +28,14 @@ mod operands;
 mod read;
 mod read_only;
 mod repair;
+mod separated;
 mod shown;
 mod sizes;
 mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_blobs;
 #[cfg(test)]
 mod tests_courtesy;
 #[cfg(test)]
@@ -66,7 +70,7 @@ pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, On
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
-pub use stats::{FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats};
+pub use stats::{BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats};
 pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;

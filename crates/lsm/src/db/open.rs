@@ -10,15 +10,17 @@ use super::generation::{FamilyEntry, Generation};
 use super::insertion::insert;
 use super::log::log_path;
 use crate::batch::Ops;
+use crate::blob::Separator;
 use crate::key::{MAX_SEQ, SeqNo};
 use crate::merge;
 use crate::options::Options;
 use crate::version::catalog::{Catalog, LiveLog};
-use crate::version::edit::{Edit, MAX_FILE_NUMBER};
+use crate::version::edit::{AddBlob, Edit, MAX_FILE_NUMBER};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
-use crate::version::{FamilyVersion, TableStore, Version};
+use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
 use crate::wal::{FileKind, Record, RecordKind, RecordReader};
-use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,6 +33,7 @@ pub(crate) const LOCK: &str = "LOCK";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreFile {
     Table(u64),
+    Blob(u64),
     Log(u64),
     Manifest(u64),
     Current,
@@ -55,6 +58,8 @@ impl StoreFile {
                     StoreFile::Manifest(number(n)?)
                 } else if let Some(n) = name.strip_suffix(".tbl") {
                     StoreFile::Table(number(n)?)
+                } else if let Some(n) = name.strip_suffix(".blob") {
+                    StoreFile::Blob(number(n)?)
                 } else {
                     StoreFile::Log(number(name.strip_suffix(".log")?)?)
                 }
@@ -64,7 +69,10 @@ impl StoreFile {
 
     pub fn number(self) -> Option<u64> {
         match self {
-            StoreFile::Table(n) | StoreFile::Log(n) | StoreFile::Manifest(n) => Some(n),
+            StoreFile::Table(n)
+            | StoreFile::Blob(n)
+            | StoreFile::Log(n)
+            | StoreFile::Manifest(n) => Some(n),
             _ => None,
         }
     }
@@ -435,17 +443,30 @@ fn recover_logs(
     let mut last_seq = catalog.last_seq;
     let mut wrote = false;
     let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
+        let next = AtomicU64::new(catalog.next_file);
+        let new_number = || next.fetch_add(1, SeqCst);
+        let mut separator = Separator::new(env, tables, &new_number, IoPriority::High, false);
+        let mut edit = Edit::default();
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
-            let number = catalog.next_file;
-            let add = write_table(env, tables, number, &families[id], mem, &[], false)?;
-            catalog.apply(&Edit {
-                next_file: Some(number + 1),
-                add_tables: vec![add],
-                ..Edit::default()
-            })?;
+            let (number, family) = (new_number(), &families[id]);
+            let add = write_table(
+                tables,
+                number,
+                family,
+                mem,
+                &[],
+                false,
+                Some(&mut separator),
+            )?;
+            edit.add_tables.push(add);
             wrote = true;
         }
-        Ok(())
+        for (number, meta) in separator.finish()? {
+            let meta = Arc::new(meta);
+            edit.add_blobs.push(AddBlob { number, meta });
+        }
+        edit.next_file = Some(next.load(SeqCst));
+        catalog.apply(&edit)
     };
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);
     replay_logs(env, dir, store_id, next_family, logs, |r| {
@@ -489,7 +510,29 @@ pub(super) fn build_version(
             )
             .with_reach(Reach::Store)
         })?;
+        for table in fv.levels.iter().flatten() {
+            let lacks = |n: &u64| !catalog.blobs.contains_key(n) && !catalog.lineage.is_name(*n);
+            if let Some((n, _)) = table.meta.references.iter().find(|(n, _)| lacks(n)) {
+                return Err(Error::corruption(
+                    &table.path(),
+                    0,
+                    format!("it refers to blob file {n}, which the manifest does not know; run `basalt repair`"),
+                )
+                .with_reach(Reach::Store));
+            }
+        }
+        if !catalog.lineage.is_in_order(*id, &cmp) {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!("family {:?}: what collected blob files stand for is out of order; run `basalt repair`", f.name),
+            )
+            .with_reach(Reach::Store));
+        }
         version.families.insert(*id, Arc::new(fv));
     }
+    for (&number, blob) in &catalog.blobs {
+        tables.check_present(&tables.blob_path(number), blob.meta.size, number)?;
+    }
+    version.blobs = Arc::new(BlobSet::of(tables, catalog));
     Ok(version)
 }

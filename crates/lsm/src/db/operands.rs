@@ -1,15 +1,19 @@
 //! Point reads of keys whose newest version is an operand: what lies below it, source by source, until something ends the chain.
 
 use super::generation::View;
+use crate::blob::Name;
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{Cmp, SeqNo, internal_key, parse_internal_key, seek_trailer};
+use crate::key::{Cmp, Kind, SeqNo, internal_key, parse_internal_key, seek_trailer};
 use crate::merge::Chain;
 use crate::table::{ReadBudget, ReadPattern};
-use basalt_fs::Result;
+use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
 
 /// A key being followed down through the sources.
 struct Descent<'a> {
+    view: &'a View,
+    family: u32,
+    fill_cache: bool,
     cmp: &'a Cmp,
     key: &'a [u8],
     /// The newest tombstone over its range in the sources met so far: nothing older counts.
@@ -60,13 +64,25 @@ impl Descent<'_> {
             if seq < self.deleted {
                 return Ok(Met::End);
             }
-            if !self.budget.take(source.value().len()) {
+            let (mut kind, mut value) = (kind, None);
+            if kind == Kind::BlobRef {
+                let name = Name {
+                    family: self.family,
+                    key: user,
+                    seq,
+                };
+                let (view, now_ms) = (self.view, self.now_ms);
+                match view.open_reference(&name, source.value(), now_ms, self.fill_cache)? {
+                    Some(opened) => (kind, value) = (opened.0, Some(opened.1)),
+                    None => return Ok(Met::End),
+                }
+            }
+            let len = value.as_ref().map_or(source.value().len(), Bytes::len);
+            if !self.budget.take(len) {
                 return Ok(Met::Later);
             }
-            if self
-                .chain
-                .take(kind, || source.pinned_value(), self.now_ms)?
-            {
+            let value = || value.unwrap_or_else(|| source.pinned_value());
+            if self.chain.take(kind, value, self.now_ms)? {
                 return Ok(Met::End);
             }
             source.next()?;
@@ -89,6 +105,9 @@ impl View {
     ) -> Result<Option<Chain>> {
         let cmp = &self.families[&family].options.comparator;
         let mut descent = Descent {
+            view: self,
+            family,
+            fill_cache,
             cmp,
             key,
             deleted: 0,

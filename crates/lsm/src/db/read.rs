@@ -3,7 +3,8 @@
 use super::engine::Engine;
 use super::generation::View;
 use super::{Family, ValueWithExpiry};
-use crate::iter::user::{self, UserIter, expiry_of};
+use crate::blob::Name;
+use crate::iter::user::{self, UserIter, Values, expiry_of};
 use crate::iter::{InternalIter, LevelIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::Found;
@@ -122,6 +123,28 @@ impl Engine {
     ) -> Result<Option<Option<ValueWithExpiry>>> {
         match found {
             Some(found) if found.kind == Kind::Merge => self.merged_value(asked, key, budget),
+            Some(found) if found.kind == Kind::BlobRef => {
+                let now_ms = self.env.clock().wall_ms();
+                let name = Name {
+                    family: asked.family,
+                    key,
+                    seq: found.seq,
+                };
+                let opened =
+                    (asked.view).open_reference(&name, &found.value, now_ms, asked.fill_cache)?;
+                let Some((kind, value)) = opened else {
+                    return Ok(Some(None));
+                };
+                if !budget.take(value.len()) {
+                    return Ok(None);
+                }
+                let found = Found {
+                    seq: found.seq,
+                    kind,
+                    value,
+                };
+                self.plain_value(Some(found)).map(Some)
+            }
             other => self.plain_value(other).map(Some),
         }
     }
@@ -325,6 +348,7 @@ impl Engine {
         let made = UserIter::new(merged, cmp, shown, pins)
             .with_merging(merging)
             .with_deleted(deleted, jumps)
+            .with_values(Values::of(&view.version.blobs, family.id, options))
             .with_skip_budget(options.skip_budget);
         Ok(match prefixes {
             Some(p) => made.with_prefixes(Narrowing::new(p, options.prefix_same_as_start)),

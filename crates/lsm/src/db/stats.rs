@@ -54,6 +54,8 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// Table files that the tree names.
     pub table_files: u64,
+    /// Blob files.
+    pub blobs: BlobStats,
     /// Bytes that compactions should move soon.
     pub compaction_debt: u64,
     /// Compactions running or queued.
@@ -62,6 +64,44 @@ pub struct Stats {
     pub last_seq: u64,
     /// The store takes no writes, and why.
     pub read_only: Option<String>,
+}
+
+/// Blob files of a store, all families together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BlobStats {
+    /// Files.
+    pub files: u64,
+    /// Their bytes on disk, indexes included.
+    pub bytes: u64,
+    /// Records that tables refer to.
+    pub live_records: u64,
+    /// Their bytes, keys and headers included.
+    pub live_bytes: u64,
+    /// Numbers of collected files that tables still have.
+    pub names: u64,
+    /// Collections, and what they read and wrote.
+    pub collections: u64,
+    /// Bytes that they read.
+    pub collected_bytes_read: u64,
+    /// Bytes that they wrote.
+    pub collected_bytes_written: u64,
+    /// [`crate::Options::max_space_amp`].
+    pub max_space_amp: f64,
+}
+
+impl BlobStats {
+    /// Bytes on disk that nothing refers to.
+    pub fn garbage_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.live_bytes)
+    }
+
+    /// Bytes on disk for each live byte; 1 without blob files.
+    pub fn space_amp(&self) -> f64 {
+        match self.bytes {
+            0 => 1.0,
+            bytes => bytes as f64 / self.live_bytes.max(1) as f64,
+        }
+    }
 }
 
 /// How often and how long writers were held back for one cause, since the store was opened.
@@ -139,6 +179,9 @@ pub(crate) struct Counters {
     pub flush_bytes: Counter,
     pub compaction_read: Counter,
     pub compaction_written: Counter,
+    pub collections: Counter,
+    pub collected_read: Counter,
+    pub collected_written: Counter,
     pub commit_groups: Counter,
     pub commits: Counter,
     pub log_syncs: Counter,
@@ -184,7 +227,7 @@ impl Counters {
             ),
             flush_bytes: c(
                 "flush_bytes_written_total",
-                "Table bytes written by flushes",
+                "Bytes of tables and blob files written by flushes",
             ),
             compaction_read: c(
                 "compaction_bytes_read_total",
@@ -192,7 +235,19 @@ impl Counters {
             ),
             compaction_written: c(
                 "compaction_bytes_written_total",
-                "Table bytes written by compactions",
+                "Bytes of tables and blob files written by compactions",
+            ),
+            collections: c(
+                "blob_collections_total",
+                "Times that live values of blob files were rewritten",
+            ),
+            collected_read: c(
+                "blob_collection_bytes_read_total",
+                "Bytes of blob files read by collections",
+            ),
+            collected_written: c(
+                "blob_collection_bytes_written_total",
+                "Bytes of blob files written by collections",
             ),
             commit_groups: c("commit_groups_total", "Commit groups"),
             commits: c("commits_total", "Batches committed"),
@@ -273,16 +328,18 @@ impl Engine {
                 levels,
             });
         }
-        let (live_logs, compactions, read_only) = {
+        let (live_logs, compactions, blobs, read_only) = {
             let s = self.state.lock();
             let error = s
                 .halt
                 .as_ref()
                 .or(s.flush_error.as_ref())
-                .or(s.compaction_error.as_ref());
+                .or(s.compaction_error.as_ref())
+                .or(s.blobs.error.as_ref());
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
                 s.compactions.len() as u64,
+                self.blob_stats(&s),
                 error
                     .map(|e| e.to_string())
                     .or_else(|| self.read_only.then(|| READING.to_string())),
@@ -330,6 +387,7 @@ impl Engine {
             memtable_bytes: view.active.memory()
                 + view.sealed.iter().map(|g| g.memory()).sum::<u64>(),
             table_files,
+            blobs,
             compaction_debt: debt,
             compactions,
             last_seq: self.visible.load(SeqCst),

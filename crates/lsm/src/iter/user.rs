@@ -13,12 +13,15 @@
 //! A reader that must not be held up (long runs of tombstones are walked over one by one) gives the iterator a skip budget: when it is
 //! used up, the iterator pauses before a key that it has not looked at, and says which.
 
+use crate::blob::{Name, Reference};
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
+use crate::options::ReadOptions;
 use crate::prefix::{Narrow, Narrowing};
 use crate::ranges::Cover;
+use crate::version::BlobSet;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
@@ -55,12 +58,34 @@ enum State {
     Invalid,
     /// The merged cursor stands on the entry shown; the value begins behind so many bytes of expiry.
     Forward { skip: usize },
+    /// As `Forward`, and the value, which is elsewhere, is `saved_value`.
+    Referred,
     /// `saved_key` and `saved_value` are shown; the merged cursor stands before all entries of that key, or nowhere.
     Backward,
     /// `saved_key` and `saved_value` are shown; the merged cursor stands on an entry of that key or behind them, or nowhere.
     Merged,
     /// The skip budget is used up; `saved_key` was not looked at yet.
     Paused,
+}
+
+/// Where the values are that entries refer to, for an iterator.
+pub(crate) struct Values {
+    blobs: Arc<BlobSet>,
+    family: u32,
+    fill_cache: bool,
+    keys_only: bool,
+}
+
+impl Values {
+    /// Of a family.
+    pub(crate) fn of(blobs: &Arc<BlobSet>, family: u32, options: &ReadOptions) -> Values {
+        Values {
+            blobs: blobs.clone(),
+            family,
+            fill_cache: options.fill_cache,
+            keys_only: options.keys_only,
+        }
+    }
 }
 
 /// A cursor over live user keys. See the module.
@@ -75,6 +100,7 @@ pub struct UserIter {
     /// Entries that may still be passed over.
     skips: u64,
     merging: Merging,
+    values: Option<Values>,
     /// Range tombstones that are visible.
     deleted: Cover,
     /// Jumps of the cursors beneath over deleted ranges since it was last looked at: each counts as an entry passed over.
@@ -92,6 +118,8 @@ pub struct UserIter {
 /// What an entry means to a reader.
 struct Seen {
     live: bool,
+    /// Its value is elsewhere.
+    reference: bool,
     /// It is an operand.
     merge: bool,
     skip: usize,
@@ -101,6 +129,7 @@ struct Seen {
 impl Seen {
     const NOTHING: Seen = Seen {
         live: false,
+        reference: false,
         merge: false,
         skip: 0,
         expire_at_ms: None,
@@ -127,24 +156,30 @@ fn see(iter: &MergingIter, now_ms: u64) -> Result<Seen> {
     Ok(match kind {
         Kind::Put => Seen {
             live: true,
-            merge: false,
-            skip: 0,
-            expire_at_ms: None,
+            ..Seen::NOTHING
         },
+        Kind::BlobRef => {
+            let to = Reference::decode(iter.value())?;
+            Seen {
+                live: to.expire_at_ms.is_none_or(|at| at > now_ms),
+                reference: true,
+                skip: if to.expire_at_ms.is_some() { 8 } else { 0 },
+                expire_at_ms: to.expire_at_ms,
+                ..Seen::NOTHING
+            }
+        }
         Kind::PutTtl => {
             let at = expiry_of(iter.value())?;
             Seen {
                 live: at > now_ms,
-                merge: false,
                 skip: 8,
                 expire_at_ms: Some(at),
+                ..Seen::NOTHING
             }
         }
         kind => Seen {
-            live: false,
             merge: kind == Kind::Merge,
-            skip: 0,
-            expire_at_ms: None,
+            ..Seen::NOTHING
         },
     })
 }
@@ -168,6 +203,7 @@ impl UserIter {
             expire_at_ms: None,
             skips: u64::MAX,
             merging: Merging::none(),
+            values: None,
             deleted,
             jumps: None,
             looked: false,
@@ -180,6 +216,12 @@ impl UserIter {
     /// With the family's operator, for keys that have operands.
     pub(crate) fn with_merging(mut self, merging: Merging) -> UserIter {
         self.merging = merging;
+        self
+    }
+
+    /// With what entries refer to.
+    pub(crate) fn with_values(mut self, values: Values) -> UserIter {
+        self.values = Some(values);
         self
     }
 
@@ -448,10 +490,10 @@ impl UserIter {
     pub fn next(&mut self) -> Result<()> {
         match self.state {
             State::Invalid | State::Paused => panic!("next on an iterator that is not positioned"),
-            State::Forward { .. } => {
+            State::Forward { .. } | State::Referred => {
                 self.saved_key.clear();
                 self.saved_key.extend_from_slice(user_key(self.iter.key()));
-                self.state = State::Invalid;
+                self.reset();
                 self.iter.next()?;
             }
             State::Merged => self.reset(),
@@ -468,7 +510,7 @@ impl UserIter {
     pub fn prev(&mut self) -> Result<()> {
         match self.state {
             State::Invalid | State::Paused => panic!("prev on an iterator that is not positioned"),
-            State::Forward { .. } => {
+            State::Forward { .. } | State::Referred => {
                 self.target.clear();
                 encode_internal_key(&mut self.target, user_key(self.iter.key()), FIRST_TRAILER);
                 self.reset();
@@ -491,26 +533,59 @@ impl UserIter {
     pub fn key(&self) -> &[u8] {
         match self.state {
             State::Invalid | State::Paused => panic!("key of an iterator that is not positioned"),
-            State::Forward { .. } => user_key(self.iter.key()),
+            State::Forward { .. } | State::Referred => user_key(self.iter.key()),
             State::Backward | State::Merged => &self.saved_key,
         }
     }
 
     /// The value here (expiry stripped). Requires `valid`.
     pub fn value(&self) -> &[u8] {
+        self.shows_values();
         match self.state {
             State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => &self.iter.value()[skip..],
-            State::Backward | State::Merged => &self.saved_value,
+            State::Backward | State::Merged | State::Referred => &self.saved_value,
         }
+    }
+
+    /// Panics when values were not to be read.
+    #[inline]
+    fn shows_values(&self) {
+        let keys_only = self.values.as_ref().is_some_and(|v| v.keys_only);
+        assert!(
+            !keys_only,
+            "the value of an iterator with ReadOptions::keys_only"
+        );
+    }
+
+    /// The payload that the entry under the merged cursor refers to, with its expiry. Nothing of it for an iterator over keys.
+    fn opened(&self) -> Result<Bytes> {
+        let (user, seq, _) = parse_internal_key(self.iter.key())?;
+        let Some(values) = &self.values else {
+            return Err(Error::unsupported(
+                "a reference to a value without the store it is of",
+            ));
+        };
+        if values.keys_only {
+            return Ok(Bytes::from_static(&[0; 8]));
+        }
+        self.open(values, user, seq).map(|(_, payload)| payload)
+    }
+
+    fn open(&self, values: &Values, key: &[u8], seq: SeqNo) -> Result<(Kind, Bytes)> {
+        let to = Reference::decode(self.iter.value())?;
+        let family = values.family;
+        let cmp = &self.cmp;
+        (values.blobs).read(&Name { family, key, seq }, &to, cmp, values.fill_cache)
     }
 
     /// The value here, pinned. Requires `valid`.
     pub fn pinned_value(&self) -> Bytes {
+        self.shows_values();
         match self.state {
             State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => self.iter.pinned_value().slice(skip..),
-            State::Backward | State::Merged => self.saved_value.clone(),
+            State::Backward | State::Merged | State::Referred => self.saved_value.clone(),
         }
     }
 
@@ -560,7 +635,13 @@ impl UserIter {
                         return Ok(());
                     }
                     self.expire_at_ms = seen.expire_at_ms;
-                    self.state = State::Forward { skip: seen.skip };
+                    self.state = match seen.reference {
+                        false => State::Forward { skip: seen.skip },
+                        true => {
+                            self.saved_value = self.opened()?.slice(seen.skip..);
+                            State::Referred
+                        }
+                    };
                     return Ok(());
                 }
                 hidden = true;
@@ -664,13 +745,27 @@ impl UserIter {
             if seq < deleted {
                 break;
             }
-            if chain.take(kind, || self.iter.pinned_value(), self.view.now_ms)? {
+            let (mut kind, mut opened) = (kind, None);
+            if kind == Kind::BlobRef {
+                let to = Reference::decode(self.iter.value())?;
+                if to.expire_at_ms.is_some_and(|at| at <= self.view.now_ms) {
+                    break;
+                }
+                opened = Some(self.opened()?);
+                kind = to.kind();
+            }
+            let value = || opened.unwrap_or_else(|| self.iter.pinned_value());
+            if chain.take(kind, value, self.view.now_ms)? {
                 break;
             }
             self.skips = self.skips.saturating_sub(self.skip_cost());
             self.iter.next()?;
         }
-        (self.saved_value, self.expire_at_ms) = chain.merge(&self.merging, &self.saved_key)?;
+        let keys_only = self.values.as_ref().is_some_and(|v| v.keys_only);
+        (self.saved_value, self.expire_at_ms) = match keys_only {
+            true => (Bytes::new(), chain.expire_at_ms()),
+            false => chain.merge(&self.merging, &self.saved_key)?,
+        };
         Ok(())
     }
 
@@ -687,7 +782,9 @@ impl UserIter {
             seen = Seen::NOTHING;
         }
         self.expire_at_ms = seen.expire_at_ms;
-        self.saved_value = if seen.live {
+        self.saved_value = if seen.live && seen.reference {
+            self.opened()?.slice(seen.skip..)
+        } else if seen.live {
             self.iter.pinned_value().slice(seen.skip..)
         } else {
             Bytes::new()

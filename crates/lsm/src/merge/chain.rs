@@ -38,6 +38,11 @@ impl Chain {
         Ok(true)
     }
 
+    /// The expiry of what the operands stand over, if it has one.
+    pub fn expire_at_ms(&self) -> Option<u64> {
+        self.base.as_ref().and_then(|(_, at)| *at)
+    }
+
     /// The value, and its expiry if what the operands stand over has one.
     pub fn merge(self, merging: &Merging, key: &[u8]) -> Result<(Bytes, Option<u64>)> {
         let operands: Vec<&[u8]> = self.operands.iter().rev().map(|o| &o[..]).collect();

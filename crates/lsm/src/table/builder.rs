@@ -10,7 +10,8 @@ use super::format::{
 use super::index::IndexBuilder;
 use super::properties::Properties;
 use super::ranges::RangesBuilder;
-use super::{TableMeta, TableOptions};
+use super::{ReferenceCounter, TableMeta, TableOptions};
+use crate::blob::Reference;
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, parse_internal_key, split_internal_key};
 use crate::options::Compression;
 use crate::prefix::prefix_hash;
@@ -54,6 +55,7 @@ pub struct TableBuilder {
     meta: TableMeta,
     data_blocks: u64,
     ranges: RangesBuilder,
+    references: ReferenceCounter,
 }
 
 impl TableBuilder {
@@ -97,10 +99,12 @@ impl TableBuilder {
             meta: TableMeta::without_entries(file_id, 0),
             data_blocks: 0,
             ranges: RangesBuilder::default(),
+            references: ReferenceCounter::default(),
         }
     }
 
-    /// Adds an entry. Panics when keys are not strictly ascending, and when a value of kind `PutTtl` lacks its expiry.
+    /// Adds an entry. Panics when keys are not strictly ascending, and when a value of kind `PutTtl` lacks its expiry. `Corruption` for a
+    /// reference that is none.
     /// A kind that is reserved for a later version is `Unsupported`; keys and values past the limits are `InvalidArgument`.
     pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
         self.sink.check()?;
@@ -132,15 +136,19 @@ impl TableBuilder {
             );
             new_user_key = order != Ordering::Equal;
         }
-        let expiry = (kind == Kind::PutTtl).then(|| {
-            u64::from_le_bytes(
-                value
-                    .get(..8)
-                    .expect("a value of kind PutTtl begins with 8 bytes of expiry")
-                    .try_into()
-                    .expect("8 bytes"),
-            )
-        });
+        let expiry = match kind {
+            Kind::PutTtl => {
+                let at = value.first_chunk();
+                let at = at.expect("a value of kind PutTtl begins with 8 bytes of expiry");
+                Some(u64::from_le_bytes(*at))
+            }
+            Kind::BlobRef => {
+                let to = Reference::decode(value)?;
+                self.references.add(to.number);
+                to.expire_at_ms
+            }
+            _ => None,
+        };
 
         if !self.block.is_empty() && !self.fits(user, value.len()) {
             let more = self.bytes_to_sector();
@@ -436,6 +444,7 @@ impl TableBuilder {
             self.finish_partition();
         }
         self.meta.largest = last_key;
+        self.meta.references = self.references.take();
         let data_end = self.sink.position();
 
         let (filter_offset, filter_lines, probes) = self.put_filter()?;

@@ -133,6 +133,8 @@ pub(crate) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<
         2 if value_len >= 8 => Ok(Kind::PutTtl),
         2 => Err(Damage::Bad(at, "expiring value without its expiry")),
         5 => Ok(Kind::Merge),
+        6 if value_len > 0 => Ok(Kind::BlobRef),
+        6 => Err(Damage::Bad(at, "reference to no blob file")),
         4 => Err(Damage::Bad(at, "range tombstone among the entries")),
         other => Err(match Kind::from_u8(other) {
             Some(kind) => Damage::Reserved(kind),

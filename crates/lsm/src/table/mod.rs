@@ -35,6 +35,7 @@ pub use iter::TableIter;
 pub use landing::{Landed, Landing};
 pub(crate) use lookup::{Lookup, Step, Wanted};
 pub use properties::family_of;
+pub(crate) use properties::{decode_references, encode_references};
 pub use reader::{ReadBudget, TableReader};
 pub(crate) use reader::{hash_of, read_exact};
 pub use source::Source;
@@ -43,6 +44,7 @@ use crate::key::{Cmp, MAX_SEQ, SeqNo};
 use crate::options::Compression;
 use crate::prefix::Prefixes;
 use crate::version::catalog::DEFAULT;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes at a table's end that say that it is one.
@@ -125,6 +127,41 @@ pub struct TableMeta {
     pub soonest_expiry_ms: u64,
     /// Range tombstones: disjoint ranges, times the tombstones of each.
     pub range_deletes: u64,
+    /// How many entries refer to each blob file number, ascending.
+    pub references: References,
+}
+
+/// Blob file numbers, ascending, and how many references each has.
+pub type References = Arc<[(u64, u64)]>;
+
+/// Counts references, see [`TableMeta::references`].
+#[derive(Debug, Default)]
+pub(crate) struct ReferenceCounter {
+    counts: BTreeMap<u64, u64>,
+    /// The number counted last, and how often in a row: neighbours often lie in one file.
+    last: (u64, u64),
+}
+
+impl ReferenceCounter {
+    pub(crate) fn add(&mut self, number: u64) {
+        if number != self.last.0 {
+            self.flush();
+            self.last = (number, 0);
+        }
+        self.last.1 += 1;
+    }
+
+    fn flush(&mut self) {
+        let (number, count) = std::mem::take(&mut self.last);
+        if count > 0 {
+            *self.counts.entry(number).or_default() += count;
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> References {
+        self.flush();
+        std::mem::take(&mut self.counts).into_iter().collect()
+    }
 }
 
 impl TableMeta {
@@ -144,6 +181,7 @@ impl TableMeta {
             raw_value_bytes: 0,
             soonest_expiry_ms: u64::MAX,
             range_deletes: 0,
+            references: References::default(),
         }
     }
 }

@@ -6,11 +6,11 @@ use super::format::{
 };
 use super::ranges::OPEN_END;
 use super::reader::read_exact;
-use super::{TableFamily, TableMeta};
+use super::{References, TableFamily, TableMeta};
 use crate::MAX_KEY_LEN;
 use crate::key::{SeqNo, TRAILER_LEN};
 use crate::prefix::MAX_NAME;
-use crate::version::edit::MAX_FAMILY;
+use crate::version::edit::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use std::path::Path;
 
@@ -28,6 +28,7 @@ const P_SOONEST_EXPIRY: u64 = 17;
 const P_DATA_BLOCKS: u64 = 18;
 const P_RANGES: u64 = 19;
 const P_FAMILY: u64 = 20;
+const P_REFERENCES: u64 = 21;
 const P_FAMILY_NAME: u64 = 22;
 const P_PREFIX_EXTRACTOR: u64 = 30;
 
@@ -73,6 +74,11 @@ impl Properties {
         }
         if let Some(f) = &self.family {
             put(P_FAMILY, &u64::from(f.id).to_le_bytes());
+        }
+        if !m.references.is_empty() {
+            put(P_REFERENCES, &encode_references(&m.references));
+        }
+        if let Some(f) = &self.family {
             put(P_FAMILY_NAME, f.name.as_bytes());
         }
         if let Some(name) = &self.prefix_extractor {
@@ -107,6 +113,7 @@ impl Properties {
                 raw_value_bytes: 0,
                 soonest_expiry_ms: u64::MAX,
                 range_deletes: 0,
+                references: References::default(),
             },
             data_blocks: 0,
             ranges: Vec::new(),
@@ -150,7 +157,7 @@ impl Properties {
                 }
                 Ok(value.to_vec())
             };
-            mandatory += usize::from(tag % 2 == 1 && tag != P_RANGES);
+            mandatory += usize::from(tag % 2 == 1 && tag != P_RANGES && tag != P_REFERENCES);
             match tag {
                 P_COMPARATOR => {
                     p.comparator = std::str::from_utf8(value)
@@ -182,6 +189,11 @@ impl Properties {
                 P_FAMILY => {
                     let id = u32::try_from(number()?).ok().filter(|id| *id <= MAX_FAMILY);
                     family = Some(id.ok_or_else(|| bad(start, "no family has this id".into()))?);
+                }
+                P_REFERENCES => {
+                    let found = decode_references(value).filter(|r| !r.is_empty());
+                    p.meta.references =
+                        found.ok_or_else(|| bad(start, "references to blob files".into()))?;
                 }
                 P_FAMILY_NAME => {
                     let name = std::str::from_utf8(value)
@@ -227,6 +239,32 @@ impl Properties {
         }
         Ok(p)
     }
+}
+
+/// Numbers and counts: varints, each number as its distance from the one before.
+pub(crate) fn encode_references(references: &References) -> Vec<u8> {
+    let (mut out, mut last) = (Vec::new(), 0);
+    for (number, count) in references.iter() {
+        put_varint(&mut out, number - last);
+        put_varint(&mut out, *count);
+        last = *number;
+    }
+    out
+}
+
+/// `None` for bytes that [`encode_references`] does not write.
+pub(crate) fn decode_references(bytes: &[u8]) -> Option<References> {
+    let (mut out, mut at, mut last) = (Vec::new(), 0, 0u64);
+    while at < bytes.len() {
+        let more = get_varint(bytes, &mut at, 48)?;
+        let count = get_varint(bytes, &mut at, 48)?;
+        last = last.checked_add(more)?;
+        if more == 0 || count == 0 || last >= MAX_FILE_NUMBER {
+            return None;
+        }
+        out.push((last, count));
+    }
+    Some(out.into())
 }
 
 /// What the table in `file` says of the family it belongs to, and the name of its comparator. For `repair`, which knows

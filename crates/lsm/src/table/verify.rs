@@ -7,7 +7,8 @@ use super::index::IndexBlock;
 use super::properties::Properties;
 use super::ranges;
 use super::reader::{TableReader, read_exact};
-use super::{TableMeta, TableVerified};
+use super::{ReferenceCounter, TableMeta, TableVerified};
+use crate::blob::Reference;
 use crate::key::{Cmp, Kind, split_internal_key, trailer_seq, user_key};
 use crate::prefix::{Prefixes, prefix_hash};
 use crate::ranges::Fragments;
@@ -66,16 +67,19 @@ impl<'a> Walk<'a> {
 /// Counts what [`TableMeta`] holds.
 struct Tally {
     meta: TableMeta,
+    references: ReferenceCounter,
 }
 
 impl Tally {
     fn new(file_id: u128, size: u64) -> Tally {
         Tally {
             meta: TableMeta::without_entries(file_id, size),
+            references: ReferenceCounter::default(),
         }
     }
 
-    fn entry(&mut self, key: &[u8], value: &[u8]) {
+    /// `Corruption` for a reference that is none.
+    fn entry(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let m = &mut self.meta;
         let (user, trailer) = split_internal_key(key);
         let seq = trailer_seq(trailer);
@@ -88,12 +92,19 @@ impl Tally {
         m.max_seq = m.max_seq.max(seq);
         m.raw_key_bytes += user.len() as u64;
         m.raw_value_bytes += value.len() as u64;
-        if trailer as u8 == Kind::PutTtl as u8 {
-            let expiry = u64::from_le_bytes(value[..8].try_into().expect("checked when decoded"));
-            m.soonest_expiry_ms = m.soonest_expiry_ms.min(expiry);
-        }
+        let expiry = match Kind::from_u8(trailer as u8) {
+            Some(Kind::PutTtl) => value.first_chunk().map(|at| u64::from_le_bytes(*at)),
+            Some(Kind::BlobRef) => {
+                let to = Reference::decode(value)?;
+                self.references.add(to.number);
+                to.expire_at_ms
+            }
+            _ => None,
+        };
+        m.soonest_expiry_ms = m.soonest_expiry_ms.min(expiry.unwrap_or(u64::MAX));
         m.largest.clear();
         m.largest.extend_from_slice(key);
+        Ok(())
     }
 }
 
@@ -226,7 +237,8 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
                         ));
                     }
                 }
-                tally.entry(key, cursor.value());
+                let counted = tally.entry(key, cursor.value());
+                counted.map_err(|e| e.at(path, handle.offset))?;
                 cursor.next().map_err(at)?;
             }
             if table.cmp.internal(&tally.meta.largest, separator) == Ordering::Greater {
@@ -329,6 +341,7 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
     }
 
     tally.meta.take_in_ranges(&table.cmp, &ranges);
+    tally.meta.references = tally.references.take();
     let counted = Properties {
         comparator: table.cmp.name().to_owned(),
         // Nothing in the file to hold it against: `check` compares it with the manifest.
@@ -406,7 +419,7 @@ pub(super) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
                 cursor.check_all(None).map_err(at)?;
                 cursor.seek_to_first().map_err(at)?;
                 while cursor.valid() {
-                    tally.entry(cursor.key(), cursor.value());
+                    tally.entry(cursor.key(), cursor.value())?;
                     cursor.next().map_err(at)?;
                 }
                 Ok(())
@@ -419,6 +432,7 @@ pub(super) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
     }
     // They were read and checked when the table was opened.
     tally.meta.take_in_ranges(&table.cmp, table.ranges());
+    tally.meta.references = tally.references.take();
     if tally.meta.entries == 0 && tally.meta.range_deletes == 0 {
         return Err(Error::corruption(
             path,

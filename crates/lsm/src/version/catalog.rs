@@ -1,12 +1,18 @@
 //! The catalog: the state that the manifest's edits add up to, in plain data.
 
+mod blobs;
+
+pub use blobs::CatalogBlob;
+
 use super::LEVELS;
 use super::edit::{AddTable, Edit};
 use super::manifest::FEATURES;
+use crate::blob::lineage::Lineage;
 use crate::key::SeqNo;
 use crate::table::TableMeta;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The name of family 0, which every store has.
 pub const DEFAULT: &str = "default";
@@ -56,6 +62,10 @@ pub struct Catalog {
     pub families: BTreeMap<u32, CatalogFamily>,
     /// The next family id.
     pub next_family: u32,
+    /// Blob files by number.
+    pub blobs: BTreeMap<u64, CatalogBlob>,
+    /// What the numbers of collected blob files stand for.
+    pub lineage: Arc<Lineage>,
     /// Live logs by number.
     pub logs: BTreeMap<u64, LiveLog>,
     /// The next file number.
@@ -178,6 +188,7 @@ impl Catalog {
             f.tables.insert(t.number, (t.level, t.meta.clone()));
             self.last_seq = self.last_seq.max(t.meta.max_seq);
         }
+        self.apply_blobs(edit)?;
         for (number, file_id) in &edit.add_logs {
             if self.logs.insert(*number, LiveLog::open(*file_id)).is_some() {
                 return Err(bad(format!("log {number} is added twice")));
@@ -225,7 +236,7 @@ impl Catalog {
 
     /// The whole state as the first edit of a fresh manifest.
     pub fn to_edit(&self) -> Edit {
-        Edit {
+        let mut edit = Edit {
             store_id: Some(self.store_id),
             features: Some(FEATURES),
             next_file: Some(self.next_file),
@@ -235,7 +246,6 @@ impl Catalog {
                 .iter()
                 .map(|(id, f)| (*id, f.name.clone(), f.comparator.clone()))
                 .collect(),
-            drop_families: Vec::new(),
             add_tables: self
                 .families
                 .iter()
@@ -248,9 +258,7 @@ impl Catalog {
                     })
                 })
                 .collect(),
-            remove_tables: Vec::new(),
             add_logs: self.logs.iter().map(|(n, l)| (*n, l.file_id)).collect(),
-            remove_logs: Vec::new(),
             end_logs: self
                 .logs
                 .iter()
@@ -269,6 +277,9 @@ impl Catalog {
                 .filter_map(|(id, f)| Some((*id, f.merge_operator.clone()?)))
                 .collect(),
             wall_ms: Some(self.wall_ms),
-        }
+            ..Edit::default()
+        };
+        self.blobs_to_edit(&mut edit);
+        edit
     }
 }

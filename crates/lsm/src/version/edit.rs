@@ -3,8 +3,13 @@
 //! A field is a tag (varint), a length (varint) and so many bytes. Tags from 64 up are ignorable: a build that does not
 //! know one skips it. Any other unknown tag refuses the manifest. Tags are persisted and never reused.
 
+mod blobs;
+
+pub use blobs::AddBlob;
+
+use crate::blob::lineage::Group;
 use crate::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
-use crate::table::TableMeta;
+use crate::table::{References, TableMeta, decode_references, encode_references};
 use basalt_fs::{Error, ErrorKind, Result};
 
 /// File numbers stay below this.
@@ -44,7 +49,8 @@ pub struct Edit {
     pub add_families: Vec<(u32, String, String)>,
     /// Tag 6: families dropped.
     pub drop_families: Vec<u32>,
-    /// Tag 7: tables that enter. Tag 15: the same with the number of range tombstones behind it, for tables that have some.
+    /// Tag 7: tables that enter. Tag 15: the same with the number of range tombstones behind it, for tables that have some. Tag 21: the same
+    /// as tag 15 with the references behind it, for tables that refer to blob files.
     pub add_tables: Vec<AddTable>,
     /// Tag 8: tables that leave: family, level, number.
     pub remove_tables: Vec<(u32, u32, u64)>,
@@ -61,6 +67,17 @@ pub struct Edit {
     pub next_family: Option<u32>,
     /// Tag 14: merge operators that families have from now on: id, name of the operator.
     pub merge_operators: Vec<(u32, String)>,
+    /// Tag 16: blob files that enter.
+    pub add_blobs: Vec<AddBlob>,
+    /// Tag 17: blob files that leave: collected, or without a live record.
+    pub remove_blobs: Vec<u64>,
+    /// Tag 18: records of blob files that lost their reference: number, and what is marked besides what was marked before, as
+    /// [`crate::blob::garbage::Garbage`] encodes it.
+    pub mark_blobs: Vec<(u64, Vec<u8>)>,
+    /// Tag 19: groups of names and what they stand for from now on, by their ids.
+    pub lineage: Vec<(u64, Group)>,
+    /// Tag 20: names that no table refers to any more.
+    pub forget_names: Vec<u64>,
     /// Tag 64 (ignorable): the highest wall time met, ms since 1970, so that what expired stays expired.
     pub wall_ms: Option<u64>,
 }
@@ -83,6 +100,15 @@ fn field(out: &mut Vec<u8>, tag: u64, write: impl FnOnce(&mut Vec<u8>)) {
     write(&mut body);
     varint(out, tag);
     bytes(out, &body);
+}
+
+/// The tag under which a table enters.
+fn add_tag(meta: &TableMeta) -> u64 {
+    match meta {
+        m if !m.references.is_empty() => 21,
+        m if m.range_deletes > 0 => 15,
+        _ => 7,
+    }
 }
 
 /// A checked cursor over bytes from disk.
@@ -196,13 +222,16 @@ impl Edit {
                 }
                 bytes(b, &m.smallest);
                 bytes(b, &m.largest);
-                if tag == 15 {
+                if tag != 7 {
                     varint(b, m.range_deletes);
+                }
+                if tag == 21 {
+                    bytes(b, &encode_references(&m.references));
                 }
             });
         };
-        let with_ranges = |t: &&AddTable| t.meta.range_deletes > 0;
-        for t in self.add_tables.iter().filter(|t| !with_ranges(t)) {
+        let tagged = |tag| (self.add_tables.iter()).filter(move |t| add_tag(&t.meta) == tag);
+        for t in tagged(7) {
             add_table(&mut o, 7, t);
         }
         for (family, level, number) in &self.remove_tables {
@@ -242,8 +271,12 @@ impl Edit {
                 bytes(b, name.as_bytes());
             });
         }
-        for t in self.add_tables.iter().filter(with_ranges) {
+        for t in tagged(15) {
             add_table(&mut o, 15, t);
+        }
+        blobs::encode(self, &mut o);
+        for t in tagged(21) {
+            add_table(&mut o, 21, t);
         }
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
@@ -265,7 +298,7 @@ impl Edit {
                 4 => e.last_seq = Some(f.varint()?),
                 5 => e.add_families.push((f.u32()?, f.text()?, f.text()?)),
                 6 => e.drop_families.push(f.u32()?),
-                7 | 15 => {
+                7 | 15 | 21 => {
                     let (family, level, number) = (f.u32()?, f.u32()?, f.varint()?);
                     let (file_id, digest) = (f.u128()?, f.u128()?);
                     let mut n = [0u64; 8];
@@ -283,12 +316,14 @@ impl Edit {
                         soonest_expiry_ms,
                     ] = n;
                     let (smallest, largest) = (f.key()?, f.key()?);
-                    let range_deletes = if tag == 15 { f.varint()? } else { 0 };
-                    if tag == 15 && range_deletes == 0 {
-                        return Err(Take::bad(&format!(
-                            "table {number} is said to have range tombstones, and none"
-                        )));
-                    }
+                    let range_deletes = if tag == 7 { 0 } else { f.varint()? };
+                    let references = match tag {
+                        21 => decode_references(f.bytes()?),
+                        _ => Some(References::default()),
+                    };
+                    let Some(references) = references else {
+                        return Err(Take::bad(&format!("references of table {number}")));
+                    };
                     if level as usize >= super::LEVELS {
                         return Err(Take::bad(&format!("table {number} at level {level}")));
                     }
@@ -310,8 +345,15 @@ impl Edit {
                             raw_value_bytes,
                             soonest_expiry_ms,
                             range_deletes,
+                            references,
                         },
                     });
+                    let meta = &e.add_tables[e.add_tables.len() - 1].meta;
+                    if add_tag(meta) != tag {
+                        return Err(Take::bad(&format!(
+                            "table {number} is said to have range tombstones or references, and none"
+                        )));
+                    }
                 }
                 8 => e.remove_tables.push((f.u32()?, f.u32()?, f.varint()?)),
                 9 => e.add_logs.push((f.varint()?, f.u128()?)),
@@ -320,6 +362,7 @@ impl Edit {
                 13 => e.left_logs.push((f.varint()?, f.varint()?)),
                 12 => e.next_family = Some(f.u32()?),
                 14 => e.merge_operators.push((f.u32()?, f.text()?)),
+                16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
                 t if t >= 64 => continue,
                 t => {
@@ -330,8 +373,8 @@ impl Edit {
             }
             f.end()?;
         }
-        // As they are written: those with range tombstones last.
-        e.add_tables.sort_by_key(|t| t.meta.range_deletes > 0);
+        // As they are written: those with range tombstones, then those with references last.
+        e.add_tables.sort_by_key(|t| add_tag(&t.meta));
         e.check_bounds()?;
         Ok(e)
     }
@@ -378,7 +421,10 @@ impl Edit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blob::{BlobMeta, FamilyShare, IndexFile};
     use basalt_env::Random;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     fn sample(r: &Random) -> Edit {
         let key = |r: &Random| {
@@ -415,6 +461,7 @@ mod tests {
                         raw_value_bytes: r.next_u64() >> 16,
                         soonest_expiry_ms: u64::MAX,
                         range_deletes: 0,
+                        references: References::default(),
                     },
                 })
                 .collect(),
@@ -434,6 +481,56 @@ mod tests {
                 .map(|i| (i as u32, format!("operator {i}")))
                 .collect(),
             wall_ms: opt(r).map(|n| n >> 16),
+            add_blobs: (0..r.below(3)).map(|_| sample_blob(r)).collect(),
+            remove_blobs: (0..r.below(3)).map(|_| r.next_u64()).collect(),
+            mark_blobs: (0..r.below(3))
+                .map(|i| (r.next_u64(), vec![7; i as usize]))
+                .collect(),
+            lineage: (0..r.below(3)).map(|i| (i, sample_group(r))).collect(),
+            forget_names: (0..r.below(3)).map(|_| r.next_u64()).collect(),
+        }
+    }
+
+    fn sample_blob(r: &Random) -> AddBlob {
+        let families: BTreeMap<u32, FamilyShare> = (0..1 + r.below(3))
+            .map(|i| {
+                let share = FamilyShare {
+                    records: 1 + r.below(1 << 20),
+                    bytes: r.below(1 << 30),
+                };
+                (i as u32, share)
+            })
+            .collect();
+        let index = r.one_in(2).then(|| IndexFile {
+            file_id: r.next_u128(),
+            size: r.below(1 << 20),
+            digest: r.next_u128(),
+        });
+        AddBlob {
+            number: r.next_u64() >> 16,
+            meta: Arc::new(BlobMeta {
+                file_id: r.next_u128(),
+                data_end: (1 << 33) + r.below(1 << 20),
+                index,
+                size: r.next_u64() >> 16,
+                digest: r.next_u128(),
+                records: families.values().map(|s| s.records).sum(),
+                families,
+                min_seq: r.below(1 << 20),
+                max_seq: (1 << 20) + r.below(1 << 20),
+            }),
+        }
+    }
+
+    fn sample_group(r: &Random) -> Group {
+        let targets = |r: &Random| {
+            (0..1 + r.below(3))
+                .map(|i| (Arc::from(&[i as u8][..]), r.next_u64() >> 16))
+                .collect()
+        };
+        Group {
+            names: (0..r.below(4)).map(|_| r.next_u64() >> 16).collect(),
+            targets: (0..r.below(3) as u32).map(|f| (f, targets(r))).collect(),
         }
     }
 
@@ -446,10 +543,13 @@ mod tests {
             );
             let r = Random::from_seed(seed);
             let mut e = sample(&r);
-            // Those with range tombstones come last.
+            // Those with range tombstones come after those without, and those with references last.
             let with = e.add_tables.len() - r.below(e.add_tables.len() as u64 + 1) as usize;
             for t in &mut e.add_tables[with..] {
                 t.meta.range_deletes = 1 + r.below(1 << 20);
+            }
+            for t in e.add_tables.iter_mut().skip(with + 1) {
+                t.meta.references = [(3, 1), (1 << 40, 1 + r.below(1 << 20))].into();
             }
             let bytes = e.encode();
             assert_eq!(Edit::decode(&bytes).unwrap(), e, "repeat with seed {seed}");

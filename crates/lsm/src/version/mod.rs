@@ -4,10 +4,13 @@
 //! version through the manifest. A table's file is removed when the last version or reader that holds it
 //! lets go and the manifest no longer names it, never earlier.
 
+mod blobs;
 pub mod catalog;
 pub mod edit;
 pub mod manifest;
 mod open;
+
+pub use blobs::{BlobFile, BlobSet, blob_name};
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
@@ -64,12 +67,17 @@ impl TableStore {
         let _ = self.removed.set(Box::new(told));
     }
 
+    /// The environment.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// Path of a table.
     pub fn path(&self, number: u64) -> PathBuf {
         self.dir.join(table_name(number))
     }
 
-    /// Checks that a table that the manifest names is there, and not shorter than it was.
+    /// Checks that a table or blob file that the manifest names is there, and not shorter than it was.
     pub fn check_present(&self, path: &Path, size: u64, number: u64) -> Result<()> {
         match self.env.fs().stat(path) {
             Ok(s) if s.len.max(s.allocated) >= size => Ok(()),
@@ -77,16 +85,14 @@ impl TableStore {
                 path,
                 s.len,
                 format!(
-                    "table {number} is {} bytes, the manifest says {size}; run `basalt repair`",
+                    "file {number} is {} bytes, the manifest says {size}; run `basalt repair`",
                     s.len
                 ),
             )),
             Err(e) if e.is_not_found() => Err(Error::corruption(
                 path,
                 0,
-                format!(
-                    "the manifest names table {number}, and it is missing; run `basalt repair`"
-                ),
+                format!("the manifest names file {number}, and it is missing; run `basalt repair`"),
             )),
             Err(e) => Err(e),
         }
@@ -358,4 +364,6 @@ impl FamilyVersion {
 pub struct Version {
     /// By family id.
     pub families: BTreeMap<u32, Arc<FamilyVersion>>,
+    /// Where separated values are.
+    pub blobs: Arc<BlobSet>,
 }

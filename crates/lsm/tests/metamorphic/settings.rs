@@ -83,6 +83,7 @@ fn family(c: &mut Chance) -> FamilyOptions {
         base_level_bytes: c.pick(&[1024, 5000, 64 << 10, 256 << 20]),
         level_multiplier: c.within(2, 11) as u32,
         compaction_filter: (c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>),
+        min_blob_size: c.pick(&[None, None, Some(1), Some(10), Some(100), Some(1000)]),
         ..FamilyOptions::default()
     }
 }

@@ -111,6 +111,7 @@ fn file_kind(path: &str) -> &'static str {
     match last {
         n if n.ends_with(".log") => "log",
         n if n.ends_with(".tbl") => "table",
+        n if n.ends_with(".blob") => "blob",
         n if n.starts_with("MANIFEST") => "manifest",
         n if n.starts_with("CURRENT") => "current",
         "LOCK" => "lock",
@@ -467,7 +468,15 @@ fn a_power_cut_after_every_change_of_the_disk() {
     ] {
         assert!(made.contains(call.name()), "no crash after {}", call.name());
     }
-    for kind in ["log", "table", "manifest", "current", "lock", "directory"] {
+    for kind in [
+        "log",
+        "table",
+        "blob",
+        "manifest",
+        "current",
+        "lock",
+        "directory",
+    ] {
         assert!(
             all.files.contains_key(kind),
             "no crash after a change of a {kind}"

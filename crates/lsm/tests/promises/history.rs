@@ -380,6 +380,7 @@ fn family_options(c: &mut Chance) -> FamilyOptions {
         base_level_bytes: c.pick(&[1024, 4096, 16384]),
         level_multiplier: c.within(2, 6) as u32,
         merge_operator: Some(Arc::new(Append::new(DELIMITER))),
+        min_blob_size: c.pick(&[None, Some(1), Some(12), Some(100)]),
         ..FamilyOptions::default()
     }
 }

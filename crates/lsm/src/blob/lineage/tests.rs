@@ -184,18 +184,28 @@ fn a_file_is_collected_once() {
 }
 
 #[test]
-fn remembered_targets_that_no_collection_leaves_are_refused() {
+fn remembered_groups_that_no_collection_leaves_are_refused() {
     let key = |k: &str| Arc::<[u8]>::from(k.as_bytes());
-    let cmp = |_| Cmp::Bytewise;
+    let group = |names: &[u64], targets: Targets| Group {
+        names: names.to_vec(),
+        targets: [(0, targets)].into(),
+    };
+    let sound = vec![(key("a"), 1), (key("b"), 2)];
     let mut lineage = Lineage::default();
-    for wrong in [
-        vec![],
-        vec![(key("b"), 1), (key("a"), 2)],
-        vec![(key("a"), 1), (key("a"), 2)],
-    ] {
-        assert!(!lineage.restore(9, [(0, wrong)].into(), &cmp));
-    }
-    assert!(lineage.names().is_empty());
-    assert!(lineage.restore(9, [(0, vec![(key("a"), 1), (key("b"), 2)])].into(), &cmp));
-    assert_eq!(lineage.resolve(9, 0, b"b", &Cmp::Bytewise), Some(2));
+    assert!(!lineage.restore(9, group(&[], sound.clone())));
+    assert!(!lineage.restore(9, group(&[9, 9], sound.clone())));
+    assert!(!lineage.restore(9, group(&[10, 9], sound.clone())));
+    assert!(lineage.is_empty());
+    assert!(lineage.restore(9, group(&[9, 10], sound.clone())));
+    assert!(
+        !lineage.restore(8, group(&[8, 10], sound)),
+        "10 is of group 9"
+    );
+    assert_eq!(lineage.resolve(10, 0, b"b", &Cmp::Bytewise), Some(2));
+    assert!(lineage.is_in_order(0, &Cmp::Bytewise));
+    // A group that is set anew: 10 is forgotten by it.
+    assert!(lineage.restore(9, group(&[9], vec![(key("b"), 1), (key("a"), 2)])));
+    assert_eq!(lineage.names(), [9]);
+    assert!(!lineage.is_in_order(0, &Cmp::Bytewise));
+    assert!(lineage.is_in_order(1, &Cmp::Bytewise));
 }

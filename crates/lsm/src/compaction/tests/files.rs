@@ -105,6 +105,7 @@ impl Room {
     ) -> Result<Outcome> {
         let cancelled = AtomicBool::new(false);
         run(&Job {
+            blobs: &Default::default,
             env: self.env.clone(),
             store: self.store.clone(),
             plan,
@@ -336,6 +337,7 @@ fn cancellation_leaves_no_file() {
     let cancelled = AtomicBool::new(false);
     let made = AtomicU64::new(0);
     let result = run(&Job {
+        blobs: &Default::default,
         env: room.env.clone(),
         store: room.store.clone(),
         plan: &plan,

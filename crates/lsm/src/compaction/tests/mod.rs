@@ -42,6 +42,7 @@ pub(super) fn meta_of(entries: &Entries) -> TableMeta {
         raw_value_bytes: 0,
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
+        references: Default::default(),
     };
     for (k, v) in entries {
         let (_, seq, kind) = parse_internal_key(k).unwrap();
@@ -75,6 +76,7 @@ pub(super) fn meta(smallest: &str, largest: &str, size: u64) -> TableMeta {
         raw_value_bytes: 0,
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
+        references: Default::default(),
     }
 }
 

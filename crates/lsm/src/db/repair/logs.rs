@@ -303,13 +303,14 @@ impl Run<'_> {
         for (id, mem) in replay.generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let number = self.new_number();
             replay.tables.push(write_table(
-                self.env,
                 &self.tables,
                 number,
                 &families[id],
                 mem,
                 &[],
                 false,
+                // A merge separates them again.
+                None,
             )?);
         }
         Ok(())

@@ -273,6 +273,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         raw_value_bytes: 0,
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
+        references: Default::default(),
     };
     let properties = Properties {
         comparator: "c".into(),

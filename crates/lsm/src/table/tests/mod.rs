@@ -644,7 +644,7 @@ fn reserved_kinds_are_unsupported() {
         IoPriority::High,
     );
     let e = b
-        .add(&internal_key(b"k", pack_trailer(2, Kind::BlobRef)), b"v")
+        .add(&internal_key(b"k", pack_trailer(2, Kind::Prepare)), b"v")
         .expect_err("reserved");
     assert_eq!(e.kind(), ErrorKind::Unsupported);
 }

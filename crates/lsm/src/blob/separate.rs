@@ -1,0 +1,141 @@
+//! Separating values on their way into tables: a flush or a merge hands large ones over and gets the references that the tables hold.
+
+use super::{BlobBuilder, BlobMeta, BlobOptions, Name, Reference, record};
+use crate::key::Kind;
+use crate::sink::Created;
+use crate::version::TableStore;
+use basalt_env::{Env, IoPriority};
+use basalt_fs::{ErrorKind, Result};
+use std::sync::Arc;
+
+/// A blob file ends with the user key that makes it so long.
+pub(crate) const BLOB_BYTES: u64 = 64 << 20;
+
+/// Writes blob files one after the other, each begun when a value comes. Dropped unfinished, it removes what it made.
+pub(crate) struct Separator<'a> {
+    // Dropped before `created`, so that no builder is alive when its file goes.
+    open: Option<(u64, BlobBuilder)>,
+    created: Created,
+    env: Env,
+    store: Arc<TableStore>,
+    new_number: &'a (dyn Fn() -> u64 + Sync),
+    io: IoPriority,
+    warm_cache: bool,
+    made: Vec<(u64, BlobMeta)>,
+    payload: Vec<u8>,
+}
+
+impl<'a> Separator<'a> {
+    /// Writes files into the store's folder, with numbers that `new_number` gives.
+    pub fn new(
+        env: &Env,
+        store: &Arc<TableStore>,
+        new_number: &'a (dyn Fn() -> u64 + Sync),
+        io: IoPriority,
+        warm_cache: bool,
+    ) -> Separator<'a> {
+        Separator {
+            open: None,
+            created: Created::new(env),
+            env: env.clone(),
+            store: store.clone(),
+            new_number,
+            io,
+            warm_cache,
+            made: Vec::new(),
+            payload: Vec::new(),
+        }
+    }
+
+    /// True for a payload that a family with this `min_blob_size` keeps out of its tables.
+    #[inline]
+    pub fn wants(min_blob_size: Option<usize>, kind: Kind, payload: &[u8]) -> bool {
+        let Some(least) = min_blob_size else {
+            return false;
+        };
+        match kind {
+            Kind::Put => payload.len() >= least,
+            // Behind its expiry.
+            Kind::PutTtl => payload.len() >= least + 8,
+            _ => false,
+        }
+    }
+
+    /// Another user key begins: the only place where a file may end.
+    pub fn begin_user_key(&mut self) -> Result<()> {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(_, b)| b.size() >= BLOB_BYTES)
+        {
+            self.end_file()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the payload of an entry of kind `Put` or `PutTtl`. What stands in the table instead, until the next call.
+    pub fn put(&mut self, name: &Name<'_>, kind: Kind, payload: &[u8]) -> Result<&[u8]> {
+        let sum = record::value_sum(payload);
+        self.put_summed(name, kind, payload, sum)
+    }
+
+    /// As [`Separator::put`], with the payload's checksum ([`record::value_sum`]).
+    pub fn put_summed(
+        &mut self,
+        name: &Name<'_>,
+        kind: Kind,
+        payload: &[u8],
+        sum: u64,
+    ) -> Result<&[u8]> {
+        if self.open.is_none() {
+            self.open = Some(self.begin_file()?);
+        }
+        let (number, builder) = self.open.as_mut().expect("just made");
+        builder.add(name, kind, payload, sum)?;
+        let expiry = payload.first_chunk().map(|at| u64::from_le_bytes(*at));
+        self.payload.clear();
+        let reference = Reference {
+            number: *number,
+            expire_at_ms: expiry.filter(|_| kind == Kind::PutTtl),
+        };
+        reference.encode(&mut self.payload);
+        Ok(&self.payload)
+    }
+
+    /// The file that the last payload went to, its place among that file's records, and the file's id.
+    pub fn last(&self) -> (u64, u32, u128) {
+        let (number, builder) = self.open.as_ref().expect("a payload was taken");
+        (*number, builder.records() as u32 - 1, builder.file_id())
+    }
+
+    fn begin_file(&mut self) -> Result<(u64, BlobBuilder)> {
+        let number = (self.new_number)();
+        let path = self.store.blob_path(number);
+        let file = self.env.fs().create(&path);
+        // A create that failed may have made the name all the same. A name that was there before is not ours.
+        if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
+            self.created.add(path.clone());
+        }
+        let options = BlobOptions {
+            file_id: self.env.random().next_u128(),
+            io: self.io,
+            warm_cache: self.warm_cache,
+        };
+        let builder = BlobBuilder::new(&self.env, file?, &path, options);
+        Ok((number, builder))
+    }
+
+    fn end_file(&mut self) -> Result<()> {
+        if let Some((number, builder)) = self.open.take() {
+            self.made.push((number, builder.finish()?));
+        }
+        Ok(())
+    }
+
+    /// Ends the last file. Data is durable, names are not: sync the directory. From here on the files are the caller's.
+    pub fn finish(mut self) -> Result<Vec<(u64, BlobMeta)>> {
+        self.end_file()?;
+        self.created.keep();
+        Ok(std::mem::take(&mut self.made))
+    }
+}

@@ -1,0 +1,220 @@
+//! The blob files of a store that is checked, and the rule that binds them to tables: each record that is neither marked nor of a dropped
+//! family has exactly one reference, and each reference leads to such a record.
+
+use super::Walk;
+use crate::blob::verify::verify;
+use crate::blob::{BlobMeta, BlobReader, Name, Reference};
+use crate::db::open::bind_families;
+use crate::iter::InternalIter;
+use crate::key::{Cmp, Kind, parse_internal_key};
+use crate::options::Options;
+use crate::table::{ReadPattern, TableReader};
+use crate::version::catalog::{Catalog, CatalogBlob};
+use crate::version::{BlobSet, TableStore, blob_name, table_name};
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads every byte of a blob file: it must be exactly the one that `meta` describes.
+pub(in crate::db) fn verify_blob(
+    env: &Env,
+    dir: &Path,
+    number: u64,
+    meta: &BlobMeta,
+) -> Result<()> {
+    let path = dir.join(blob_name(number));
+    let file = env.fs().open(&path).map_err(|e| match e.is_not_found() {
+        true => Error::corruption(
+            &path,
+            0,
+            "the manifest names this blob file, and it is missing",
+        ),
+        false => e,
+    })?;
+    let len = env.fs().stat(&path)?.len;
+    if len != meta.size {
+        return Err(Error::corruption(
+            &path,
+            len.min(meta.size),
+            format!("the file has {len} bytes, the manifest says {}", meta.size),
+        ));
+    }
+    let reader = BlobReader::open(env, Arc::new(file.clone()), &path, meta)?;
+    verify(&reader, &*file, &path, meta)
+}
+
+/// What references of one blob file add up to.
+#[derive(Default)]
+struct Referred {
+    records: Vec<u64>,
+    hash_sum: u64,
+}
+
+impl Referred {
+    /// False when the record was referred to before.
+    fn mark(&mut self, ordinal: u32) -> bool {
+        let (word, bit) = (ordinal as usize / 64, 1u64 << (ordinal % 64));
+        if self.records.len() <= word {
+            self.records.resize(word + 1, 0);
+        }
+        let new = self.records[word] & bit == 0;
+        self.records[word] |= bit;
+        new
+    }
+
+    fn has(&self, ordinal: u32) -> bool {
+        let word = self.records.get(ordinal as usize / 64);
+        word.is_some_and(|w| w >> (ordinal % 64) & 1 == 1)
+    }
+}
+
+impl Walk<'_> {
+    pub(super) fn blobs(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
+        for (&number, blob) in &catalog.blobs {
+            self.report.files += 1;
+            if let Err(e) = verify_blob(self.env, self.dir, number, &blob.meta) {
+                self.bad_blobs.insert(number);
+                self.report.note(e)?;
+            }
+            self.step(blob.meta.size);
+        }
+        self.references(options, catalog)
+    }
+
+    /// Follows every reference of every table that can be read.
+    fn references(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
+        let families = bind_families(catalog, options)?;
+        let owner = self.env.jobs().new_owner();
+        let set = BlobSet::of(&TableStore::new(self.env, self.dir, owner), catalog);
+        let mut referred: BTreeMap<u64, Referred> = BTreeMap::new();
+        for (id, family) in &catalog.families {
+            let cmp = &families[id].options.comparator;
+            if !catalog.lineage.is_in_order(*id, cmp) {
+                self.report.damage.push(Error::new(
+                    ErrorKind::Corruption,
+                    format!(
+                        "family {:?}: what collected blob files stand for is out of order",
+                        family.name
+                    ),
+                ));
+                return Ok(());
+            }
+            for (&number, (_, meta)) in &family.tables {
+                if meta.references.is_empty() || self.bad_tables.contains(&number) {
+                    continue;
+                }
+                let path = self.dir.join(table_name(number));
+                let file = self.env.fs().open(&path)?;
+                let table =
+                    TableReader::open(self.env, file, &path, meta.file_id, meta.size, cmp.clone())?;
+                let mut iter = table.iter(ReadPattern::Compaction);
+                iter.seek_to_first()?;
+                while iter.valid() {
+                    if let Err(e) = self.follow(*id, cmp, &iter, &set, catalog, &mut referred) {
+                        let e = if e.path().is_none() {
+                            e.in_file(&path)
+                        } else {
+                            e
+                        };
+                        self.bad_references = true;
+                        self.report.note(e)?;
+                    }
+                    iter.next()?;
+                }
+            }
+        }
+        // Where a table cannot be read its references are not known.
+        if !self.bad_tables.is_empty() {
+            return Ok(());
+        }
+        for (number, blob) in &catalog.blobs {
+            if !self.bad_blobs.contains(number) {
+                let of = referred.remove(number).unwrap_or_default();
+                let found = self.hold_against(*number, blob, catalog, &of);
+                if let Err(e) = found {
+                    self.bad_references = true;
+                    self.report.note(e)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(
+        &self,
+        family: u32,
+        cmp: &Cmp,
+        iter: &impl InternalIter,
+        set: &BlobSet,
+        catalog: &Catalog,
+        referred: &mut BTreeMap<u64, Referred>,
+    ) -> Result<()> {
+        let (key, seq, kind) = parse_internal_key(iter.key())?;
+        if kind != Kind::BlobRef {
+            return Ok(());
+        }
+        let name = Name { family, key, seq };
+        let to = Reference::decode(iter.value())?;
+        let file = set.file(to.number, &name, cmp)?;
+        if self.bad_blobs.contains(&file.number) {
+            return Ok(());
+        }
+        let (ordinal, _) = file.reader()?.find(&name, true)?;
+        let of = referred.entry(file.number).or_default();
+        of.hash_sum = of.hash_sum.wrapping_add(name.hash(file.meta.file_id));
+        let bad = |what: &str| {
+            Err(Error::corruption(
+                &file.path(),
+                0,
+                format!("record {ordinal}, of key {key:02x?} with sequence number {seq}, {what}"),
+            ))
+        };
+        if catalog.blobs[&file.number].garbage.has(ordinal) {
+            return bad("is marked as garbage and has a reference");
+        }
+        match of.mark(ordinal) {
+            true => Ok(()),
+            false => bad("has two references, or the index leads there for another key"),
+        }
+    }
+
+    /// Every record has its reference, its mark, or no family any more.
+    fn hold_against(
+        &self,
+        number: u64,
+        blob: &CatalogBlob,
+        catalog: &Catalog,
+        of: &Referred,
+    ) -> Result<()> {
+        let path = self.dir.join(blob_name(number));
+        let file = self.env.fs().open(&path)?;
+        let reader = BlobReader::open(self.env, Arc::new(file), &path, &blob.meta)?;
+        let mut sum = of.hash_sum.wrapping_add(blob.garbage.hash_sum());
+        let mut lost = None;
+        let rest = |n: u32| !of.has(n) && !blob.garbage.has(n);
+        reader.walk(&rest, &mut |_| Ok(()), &mut |ordinal, record| {
+            sum = sum.wrapping_add(record.name().hash(blob.meta.file_id));
+            if catalog.families.contains_key(&record.family) {
+                lost.get_or_insert((ordinal, record));
+            }
+            Ok(())
+        })?;
+        let bad = |what: String| Err(Error::corruption(&path, 0, what));
+        if let Some((ordinal, r)) = lost {
+            return bad(format!(
+                "record {ordinal}, of key {:02x?} with sequence number {}, has no reference and is not marked as garbage",
+                &r.key[..],
+                r.seq
+            ));
+        }
+        match sum == reader.hash_sum() {
+            true => Ok(()),
+            false => bad(format!(
+                "references and marks add up to {sum:016x}, its records to {:016x}: one of them is another record's",
+                reader.hash_sum()
+            )),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Separated values through a store's doors: every way to read them, what becomes garbage, collections, names, families that go.
+
+use super::*;
+use crate::merge::Append;
+use crate::options::{CompactionFilter, FilterContext, FilterDecision, KeyDecision};
+use basalt_env::sync::atomic::{AtomicUsize, Ordering};
+use basalt_env::{Clock, EnvBuilder, ManualClock};
+use basalt_fs::sim::{SimFs, SimOptions};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const NOW: u64 = 1_700_000_000_000;
+const FREE: WriteOptions = WriteOptions::UNSYNCED;
+
+fn room() -> (Env, Arc<ManualClock>) {
+    let hands = ManualClock::new(NOW);
+    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    (env, hands)
+}
+
+/// Values from 100 bytes on are separated.
+fn separating() -> FamilyOptions {
+    FamilyOptions {
+        min_blob_size: Some(100),
+        table_bytes: 4096,
+        base_level_bytes: 16 << 10,
+        ..FamilyOptions::default()
+    }
+}
+
+fn options() -> Options {
+    Options {
+        default_family: separating(),
+        ..Options::default()
+    }
+}
+
+fn value(key: u64, version: u64, len: usize) -> Vec<u8> {
+    let mut v = format!("{key}/{version}/").into_bytes();
+    v.resize(len, (key ^ version) as u8);
+    v
+}
+
+/// Every key by every way to read it.
+fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let keys: Vec<(&Family, &[u8])> = all.keys().map(|k| (f, &k[..])).collect();
+    let many = db.multi_get(&keys, options);
+    for ((key, value), many) in all.iter().zip(many) {
+        let one = db.get(f, key, options).unwrap();
+        assert_eq!(one.as_deref(), Some(&value[..]), "get of {key:?}");
+        assert_eq!(many.unwrap(), one, "multi_get of {key:?}");
+    }
+    let mut shown = BTreeMap::new();
+    let mut iter = db.iter(f, options).unwrap();
+    iter.seek_to_first().unwrap();
+    while iter.valid() {
+        assert_eq!(iter.value(), &iter.pinned_value()[..]);
+        shown.insert(iter.key().to_vec(), iter.value().to_vec());
+        iter.next().unwrap();
+    }
+    assert_eq!(&shown, all, "forward");
+    let mut back = BTreeMap::new();
+    iter.seek_to_last().unwrap();
+    while iter.valid() {
+        back.insert(iter.key().to_vec(), iter.value().to_vec());
+        iter.prev().unwrap();
+    }
+    assert_eq!(&back, all, "backward");
+}
+
+fn check(env: &Env, options: &Options) {
+    let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
+    assert!(report.damage.is_empty(), "{:?}", report.damage);
+    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+}
+
+#[test]
+fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back() {
+    let (env, _) = room();
+    let options = options();
+    let mut db = Db::open(&env, "db", options.clone()).unwrap();
+    let mut all = BTreeMap::new();
+    let (mut held, mut collections) = (None, 0);
+    for round in 0..30u64 {
+        let f = db.default_family();
+        for n in 0..60u64 {
+            if n % 7 == round % 7 || round == 0 {
+                let key = format!("{:03}", n * 7 % 60).into_bytes();
+                let v = value(n, round, if n % 5 == 0 { 20 } else { 100 + n as usize });
+                db.put(&f, &key, &v, &FREE).unwrap();
+                all.insert(key, v);
+            }
+        }
+        db.flush().unwrap();
+        if round % 2 == 1 {
+            db.compact_range(&f, None, None).unwrap();
+        }
+        db.settle().unwrap();
+        if round == 10 {
+            held = Some((db.snapshot(), all.clone()));
+        }
+        if let Some((snapshot, old)) = &held {
+            let as_of = ReadOptions {
+                snapshot: Some(snapshot.clone()),
+                ..ReadOptions::default()
+            };
+            expect(&db, &f, &as_of, old);
+        }
+        expect(&db, &f, &ReadOptions::default(), &all);
+        if round == 20 {
+            held = None;
+            collections += db.stats().blobs.collections;
+            db.close().unwrap();
+            check(&env, &options);
+            db = Db::open(&env, "db", options.clone()).unwrap();
+        }
+    }
+    let f = db.default_family();
+    db.compact_range(&f, None, None).unwrap();
+    db.settle().unwrap();
+    let blobs = db.stats().blobs;
+    collections += blobs.collections;
+    assert!(collections > 1, "{collections} collections");
+    assert_eq!(
+        blobs.live_records,
+        all.values().filter(|v| v.len() >= 100).count() as u64
+    );
+    assert!(blobs.space_amp() <= blobs.max_space_amp, "{blobs:?}");
+    assert_eq!(
+        db.get(&f, b"nothing", &ReadOptions::default()).unwrap(),
+        None
+    );
+    db.close().unwrap();
+    check(&env, &options);
+}
+
+#[test]
+fn names_are_forgotten_when_no_table_has_them() {
+    let (env, _) = room();
+    let db = Db::open(&env, "db", options()).unwrap();
+    let f = db.default_family();
+    for round in 0..20u64 {
+        for n in 0..40u64 {
+            db.put(&f, &n.to_be_bytes(), &value(n, round, 300), &FREE)
+                .unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(&f, None, None).unwrap();
+        db.settle().unwrap();
+        let names = db.stats().blobs.names;
+        assert!(names <= 6, "{names} names in round {round}");
+    }
+    // Everything rewritten once more: each entry gets the number of the file that its value is in, and no name is left.
+    let all = CompactOptions {
+        bottommost: Bottommost::Force,
+        ..CompactOptions::default()
+    };
+    db.compact(&f, &all).unwrap();
+    db.compact(&f, &all).unwrap();
+    assert_eq!(db.stats().blobs.names, 0);
+}
+
+#[test]
+fn a_scan_of_keys_reads_no_blob_and_its_values_cannot_be_asked_for() {
+    let (env, _) = room();
+    let db = Db::open(&env, "db", options()).unwrap();
+    let f = db.default_family();
+    for n in 0..50u64 {
+        db.put(&f, &n.to_be_bytes(), &value(n, 0, 5000), &FREE)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    let keys_only = ReadOptions {
+        keys_only: true,
+        ..ReadOptions::default()
+    };
+    let before = env.fs().stats();
+    let mut iter = db.iter(&f, &keys_only).unwrap();
+    iter.seek_to_first().unwrap();
+    for n in 0..50u64 {
+        assert_eq!(iter.key(), n.to_be_bytes());
+        iter.next().unwrap();
+    }
+    assert!(!iter.valid());
+    let read = env.fs().stats().bytes_read - before.bytes_read;
+    assert!(
+        read < 20_000,
+        "{read} bytes read for 50 keys with 5,000 bytes each"
+    );
+    iter.seek_to_first().unwrap();
+    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| iter.value().len()));
+    assert!(asked.is_err(), "a value was shown");
+}
+
+#[test]
+fn values_end_and_merge_and_go_with_ranges_and_families() {
+    let (env, hands) = room();
+    let mut options = options();
+    options.default_family.merge_operator = Some(Arc::new(Append::new("|")));
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let g = db.create_family("g", separating()).unwrap();
+    let read = ReadOptions::default();
+    let (long, longer) = (value(1, 1, 200), value(2, 2, 900));
+    db.put(&f, b"plain", &long, &FREE).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put_ttl(&f, b"mortal", &long, NOW + 60_000).unwrap();
+    db.write(batch, &FREE).unwrap();
+    db.put(&f, b"merged", &long, &FREE).unwrap();
+    db.put(&g, b"plain", &longer, &FREE).unwrap();
+    for n in 0..20u64 {
+        db.put(&f, &[b"range", &n.to_be_bytes()[..]].concat(), &long, &FREE)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    let ended = db.get_with_expiry(&f, b"mortal", &read).unwrap().unwrap();
+    assert_eq!(
+        (&ended.value[..], ended.expire_at_ms),
+        (&long[..], Some(NOW + 60_000))
+    );
+    db.merge(&f, b"merged", b"more", &FREE).unwrap();
+    let merged = [&long[..], b"|more"].concat();
+    let shown = |k: &[u8]| db.get(&f, k, &read).unwrap().map(|v| v.to_vec());
+    assert_eq!(
+        shown(b"merged").as_ref(),
+        Some(&merged),
+        "in the memtable over a blob"
+    );
+    db.flush().unwrap();
+    assert_eq!(
+        shown(b"merged").as_ref(),
+        Some(&merged),
+        "in a table over a blob"
+    );
+    db.compact_range(&f, None, None).unwrap();
+    assert_eq!(
+        shown(b"merged").as_ref(),
+        Some(&merged),
+        "merged by a compaction"
+    );
+    db.delete_range(&f, b"range", b"rangf", &FREE).unwrap();
+    db.flush().unwrap();
+    let before = db.stats().blobs.live_records;
+    db.compact_range(&f, None, None).unwrap();
+    db.settle().unwrap();
+    assert_eq!(
+        db.stats().blobs.live_records,
+        before - 20,
+        "of hidden tables, too"
+    );
+    hands.advance(Duration::from_secs(61));
+    assert_eq!(shown(b"mortal"), None);
+    let all = CompactOptions {
+        bottommost: Bottommost::Force,
+        ..CompactOptions::default()
+    };
+    db.compact(&f, &all).unwrap();
+    db.settle().unwrap();
+    assert_eq!(db.stats().blobs.live_records, 3, "plain, merged, and g's");
+    let mut old = db.iter(&g, &read).unwrap();
+    db.drop_family(&g).unwrap();
+    assert_eq!(db.stats().blobs.live_records, 2);
+    // A cursor keeps what it was made over.
+    old.seek_to_first().unwrap();
+    assert_eq!(old.value(), &longer[..]);
+    drop(old);
+    db.settle().unwrap();
+    db.close().unwrap();
+    check(&env, &options);
+}
+
+#[test]
+fn a_filter_that_knows_by_the_key_reads_no_blob() {
+    struct ByKey(AtomicUsize);
+    impl CompactionFilter for ByKey {
+        fn name(&self) -> &str {
+            "by key"
+        }
+        fn filter_key(&self, _: &FilterContext<'_>, key: &[u8]) -> Option<KeyDecision> {
+            match key.first() {
+                Some(b'k') => Some(KeyDecision::Keep),
+                Some(b'r') => Some(KeyDecision::Remove),
+                _ => None,
+            }
+        }
+        fn filter(&self, _: &FilterContext<'_>, key: &[u8], value: &[u8]) -> FilterDecision {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            match key.first() {
+                Some(b'r') => FilterDecision::Remove,
+                Some(b'c') => FilterDecision::Change(value.iter().rev().copied().collect()),
+                _ => FilterDecision::Keep,
+            }
+        }
+    }
+    let (env, _) = room();
+    let filter = Arc::new(ByKey(AtomicUsize::new(0)));
+    let mut options = options();
+    options.default_family.compaction_filter = Some(filter.clone());
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    for key in [&b"keep"[..], b"remove", b"change", b"stay"] {
+        db.put(&f, key, &value(3, 3, 400), &FREE).unwrap();
+    }
+    db.flush().unwrap();
+    let all = CompactOptions {
+        bottommost: Bottommost::Force,
+        ..CompactOptions::default()
+    };
+    db.compact(&f, &all).unwrap();
+    assert_eq!(filter.0.load(Ordering::SeqCst), 2, "values looked at");
+    let shown = |k: &[u8]| {
+        db.get(&f, k, &ReadOptions::default())
+            .unwrap()
+            .map(|v| v.to_vec())
+    };
+    let plain = value(3, 3, 400);
+    assert_eq!(shown(b"keep").as_ref(), Some(&plain));
+    assert_eq!(shown(b"stay").as_ref(), Some(&plain));
+    assert_eq!(shown(b"remove"), None);
+    assert_eq!(shown(b"change"), Some(plain.into_iter().rev().collect()));
+    db.settle().unwrap();
+    assert_eq!(db.stats().blobs.live_records, 3);
+    db.close().unwrap();
+    check(&env, &options);
+}

@@ -1,0 +1,104 @@
+//! The catalog's blob files: what is marked in each, and what names stand for.
+
+use super::{Catalog, bad};
+use crate::blob::garbage::Garbage;
+use crate::blob::{BlobMeta, FamilyShare};
+use crate::version::edit::{AddBlob, Edit};
+use basalt_fs::Result;
+use std::sync::Arc;
+
+/// A blob file as the manifest knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogBlob {
+    /// The file.
+    pub meta: Arc<BlobMeta>,
+    /// Its records that nothing refers to any more, those of dropped families not among them.
+    pub garbage: Arc<Garbage>,
+}
+
+impl CatalogBlob {
+    /// What is not marked of the families that there are.
+    pub fn alive(&self, there_is: &dyn Fn(u32) -> bool) -> FamilyShare {
+        let mut alive = FamilyShare::default();
+        for (id, all) in self.meta.families.iter().filter(|(id, _)| there_is(**id)) {
+            let marked = self.garbage.families().get(id).copied().unwrap_or_default();
+            alive.records += all.records - marked.records;
+            alive.bytes += all.bytes - marked.bytes;
+        }
+        alive
+    }
+}
+
+impl Catalog {
+    /// Applies what an edit says of blob files.
+    pub(crate) fn apply_blobs(&mut self, edit: &Edit) -> Result<()> {
+        for AddBlob { number, meta } in &edit.add_blobs {
+            let blob = CatalogBlob {
+                meta: meta.clone(),
+                garbage: Arc::new(Garbage::none(meta.records as u32)),
+            };
+            if self.lineage.is_name(*number) || self.blobs.insert(*number, blob).is_some() {
+                return Err(bad(format!(
+                    "blob file {number} enters, and was there before"
+                )));
+            }
+        }
+        for (number, marks) in &edit.mark_blobs {
+            let wrong = |what| {
+                Err(bad(format!(
+                    "records of blob file {number} are marked, {what}"
+                )))
+            };
+            let Some(blob) = self.blobs.get_mut(number) else {
+                return wrong("which is not there");
+            };
+            let Some(more) = Garbage::decode(marks, &blob.meta.families) else {
+                return wrong("and not as records are marked");
+            };
+            if !Arc::make_mut(&mut blob.garbage).absorb(&more) {
+                return wrong("some for the second time");
+            }
+        }
+        for number in &edit.remove_blobs {
+            if self.blobs.remove(number).is_none() {
+                return Err(bad(format!("blob file {number} leaves and is not there")));
+            }
+        }
+        for (id, group) in &edit.lineage {
+            let file = group.names.iter().find(|n| self.blobs.contains_key(n));
+            if file.is_some() || !Arc::make_mut(&mut self.lineage).restore(*id, group.clone()) {
+                return Err(bad(format!(
+                    "names {:?} of group {id} are another group's, or a file's",
+                    group.names
+                )));
+            }
+        }
+        for name in &edit.forget_names {
+            if !self.lineage.is_name(*name) {
+                return Err(bad(format!("{name} is forgotten as a name, and is none")));
+            }
+            Arc::make_mut(&mut self.lineage).forget(*name);
+        }
+        Ok(())
+    }
+
+    /// What is alive of a blob file: neither marked nor of a dropped family.
+    pub fn alive(&self, blob: &CatalogBlob) -> FamilyShare {
+        blob.alive(&|family| self.families.contains_key(&family))
+    }
+
+    /// The state of the blob files, in an edit of the whole state.
+    pub(super) fn blobs_to_edit(&self, edit: &mut Edit) {
+        for (number, blob) in &self.blobs {
+            edit.add_blobs.push(AddBlob {
+                number: *number,
+                meta: blob.meta.clone(),
+            });
+            if blob.garbage.records() > 0 {
+                edit.mark_blobs.push((*number, blob.garbage.encode()));
+            }
+        }
+        let groups = self.lineage.groups().iter();
+        edit.lineage = groups.map(|(id, g)| (*id, (**g).clone())).collect();
+    }
+}

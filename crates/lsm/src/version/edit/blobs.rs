@@ -1,0 +1,180 @@
+//! The fields of an edit that are about blob files.
+
+use super::{Edit, MAX_FILE_NUMBER, MAX_QUANTITY, Take, bytes, field, varint};
+use crate::MAX_KEY_LEN;
+use crate::blob::lineage::Group;
+use crate::blob::{BlobMeta, FamilyShare, IndexFile};
+use crate::key::MAX_SEQ;
+use basalt_fs::Result;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A blob file that enters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddBlob {
+    /// File number.
+    pub number: u64,
+    /// Everything else.
+    pub meta: Arc<BlobMeta>,
+}
+
+fn share(b: &mut Vec<u8>, id: u32, share: &FamilyShare) {
+    varint(b, u64::from(id));
+    varint(b, share.records);
+    varint(b, share.bytes);
+}
+
+pub(super) fn encode(e: &Edit, o: &mut Vec<u8>) {
+    for AddBlob { number, meta } in &e.add_blobs {
+        field(o, 16, |b| {
+            varint(b, *number);
+            b.extend_from_slice(&meta.file_id.to_le_bytes());
+            b.extend_from_slice(&meta.digest.to_le_bytes());
+            for n in [meta.data_end, meta.size, meta.min_seq, meta.max_seq] {
+                varint(b, n);
+            }
+            varint(b, meta.families.len() as u64);
+            for (id, of) in &meta.families {
+                share(b, *id, of);
+            }
+            if let Some(index) = &meta.index {
+                b.extend_from_slice(&index.file_id.to_le_bytes());
+                b.extend_from_slice(&index.digest.to_le_bytes());
+                varint(b, index.size);
+            }
+        });
+    }
+    for number in &e.remove_blobs {
+        field(o, 17, |b| varint(b, *number));
+    }
+    for (number, marks) in &e.mark_blobs {
+        field(o, 18, |b| {
+            varint(b, *number);
+            bytes(b, marks);
+        });
+    }
+    for (id, group) in &e.lineage {
+        field(o, 19, |b| {
+            varint(b, *id);
+            varint(b, group.names.len() as u64);
+            for name in &group.names {
+                varint(b, *name);
+            }
+            varint(b, group.targets.len() as u64);
+            for (family, targets) in &group.targets {
+                varint(b, u64::from(*family));
+                varint(b, targets.len() as u64);
+                for (first, number) in targets {
+                    bytes(b, first);
+                    varint(b, *number);
+                }
+            }
+        });
+    }
+    for name in &e.forget_names {
+        field(o, 20, |b| varint(b, *name));
+    }
+}
+
+/// Reads the body of a field with one of the tags above.
+pub(super) fn decode(e: &mut Edit, tag: u64, f: &mut Take<'_>) -> Result<()> {
+    match tag {
+        16 => e.add_blobs.push(added(f)?),
+        17 => e.remove_blobs.push(f.varint()?),
+        18 => e.mark_blobs.push((f.varint()?, f.bytes()?.to_vec())),
+        19 => e.lineage.push((f.varint()?, group(f)?)),
+        20 => e.forget_names.push(f.varint()?),
+        tag => unreachable!("tag {tag} is not about blob files"),
+    }
+    Ok(())
+}
+
+fn below(what: &str, n: u64, limit: u64) -> Result<u64> {
+    match n < limit {
+        true => Ok(n),
+        false => Err(Take::bad(&format!("{what} is {n}"))),
+    }
+}
+
+fn added(f: &mut Take<'_>) -> Result<AddBlob> {
+    let number = below("number of a blob file", f.varint()?, MAX_FILE_NUMBER)?;
+    let (file_id, digest) = (f.u128()?, f.u128()?);
+    let data_end = below("a blob file's size", f.varint()?, MAX_QUANTITY)?;
+    let size = below("a blob file's size", f.varint()?, MAX_QUANTITY)?;
+    let min_seq = f.varint()?;
+    let max_seq = below("a blob file's sequence number", f.varint()?, MAX_SEQ)?;
+    let mut families = BTreeMap::new();
+    let mut all = FamilyShare::default();
+    for _ in 0..f.varint()? {
+        let id = f.u32()?;
+        let of = FamilyShare {
+            records: below("records of a blob file", f.varint()?, 1 << 32)?,
+            bytes: below("bytes of a blob file", f.varint()?, MAX_QUANTITY)?,
+        };
+        all.records += of.records;
+        all.bytes += of.bytes;
+        let last = families.last_key_value();
+        if of.records == 0 || last.is_some_and(|(last, _)| *last >= id) {
+            return Err(Take::bad(&format!("families of blob file {number}")));
+        }
+        families.insert(id, of);
+    }
+    let index = match f.rest.is_empty() {
+        true => None,
+        false => Some(IndexFile {
+            file_id: f.u128()?,
+            digest: f.u128()?,
+            size: below("size of an index", f.varint()?, MAX_QUANTITY)?,
+        }),
+    };
+    let records = all.records;
+    if !(1..1 << 32).contains(&records) || all.bytes > data_end || min_seq > max_seq {
+        return Err(Take::bad(&format!(
+            "blob file {number} of {records} records in {} of {data_end} bytes",
+            all.bytes
+        )));
+    }
+    let meta = BlobMeta {
+        file_id,
+        data_end,
+        index,
+        size,
+        digest,
+        records,
+        families,
+        min_seq,
+        max_seq,
+    };
+    Ok(AddBlob {
+        number,
+        meta: Arc::new(meta),
+    })
+}
+
+fn group(f: &mut Take<'_>) -> Result<Group> {
+    let mut group = Group::default();
+    for _ in 0..f.varint()? {
+        let name = below("name of a blob file", f.varint()?, MAX_FILE_NUMBER)?;
+        group.names.push(name);
+    }
+    for _ in 0..f.varint()? {
+        let family = f.u32()?;
+        let mut targets = Vec::new();
+        for _ in 0..f.varint()? {
+            let first = f.bytes()?;
+            below(
+                "length of a key",
+                first.len() as u64,
+                MAX_KEY_LEN as u64 + 1,
+            )?;
+            let number = below("number of a blob file", f.varint()?, MAX_FILE_NUMBER)?;
+            targets.push((Arc::from(first), number));
+        }
+        let last = group.targets.last_key_value();
+        if targets.is_empty() || last.is_some_and(|(last, _)| *last >= family) {
+            return Err(Take::bad("lineage of a family without targets, or twice"));
+        }
+        group.targets.insert(family, targets);
+    }
+    Ok(group)
+}
