@@ -27,7 +27,7 @@ use shard::Shard;
 use std::sync::Arc;
 
 /// Which block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheKey {
     /// The file's random id, kept in its header and in the manifest.
     pub file: u128,
@@ -82,6 +82,8 @@ pub struct CacheStats {
 const MAX_SHARDS: usize = 64;
 /// A shard has at least this many bytes, so that whole filters and large blocks fit in one.
 const SHARD_BYTES: u64 = 8 << 20;
+/// [`BlockCache::takes`] blocks up to this part of a shard.
+const LARGEST_PART: u64 = 8;
 /// Bytes an entry costs beside its block, at worst: itself and a quarter of it for the slab's growth, its share of the index and of
 /// the remembered hashes (8 bytes each, at least three of eight places taken), the reference count that [`Bytes`] allocates, and
 /// what `held` keeps to follow the memory.
@@ -203,6 +205,15 @@ impl BlockCache {
     pub fn contains(&self, key: CacheKey) -> bool {
         let hash = key.hash();
         self.0.read(hash).1.contains(&key, hash)
+    }
+
+    /// True when a block of so many bytes is a small part of the cache: a larger one would cost more blocks their place than it is
+    /// worth, and is better not put in.
+    pub fn takes(&self, bytes: usize) -> bool {
+        let shards = self.0.mask.load(Relaxed) as u64 + 1;
+        // Relaxed: beside a change of the capacity either answer will do.
+        let shard = self.0.capacity.load(Relaxed) / shards;
+        bytes as u64 + ENTRY_OVERHEAD <= shard / LARGEST_PART
     }
 
     /// Puts a block in; `charge` is the memory it keeps alive. Evicts what is needed; a block larger than a shard is not kept.

@@ -4,7 +4,7 @@
 //! beside it. What flushes and collections write are blob files of their own, with the index at their end.
 //!
 //! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `layout` (header, directory, footer), `verify` (all of a file),
-//! `builder` (writes a file), `separate` (hands values on their way into tables to it), `reader` (opens one, finds values), `reference` (what the tree has instead of a value), `garbage` (which records nobody refers to), `lineage` (what numbers mean after
+//! `builder` (writes a file), `separate` (hands values on their way into tables to it), `reader` (opens one, finds values), `together` (many at once), `reference` (what the tree has instead of a value), `garbage` (which records nobody refers to), `lineage` (what numbers mean after
 //! collections). The bytes are specified in `docs/format/blob.md`, the reasons are in
 //! `docs/decisions/0020-blobs.md`.
 //!
@@ -26,10 +26,11 @@ mod reference;
 mod separate;
 #[cfg(test)]
 mod tests;
+pub(crate) mod together;
 pub mod verify;
 
 pub use builder::{BlobBuilder, BlobOptions, LogIndexBuilder};
-pub use reader::BlobReader;
+pub use reader::{BlobReader, How};
 pub use record::Name;
 pub use reference::Reference;
 pub(crate) use separate::Separator;

@@ -5,11 +5,12 @@ use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
 };
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Name};
+use super::together::{in_hash_page, value_len};
 use super::{BlobMeta, FamilyShare};
 use crate::key::{Kind, SeqNo};
 use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
-use crate::table::{Source, read_exact};
-use basalt_env::{CacheKey, CachePriority, Env};
+use crate::table::{ReadBudget, Source, read_exact};
+use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,6 +27,37 @@ const MAX_PAGE: usize = 16 << 20;
 const WALK_STEP: u64 = 1 << 20;
 /// ... and bytes between two records that it reads although nobody wants them.
 const WALK_GAP: u64 = 16 << 10;
+
+/// Records up to this length are copied out of the memory they were read into, when they go into the cache: direct reads need it aligned to
+/// pages, and so short a record would waste as much as it is long.
+const MOVED: usize = 32 << 10;
+
+/// How a reading treats the cache and the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct How {
+    /// What is read goes into the cache.
+    pub fill_cache: bool,
+    /// A user waits for it.
+    pub foreground: bool,
+}
+
+impl How {
+    /// For a user who waits.
+    pub fn user(fill_cache: bool) -> How {
+        How {
+            fill_cache,
+            foreground: true,
+        }
+    }
+
+    /// For a job in the background.
+    pub fn job(fill_cache: bool) -> How {
+        How {
+            fill_cache,
+            foreground: false,
+        }
+    }
+}
 
 /// A record that was read and verified.
 #[derive(Debug, Clone)]
@@ -69,6 +101,10 @@ pub struct BlobReader {
     directory: Directory,
     /// Where each page lies, hash pages first; one more at the end.
     pages: Vec<u64>,
+    /// Reads keep whole multiples of this alive: 1 when nothing is rounded ...
+    unit: u64,
+    /// ... but for reads of up to so many bytes.
+    own_memory: usize,
 }
 
 impl BlobReader {
@@ -173,7 +209,13 @@ impl BlobReader {
         {
             return Err(bad("its pages do not lie before the directory".into()));
         }
+        let info = env.fs().info();
         Ok(BlobReader {
+            unit: match info.direct {
+                true => info.write_unit as u64,
+                false => 1,
+            },
+            own_memory: info.own_memory,
             env: env.clone(),
             records: records.0,
             records_path: records.1.to_path_buf(),
@@ -202,24 +244,42 @@ impl BlobReader {
             + (self.directory.hashes.capacity() + self.directory.places.capacity()) * 4
     }
 
-    /// The value of a version of a key that is in the file, by one read of the device when the index is in the cache. `Corruption` when it
-    /// is not what the index says, or not there.
+    /// The value of a version of a key that is in the file, by one read of the device when the index is in the cache, or none. `Corruption`
+    /// when it is not what the index says, or not there.
     pub fn get(&self, name: &Name<'_>, fill_cache: bool) -> Result<Bytes> {
-        let hash = name.hash(self.directory.records_in);
-        let (ordinal, twins) = self.candidates(hash, fill_cache)?;
-        self.pick(name, ordinal, &twins, fill_cache)
-            .map(|(_, value)| value)
+        let value = self.get_within(name, How::user(fill_cache), &mut ReadBudget::unbounded());
+        value.map(|v| v.expect("nothing is put off without a bound"))
+    }
+
+    /// As [`BlobReader::get`]; the value is taken from `budget` before it is read, `None` when that does not reach.
+    pub fn get_within(
+        &self,
+        name: &Name<'_>,
+        how: How,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<Bytes>> {
+        let (_, place) = self.find_how(name, how)?;
+        match budget.take(value_len(name, &place)) {
+            true => self.value_at(name, &place, how).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
     /// file gets any ordinal: whoever marks garbage by it has [`BlobReader::hash_sum`] to hold all of it against.
     pub fn find(&self, name: &Name<'_>, fill_cache: bool) -> Result<(u32, Range<u64>)> {
-        let hash = name.hash(self.directory.records_in);
-        let (mut ordinal, twins) = self.candidates(hash, fill_cache)?;
+        self.find_how(name, How::job(fill_cache))
+    }
+
+    pub(super) fn find_how(&self, name: &Name<'_>, how: How) -> Result<(u32, Range<u64>)> {
+        let hash = self.hash_of(name);
+        let n = self.hash_page(hash);
+        let page = self.page(BlockKind::BlobHashes, n, how)?;
+        let (mut ordinal, twins) = self.candidates_in(&page, hash)?;
         if !twins.is_empty() {
-            ordinal = self.pick(name, ordinal, &twins, fill_cache)?.0;
+            ordinal = self.pick(name, ordinal, &twins, how)?;
         }
-        Ok((ordinal, self.place(ordinal, fill_cache)?))
+        Ok((ordinal, self.place_how(ordinal, how)?))
     }
 
     /// Sum of the hashes ([`Name::hash`]) of all records, modulo 2^64.
@@ -227,43 +287,61 @@ impl BlobReader {
         self.directory.hash_sum
     }
 
-    /// Which of several records is the one, and its value. An error of a record that is perhaps the one is told, unless another is it.
-    fn pick(
-        &self,
-        name: &Name<'_>,
-        ordinal: u32,
-        twins: &[u32],
-        fill_cache: bool,
-    ) -> Result<(u32, Bytes)> {
+    /// Which of several records is the one. An error of a record that is perhaps the one is told, unless another is it.
+    fn pick(&self, name: &Name<'_>, ordinal: u32, twins: &[u32], how: How) -> Result<u32> {
         let mut failed = None;
         for ordinal in twins.iter().copied().chain([ordinal]) {
-            match self.get_at(name, ordinal, fill_cache) {
-                Ok(value) => return Ok((ordinal, value)),
+            let place = self.place_how(ordinal, how);
+            match place.and_then(|place| self.value_at(name, &place, how)) {
+                Ok(_) => return Ok(ordinal),
                 Err(e) => failed = Some(e),
             }
         }
         Err(failed.expect("at least one was tried"))
     }
 
-    fn candidates(&self, hash: u64, fill_cache: bool) -> Result<(u32, Vec<u32>)> {
-        let count = self.directory.hashes.len() as u64;
-        let n = index::page_of(hash, count) as usize;
-        let page = self.page(BlockKind::BlobHashes, n, fill_cache)?;
-        let bad = |what: &str| Error::corruption(&self.index_path, self.pages[n], what);
-        let ordinal = index::ordinal(&page, hash).map_err(bad)?;
-        let twins = index::twins(&page, hash).map_err(bad)?.collect();
-        Ok((ordinal, twins))
+    /// What finds a version of a key here.
+    #[inline]
+    pub(super) fn hash_of(&self, name: &Name<'_>) -> u64 {
+        name.hash(self.directory.records_in)
+    }
+
+    /// The number of the page that has a hash.
+    #[inline]
+    pub(super) fn hash_page(&self, hash: u64) -> usize {
+        index::page_of(hash, self.directory.hashes.len() as u64) as usize
+    }
+
+    /// The ordinal that a hash page has for a hash of it, and all others that may be meant.
+    pub(super) fn candidates_in(&self, page: &[u8], hash: u64) -> Result<(u32, Vec<u32>)> {
+        let n = self.hash_page(hash);
+        in_hash_page(page, hash)
+            .map_err(|what| Error::corruption(&self.index_path, self.pages[n], what))
     }
 
     /// Where the `ordinal`-th record lies.
     pub fn place(&self, ordinal: u32, fill_cache: bool) -> Result<Range<u64>> {
-        let n = self.directory.hashes.len() + ordinal as usize / PLACES_A_PAGE;
-        if u64::from(ordinal) >= self.directory.records {
-            return Err(self.missing(ordinal));
+        self.place_how(ordinal, How::job(fill_cache))
+    }
+
+    fn place_how(&self, ordinal: u32, how: How) -> Result<Range<u64>> {
+        let n = self.place_page(ordinal)?;
+        self.place_in(&self.page(BlockKind::BlobPlaces, n, how)?, ordinal)
+    }
+
+    /// The number of the page that has the place of a record.
+    pub(super) fn place_page(&self, ordinal: u32) -> Result<usize> {
+        match u64::from(ordinal) < self.directory.records {
+            true => Ok(self.directory.hashes.len() + ordinal as usize / PLACES_A_PAGE),
+            false => Err(self.missing(ordinal)),
         }
-        let page = self.page(BlockKind::BlobPlaces, n, fill_cache)?;
+    }
+
+    /// The place that its page has for a record.
+    pub(super) fn place_in(&self, page: &[u8], ordinal: u32) -> Result<Range<u64>> {
+        let n = self.directory.hashes.len() + ordinal as usize / PLACES_A_PAGE;
         let bad = |what: &str| Error::corruption(&self.index_path, self.pages[n], what);
-        let place = index::place(&page, ordinal as usize % PLACES_A_PAGE).map_err(bad)?;
+        let place = index::place(page, ordinal as usize % PLACES_A_PAGE).map_err(bad)?;
         if place.end > self.directory.data_end
             || place.end - place.start > record::MAX_LEN
             || place.end - place.start < RECORD_HEADER as u64
@@ -286,15 +364,70 @@ impl BlobReader {
         )
     }
 
-    fn get_at(&self, name: &Name<'_>, ordinal: u32, fill_cache: bool) -> Result<Bytes> {
-        let place = self.place(ordinal, fill_cache)?;
-        let len = (place.end - place.start) as usize;
+    /// Where a record is in the cache.
+    pub(super) fn value_key(&self, place: &Range<u64>) -> CacheKey {
+        CacheKey {
+            file: self.directory.records_in,
+            offset: place.start,
+        }
+    }
+
+    /// The value of the record at a place, if that is in the cache. An error when the record there is another's.
+    pub(super) fn cached_value(
+        &self,
+        name: &Name<'_>,
+        place: &Range<u64>,
+    ) -> Option<Result<Bytes>> {
+        let record = self.env.cache().get(self.value_key(place))?;
+        // It was verified before it was put there.
+        let head = record::is(&self.records_path, place.start, &record, name);
+        Some(head.map(|head| record.slice(head.value())))
+    }
+
+    fn value_at(&self, name: &Name<'_>, place: &Range<u64>, how: How) -> Result<Bytes> {
+        if let Some(value) = self.cached_value(name, place) {
+            return value;
+        }
+        if how.foreground {
+            self.env.courtesy().foreground();
+        }
+        let len = place.end - place.start;
+        let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
         let file = self.records.file()?;
-        let bytes = read_exact(&*file, &self.records_path, place.start, len)?;
+        let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
+        self.take_value(name, place, bytes, booked, how)
+    }
+
+    /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking.
+    pub(super) fn take_value(
+        &self,
+        name: &Name<'_>,
+        place: &Range<u64>,
+        bytes: Bytes,
+        mut booked: Reservation,
+        how: How,
+    ) -> Result<Bytes> {
         let id = self.directory.records_in;
         let head = record::check_is(&self.records_path, id, place.start, &bytes, name)?;
-        self.check_len(&head, &place)?;
-        Ok(bytes.slice(head.value()))
+        self.check_len(&head, place)?;
+        let rounded = self.unit > 1 && bytes.len() > self.own_memory;
+        let kept = how.fill_cache && self.env.cache().takes(bytes.len());
+        let moved = kept && rounded && bytes.len() <= MOVED;
+        let charge = match rounded && !moved {
+            true => place.end.next_multiple_of(self.unit) - place.start / self.unit * self.unit,
+            false => bytes.len() as u64,
+        };
+        let record = match moved {
+            true => Bytes::copy_from_slice(&bytes),
+            false => bytes,
+        };
+        if !kept {
+            booked.resize(charge);
+            return Ok(booked.hold(record).slice(head.value()));
+        }
+        let (cache, key) = (self.env.cache(), self.value_key(place));
+        let record = cache.insert(key, record, charge as usize, CachePriority::Normal);
+        Ok(record.slice(head.value()))
     }
 
     /// Reads and verifies the records for which `wanted` says so, in the file's order, side by side in large steps. `before` is told how many bytes
@@ -310,7 +443,7 @@ impl BlobReader {
         let mut run: Vec<(u32, Range<u64>)> = Vec::new();
         let mut ordinal = 0u32;
         for n in 0..self.directory.places.len() {
-            let page = self.page(BlockKind::BlobPlaces, hashes + n, false)?;
+            let page = self.page(BlockKind::BlobPlaces, hashes + n, How::job(false))?;
             let bad =
                 |what: &str| Error::corruption(&self.index_path, self.pages[hashes + n], what);
             for place in index::places(&page).map_err(bad)? {
@@ -390,35 +523,70 @@ impl BlobReader {
         }
     }
 
-    /// Page `n`, hash pages first, from the cache or the file.
-    fn page(&self, kind: BlockKind, n: usize, fill_cache: bool) -> Result<Bytes> {
-        let offset = self.pages[n];
-        let key = CacheKey {
+    /// What its memory is of.
+    pub(super) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Where the records are.
+    pub(super) fn records_file(&self) -> (&dyn Source, &Path) {
+        (&*self.records, &self.records_path)
+    }
+
+    /// Where the index is.
+    pub(super) fn index_file(&self) -> (&dyn Source, &Path) {
+        (&*self.index, &self.index_path)
+    }
+
+    /// Where page `n` is in the cache.
+    pub(super) fn page_key(&self, n: usize) -> CacheKey {
+        CacheKey {
             file: self.index_id,
-            offset,
-        };
-        if let Some(page) = self.env.cache().get(key) {
+            offset: self.pages[n],
+        }
+    }
+
+    /// Bytes of page `n` on disk.
+    pub(super) fn page_len(&self, n: usize) -> usize {
+        (self.pages[n + 1] - self.pages[n]) as usize
+    }
+
+    /// Page `n`, hash pages first, from the cache or the file.
+    fn page(&self, kind: BlockKind, n: usize, how: How) -> Result<Bytes> {
+        if let Some(page) = self.env.cache().get(self.page_key(n)) {
             return Ok(page);
         }
+        if how.foreground {
+            self.env.courtesy().foreground();
+        }
+        let len = self.page_len(n);
+        let booked = self.env.ledger().reserve(MemoryKind::Pinned, len as u64);
+        let disk = read_exact(&*self.index.file()?, &self.index_path, self.pages[n], len)?;
+        self.take_page(kind, n, disk, booked, how)
+    }
+
+    /// Verifies a page as it was read, and puts it into the cache when asked.
+    pub(super) fn take_page(
+        &self,
+        kind: BlockKind,
+        n: usize,
+        disk: Bytes,
+        booked: Reservation,
+        how: How,
+    ) -> Result<Bytes> {
         let handle = BlockHandle {
-            offset,
-            stored: (self.pages[n + 1] - offset - BLOCK_TRAILER_LEN as u64) as u32,
+            offset: self.pages[n],
+            stored: (self.page_len(n) - BLOCK_TRAILER_LEN) as u32,
             raw: 0,
         };
-        let disk = read_exact(
-            &*self.index.file()?,
-            &self.index_path,
-            offset,
-            handle.disk_len(),
-        )?;
         let page = open_block(&self.index_path, self.index_id, kind, &handle, disk)?;
-        if !fill_cache {
-            return Ok(page);
+        if !how.fill_cache {
+            return Ok(booked.hold(page));
         }
         // A copy: what was read directly is longer in memory than it is.
         let page = Bytes::copy_from_slice(&page);
         let len = page.len();
-        Ok((self.env.cache()).insert(key, page, len, CachePriority::High))
+        Ok((self.env.cache()).insert(self.page_key(n), page, len, CachePriority::High))
     }
 }
 

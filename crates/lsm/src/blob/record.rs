@@ -196,7 +196,17 @@ pub fn check_is(
     bytes: &[u8],
     name: &Name<'_>,
 ) -> Result<Head> {
-    let head = check(path, file_id, offset, bytes)?;
+    check(path, file_id, offset, bytes)?;
+    is(path, offset, bytes, name)
+}
+
+/// The header of a record that was verified before, which must be that of `name`.
+pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Head> {
+    let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
+    let head = Head::parse(bytes).map_err(bad)?;
+    if bytes.len() < head.record_len() {
+        return Err(bad("that is cut off"));
+    }
     let key = &bytes[HEADER_LEN..HEADER_LEN + head.key_len];
     if (head.family, head.seq, key) != (name.family, name.seq, name.key) {
         return Err(Error::corruption(

@@ -61,6 +61,12 @@ impl Reference {
         }
     }
 
+    /// True when the value's time is over at `now_ms`.
+    #[inline]
+    pub fn is_over(&self, now_ms: u64) -> bool {
+        self.expire_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
     /// The entry's kind, were its value in the tree.
     pub fn kind(&self) -> Kind {
         match self.expire_at_ms {

@@ -142,15 +142,27 @@ fn every_version_of_every_key_is_found_in_blob_files_and_logs() {
 
 #[test]
 fn a_value_costs_one_read_when_the_index_is_in_the_cache() {
-    let env = env();
+    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 5)
+        .memory_bytes(256 << 20)
+        .cache_bytes(64 << 20)
+        .build();
     let all = records(2000, 3);
     let reader = open_blobs(&env, &write_blobs(&env, &all)).unwrap();
     let reads = || env.fs().stats().reads;
-    all.iter().for_each(|r| drop(reader.get(&name(r), true)));
-    let before = reads();
-    all.iter()
-        .for_each(|r| drop(reader.get(&name(r), true).unwrap()));
-    assert_eq!(reads() - before, all.len() as u64);
+    for r in &all {
+        reader.find(&name(r), true).unwrap();
+    }
+    let reads_of = |fill_cache: bool| {
+        let before = reads();
+        for r in &all {
+            assert_eq!(reader.get(&name(r), fill_cache).unwrap(), r.4);
+        }
+        reads() - before
+    };
+    assert_eq!(reads_of(false), all.len() as u64);
+    assert_eq!(reads_of(false), all.len() as u64, "nothing was kept");
+    assert_eq!(reads_of(true), all.len() as u64);
+    assert_eq!(reads_of(true), 0, "all of it is in the cache");
 }
 
 #[test]

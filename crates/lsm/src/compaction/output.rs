@@ -1,7 +1,7 @@
 //! [`Outputs`]: the tables a compaction writes, and their removal when it does not come to its end.
 
 use crate::blob::garbage::Dead;
-use crate::blob::{BlobMeta, Name, Reference, Separator};
+use crate::blob::{BlobMeta, How, Name, Reference, Separator};
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
 use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
@@ -244,7 +244,7 @@ impl Sink for Outputs<'_> {
             seq,
         };
         let cmp = &self.job.options.comparator;
-        Ok(self.blobs().read(&name, to, cmp, false)?.1)
+        Ok(self.blobs().read(&name, to, cmp, How::job(false))?.1)
     }
 
     fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {

@@ -1,11 +1,11 @@
-//! [`Iter`]: the cursor that users hold. It shows what a [`UserIter`] shows, and knows how to make another one: to be refreshed, and to
+//! [`Iter`]: the cursor that users hold. It shows what a [`ReadAhead`] shows, and knows how to make another one: to be refreshed, and to
 //! follow the store when it is tailing.
 
 use super::Family;
 use super::engine::Engine;
 use super::generation::View;
 use super::read::Snapshot;
-use crate::iter::user::UserIter;
+use crate::iter::ReadAhead;
 use crate::key::SeqNo;
 use crate::options::ReadOptions;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 /// with `InvalidArgument`, and leaves it where it is. A step costs a seek when something was written since the step before it, and is
 /// otherwise that of any cursor. Tables and memtables that are replaced meanwhile are let go of when it is next moved.
 pub struct Iter {
-    shown: UserIter,
+    shown: ReadAhead,
     /// What `shown` reads, and as of when.
     view: Arc<View>,
     seq: SeqNo,

@@ -4,11 +4,11 @@
 //! whole, and its log is removed with one manifest edit: what is in tables and what is in logs never overlaps across families.
 
 use super::throttle::Backlog;
-use crate::blob::{Name, Reference};
+use crate::blob::{How, Name, Reference};
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
-use crate::table::{TableFamily, hash_of};
+use crate::table::{ReadBudget, TableFamily, hash_of};
 use crate::version::{FamilyVersion, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -115,6 +115,16 @@ impl FamilyEntry {
     }
 }
 
+/// What became of a reference.
+pub(crate) enum Opened {
+    /// The kind and payload that its entry would have with its value in the tree.
+    Is(Kind, Bytes),
+    /// Its value's time is over. Nothing was read.
+    Over,
+    /// The budget does not reach for it. Nothing was read.
+    Later,
+}
+
 /// All that readers need, as of the last change of shape. Readers clone the `Arc` and work undisturbed.
 #[derive(Clone)]
 pub(crate) struct View {
@@ -135,21 +145,26 @@ impl View {
             .filter_map(move |g| g.mems.get(&family))
     }
 
-    /// The kind and payload of a version with its value in the tree, wherever that is. `None`: its time is over by `now_ms`, and nothing was
-    /// read.
+    /// A version with its value in the tree, wherever that is. Its payload is taken from `budget` before it is read.
     pub fn open_reference(
         &self,
         name: &Name<'_>,
         payload: &[u8],
         now_ms: u64,
         fill_cache: bool,
-    ) -> Result<Option<(Kind, Bytes)>> {
+        budget: &mut ReadBudget,
+    ) -> Result<Opened> {
         let to = Reference::decode(payload)?;
-        if to.expire_at_ms.is_some_and(|at| at <= now_ms) {
-            return Ok(None);
+        if to.is_over(now_ms) {
+            return Ok(Opened::Over);
         }
         let cmp = &self.families[&name.family].options.comparator;
-        (self.version.blobs.read(name, &to, cmp, fill_cache)).map(Some)
+        let how = How::user(fill_cache);
+        let read = (self.version.blobs).read_within(name, &to, cmp, how, budget)?;
+        Ok(match read {
+            Some((kind, value)) => Opened::Is(kind, value),
+            None => Opened::Later,
+        })
     }
 
     /// The newest version of a key visible at `seq`, tombstones included.

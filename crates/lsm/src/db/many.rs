@@ -1,8 +1,11 @@
 //! Looking up many keys at once. Each key goes its own way through the tables, from new to old, as [`View::get`] does; whenever none of them
 //! gets on with what is in memory, the blocks that they wait for are read together. So the device has reads of different tables and
-//! levels to work on at the same time, and the keys of a call wait for about as many reads in a row as one key would.
+//! levels to work on at the same time, and the keys of a call wait for about as many reads in a row as one key would. So it is with values
+//! that are not in the tree.
 
 use super::generation::View;
+use crate::blob::together::{self, Pages};
+use crate::blob::{How, Name, Reference};
 use crate::key::{SeqNo, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
 use crate::table::{Lookup, ReadBudget, Step, Wanted};
@@ -13,6 +16,13 @@ use std::sync::Arc;
 
 /// Blocks read together at most: what is read ahead of its use is memory.
 const READ_TOGETHER: usize = 64;
+
+/// A value that is not in the tree.
+#[derive(Clone, Copy)]
+pub(super) struct Referred<'a> {
+    pub name: Name<'a>,
+    pub to: Reference,
+}
 
 /// A key on its way.
 struct Asked<'k> {
@@ -228,6 +238,44 @@ impl View {
                 failed.binary_search(&(n - 1)).is_err()
             });
             open = going;
+        }
+        out
+    }
+
+    /// The payloads that entries refer to, with their expiries; an error is that of its own entry only. They are taken from `budget` before
+    /// they are read; one that it does not reach for is `None`.
+    pub(super) fn values_of(
+        &self,
+        referred: &[Referred<'_>],
+        fill_cache: bool,
+        budget: &mut ReadBudget,
+    ) -> Vec<Option<Result<Bytes>>> {
+        let how = How::user(fill_cache);
+        let mut pages = Pages::default();
+        let mut out: Vec<Option<Result<Bytes>>> = Vec::with_capacity(referred.len());
+        for round in referred.chunks(READ_TOGETHER) {
+            let entries: Vec<_> = (round.iter())
+                .map(|r| {
+                    let cmp = &self.families[&r.name.family].options.comparator;
+                    (r.name, r.to.number, cmp)
+                })
+                .collect();
+            let blobs = &self.version.blobs;
+            let (mut places, mut located) = (Vec::new(), Vec::new());
+            for place in blobs.locate(&entries, &mut pages, how) {
+                out.push(match place {
+                    Ok(l) if budget.take(l.value_len()) => {
+                        places.push(out.len());
+                        located.push(l);
+                        None
+                    }
+                    Ok(_) => None,
+                    Err(e) => Some(Err(e)),
+                });
+            }
+            for (place, value) in places.into_iter().zip(together::read(&located, how)) {
+                out[place] = Some(value);
+            }
         }
         out
     }

@@ -35,6 +35,8 @@ mod stats;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_ahead;
+#[cfg(test)]
 mod tests_blobs;
 #[cfg(test)]
 mod tests_courtesy;

@@ -1,12 +1,12 @@
 //! Point reads of keys whose newest version is an operand: what lies below it, source by source, until something ends the chain.
 
-use super::generation::View;
+use super::generation::{Opened, View};
 use crate::blob::Name;
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, internal_key, parse_internal_key, seek_trailer};
 use crate::merge::Chain;
 use crate::table::{ReadBudget, ReadPattern};
-use basalt_fs::{Bytes, Result};
+use basalt_fs::Result;
 use std::cmp::Ordering;
 
 /// A key being followed down through the sources.
@@ -72,13 +72,13 @@ impl Descent<'_> {
                     seq,
                 };
                 let (view, now_ms) = (self.view, self.now_ms);
-                match view.open_reference(&name, source.value(), now_ms, self.fill_cache)? {
-                    Some(opened) => (kind, value) = (opened.0, Some(opened.1)),
-                    None => return Ok(Met::End),
+                let (payload, fill_cache) = (source.value(), self.fill_cache);
+                match view.open_reference(&name, payload, now_ms, fill_cache, self.budget)? {
+                    Opened::Is(opened, payload) => (kind, value) = (opened, Some(payload)),
+                    Opened::Over => return Ok(Met::End),
+                    Opened::Later => return Ok(Met::Later),
                 }
-            }
-            let len = value.as_ref().map_or(source.value().len(), Bytes::len);
-            if !self.budget.take(len) {
+            } else if !self.budget.take(source.value().len()) {
                 return Ok(Met::Later);
             }
             let value = || value.unwrap_or_else(|| source.pinned_value());

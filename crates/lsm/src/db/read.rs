@@ -1,11 +1,12 @@
 //! Reading: points, many points, cursors and snapshots.
 
 use super::engine::Engine;
-use super::generation::View;
+use super::generation::{Opened, View};
+use super::many::Referred;
 use super::{Family, ValueWithExpiry};
-use crate::blob::Name;
+use crate::blob::{Name, Reference};
 use crate::iter::user::{self, UserIter, Values, expiry_of};
-use crate::iter::{InternalIter, LevelIter, MergingIter};
+use crate::iter::{InternalIter, LevelIter, MergingIter, ReadAhead};
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::Found;
 use crate::merge::Merging;
@@ -130,20 +131,15 @@ impl Engine {
                     key,
                     seq: found.seq,
                 };
-                let opened =
-                    (asked.view).open_reference(&name, &found.value, now_ms, asked.fill_cache)?;
-                let Some((kind, value)) = opened else {
-                    return Ok(Some(None));
-                };
-                if !budget.take(value.len()) {
-                    return Ok(None);
+                let (view, fill_cache) = (asked.view, asked.fill_cache);
+                match view.open_reference(&name, &found.value, now_ms, fill_cache, budget)? {
+                    Opened::Is(kind, value) => {
+                        let seq = found.seq;
+                        self.plain_value(Some(Found { seq, kind, value })).map(Some)
+                    }
+                    Opened::Over => Ok(Some(None)),
+                    Opened::Later => Ok(None),
                 }
-                let found = Found {
-                    seq: found.seq,
-                    kind,
-                    value,
-                };
-                self.plain_value(Some(found)).map(Some)
             }
             other => self.plain_value(other).map(Some),
         }
@@ -234,6 +230,9 @@ impl Engine {
             }
             out.push(Some(checked.map(|()| None)));
         }
+        // Values elsewhere: those of all families together.
+        let now_ms = self.env.clock().wall_ms();
+        let mut elsewhere: Vec<(usize, Referred<'_>)> = Vec::new();
         for (family, places) in by_family {
             let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
             let found = view.get_many(family, &asked, seq, options.fill_cache, budget);
@@ -244,12 +243,39 @@ impl Engine {
                 fill_cache: options.fill_cache,
             };
             for (i, found) in places.into_iter().zip(found) {
+                if let Some(Ok(Some(found))) = &found
+                    && found.kind == Kind::BlobRef
+                {
+                    let name = Name {
+                        family,
+                        key: keys[i].1,
+                        seq: found.seq,
+                    };
+                    match Reference::decode(&found.value) {
+                        Ok(to) if to.is_over(now_ms) => {}
+                        Ok(to) => elsewhere.push((i, Referred { name, to })),
+                        Err(e) => out[i] = Some(Err(e)),
+                    }
+                    continue;
+                }
                 let shown = found.map(|found| {
                     self.live_value_within(&asked, keys[i].1, found?, budget)
                         .map(|shown| shown.map(|value| value.map(|v| v.value)))
                 });
                 out[i] = shown.and_then(Result::transpose);
             }
+        }
+        let referred: Vec<Referred<'_>> = elsewhere.iter().map(|(_, r)| *r).collect();
+        let values = view.values_of(&referred, options.fill_cache, budget);
+        for ((i, to), value) in elsewhere.into_iter().zip(values) {
+            out[i] = value.map(|payload| {
+                let found = Found {
+                    seq: to.name.seq,
+                    kind: to.to.kind(),
+                    value: payload?,
+                };
+                self.plain_value(Some(found)).map(|v| v.map(|v| v.value))
+            });
         }
         // Somebody who asks again for what was put off must get further.
         if let Some((family, key)) = keys.first()
@@ -275,7 +301,7 @@ impl Engine {
         seq: SeqNo,
         family: &Family,
         options: &ReadOptions,
-    ) -> Result<UserIter> {
+    ) -> Result<ReadAhead> {
         self.check_family(view, family)?;
         let entry = &view.families[&family.id];
         let cmp = entry.options.comparator.clone();
@@ -350,10 +376,10 @@ impl Engine {
             .with_deleted(deleted, jumps)
             .with_values(Values::of(&view.version.blobs, family.id, options))
             .with_skip_budget(options.skip_budget);
-        Ok(match prefixes {
+        Ok(ReadAhead::new(match prefixes {
             Some(p) => made.with_prefixes(Narrowing::new(p, options.prefix_same_as_start)),
             None => made,
-        })
+        }))
     }
 }
 

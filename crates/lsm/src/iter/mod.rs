@@ -1,11 +1,13 @@
 //! Iterators over internal keys, and those that merge them for readers and compactions.
 
+mod ahead;
 mod level;
 mod merge;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod user;
 
+pub use ahead::ReadAhead;
 pub use level::LevelIter;
 pub use merge::MergingIter;
 pub(crate) use user::expiry_of;

@@ -6,6 +6,8 @@
 //!   the way back: key and pinned value are kept here;
 //! - forward, behind the operands of the key that is shown, if its newest version is one: key and merged value are kept here.
 //!
+//! A value that is in a blob file is not read by the movement that comes to it, but when [`UserIter::read_value`] says so: `ahead` reads many.
+//!
 //! A version is visible when its sequence number is not above the snapshot's. Of a key's visible versions the newest decides:
 //! a tombstone, a newer tombstone over a range, or a value whose time is over, hides the key whole; an operand is merged with what
 //! lies below it, down to the newest tombstone over a range. The wall time is fixed when the iterator is made.
@@ -13,7 +15,9 @@
 //! A reader that must not be held up (long runs of tombstones are walked over one by one) gives the iterator a skip budget: when it is
 //! used up, the iterator pauses before a key that it has not looked at, and says which.
 
-use crate::blob::{Name, Reference};
+mod unread;
+
+use crate::blob::{How, Name, Reference};
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
@@ -58,21 +62,23 @@ enum State {
     Invalid,
     /// The merged cursor stands on the entry shown; the value begins behind so many bytes of expiry.
     Forward { skip: usize },
-    /// As `Forward`, and the value, which is elsewhere, is `saved_value`.
+    /// As `Forward`, and the value, which is elsewhere, is `saved_value` when it was read.
     Referred,
     /// `saved_key` and `saved_value` are shown; the merged cursor stands before all entries of that key, or nowhere.
     Backward,
     /// `saved_key` and `saved_value` are shown; the merged cursor stands on an entry of that key or behind them, or nowhere.
     Merged,
-    /// The skip budget is used up; `saved_key` was not looked at yet.
+    /// `saved_key` and `saved_value` are shown; the merged cursor stands anywhere.
+    Elsewhere,
+    /// The skip budget is used up, or as far as it may be now; `saved_key` was not looked at yet.
     Paused,
 }
 
 /// Where the values are that entries refer to, for an iterator.
 pub(crate) struct Values {
-    blobs: Arc<BlobSet>,
-    family: u32,
-    fill_cache: bool,
+    pub(super) blobs: Arc<BlobSet>,
+    pub(super) family: u32,
+    pub(super) how: How,
     keys_only: bool,
 }
 
@@ -82,7 +88,7 @@ impl Values {
         Values {
             blobs: blobs.clone(),
             family,
-            fill_cache: options.fill_cache,
+            how: How::user(options.fill_cache),
             keys_only: options.keys_only,
         }
     }
@@ -96,9 +102,13 @@ pub struct UserIter {
     state: State,
     saved_key: Vec<u8>,
     saved_value: Bytes,
+    /// What the value shown is, while it was not read: sequence number and reference of its entry.
+    unread: Option<(SeqNo, Reference)>,
     expire_at_ms: Option<u64>,
     /// Entries that may still be passed over.
     skips: u64,
+    /// How many of them are left alone for now.
+    spared: u64,
     merging: Merging,
     values: Option<Values>,
     /// Range tombstones that are visible.
@@ -119,7 +129,7 @@ pub struct UserIter {
 struct Seen {
     live: bool,
     /// Its value is elsewhere.
-    reference: bool,
+    reference: Option<Reference>,
     /// It is an operand.
     merge: bool,
     skip: usize,
@@ -129,7 +139,7 @@ struct Seen {
 impl Seen {
     const NOTHING: Seen = Seen {
         live: false,
-        reference: false,
+        reference: None,
         merge: false,
         skip: 0,
         expire_at_ms: None,
@@ -150,6 +160,15 @@ pub(crate) fn expiry_of(value: &[u8]) -> Result<u64> {
     }
 }
 
+/// The value in the payload that a reference leads to.
+pub(super) fn without_expiry(payload: Bytes, to: &Reference) -> Result<Bytes> {
+    if to.expire_at_ms.is_some() {
+        expiry_of(&payload)?;
+        return Ok(payload.slice(8..));
+    }
+    Ok(payload)
+}
+
 /// What the entry under `iter` means at `now_ms`.
 fn see(iter: &MergingIter, now_ms: u64) -> Result<Seen> {
     let (_, _, kind) = parse_internal_key(iter.key())?;
@@ -161,9 +180,8 @@ fn see(iter: &MergingIter, now_ms: u64) -> Result<Seen> {
         Kind::BlobRef => {
             let to = Reference::decode(iter.value())?;
             Seen {
-                live: to.expire_at_ms.is_none_or(|at| at > now_ms),
-                reference: true,
-                skip: if to.expire_at_ms.is_some() { 8 } else { 0 },
+                live: !to.is_over(now_ms),
+                reference: Some(to),
                 expire_at_ms: to.expire_at_ms,
                 ..Seen::NOTHING
             }
@@ -200,8 +218,10 @@ impl UserIter {
             state: State::Invalid,
             saved_key: Vec::new(),
             saved_value: Bytes::new(),
+            unread: None,
             expire_at_ms: None,
             skips: u64::MAX,
+            spared: 0,
             merging: Merging::none(),
             values: None,
             deleted,
@@ -352,7 +372,7 @@ impl UserIter {
             self.skips = left.max(least);
             self.looked = true;
         }
-        if self.skips > 0 {
+        if self.skips > self.spared {
             return true;
         }
         self.saved_key.clear();
@@ -497,8 +517,8 @@ impl UserIter {
                 self.iter.next()?;
             }
             State::Merged => self.reset(),
-            State::Backward => {
-                // The merged cursor would seek all its children to turn; seeking past the key costs the same.
+            // The merged cursor would seek all its children to turn; seeking past the key costs the same.
+            State::Backward | State::Elsewhere => {
                 self.reset();
                 return self.seek_behind_saved_key();
             }
@@ -517,7 +537,7 @@ impl UserIter {
                 self.narrow_down();
                 self.iter.seek_for_prev(&self.target)?;
             }
-            State::Merged => {
+            State::Merged | State::Elsewhere => {
                 self.reset();
                 self.target.clear();
                 encode_internal_key(&mut self.target, &self.saved_key, FIRST_TRAILER);
@@ -534,7 +554,7 @@ impl UserIter {
         match self.state {
             State::Invalid | State::Paused => panic!("key of an iterator that is not positioned"),
             State::Forward { .. } | State::Referred => user_key(self.iter.key()),
-            State::Backward | State::Merged => &self.saved_key,
+            State::Backward | State::Merged | State::Elsewhere => &self.saved_key,
         }
     }
 
@@ -544,7 +564,10 @@ impl UserIter {
         match self.state {
             State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => &self.iter.value()[skip..],
-            State::Backward | State::Merged | State::Referred => &self.saved_value,
+            _ => {
+                assert!(self.unread.is_none(), "the value was read");
+                &self.saved_value
+            }
         }
     }
 
@@ -558,25 +581,34 @@ impl UserIter {
         );
     }
 
-    /// The payload that the entry under the merged cursor refers to, with its expiry. Nothing of it for an iterator over keys.
-    fn opened(&self) -> Result<Bytes> {
-        let (user, seq, _) = parse_internal_key(self.iter.key())?;
-        let Some(values) = &self.values else {
-            return Err(Error::unsupported(
-                "a reference to a value without the store it is of",
-            ));
-        };
-        if values.keys_only {
-            return Ok(Bytes::from_static(&[0; 8]));
+    /// The value shown is that of an entry with this sequence number, elsewhere. An iterator over keys does without.
+    fn refer(&mut self, seq: SeqNo, to: Reference) -> Result<()> {
+        let values = self.values()?;
+        if !values.keys_only {
+            self.unread = Some((seq, to));
         }
-        self.open(values, user, seq).map(|(_, payload)| payload)
+        Ok(())
     }
 
-    fn open(&self, values: &Values, key: &[u8], seq: SeqNo) -> Result<(Kind, Bytes)> {
-        let to = Reference::decode(self.iter.value())?;
+    fn values(&self) -> Result<&Values> {
+        self.values
+            .as_ref()
+            .ok_or_else(|| Error::unsupported("a reference to a value without the store it is of"))
+    }
+
+    /// The payload that the entry under the merged cursor refers to, with its expiry. Nothing of it for an iterator over keys.
+    fn opened(&self, to: &Reference) -> Result<Bytes> {
+        let (key, seq, _) = parse_internal_key(self.iter.key())?;
+        let values = self.values()?;
+        if values.keys_only {
+            // What decides whether the key is shown stands in the reference.
+            let expiry = to.expire_at_ms.map(u64::to_le_bytes);
+            return Ok(expiry.map_or_else(Bytes::new, |at| Bytes::copy_from_slice(&at)));
+        }
         let family = values.family;
-        let cmp = &self.cmp;
-        (values.blobs).read(&Name { family, key, seq }, &to, cmp, values.fill_cache)
+        let name = Name { family, key, seq };
+        let read = values.blobs.read(&name, to, &self.cmp, values.how);
+        read.map(|(_, payload)| payload)
     }
 
     /// The value here, pinned. Requires `valid`.
@@ -585,7 +617,10 @@ impl UserIter {
         match self.state {
             State::Invalid | State::Paused => panic!("value of an iterator that is not positioned"),
             State::Forward { skip } => self.iter.pinned_value().slice(skip..),
-            State::Backward | State::Merged | State::Referred => self.saved_value.clone(),
+            _ => {
+                assert!(self.unread.is_none(), "the value was read");
+                self.saved_value.clone()
+            }
         }
     }
 
@@ -599,6 +634,7 @@ impl UserIter {
         self.state = State::Invalid;
         // A pinned value may hold a whole block: let go of it as soon as it is not shown.
         self.saved_value = Bytes::new();
+        self.unread = None;
     }
 
     /// From the merged cursor's place on to the first live key; with `skipping`, past all of `saved_key`.
@@ -636,9 +672,9 @@ impl UserIter {
                     }
                     self.expire_at_ms = seen.expire_at_ms;
                     self.state = match seen.reference {
-                        false => State::Forward { skip: seen.skip },
-                        true => {
-                            self.saved_value = self.opened()?.slice(seen.skip..);
+                        None => State::Forward { skip: seen.skip },
+                        Some(to) => {
+                            self.refer(trailer_seq(trailer), to)?;
                             State::Referred
                         }
                     };
@@ -692,7 +728,7 @@ impl UserIter {
                 return Ok(());
             }
             self.skips = self.skips.saturating_sub(cost);
-            self.saved_value = Bytes::new();
+            (self.saved_value, self.unread) = (Bytes::new(), None);
         }
         Ok(())
     }
@@ -748,10 +784,10 @@ impl UserIter {
             let (mut kind, mut opened) = (kind, None);
             if kind == Kind::BlobRef {
                 let to = Reference::decode(self.iter.value())?;
-                if to.expire_at_ms.is_some_and(|at| at <= self.view.now_ms) {
+                if to.is_over(self.view.now_ms) {
                     break;
                 }
-                opened = Some(self.opened()?);
+                opened = Some(self.opened(&to)?);
                 kind = to.kind();
             }
             let value = || opened.unwrap_or_else(|| self.iter.pinned_value());
@@ -781,14 +817,14 @@ impl UserIter {
         if (seen.live || seen.merge) && self.deleted.at(user)? > trailer_seq(trailer) {
             seen = Seen::NOTHING;
         }
+        let seq = trailer_seq(trailer);
         self.expire_at_ms = seen.expire_at_ms;
-        self.saved_value = if seen.live && seen.reference {
-            self.opened()?.slice(seen.skip..)
-        } else if seen.live {
-            self.iter.pinned_value().slice(seen.skip..)
-        } else {
-            Bytes::new()
-        };
+        (self.saved_value, self.unread) = (Bytes::new(), None);
+        match seen.reference {
+            Some(to) if seen.live => self.refer(seq, to)?,
+            _ if seen.live => self.saved_value = self.iter.pinned_value().slice(seen.skip..),
+            _ => {}
+        }
         Ok(seen)
     }
 }

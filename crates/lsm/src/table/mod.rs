@@ -37,7 +37,7 @@ pub(crate) use lookup::{Lookup, Step, Wanted};
 pub use properties::family_of;
 pub(crate) use properties::{decode_references, encode_references};
 pub use reader::{ReadBudget, TableReader};
-pub(crate) use reader::{hash_of, read_exact};
+pub(crate) use reader::{check_reach, hash_of, read_exact};
 pub use source::Source;
 
 use crate::key::{Cmp, MAX_SEQ, SeqNo};

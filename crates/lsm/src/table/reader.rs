@@ -670,8 +670,8 @@ pub(crate) fn hash_of(cmp: &Cmp, user_key: &[u8]) -> Option<u64> {
         .then(|| filter::key_hash(user_key))
 }
 
-/// Reads exactly `len` bytes; fewer are damage.
-pub(crate) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
+/// `Corruption` for a large read past the end of a file.
+pub(crate) fn check_reach(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<()> {
     // Asked before anything large is allocated. To ask is a call to the system, which a block need not wait for.
     if len > TAIL_READ && offset.saturating_add(len as u64) > file.allocated().max(file.len()) {
         return Err(Error::corruption(
@@ -683,6 +683,12 @@ pub(crate) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) 
             ),
         ));
     }
+    Ok(())
+}
+
+/// Reads exactly `len` bytes; fewer are damage.
+pub(crate) fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
+    check_reach(file, path, offset, len)?;
     let bytes = file.read(offset, len)?;
     if bytes.len() != len {
         return Err(Error::corruption(

@@ -5,8 +5,10 @@ use super::open::OpenFile;
 use super::{TableStore, catalog::Catalog};
 use crate::blob::garbage::Dead;
 use crate::blob::lineage::Lineage;
-use crate::blob::{BlobMeta, BlobReader, Name, Reference};
+use crate::blob::together::{Located, Pages, Sought, locate};
+use crate::blob::{BlobMeta, BlobReader, How, Name, Reference};
 use crate::key::{Cmp, Kind};
+use crate::table::ReadBudget;
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -169,9 +171,54 @@ impl BlobSet {
         name: &Name<'_>,
         to: &Reference,
         cmp: &Cmp,
-        fill_cache: bool,
+        how: How,
     ) -> Result<(Kind, Bytes)> {
+        let read = self.read_within(name, to, cmp, how, &mut ReadBudget::unbounded());
+        read.map(|r| r.expect("nothing is put off without a bound"))
+    }
+
+    /// As [`BlobSet::read`]; the payload is taken from `budget` before it is read, `None` when that does not reach.
+    pub fn read_within(
+        &self,
+        name: &Name<'_>,
+        to: &Reference,
+        cmp: &Cmp,
+        how: How,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<(Kind, Bytes)>> {
         let file = self.file(to.number, name, cmp)?;
-        Ok((to.kind(), file.reader()?.get(name, fill_cache)?))
+        let payload = file.reader()?.get_within(name, how, budget)?;
+        Ok(payload.map(|p| (to.kind(), p)))
+    }
+
+    /// Where the payloads lie that entries refer to by these numbers, all index pages that it takes read together.
+    pub(crate) fn locate<'a>(
+        &'a self,
+        entries: &[(Name<'a>, u64, &Cmp)],
+        pages: &mut Pages,
+        how: How,
+    ) -> Vec<Result<Located<'a>>> {
+        let mut sought = Vec::with_capacity(entries.len());
+        let mut failed = Vec::with_capacity(entries.len());
+        for (name, number, cmp) in entries {
+            let file = self.file(*number, name, cmp);
+            match file.and_then(|file| file.reader()) {
+                Ok(reader) => {
+                    sought.push(Sought {
+                        reader,
+                        name: *name,
+                    });
+                    failed.push(None);
+                }
+                Err(e) => failed.push(Some(e)),
+            }
+        }
+        let mut located = locate(sought, pages, how).into_iter();
+        (failed.into_iter())
+            .map(|failed| match failed {
+                Some(e) => Err(e),
+                None => located.next().expect("each that has a file"),
+            })
+            .collect()
     }
 }

@@ -1,8 +1,10 @@
 //! What reads promise beyond single answers: cursors of every kind against a reference while the store changes under them, reads that
-//! prefix filters save, cursors that follow the store, and many keys read at once.
+//! prefix filters save, cursors that follow the store, many keys read at once, and values that
+//! are read ahead.
 
 #![deny(missing_docs)]
 
+mod ahead;
 mod prefixes;
 mod tailing;
 mod together;

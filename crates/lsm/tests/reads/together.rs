@@ -223,6 +223,7 @@ fn many_keys_are_answered_as_each_alone() {
         options.default_family.base_level_bytes = 8 << 10;
         options.default_family.filter_bits_per_key = [0, 3, 10][r.below(3) as usize];
         options.default_family.l0_compaction_trigger = 1 + r.below(6) as usize;
+        options.default_family.min_blob_size = [None, Some(1), Some(200)][r.below(3) as usize];
         let db = Db::open(&env, "db", options).expect("open");
         let f = db.default_family();
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();

@@ -1,0 +1,369 @@
+//! Values in blob files are read ahead of scans, together for calls that want many, and from the cache when they are there: counted on
+//! the device.
+
+use crate::watched::{Batch, Watched};
+use basalt_env::MemoryKind;
+use basalt_fs::{FileSystem, Intent};
+use basalt_lsm::{Db, ErrorKind, Family, Options, ReadOptions, WriteOptions};
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
+const KEYS: u32 = 600;
+const LEN: usize = 3000;
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{n:06}").into_bytes()
+}
+
+fn value(n: u32) -> Vec<u8> {
+    let mut v = n.to_string().into_bytes();
+    v.resize(LEN, n as u8);
+    v
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.default_family.min_blob_size = Some(1000);
+    options
+}
+
+/// Keys with values in blob files, in no cache; the tables' blocks are, and so are the blob files' indexes.
+fn filled(cache_bytes: u64) -> (Arc<Watched>, Db, Family) {
+    let disk = Watched::new();
+    let db = Db::open(&disk.env(cache_bytes), "db", options()).expect("open");
+    let f = db.default_family();
+    for part in 0..3 {
+        for n in (0..KEYS).filter(|n| n % 3 == part) {
+            db.put(&f, &key(n), &value(n), &UNSYNCED).expect("put");
+        }
+        db.flush().expect("flush");
+    }
+    db.close().expect("close");
+    let db = Db::open(&disk.env(cache_bytes), "db", options()).expect("open");
+    let f = db.default_family();
+    let keys_only = ReadOptions {
+        keys_only: true,
+        ..ReadOptions::default()
+    };
+    let mut it = db.iter(&f, &keys_only).expect("iter");
+    it.seek_to_first().expect("seek");
+    while it.valid() {
+        it.next().expect("next");
+    }
+    // One value of each file: its pages.
+    let uncached = ReadOptions::default();
+    for n in 0..3 {
+        db.get(&f, &key(n), &uncached).expect("get");
+    }
+    (disk, db, f)
+}
+
+fn uncached() -> ReadOptions {
+    ReadOptions {
+        fill_cache: false,
+        ..ReadOptions::default()
+    }
+}
+
+fn values_of(batches: &[Batch]) -> usize {
+    batches.iter().map(|b| b.reads).sum()
+}
+
+#[test]
+fn a_short_scan_reads_what_it_shows_and_a_long_one_reads_many_together() {
+    for (fill_cache, up) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (disk, db, f) = filled(64 << 20);
+        let read = ReadOptions {
+            fill_cache,
+            ..ReadOptions::default()
+        };
+        let mut it = db.iter(&f, &read).expect("iter");
+        let at = |i: u32| if up { 10 + i } else { KEYS - 10 - i };
+        let (sought, alone, batches) = disk.watch(|| match up {
+            true => it.seek(&key(at(0))),
+            false => it.seek_for_prev(&key(at(0))),
+        });
+        sought.expect("seek");
+        assert_eq!((it.key(), it.value()), (&key(at(0))[..], &value(at(0))[..]));
+        assert_eq!((alone, batches.len()), (1, 0), "one value for a seek");
+        let ((), alone, batches) = disk.watch(|| {
+            match up {
+                true => it.next(),
+                false => it.prev(),
+            }
+            .expect("step");
+        });
+        assert_eq!((alone, batches.len()), (1, 0), "one value for a step");
+        let (mut shown, mut rounds, mut read_values) = (2usize, 0, 2usize);
+        let mut most = 0;
+        while shown < 500 {
+            let (moved, alone, batches) = disk.watch(|| match up {
+                true => it.next(),
+                false => it.prev(),
+            });
+            moved.expect("step");
+            let n = at(shown as u32);
+            assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
+            rounds += alone as usize + batches.len();
+            read_values += alone as usize + values_of(&batches);
+            most = most.max(values_of(&batches));
+            shown += 1;
+            assert!(
+                read_values <= 2 * shown,
+                "{read_values} values read for {shown}"
+            );
+        }
+        basalt_fs::campaign!(
+            "fill_cache={fill_cache} up={up} shown={shown} rounds={rounds} values={read_values} in_a_batch={most}"
+        );
+        assert_eq!(most, 32);
+        assert!(rounds <= 30, "{rounds} rounds for {shown} values");
+    }
+}
+
+#[test]
+fn a_scan_that_turns_in_a_batch_goes_back_over_what_it_has_shown() {
+    let (disk, db, f) = filled(64 << 20);
+    let mut it = db.iter(&f, &uncached()).expect("iter");
+    it.seek(&key(100)).expect("seek");
+    // In the middle of a batch, at its ends, and again and again.
+    let mut n = 100;
+    for (steps, up) in [
+        (9, true),
+        (5, false),
+        (40, true),
+        (1, false),
+        (1, true),
+        (33, false),
+        (3, true),
+    ] {
+        for _ in 0..steps {
+            match up {
+                true => it.next().expect("next"),
+                false => it.prev().expect("prev"),
+            }
+            n = if up { n + 1 } else { n - 1 };
+            assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
+        }
+    }
+    // What a bound hides is not read.
+    let bounded = ReadOptions {
+        lower_bound: Some(key(50)),
+        upper_bound: Some(key(60)),
+        ..uncached()
+    };
+    let mut it = db.iter(&f, &bounded).expect("iter");
+    let (shown, alone, batches) = disk.watch(|| {
+        it.seek_to_first().expect("seek");
+        let mut shown = 0;
+        while it.valid() {
+            assert_eq!(it.value(), value(50 + shown));
+            shown += 1;
+            it.next().expect("next");
+        }
+        shown
+    });
+    assert_eq!(shown, 10);
+    assert_eq!(alone as usize + values_of(&batches), 10, "{batches:?}");
+}
+
+#[test]
+fn memory_that_is_short_is_not_taken_for_what_nobody_asked_for() {
+    let (disk, db, f) = filled(16 << 20);
+    let ledger = db.env().ledger().clone();
+    let taken = ledger.reserve(MemoryKind::Buffer, ledger.free());
+    let mut it = db.iter(&f, &uncached()).expect("iter");
+    it.seek(&key(100)).expect("seek");
+    for n in 101..150 {
+        let (moved, alone, batches) = disk.watch(|| it.next());
+        moved.expect("next");
+        assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
+        assert_eq!(alone as usize + values_of(&batches), 1, "{batches:?}");
+    }
+    drop(taken);
+    let ((), alone, batches) = disk.watch(|| {
+        for _ in 0..200 {
+            it.next().expect("next");
+        }
+    });
+    assert_eq!((it.key(), it.value()), (&key(349)[..], &value(349)[..]));
+    assert!(alone as usize + batches.len() <= 10, "{alone} {batches:?}");
+}
+
+/// A damaged value in the middle of what is read ahead: all before it is shown, from either side.
+#[test]
+fn a_damaged_value_in_a_batch_fails_at_its_own_entry() {
+    let (disk, db, _) = filled(64 << 20);
+    db.close().expect("close");
+    let wanted = value(200);
+    let mut found = 0;
+    for entry in disk.list(Path::new("db")).expect("list") {
+        let path = Path::new("db").join(&entry.name);
+        if !entry.name.ends_with(".blob") {
+            continue;
+        }
+        let file = disk.open(&path).expect("open");
+        let mut bytes = file.read(0, file.len() as usize).expect("read").to_vec();
+        let Some(at) = bytes.windows(LEN).position(|w| w == wanted) else {
+            continue;
+        };
+        found += 1;
+        bytes[at + 1234] ^= 1;
+        disk.remove(&path).expect("remove");
+        let file = disk.create(&path).expect("create");
+        file.append(&[IoSlice::new(&bytes)], Intent::Lazy)
+            .expect("append");
+        file.sync_all().expect("sync");
+    }
+    assert_eq!(found, 1);
+    let db = Db::open(&disk.env(64 << 20), "db", options()).expect("open");
+    let f = db.default_family();
+    for up in [true, false] {
+        let mut it = db.iter(&f, &ReadOptions::default()).expect("iter");
+        let (from, steps) = if up { (150, 50) } else { (250, 50) };
+        it.seek(&key(from)).expect("seek");
+        for i in 0..steps {
+            let n = if up { from + i } else { from - i };
+            assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
+            let moved = if up { it.next() } else { it.prev() };
+            match (i + 1 == steps, moved) {
+                (false, moved) => moved.expect("what lies before is shown"),
+                (true, moved) => {
+                    let e = moved.expect_err("the value is damaged");
+                    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                    assert!(!it.valid());
+                }
+            }
+        }
+    }
+    let keys: Vec<Vec<u8>> = (190..210).map(key).collect();
+    let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
+    let many = db.multi_get(&asked, &ReadOptions::default());
+    for (n, got) in (190..210).zip(many) {
+        match n {
+            200 => assert_eq!(got.expect_err("damaged").kind(), ErrorKind::Corruption),
+            n => assert_eq!(got.expect("read").as_deref(), Some(&value(n)[..])),
+        }
+    }
+}
+
+#[test]
+fn values_of_many_keys_are_read_together_and_within_the_budget() {
+    let (disk, db, f) = filled(64 << 20);
+    let keys: Vec<Vec<u8>> = (0..150).map(|n| key(n * 4)).collect();
+    let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
+    let pinned = || db.env().ledger().usage().pinned;
+    let before = pinned();
+    let (got, alone, batches) = disk.watch(|| db.multi_get(&asked, &uncached()));
+    for (i, got) in got.iter().enumerate() {
+        let got = got.as_ref().expect("read").as_deref();
+        assert_eq!(got, Some(&value(i as u32 * 4)[..]));
+    }
+    assert_eq!(alone, 0);
+    let sizes: Vec<usize> = batches.iter().map(|b| b.reads).collect();
+    // One of them was in the cache.
+    assert_eq!(sizes, [63, 64, 22], "{batches:?}");
+    assert!(batches.iter().all(|b| b.files == 3), "{batches:?}");
+    // What a reader holds beside the cache is booked.
+    assert!(pinned() - before >= 149 * LEN as u64, "{}", pinned());
+    drop(got);
+    assert_eq!(pinned(), before);
+    // Bounded before anything is read.
+    for budget in [LEN + 100, 10 * LEN, 70 * LEN] {
+        let (got, alone, batches) = disk.watch(|| db.multi_get_within(&asked, &uncached(), budget));
+        let answered = got.iter().flatten().count();
+        let read = alone as usize + values_of(&batches);
+        assert_eq!(read + 1, answered, "nothing is read in vain");
+        let most = budget / LEN;
+        assert!(
+            (most.saturating_sub(2).max(1)..=most).contains(&answered),
+            "{answered} in {budget}"
+        );
+    }
+    // One that the budget never reaches for is answered, when asked for alone or first.
+    let got = db.multi_get_within(&asked, &uncached(), 10);
+    assert_eq!(got.iter().flatten().count(), 1);
+    assert!(got[0].is_some());
+}
+
+#[test]
+fn values_are_kept_in_the_cache_when_that_is_asked_and_they_are_small_for_it() {
+    let (disk, db, f) = filled(64 << 20);
+    let cached = ReadOptions::default();
+    let scan = |read: &ReadOptions| {
+        let mut it = db.iter(&f, read).expect("iter");
+        it.seek_to_first().expect("seek");
+        let mut n = 0;
+        while it.valid() {
+            assert_eq!(it.value(), value(n));
+            n += 1;
+            it.next().expect("next");
+        }
+        assert_eq!(n, KEYS);
+    };
+    let reads = |run: &dyn Fn()| {
+        let ((), alone, batches) = disk.watch(run);
+        alone as usize + values_of(&batches)
+    };
+    assert!(reads(&|| scan(&uncached())) >= KEYS as usize - 3);
+    assert!(
+        reads(&|| scan(&uncached())) >= KEYS as usize - 3,
+        "not kept"
+    );
+    assert!(reads(&|| scan(&cached)) >= KEYS as usize - 3);
+    assert_eq!(reads(&|| scan(&cached)), 0);
+    assert_eq!(reads(&|| scan(&uncached())), 0, "what is there is used");
+    for n in 0..KEYS {
+        let get = || {
+            let got = db.get(&f, &key(n), &cached).expect("get");
+            assert_eq!(got.as_deref(), Some(&value(n)[..]));
+        };
+        assert_eq!(reads(&get), 0);
+    }
+    // A cache of which a value would be a large part does not take it.
+    let (disk, db, f) = filled(16 << 10);
+    for _ in 0..3 {
+        let (got, alone, _) = disk.watch(|| db.get(&f, &key(300), &cached).expect("get"));
+        assert_eq!(got.as_deref(), Some(&value(300)[..]));
+        assert!(alone >= 1);
+    }
+}
+
+#[test]
+fn a_cursor_that_follows_the_store_reads_ahead_and_shows_what_is_written_meanwhile() {
+    let (disk, db, f) = filled(64 << 20);
+    let tailing = ReadOptions {
+        tailing: true,
+        ..uncached()
+    };
+    let mut it = db.iter(&f, &tailing).expect("iter");
+    it.seek_to_first().expect("seek");
+    let ((), alone, batches) = disk.watch(|| {
+        for n in 0..300 {
+            assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
+            it.next().expect("next");
+        }
+    });
+    assert!(
+        alone as usize + batches.len() <= 25,
+        "{alone} {batches:?} for 300 values"
+    );
+    // In the middle of a batch: what is next has another value, what is behind it is gone, and something new is between them.
+    db.put(&f, &key(301), b"new", &UNSYNCED).expect("put");
+    db.delete(&f, &key(302), &UNSYNCED).expect("delete");
+    db.put(&f, b"key000302+", &value(7), &UNSYNCED)
+        .expect("put");
+    assert_eq!((it.key(), it.value()), (&key(300)[..], &value(300)[..]));
+    it.next().expect("next");
+    assert_eq!((it.key(), it.value()), (&key(301)[..], &b"new"[..]));
+    it.next().expect("next");
+    assert_eq!((it.key(), it.value()), (&b"key000302+"[..], &value(7)[..]));
+    it.next().expect("next");
+    for n in 303..KEYS {
+        assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
+        it.next().expect("next");
+    }
+    assert!(!it.valid());
+}
