@@ -3,7 +3,7 @@
 use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::point::say;
-use crate::progress::human_bytes;
+use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
@@ -144,6 +144,15 @@ impl Report {
             "table_files": e.table_files,
             "table_bytes": self.table_bytes(),
             "log_bytes": e.log_bytes,
+            "blobs": {
+                "files": e.blobs.files, "bytes": e.blobs.bytes, "live_records": e.blobs.live_records,
+                "live_bytes": e.blobs.live_bytes, "garbage_bytes": e.blobs.garbage_bytes(), "names": e.blobs.names,
+                "space_amp": rounded(e.blobs.space_amp()), "max_space_amp": rounded(e.blobs.max_space_amp),
+                "since_open": {
+                    "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
+                    "bytes_written": e.blobs.collected_bytes_written,
+                },
+            },
             "read_only": e.read_only,
             "snapshots": e.snapshots,
             "sealed_memtables": e.sealed_memtables,
@@ -283,6 +292,41 @@ impl Report {
                 ],
             ),
             (
+                "blob files",
+                &[
+                    (
+                        "files",
+                        format!("{}, {}", e.blobs.files, human_bytes(e.blobs.bytes)),
+                    ),
+                    (
+                        "live / garbage",
+                        format!(
+                            "{} in {} / {}",
+                            human_bytes(e.blobs.live_bytes),
+                            count(e.blobs.live_records, "value", "values"),
+                            human_bytes(e.blobs.garbage_bytes())
+                        ),
+                    ),
+                    (
+                        "space amplification",
+                        format!(
+                            "{:.2}, at most {:.2}",
+                            e.blobs.space_amp(),
+                            e.blobs.max_space_amp
+                        ),
+                    ),
+                    ("names of collected files", e.blobs.names.to_string()),
+                    (
+                        "collections read / wrote",
+                        format!(
+                            "{} / {}",
+                            human_bytes(e.blobs.collected_bytes_read),
+                            human_bytes(e.blobs.collected_bytes_written)
+                        ),
+                    ),
+                ],
+            ),
+            (
                 "since open",
                 &[
                     ("user bytes written", human_bytes(e.user_bytes_written)),
@@ -384,7 +428,7 @@ impl Report {
         );
         let _ = writeln!(out, "\nwriters slowed or held, since open");
         for s in &e.stalls {
-            let times = crate::progress::count(s.count, "time", "times");
+            let times = count(s.count, "time", "times");
             let _ = writeln!(out, "  {:<30} {times}, {:.3} s", s.cause, seconds(s.us));
         }
         out
@@ -455,7 +499,7 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
 mod tests {
     use super::*;
     use basalt::env::BudgetUse;
-    use basalt::lsm::db::{FamilyStats, LevelStats, StallStats};
+    use basalt::lsm::db::{BlobStats, FamilyStats, LevelStats, StallStats};
 
     fn report() -> Report {
         let level = |tables, bytes, target_bytes, entries| LevelStats {
@@ -486,6 +530,15 @@ mod tests {
                 wal_bytes_written: 110,
                 flush_bytes_written: 90,
                 read_only: Some("the device is full".into()),
+                blobs: BlobStats {
+                    files: 2,
+                    bytes: 12 << 20,
+                    live_records: 7,
+                    live_bytes: 10 << 20,
+                    names: 3,
+                    max_space_amp: 1.25,
+                    ..BlobStats::default()
+                },
                 stall_us: vec![("level 0", 1500)],
                 stalls: vec![StallStats {
                     cause: "level 0",
@@ -525,6 +578,8 @@ mod tests {
             "level 0                        2 times, 0.002 s",
             "open_files                     3 of 40",
             "background_io_bytes_per_s      2.00 KiB no limit",
+            "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
+            "space amplification            1.20, at most 1.25",
             "3.00",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -541,6 +596,8 @@ mod tests {
         assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
         assert_eq!(json["since_open"]["stalls"]["level 0"], 2);
         assert_eq!(json["budgets"]["open_files"]["limit"], 40);
+        assert_eq!(json["blobs"]["garbage_bytes"], 2 << 20);
+        assert_eq!(json["blobs"]["space_amp"], 1.2);
         let level = &json["families"][0]["levels"][2];
         assert_eq!(level["since_open"]["write_amp"], 3.0);
     }

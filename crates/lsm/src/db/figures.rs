@@ -23,6 +23,42 @@ const STORE: &[StoreRow] = &[
     ),
     ("snapshots", "Live snapshots.", |s| s.snapshots),
     ("table_files", "Tables of the tree.", |s| s.table_files),
+    ("blob_files", "Blob files.", |s| s.blobs.files),
+    (
+        "blob_bytes",
+        "Bytes of blob files, indexes included.",
+        |s| s.blobs.bytes,
+    ),
+    (
+        "blob_live_bytes",
+        "Bytes of blob files that tables refer to.",
+        |s| s.blobs.live_bytes,
+    ),
+    (
+        "blob_garbage_bytes",
+        "Bytes of blob files that nothing refers to.",
+        |s| s.blobs.garbage_bytes(),
+    ),
+    (
+        "blob_live_records",
+        "Records of blob files that tables refer to.",
+        |s| s.blobs.live_records,
+    ),
+    (
+        "blob_names",
+        "Numbers of collected blob files that tables still have.",
+        |s| s.blobs.names,
+    ),
+    (
+        "blob_space_amp_percent",
+        "Bytes of blob files for each hundred live ones; 100 without blob files.",
+        |s| (s.blobs.space_amp() * 100.0) as u64,
+    ),
+    (
+        "blob_max_space_amp_percent",
+        "What blob_space_amp_percent is to stay within.",
+        |s| (s.blobs.max_space_amp * 100.0) as u64,
+    ),
     (
         "compaction_debt_bytes",
         "Bytes that compactions should move soon.",

@@ -246,6 +246,24 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "open_table_files_limit:{}", e.env.open_files().limit());
     line!(out, "snapshots:{}", s.snapshots);
     line!(out, "table_files:{}", s.table_files);
+    line!(out, "blob_files:{}", s.blobs.files);
+    line!(out, "blob_bytes:{}", s.blobs.bytes);
+    line!(out, "blob_live_bytes:{}", s.blobs.live_bytes);
+    line!(out, "blob_garbage_bytes:{}", s.blobs.garbage_bytes());
+    line!(out, "blob_names:{}", s.blobs.names);
+    line!(out, "blob_space_amp:{:.2}", s.blobs.space_amp());
+    line!(out, "blob_max_space_amp:{:.2}", s.blobs.max_space_amp);
+    line!(out, "blob_collections:{}", s.blobs.collections);
+    line!(
+        out,
+        "blob_collection_bytes_read:{}",
+        s.blobs.collected_bytes_read
+    );
+    line!(
+        out,
+        "blob_collection_bytes_written:{}",
+        s.blobs.collected_bytes_written
+    );
     for stall in &s.stalls {
         line!(out, "stall_us_{}:{}", stall.cause, stall.us);
         line!(out, "stalls_{}:{}", stall.cause, stall.count);
