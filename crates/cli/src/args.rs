@@ -47,6 +47,8 @@ pub enum Command {
     Export(Export),
     /// Show the tree's shape, amplification, cache and memory
     Stats(Stats),
+    /// Look at the files that large values are in: list, verify or explain them
+    Blob(Blob),
     /// Merge a closed store's tables, so that what is deleted or overwritten takes no space
     Compact(Compact),
     /// Make a copy of a closed store that shares its tables, at once and without more space
@@ -329,6 +331,71 @@ pub struct Stats {
     /// All metrics in Prometheus text format; of a running server: `redis-cli BASALT METRICS`
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt blob list
+  basalt blob verify
+  basalt blob explain basalt-data/000012.blob
+
+A store must be closed; it is only read. A single file is looked at by itself, wherever it lies.")]
+pub struct Blob {
+    /// The store's directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "./basalt-data",
+        global = true
+    )]
+    pub dir: PathBuf,
+    #[command(subcommand)]
+    pub action: BlobAction,
+}
+
+#[derive(Subcommand)]
+pub enum BlobAction {
+    /// What is alive in each blob file of a store, of whom, and what it costs in all
+    List(BlobList),
+    /// Read every byte of blob files and find every value again
+    Verify(BlobVerify),
+    /// What a blob file says of itself: header, directory, index
+    Explain(BlobExplain),
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Garbage is what nothing in the store refers to any more, to the byte; old values that compactions have not met yet are not among it. \
+Age is told by sequence numbers: those of the oldest and the newest value in the file. Names are numbers of files that were \
+collected and that some table still has: they lead here for some keys.")]
+pub struct BlobList {
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 all of it is sound; 1 damage was found, and where is printed; 2 it could not be read."
+)]
+pub struct BlobVerify {
+    /// Blob files; without any, all of the store
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct BlobExplain {
+    /// The blob file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What becomes of the lowest level.

@@ -2,6 +2,7 @@
 //! `failure` (how it ends), `record` and `folder` (what goes in and out) and `progress`.
 
 mod args;
+mod blob;
 mod budget;
 mod check;
 mod checkpoint;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Load(a) => load::load(a),
         Command::Export(a) => export::export(a),
         Command::Stats(a) => stats::stats(a),
+        Command::Blob(a) => blob::blob(a),
         Command::Compact(a) => compact::compact(a),
         Command::Checkpoint(a) => checkpoint::checkpoint(a),
         Command::Check(a) => check::check(a),

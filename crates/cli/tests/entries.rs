@@ -303,6 +303,7 @@ fn help_teaches_every_command() {
         "load",
         "export",
         "stats",
+        "blob",
         "compact",
         "checkpoint",
         "check",

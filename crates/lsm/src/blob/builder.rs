@@ -232,7 +232,7 @@ impl LogIndexBuilder {
     }
 }
 
-fn meta(d: Directory, index: Option<IndexFile>, size: u64, digest: u128) -> BlobMeta {
+pub(super) fn meta(d: Directory, index: Option<IndexFile>, size: u64, digest: u128) -> BlobMeta {
     BlobMeta {
         file_id: d.records_in,
         data_end: d.data_end,

@@ -87,6 +87,58 @@ impl Record {
     }
 }
 
+/// How the index of a blob file is laid out, in bytes on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Where the first page lies.
+    pub pages_at: u64,
+    /// Hash pages.
+    pub hash_pages: u64,
+    /// Their bytes.
+    pub hash_bytes: u64,
+    /// Position pages.
+    pub place_pages: u64,
+    /// Their bytes.
+    pub place_bytes: u64,
+    /// Where the directory lies; the footer follows it.
+    pub directory_at: u64,
+}
+
+/// Footer and directory of the index in a file of `size` bytes.
+pub(super) fn read_directory(
+    file: &dyn File,
+    path: &Path,
+    file_id: u128,
+    size: u64,
+) -> Result<(Footer, Directory)> {
+    if size < (HEADER_LEN + FOOTER_LEN) as u64 || size > i64::MAX as u64 {
+        return Err(Error::corruption(
+            path,
+            0,
+            format!("blob file of {size} bytes"),
+        ));
+    }
+    let from = size - size.min(TAIL_READ);
+    let tail = read_exact(file, path, from, (size - from) as usize)?;
+    let footer = Footer::decode(path, file_id, size, &tail[tail.len() - FOOTER_LEN..])?;
+    let handle = BlockHandle {
+        offset: footer.directory,
+        stored: footer.directory_len,
+        raw: 0,
+    };
+    let disk = if handle.offset >= from {
+        let at = (handle.offset - from) as usize;
+        Bytes::copy_from_slice(&tail[at..at + handle.disk_len()])
+    } else {
+        read_exact(file, path, handle.offset, handle.disk_len())?
+    };
+    let payload = open_block(path, file_id, BlockKind::BlobDirectory, &handle, disk)?;
+    let directory = Directory::decode(&payload).ok_or_else(|| {
+        Error::corruption(path, handle.offset, "a directory that no builder writes")
+    })?;
+    Ok((footer, directory))
+}
+
 /// An open blob file.
 pub struct BlobReader {
     env: Env,
@@ -151,32 +203,8 @@ impl BlobReader {
         meta: &BlobMeta,
     ) -> Result<BlobReader> {
         let (path, file_id, size) = index;
-        if size < (HEADER_LEN + FOOTER_LEN) as u64 || size > i64::MAX as u64 {
-            return Err(Error::corruption(
-                path,
-                0,
-                format!("blob file of {size} bytes"),
-            ));
-        }
-        let file = source.file()?;
-        let from = size - size.min(TAIL_READ);
-        let tail = read_exact(&*file, path, from, (size - from) as usize)?;
-        let footer = Footer::decode(path, file_id, size, &tail[tail.len() - FOOTER_LEN..])?;
-        let handle = BlockHandle {
-            offset: footer.directory,
-            stored: footer.directory_len,
-            raw: 0,
-        };
-        let disk = if handle.offset >= from {
-            let at = (handle.offset - from) as usize;
-            Bytes::copy_from_slice(&tail[at..at + handle.disk_len()])
-        } else {
-            read_exact(&*file, path, handle.offset, handle.disk_len())?
-        };
-        let payload = open_block(path, file_id, BlockKind::BlobDirectory, &handle, disk)?;
-        let bad = |what: String| Error::corruption(path, handle.offset, what);
-        let directory = Directory::decode(&payload)
-            .ok_or_else(|| bad("a directory that no builder writes".into()))?;
+        let (footer, directory) = read_directory(&*source.file()?, path, file_id, size)?;
+        let bad = |what: String| Error::corruption(path, footer.directory, what);
         if directory.records_in != meta.file_id
             || (directory.data_end, directory.records) != (meta.data_end, meta.records)
             || directory.families != meta.families
@@ -235,6 +263,20 @@ impl BlobReader {
     /// What is whose.
     pub fn families(&self) -> &BTreeMap<u32, FamilyShare> {
         &self.directory.families
+    }
+
+    /// How its index is laid out.
+    pub fn layout(&self) -> Layout {
+        let (pages, hashes) = (&self.pages, self.directory.hashes.len());
+        let end = pages[pages.len() - 1];
+        Layout {
+            pages_at: pages[0],
+            hash_pages: hashes as u64,
+            hash_bytes: pages[hashes] - pages[0],
+            place_pages: self.directory.places.len() as u64,
+            place_bytes: end - pages[hashes],
+            directory_at: end,
+        }
     }
 
     /// Bytes of memory outside the cache.

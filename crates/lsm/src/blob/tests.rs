@@ -283,3 +283,54 @@ fn a_record_of_another_life_or_place_is_refused() {
     assert!(record::check(path, 2, 64, &bytes).is_err());
     assert!(record::check(path, 1, 72, &bytes).is_err());
 }
+
+/// A file by itself: what it says of itself is what its builder said, and no byte of it can change unnoticed.
+#[test]
+fn a_file_without_its_store_explains_itself_and_no_byte_of_it_changes_unnoticed() {
+    let env = env();
+    let all = records(12, 8);
+    let meta = write_blobs(&env, &all);
+    let path = Path::new(BLOBS);
+    let explained = inspect::explain(&env, path).unwrap();
+    assert_eq!(
+        explained.meta,
+        BlobMeta {
+            digest: 0,
+            ..meta.clone()
+        }
+    );
+    let mut read = 0;
+    let verified = inspect::verify(&env, path, &mut |bytes| read += bytes).unwrap();
+    assert_eq!(verified.meta, meta);
+    assert_eq!(read, meta.size + meta.data_end - 64);
+    let l = verified.layout;
+    assert_eq!(
+        (l.pages_at, l.hash_pages, l.place_pages),
+        (meta.data_end, 1, 1)
+    );
+    assert_eq!(l.pages_at + l.hash_bytes + l.place_bytes, l.directory_at);
+    let file = env.fs().open(path).unwrap();
+    let bytes = file.read(0, meta.size as usize).unwrap().to_vec();
+    let check = |bytes: &[u8], what: &str| {
+        rewrite(&env, BLOBS, bytes);
+        let e = inspect::verify(&env, path, &mut |_| ()).expect_err(what);
+        assert!(
+            matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
+            "{what}: {e}"
+        );
+        // It is told or read, and nothing else.
+        let _ = inspect::explain(&env, path);
+    };
+    for at in 0..bytes.len() {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= 1 << (at % 8);
+        check(&wrong, &format!("byte {at}"));
+    }
+    for len in (0..bytes.len()).step_by(7) {
+        check(&bytes[..len], &format!("cut at {len}"));
+    }
+    check(
+        b"BSLTtbl\x01 and no blob file at all, but more than a header has of bytes, I say",
+        "another file",
+    );
+}

@@ -36,9 +36,24 @@ pub fn verify(reader: &BlobReader, file: &dyn File, path: &Path, meta: &BlobMeta
             )));
         }
     }
+    verify_records(reader, path, meta, &mut |_| ())
+}
+
+/// As [`verify`], without the digest. `progress` is told bytes as they are read.
+pub fn verify_records(
+    reader: &BlobReader,
+    path: &Path,
+    meta: &BlobMeta,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let bad = |what: String| Error::corruption(path, 0, what);
     let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
     let (mut sum, mut seqs) = (0u64, (MAX_SEQ, 0));
-    reader.walk(&|_| true, &mut |_| Ok(()), &mut |ordinal, record| {
+    let mut before = |len: usize| {
+        progress(len as u64);
+        Ok(())
+    };
+    reader.walk(&|_| true, &mut before, &mut |ordinal, record| {
         let share = families.entry(record.family).or_default();
         share.records += 1;
         share.bytes += (super::record::HEADER_LEN + record.key.len() + record.value.len()) as u64;

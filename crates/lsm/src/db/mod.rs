@@ -4,6 +4,7 @@
 //! `flush` writes sealed memtables out and `compact` keeps the tree in shape; both install their result through
 //! `engine`. A read goes `read` -> `generation` (memtables, then tables). `open` is recovery, `check` verifies and repairs.
 
+mod blob_files;
 mod check;
 mod checkpoint;
 mod collect;
@@ -65,6 +66,7 @@ mod tests_worn;
 mod throttle;
 mod ticket;
 
+pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
 pub use cursor::Iter;
@@ -460,6 +462,11 @@ impl Db {
     /// A cursor over a family, not yet positioned.
     pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<Iter> {
         Iter::new(self.engine(), family, options)
+    }
+
+    /// Its blob files, by number: what is alive in each, of whom. Nothing is read.
+    pub fn blob_files(&self) -> Vec<BlobFileStats> {
+        self.engine().blob_files()
     }
 
     /// Pins the present moment.

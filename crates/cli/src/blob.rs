@@ -1,0 +1,330 @@
+//! `blob`: the files that large values are in, in a store or alone.
+
+use crate::args;
+use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::point::say;
+use crate::progress::{self, count, human_bytes};
+use crate::stats::table;
+use crate::store::{Access, environment, open_db};
+use basalt::lsm::blob::inspect::{self, BlobReport};
+use basalt::lsm::db::{BlobFamilyStats, BlobFileStats, BlobStats};
+use basalt::{Env, ErrorKind};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// `basalt blob`.
+pub fn blob(args: args::Blob) -> Outcome {
+    match args.action {
+        args::BlobAction::List(a) => list(&args.dir, &a),
+        args::BlobAction::Verify(a) => verify(&args.dir, a),
+        args::BlobAction::Explain(a) => explain(a),
+    }
+}
+
+fn family(f: &BlobFamilyStats) -> String {
+    match &f.name {
+        Some(name) => name.clone(),
+        None => format!("{} (dropped)", f.id),
+    }
+}
+
+fn json_of(f: &BlobFileStats) -> Value {
+    let families: Vec<Value> = (f.families.iter())
+        .map(|f| {
+            json!({
+                "id": f.id, "name": f.name, "records": f.records, "bytes": f.bytes,
+                "live_records": f.live_records, "live_bytes": f.live_bytes,
+                "garbage_bytes": f.bytes - f.live_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "number": f.number, "file": f.name, "bytes": f.bytes(), "records": f.meta.records,
+        "live_records": f.live_records(), "live_bytes": f.live_bytes(), "garbage_bytes": f.garbage_bytes(),
+        "min_sequence_number": f.meta.min_seq, "max_sequence_number": f.meta.max_seq,
+        "names": f.names, "families": families,
+    })
+}
+
+fn list(dir: &Path, args: &args::BlobList) -> Outcome {
+    let db = open_db(dir, Access::Read, None)?;
+    let (files, all) = (db.blob_files(), db.stats().blobs);
+    db.close().map_err(|e| Failure::store(dir, e))?;
+    say(&if args.json {
+        let files: Vec<Value> = files.iter().map(json_of).collect();
+        let report = json!({
+            "dir": dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
+            "live_bytes": all.live_bytes, "garbage_bytes": all.garbage_bytes(), "names": all.names,
+            "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp,
+        });
+        format!("{report:#}\n")
+    } else {
+        listed(dir, &files, &all)
+    })?;
+    Ok(0)
+}
+
+fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats) -> String {
+    if files.is_empty() {
+        return format!("{} has no blob files\n", dir.display());
+    }
+    let mut rows = vec![
+        [
+            "file",
+            "size",
+            "values",
+            "live",
+            "live bytes",
+            "garbage",
+            "from",
+            "to",
+        ]
+        .map(String::from),
+    ];
+    let mut of_families = String::new();
+    for f in files {
+        rows.push([
+            f.name.clone(),
+            human_bytes(f.bytes()),
+            f.meta.records.to_string(),
+            f.live_records().to_string(),
+            human_bytes(f.live_bytes()),
+            human_bytes(f.garbage_bytes()),
+            f.meta.min_seq.to_string(),
+            f.meta.max_seq.to_string(),
+        ]);
+        for part in &f.families {
+            let _ = writeln!(
+                of_families,
+                "  {}: family {}, {} of {} alive, {} of {}",
+                f.name,
+                family(part),
+                part.live_records,
+                count(part.records, "value", "values"),
+                human_bytes(part.live_bytes),
+                human_bytes(part.bytes),
+            );
+        }
+        if !f.names.is_empty() {
+            let names: Vec<String> = f.names.iter().map(u64::to_string).collect();
+            let _ = writeln!(of_families, "  {}: stands for {}", f.name, names.join(", "));
+        }
+    }
+    format!(
+        "{}\n{}\n{of_families}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a live byte, at most {:.2}; {}\n",
+        dir.display(),
+        table(&rows),
+        count(all.files, "blob file", "blob files"),
+        human_bytes(all.bytes),
+        human_bytes(all.live_bytes),
+        count(all.live_records, "value", "values"),
+        human_bytes(all.garbage_bytes()),
+        all.space_amp(),
+        all.max_space_amp,
+        count(
+            all.names,
+            "name of a collected file",
+            "names of collected files"
+        ),
+    )
+}
+
+/// An environment over the folder of a file, and the file's path in it.
+fn around(file: &Path) -> Result<(Env, PathBuf), Failure> {
+    let path = std::path::absolute(file).map_err(|e| Failure::os("find", file, e))?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let (env, _) = environment(dir)?;
+    Ok((env.build(), path))
+}
+
+/// What went wrong with a file that is no damage of its.
+fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
+    Failure::new(match e.kind() {
+        ErrorKind::NotFound => format!("there is no file {}", file.display()),
+        ErrorKind::Unsupported => format!("{e}; it needs a newer version of basalt"),
+        _ => e.to_string(),
+    })
+}
+
+fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
+    // Each with the digest that the manifest has of it, when there is one.
+    let mut files: Vec<(PathBuf, Option<u128>)> = Vec::new();
+    if args.files.is_empty() {
+        let db = open_db(dir, Access::Read, None)?;
+        for f in db.blob_files() {
+            files.push((dir.join(&f.name), Some(f.meta.digest)));
+        }
+        db.close().map_err(|e| Failure::store(dir, e))?;
+    } else {
+        files.extend(args.files.into_iter().map(|f| (f, None)));
+    }
+    let len = |file: &PathBuf| rustix::fs::stat(file).map_or(0, |s| s.st_size as u64);
+    let total: u64 = files.iter().map(|(f, _)| len(f) * 2).sum();
+    let bar = progress::bytes("verifying", Some(total));
+    let (mut damage, mut records, mut bytes) = (Vec::new(), 0, 0);
+    let count_of = files.len() as u64;
+    for (file, digest) in files {
+        let (env, path) = around(&file)?;
+        match inspect::verify(&env, &path, &mut |read| bar.inc(read)) {
+            Ok(report) => {
+                records += report.meta.records;
+                bytes += report.meta.size;
+                if let Some(expected) = digest.filter(|d| *d != report.meta.digest) {
+                    let what = format!(
+                        "digest is {:032x}, the manifest records {expected:032x}",
+                        report.meta.digest
+                    );
+                    damage.push(basalt::Error::corruption(&path, 0, what));
+                }
+            }
+            // A file that the store has lost is damage; one that was named here is a mistake.
+            Err(e)
+                if e.kind() == ErrorKind::Corruption || (digest.is_some() && e.is_not_found()) =>
+            {
+                damage.push(e);
+            }
+            Err(e) => {
+                bar.finish_and_clear();
+                return Err(unreadable(&file, &e));
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let sound = damage.is_empty();
+    say(&if args.json {
+        let damage: Vec<Value> = (damage.iter())
+            .map(|e| {
+                json!({
+                    "kind": e.kind().name(), "message": e.to_string(),
+                    "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
+                })
+            })
+            .collect();
+        let report = json!({
+            "sound": sound, "files": count_of, "records": records, "bytes": bytes, "damage": damage,
+        });
+        format!("{report:#}\n")
+    } else {
+        let mut text = String::new();
+        for e in &damage {
+            let _ = writeln!(text, "damage: {e}");
+        }
+        let walked = format!(
+            "{}, {}, {}",
+            count(count_of, "blob file", "blob files"),
+            human_bytes(bytes),
+            count(records, "value", "values")
+        );
+        let _ = match damage.len() as u64 {
+            0 => writeln!(text, "sound: {walked}"),
+            n => writeln!(
+                text,
+                "damaged: {} of {}",
+                count(n, "file", "files"),
+                count(count_of, "file", "files")
+            ),
+        };
+        text
+    })?;
+    Ok(if sound { 0 } else { ANSWER_NO })
+}
+
+fn explain(args: args::BlobExplain) -> Outcome {
+    let (env, path) = around(&args.file)?;
+    let report = inspect::explain(&env, &path).map_err(|e| unreadable(&args.file, &e))?;
+    say(&if args.json {
+        format!("{:#}\n", explained_json(&args.file, &report))
+    } else {
+        explained(&args.file, &report)
+    })?;
+    Ok(0)
+}
+
+/// Bytes of the index for each record.
+fn a_record(bytes: u64, report: &BlobReport) -> f64 {
+    bytes as f64 / report.meta.records.max(1) as f64
+}
+
+fn explained_json(file: &Path, report: &BlobReport) -> Value {
+    let (m, l) = (&report.meta, &report.layout);
+    let families: Vec<Value> = (m.families.iter())
+        .map(|(id, share)| json!({"id": id, "records": share.records, "bytes": share.bytes}))
+        .collect();
+    json!({
+        "file": file.display().to_string(), "file_id": format!("{:032x}", m.file_id), "bytes": m.size,
+        "records": m.records, "records_end": m.data_end,
+        "min_sequence_number": m.min_seq, "max_sequence_number": m.max_seq,
+        "sum_of_hashes": format!("{:016x}", report.hash_sum),
+        "pages_at": l.pages_at, "hash_pages": l.hash_pages, "hash_bytes": l.hash_bytes,
+        "position_pages": l.place_pages, "position_bytes": l.place_bytes, "directory_at": l.directory_at,
+        "hash_bytes_a_record": a_record(l.hash_bytes, report),
+        "index_bytes_a_record": a_record(l.hash_bytes + l.place_bytes, report),
+        "families": families,
+    })
+}
+
+fn explained(file: &Path, report: &BlobReport) -> String {
+    let (m, l) = (&report.meta, &report.layout);
+    let mut out = format!("{}\n", file.display());
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(out, "  {name:<24} {value}");
+    };
+    line("file id", format!("{:032x}", m.file_id));
+    line(
+        "size",
+        format!("{} ({} bytes)", human_bytes(m.size), m.size),
+    );
+    line(
+        "values",
+        format!(
+            "{}, {} each with header and key, up to byte {}",
+            m.records,
+            human_bytes((m.data_end - 64) / m.records.max(1)),
+            m.data_end
+        ),
+    );
+    line(
+        "sequence numbers",
+        format!("{} to {}", m.min_seq, m.max_seq),
+    );
+    for (id, share) in &m.families {
+        line(
+            &format!("family {id}"),
+            format!(
+                "{}, {}",
+                count(share.records, "value", "values"),
+                human_bytes(share.bytes)
+            ),
+        );
+    }
+    line(
+        "hash pages",
+        format!(
+            "{}, {} from byte {}, {:.2} bytes a value",
+            l.hash_pages,
+            human_bytes(l.hash_bytes),
+            l.pages_at,
+            a_record(l.hash_bytes, report)
+        ),
+    );
+    line(
+        "position pages",
+        format!(
+            "{}, {}, {:.2} bytes a value",
+            l.place_pages,
+            human_bytes(l.place_bytes),
+            a_record(l.place_bytes, report)
+        ),
+    );
+    line(
+        "directory",
+        format!(
+            "{} at byte {}, footer included",
+            human_bytes(m.size - l.directory_at),
+            l.directory_at
+        ),
+    );
+    line("sum of hashes", format!("{:016x}", report.hash_sum));
+    out
+}

@@ -1,0 +1,213 @@
+//! `blob` with the real binary: what it lists adds up, what it verifies is every byte, and a file alone explains itself.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests look at the host's files by hand"
+)]
+
+mod harness;
+use basalt::fs::{HostFs, HostOptions};
+use basalt::lsm::options::FamilyOptions;
+use basalt::{Db, Env, Options, WriteOptions};
+use harness::{Ran, Scratch, ended, tree};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+fn blob(s: &Scratch, args: &[&str]) -> Ran {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+    c.current_dir(&s.dir).arg("blob").args(args);
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended(c.spawn().expect("the tool starts"))
+}
+
+fn json(ran: Ran) -> Value {
+    serde_json::from_slice(&ran.ok()).expect("one JSON object")
+}
+
+fn number(of: &Value, name: &str) -> u64 {
+    of[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name} of {of}"))
+}
+
+fn separating() -> FamilyOptions {
+    FamilyOptions {
+        min_blob_size: Some(500),
+        ..FamilyOptions::default()
+    }
+}
+
+/// A store with large values in two families, a third of them overwritten, and those of a third family, which was dropped.
+fn filled(s: &Scratch) {
+    let path = s.path("db");
+    let fs = HostFs::new(HostOptions::new(&path)).unwrap();
+    let env = Env::builder(fs).build();
+    let options = Options {
+        default_family: separating(),
+        // Nothing is collected, so that there is garbage to see.
+        max_space_amp: 10.0,
+        ..Options::default()
+    };
+    let db = Db::open(&env, &path, options).unwrap();
+    let more = db.create_family("more", separating()).unwrap();
+    let gone = db.create_family("gone", separating()).unwrap();
+    let free = WriteOptions::UNSYNCED;
+    for n in 0..300u32 {
+        for f in [&db.default_family(), &more, &gone] {
+            let value = vec![n as u8; 1000 + n as usize];
+            db.put(f, &n.to_be_bytes(), &value, &free).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    for n in (0..300u32).step_by(3) {
+        db.put(&more, &n.to_be_bytes(), &[7; 2000], &free).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(&more, None, None).unwrap();
+    db.drop_family(&gone).unwrap();
+    db.settle().unwrap();
+    db.close().unwrap();
+}
+
+fn blob_files(s: &Scratch) -> Vec<(String, Vec<u8>)> {
+    let files = tree(&s.path("db")).into_iter();
+    files
+        .filter(|(name, _)| name.extension().is_some_and(|e| e == "blob"))
+        .map(|(name, bytes)| (format!("db/{}", name.display()), bytes))
+        .collect()
+}
+
+#[test]
+fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
+    let s = Scratch::new("blob-list");
+    filled(&s);
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    let files = report["files"].as_array().unwrap();
+    let on_disk = blob_files(&s);
+    assert_eq!(files.len(), on_disk.len());
+    let sum = |name: &str| files.iter().map(|f| number(f, name)).sum::<u64>();
+    assert_eq!(
+        sum("bytes"),
+        on_disk.iter().map(|f| f.1.len() as u64).sum::<u64>()
+    );
+    for name in ["bytes", "live_bytes", "garbage_bytes", "live_records"] {
+        assert_eq!(number(&report, name), sum(name), "{name}");
+    }
+    assert_eq!(sum("live_records"), 600);
+    let families: Vec<&Value> = (files.iter())
+        .flat_map(|f| f["families"].as_array().unwrap())
+        .collect();
+    let of = |name: Option<&str>, what: &str| {
+        let own = families.iter().filter(|f| f["name"].as_str() == name);
+        own.map(|f| number(f, what)).sum::<u64>()
+    };
+    assert_eq!(of(Some("default"), "live_records"), 300);
+    assert_eq!(of(Some("default"), "garbage_bytes"), 0);
+    assert_eq!(of(Some("more"), "records"), 400);
+    assert_eq!(of(Some("more"), "live_records"), 300);
+    assert_eq!((of(None, "records"), of(None, "live_bytes")), (300, 0));
+    assert!(number(&report, "garbage_bytes") > 300 * 1000);
+    let stats = json(s.run("stats", ["--json"]));
+    for name in [
+        "bytes",
+        "live_bytes",
+        "garbage_bytes",
+        "live_records",
+        "names",
+    ] {
+        assert_eq!(stats["blobs"][name], report[name], "{name}");
+    }
+    let text = blob(&s, &["list", "--dir", "db"]).ok();
+    let text = String::from_utf8(text).unwrap();
+    for part in [
+        "family more, ",
+        "(dropped), 0 of ",
+        "bytes a live byte, at most 1.25",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let metrics = String::from_utf8(s.run("stats", ["--prometheus"]).ok()).unwrap();
+    for (name, of) in [
+        ("files", files.len() as u64),
+        ("live_bytes", sum("live_bytes")),
+    ] {
+        let line = metrics
+            .lines()
+            .find(|l| l.starts_with(&format!("basalt_blob_{name}{{")));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}"));
+        assert!(line.ends_with(&format!(" {of}")), "{line}");
+    }
+}
+
+#[test]
+fn a_file_alone_explains_itself_and_damage_anywhere_is_found() {
+    let s = Scratch::new("blob-verify");
+    filled(&s);
+    let sound = json(blob(&s, &["verify", "--dir", "db", "--json"]));
+    assert_eq!(
+        (&sound["sound"], number(&sound, "records")),
+        (&true.into(), 1000)
+    );
+    let (name, bytes) = blob_files(&s).swap_remove(0);
+    let alone = s.file("elsewhere/a.blob", &bytes);
+    let alone = alone.to_str().unwrap();
+    let report = json(blob(&s, &["explain", alone, "--json"]));
+    assert_eq!(number(&report, "bytes"), bytes.len() as u64);
+    let size = report["hash_bytes_a_record"].as_f64().unwrap();
+    assert!((1.0..2.5).contains(&size), "{report}");
+    let text = String::from_utf8(blob(&s, &["explain", alone]).ok()).unwrap();
+    for part in ["file id", "hash pages", "position pages", "bytes a value"] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let text = String::from_utf8(blob(&s, &["verify", alone]).ok()).unwrap();
+    assert!(text.starts_with("sound: 1 blob file, "), "{text}");
+    let (pages, directory) = (number(&report, "pages_at"), number(&report, "directory_at"));
+    let places = pages + number(&report, "hash_bytes");
+    for (at, what) in [
+        (20, "header"),
+        (64, "first record"),
+        (pages / 2, "a record"),
+        (pages + 20, "hash page"),
+        (places + 20, "position page"),
+        (directory + 9, "directory"),
+        (bytes.len() as u64 - 30, "footer"),
+    ] {
+        let mut wrong = bytes.clone();
+        wrong[at as usize] ^= 4;
+        s.file("elsewhere/a.blob", &wrong);
+        let ran = blob(&s, &["verify", alone]);
+        assert_eq!(ran.code, Some(1), "{what}: {ran:?}");
+        assert!(ran.text().contains("damage: "), "{what}: {ran:?}");
+        s.file(&name, &wrong);
+        let ran = blob(&s, &["verify", "--dir", "db", "--json"]);
+        assert_eq!(ran.code, Some(1), "{what}: {ran:?}");
+        let report: Value = serde_json::from_slice(&ran.out).unwrap();
+        assert_eq!(
+            report["damage"].as_array().unwrap().len(),
+            1,
+            "{what}: {report}"
+        );
+    }
+    std::fs::remove_file(s.path(&name)).unwrap();
+    let ran = blob(&s, &["verify", "--dir", "db"]);
+    assert!(matches!(ran.code, Some(1 | 2)), "a file is lost: {ran:?}");
+}
+
+#[test]
+fn what_is_no_blob_file_or_no_store_is_told_in_a_sentence() {
+    let s = Scratch::new("blob-errors");
+    blob(&s, &["list", "--dir", "db"]).fails(2, &["there is no store in db", "--dir"]);
+    blob(&s, &["verify", "--dir", "db"]).fails(2, &["there is no store in db", "--dir"]);
+    blob(&s, &["explain", "nothing.blob"]).fails(2, &["there is no file nothing.blob"]);
+    blob(&s, &["verify", "nothing.blob"]).fails(2, &["there is no file nothing.blob"]);
+    for content in [&b""[..], b"hello", &[0; 5000]] {
+        s.file("other", content);
+        blob(&s, &["explain", "other"]).fails(2, &["other", "is no blob file"]);
+    }
+    s.run("put", ["k", "v"]).ok();
+    let text = String::from_utf8(blob(&s, &["list", "--dir", "db"]).ok()).unwrap();
+    assert_eq!(text, "db has no blob files\n");
+    let text = String::from_utf8(blob(&s, &["verify", "--dir", "db"]).ok()).unwrap();
+    assert!(text.starts_with("sound: 0 blob files"), "{text}");
+}
