@@ -161,6 +161,38 @@ fn values_are_found_without_a_manifest() {
     }
 }
 
+/// A file that nothing names may be what is left of one that was collected: it is asked before a value is given up.
+#[test]
+fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
+    let seeds = 501..501 + 2 * scale();
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(
+            a_copy_that_no_edit_names_is_asked_for_what_is_lost,
+            "BASALT_CASE={seed}"
+        );
+        let store = separated(seed, true);
+        for (name, _) in store.files(".blob") {
+            let copy = |fs: &SimFs| {
+                let bytes = fs.read_all(&path(&name)).unwrap();
+                fs.write_file(&path("900000.blob"), &bytes).unwrap();
+            };
+            let what = format!("zeros in {name}, with a copy");
+            let report = store.try_damage(&what, |fs| {
+                copy(fs);
+                fs.overwrite(&path(&name), 64, &[0; 2000]).unwrap();
+            });
+            assert!(report.lost.is_empty(), "seed {seed}, {what}: {report:#?}");
+            // Gone with a stranger beside it: an edit that is lost may have let go of it.
+            let what = format!("{name} removed, with a copy");
+            let report = store.try_damage(&what, |fs| {
+                copy(fs);
+                remove(fs, &name);
+            });
+            assert_eq!(keys_lost(&report), 0, "seed {seed}, {what}: {report:#?}");
+        }
+    }
+}
+
 /// Tables, logs, blob files and the manifest, whatever comes.
 #[test]
 fn anything_damaged_beside_blob_files() {

@@ -5,7 +5,7 @@
 //! has it, by its name. One that leads nowhere becomes a tombstone with the sequence number of the value: older versions stay hidden. A second
 //! reference to one record gets the value itself.
 //!
-//! What is known of a file's records is in memory from when it is first looked at: 20 bytes a record.
+//! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
 
 use super::{KeyRange, Loss, Run};
 use crate::blob::garbage::Garbage;
@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// So many lost keys of one file and family are named one by one; of more the range that they are in.
-const NAMED_KEYS: usize = 100;
+const NAMED_KEYS: usize = 20;
 
 /// Entries whose value cannot be read, by key and sequence number, with the number that they refer to.
 pub(super) type Gone = BTreeMap<(Vec<u8>, u64), u64>;
