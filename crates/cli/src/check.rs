@@ -212,6 +212,8 @@ pub fn repair(args: args::Repair) -> Outcome {
             "{:#}\n",
             json!({
                 "dir": dir.display().to_string(), "whole": whole, "tables_kept": report.tables_kept,
+                "tables_written": report.tables_written,
+                "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
             })
         ))?;
@@ -223,9 +225,16 @@ pub fn repair(args: args::Repair) -> Outcome {
         for name in &report.set_aside {
             let _ = writeln!(text, "moved aside: {name}");
         }
+        let blobs = match (report.blobs_kept, report.blobs_written) {
+            (0, 0) => String::new(),
+            (kept, written) => format!(
+                ", with values in {} kept as they were and {written} written anew",
+                count(kept, "blob file", "blob files")
+            ),
+        };
         let _ = writeln!(
             text,
-            "{} kept, in {} kept as they were and {} written anew; {}",
+            "{} kept, in {} kept as they were and {} written anew{blobs}; {}",
             count_entries(report.entries_kept),
             count(report.tables_kept, "table", "tables"),
             report.tables_written,

@@ -19,11 +19,13 @@ fn check(fs: &Arc<SimFs>) -> VerifyReport {
     Db::verify_store(&env, DIR, &Options::default(), &mut |_, _| {}).unwrap()
 }
 
-/// A store with a table, and with a live log when it was not closed.
+/// A store with a table and a blob file, and with a live log when it was not closed.
 fn store(closed: bool) -> SimSnapshot {
     let fs = SimFs::new(SimOptions::default());
     let env = Env::for_tests(fs.clone(), 3);
-    let db = Db::open(&env, DIR, Options::default()).unwrap();
+    let mut options = Options::default();
+    options.default_family.min_blob_size = Some(7);
+    let db = Db::open(&env, DIR, options).unwrap();
     let family = db.default_family();
     let put = |i: u32, options: &WriteOptions| {
         let value = vec![b'v'; (i % 13) as usize];

@@ -5,7 +5,7 @@ use super::index::{self, IndexBuilder, PLACES_A_PAGE};
 use super::layout::{Directory, FOOTER_LEN, Footer};
 use super::reader::BlobReader;
 use super::record::{self, Head, Name};
-use super::{BlobMeta, FamilyShare};
+use super::{BlobMeta, FamilyShare, salvage};
 use crate::key::Kind;
 use basalt_env::mutate::{Target, Verdict};
 use basalt_env::{Env, IoPriority};
@@ -207,6 +207,16 @@ fn blob_file(bytes: &[u8]) -> Verdict {
         ..sample().meta.clone()
     };
     let file = env.fs().open(path).expect("open");
+    let _ = salvage::inspect(&env, &file, path);
+    let mut given = 0;
+    let walked = salvage::salvage(&*file, path, Some(FILE_ID), &mut |_| {
+        given += 1;
+        Ok(())
+    });
+    if let Ok(w) = walked {
+        let apart = w.lost.windows(2).all(|two| two[0].end <= two[1].start);
+        assert!(apart && w.records <= given, "{w:?}");
+    }
     let Ok(reader) = BlobReader::open(&env, Arc::new(file), path, &meta) else {
         return Verdict::Refused;
     };

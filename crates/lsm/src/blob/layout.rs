@@ -6,7 +6,7 @@
 use super::FamilyShare;
 use crate::key::SeqNo;
 use crate::table::format::{BLOCK_TRAILER_LEN, get_varint, put_varint, u32_at, u64_at};
-use basalt_fs::{Error, Result};
+use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
@@ -88,6 +88,25 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
     Ok(())
 }
 
+/// The id that a header or a footer says, wherever it stands; nothing is checked.
+fn id_at(bytes: &[u8], at: usize) -> Option<u128> {
+    Some(u128::from_le_bytes(
+        bytes.get(at..at + 16)?.try_into().ok()?,
+    ))
+}
+
+/// The id of the blob file with this header. `None` when it does not verify.
+pub(super) fn own_id(path: &Path, h: &[u8]) -> Result<Option<u128>> {
+    let Some(id) = id_at(h, H_FILE_ID) else {
+        return Ok(None);
+    };
+    match check_header(path, &BLOB_MAGIC, id, h) {
+        Ok(()) => Ok(Some(id)),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Where the directory lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Footer {
@@ -108,6 +127,12 @@ impl Footer {
         f[F_CHECKSUM..F_MAGIC].copy_from_slice(&sum.to_le_bytes());
         f[F_MAGIC..].copy_from_slice(&END_MAGIC);
         f
+    }
+
+    /// The id of the file that ends so. `None` when the footer does not verify.
+    pub(super) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
+        let id = id_at(f, F_FILE_ID)?;
+        Footer::decode(path, id, file_len, f).ok().map(|_| id)
     }
 
     pub(super) fn decode(path: &Path, file_id: u128, file_len: u64, f: &[u8]) -> Result<Footer> {

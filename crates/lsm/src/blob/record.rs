@@ -108,6 +108,13 @@ impl Head {
         Ok(head)
     }
 
+    /// From the first bytes of a record at its place, if header and key verify: then its length is certain, whatever the value is.
+    pub fn verified(file_id: u128, offset: u64, bytes: &[u8]) -> Option<Head> {
+        let head = Head::parse(bytes).ok()?;
+        let summed = bytes.get(..HEADER_LEN + head.key_len)?;
+        (head_checksum(file_id, offset, summed) == head.checksum).then_some(head)
+    }
+
     /// The value's checksum.
     pub fn value_sum(&self) -> u64 {
         self.value_sum

@@ -60,7 +60,6 @@ impl VerifyReport {
 }
 
 /// A walk's findings, and what repair goes on with.
-#[expect(dead_code, reason = "the repair of blob files goes on with it")]
 pub(super) struct Walked {
     pub report: VerifyReport,
     pub learned: Learned,
@@ -68,8 +67,6 @@ pub(super) struct Walked {
     pub bad_tables: BTreeSet<u64>,
     /// Blob files of the catalog that are damaged or missing.
     pub bad_blobs: BTreeSet<u64>,
-    /// References and marks do not fit each other.
-    pub bad_references: bool,
     /// Files of the directory.
     pub names: Vec<String>,
 }
@@ -115,7 +112,6 @@ pub(super) fn walk(
         report: VerifyReport::default(),
         bad_tables: BTreeSet::new(),
         bad_blobs: BTreeSet::new(),
-        bad_references: false,
         bad_spare: Vec::new(),
         total: 0,
         progress,
@@ -128,7 +124,7 @@ pub(super) fn walk(
     w.total = total_bytes(env, dir, catalog) + w.report.bytes;
     w.step(0);
     w.tables(options, catalog)?;
-    w.blobs(options, catalog)?;
+    w.blobs(options, catalog, learned.sure)?;
     w.logs(catalog)?;
     for name in &names {
         let known = match StoreFile::parse(name) {
@@ -161,7 +157,6 @@ pub(super) fn walk(
         learned,
         bad_tables: w.bad_tables,
         bad_blobs: w.bad_blobs,
-        bad_references: w.bad_references,
         names,
     })
 }
@@ -228,7 +223,6 @@ struct Walk<'a> {
     report: VerifyReport,
     bad_tables: BTreeSet<u64>,
     bad_blobs: BTreeSet<u64>,
-    bad_references: bool,
     /// Logs and manifests whose records are whole and whose header or padding is damaged.
     bad_spare: Vec<String>,
     total: u64,

@@ -7,9 +7,12 @@
 //!    numbers. Where levels are not certain, a family's tables are merged into one sorted run, so that no order between
 //!    levels has to be believed.
 //! 4. `logs`: every batch that verifies goes into new level-0 tables, as recovery does it.
-//! 5. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
+//! 5. `blobs`: the readable records of damaged blob files go into new ones; every reference is followed, and one that leads nowhere becomes
+//!    a tombstone; what is garbage is found out anew.
+//! 6. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
 //!    names go. A crash before that moment leaves the damaged store as it was (and orphans), after it the repaired one.
 
+mod blobs;
 pub(in crate::db) mod learn;
 mod logs;
 mod report;
@@ -26,6 +29,7 @@ use crate::version::manifest::{CURRENT, Manifest, manifest_path};
 use crate::version::{FamilyVersion, TableStore};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
+use blobs::Blobs;
 use learn::Learned;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +51,8 @@ struct Run<'a> {
     bad_tables: BTreeSet<u64>,
     tables: Arc<TableStore>,
     next_number: u64,
+    /// Blob files, as far as they have been looked at.
+    blobs: Blobs,
     /// Operations of a family besides `default` were met.
     other_families: bool,
     /// Tables put into `default` because nothing says where they belong.
@@ -82,7 +88,7 @@ pub(super) fn repair(
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
     let _lock = fs.lock(&dir.join(LOCK))?;
-    let walked = check::walk(env, dir, options, progress)?;
+    let mut walked = check::walk(env, dir, options, progress)?;
     let mut report = RepairReport::default();
     let refusal = walked
         .report
@@ -103,6 +109,7 @@ pub(super) fn repair(
             .values()
             .map(|f| f.tables.len() as u64)
             .sum();
+        report.blobs_kept = walked.learned.catalog.blobs.len() as u64;
         report.entries_kept = walked.report.entries;
         return Ok(report);
     }
@@ -130,8 +137,10 @@ pub(super) fn repair(
         .filter(|(n, _)| walked.bad_tables.contains(n))
         .map(|(_, (_, meta))| meta.size)
         .sum();
+    let blobs = Blobs::new(&mut walked.learned, &walked.names, &walked.bad_blobs);
     let run = Run {
         env,
+        blobs,
         progress: RefCell::new(progress),
         walked: walked.report.bytes,
         to_walk: walked.report.bytes + damaged,
@@ -165,6 +174,7 @@ impl Run<'_> {
         if !self.learned.sure {
             self.merge_families()?;
         }
+        self.settle_blobs()?;
         for (id, f) in &self.learned.catalog.families {
             if f.name == learn::recovered_name(*id) {
                 self.report.notes.push(format!(

@@ -1,18 +1,20 @@
 //! What is still known of a store whose manifest or `CURRENT` is damaged: every edit that verifies, added up with leniency.
 
 use super::Loss;
+use crate::blob::garbage::Garbage;
 use crate::db::open::{StoreFile, load_catalog};
 use crate::options::Options;
 use crate::table;
-use crate::version::catalog::{Catalog, CatalogFamily, DEFAULT, LiveLog};
+use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, DEFAULT, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
-use crate::version::table_name;
+use crate::version::{blob_name, table_name};
 use crate::wal::{FileKind, RecordKind, RecordReader, salvage};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The catalog, and how far it can be believed.
 #[derive(Debug, Default)]
@@ -24,9 +26,10 @@ pub(in crate::db) struct Learned {
     pub any_edit: bool,
     /// Edits that are missing; `None` when their number is not known.
     pub lost_edits: Option<u64>,
-    /// Tables and logs that a readable edit removed.
+    /// Tables, logs and blob files that a readable edit removed.
     pub retired_tables: BTreeSet<u64>,
     pub retired_logs: BTreeSet<u64>,
+    pub retired_blobs: BTreeSet<u64>,
     pub dropped_families: BTreeSet<u32>,
     /// What tables on disk that no readable edit removed say of their family.
     pub table_families: BTreeMap<u64, u32>,
@@ -80,6 +83,7 @@ fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
     let there = |name: String| names.contains(&name);
     let tables = catalog.families.values().flat_map(|f| f.tables.keys());
     !tables.map(|n| table_name(*n)).all(there)
+        || !catalog.blobs.keys().all(|n| there(blob_name(*n)))
         || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
 }
 
@@ -100,10 +104,14 @@ fn cut_short(
     };
     l.absorb_manifest(env, dir, current.number, Some(*current), options)?;
     let torn = whole(env, dir, current.number)?.is_none_or(|(_, torn)| torn);
-    let strange = names.iter().any(|n| {
-        matches!(StoreFile::parse(n), Some(StoreFile::Table(n))
-            if !l.retired_tables.contains(&n)
-                && !l.catalog.families.values().any(|f| f.tables.contains_key(&n)))
+    let strange = names.iter().any(|n| match StoreFile::parse(n) {
+        Some(StoreFile::Table(n)) => {
+            !l.retired_tables.contains(&n) && l.catalog.family_of(n).is_none()
+        }
+        Some(StoreFile::Blob(n)) => {
+            !l.retired_blobs.contains(&n) && !l.catalog.blobs.contains_key(&n)
+        }
+        _ => false,
     });
     if !torn && !strange {
         return Ok(Learned {
@@ -417,6 +425,8 @@ impl Learned {
             }
             self.retired_logs.extend(self.catalog.logs.keys());
             self.catalog.logs.clear();
+            self.retired_blobs.extend(self.catalog.blobs.keys());
+            self.catalog.blobs.clear();
             let kept: BTreeSet<u32> = edit.add_families.iter().map(|f| f.0).collect();
             let gone = self.catalog.families.keys().filter(|id| !kept.contains(id));
             self.dropped_families.extend(gone);
@@ -466,6 +476,19 @@ impl Learned {
             self.catalog.last_seq = self.catalog.last_seq.max(t.meta.max_seq);
             let f = self.family(t.family, options);
             f.tables.insert(t.number, (t.level, t.meta.clone()));
+        }
+        // Marks and lineage are made anew, from what references and records say.
+        for b in &edit.add_blobs {
+            self.retired_blobs.remove(&b.number);
+            let blob = CatalogBlob {
+                meta: b.meta.clone(),
+                garbage: Arc::new(Garbage::none(b.meta.records as u32)),
+            };
+            self.catalog.blobs.insert(b.number, blob);
+        }
+        for number in &edit.remove_blobs {
+            self.catalog.blobs.remove(number);
+            self.retired_blobs.insert(*number);
         }
         for (number, file_id) in &edit.add_logs {
             self.retired_logs.remove(number);

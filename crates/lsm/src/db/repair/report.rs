@@ -101,6 +101,10 @@ pub struct RepairReport {
     pub tables_kept: u64,
     /// Tables written: what damaged tables and logs still held, and merges of tables whose level is not known.
     pub tables_written: u64,
+    /// Blob files kept as they are. Which of their records are garbage is found out anew.
+    pub blobs_kept: u64,
+    /// Blob files written: the readable records of damaged ones.
+    pub blobs_written: u64,
     /// Entries in the tables of the repaired store.
     pub entries_kept: u64,
     /// Exactly what is lost, a sentence each.

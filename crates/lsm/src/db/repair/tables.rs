@@ -1,6 +1,7 @@
 //! Tables of a damaged store: the readable blocks of damaged ones, those that no edit names, and merges where levels are not
 //! certain.
 
+use super::blobs::Tombstones;
 use super::{KeyRange, Loss, Run};
 use crate::compaction::ranges::{Cutter, Dropped};
 use crate::compaction::table_options;
@@ -20,7 +21,7 @@ use basalt_fs::{ErrorKind, Result};
 use std::cmp::Ordering;
 
 impl Run<'_> {
-    fn builder(
+    pub(super) fn builder(
         &self,
         id: u32,
         family: &CatalogFamily,
@@ -352,9 +353,14 @@ impl Run<'_> {
             .map(|(&number, (_, meta))| self.tables.table(number, meta.clone(), cmp.clone()))
             .collect();
         let mut readers = Vec::new();
+        // Before the merge: where another table has the value itself, that shows.
+        let gone = self.references_to_nothing(id, &cmp, &tables)?;
         for table in &tables {
             let reader = table.reader()?;
-            children.push(Box::new(reader.iter(ReadPattern::Compaction)));
+            children.push(Tombstones::instead(
+                reader.iter(ReadPattern::Compaction),
+                &gone,
+            ));
             readers.push(reader);
         }
         let pieces = readers.iter().flat_map(|r| r.ranges().iter());
@@ -399,6 +405,12 @@ impl Run<'_> {
                 }
                 let (_, b) = builder.as_mut().expect("just made");
                 b.add(iter.key(), iter.value())?;
+                if kind == Kind::Delete
+                    && !gone.is_empty()
+                    && let Some(number) = gone.get(&(user.to_vec(), seq))
+                {
+                    self.lose_value(id, *number, user);
+                }
             }
             iter.next()?;
         }

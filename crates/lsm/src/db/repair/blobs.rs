@@ -1,0 +1,712 @@
+//! Blob files of a damaged store: the readable records of damaged ones, those that no edit names, every reference of every table, and
+//! which records are garbage.
+//!
+//! A reference leads to the file that its number says, or to what that stands for; when the record is not there, to whatever file
+//! has it, by its name. One that leads nowhere becomes a tombstone with the sequence number of the value: older versions stay hidden. A second
+//! reference to one record gets the value itself.
+//!
+//! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
+
+use super::{KeyRange, Loss, Run};
+use crate::blob::garbage::Garbage;
+use crate::blob::lineage::{Collected, Lineage};
+use crate::blob::salvage::{inspect, salvage};
+use crate::blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
+use crate::db::open::StoreFile;
+use crate::iter::InternalIter;
+use crate::key::{Cmp, Kind, encode_internal_key, pack_trailer, parse_internal_key};
+use crate::table::{ReadPattern, TableIter, TableMeta};
+use crate::version::catalog::CatalogBlob;
+use crate::version::edit::AddTable;
+use crate::version::{BlobFile, TableFile, blob_name, table_name};
+use basalt_env::IoPriority;
+use basalt_fs::{Bytes, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// So many lost keys of one file and family are named one by one; of more the range that they are in.
+const NAMED_KEYS: usize = 20;
+
+/// Entries whose value cannot be read, by key and sequence number, with the number that they refer to.
+pub(super) type Gone = BTreeMap<(Vec<u8>, u64), u64>;
+
+/// What is known of blob files.
+#[derive(Default)]
+pub(super) struct Blobs {
+    sources: BTreeMap<u64, Source>,
+    /// What numbers stand for, as long as it is certain, and the files that damaged ones' records went to.
+    lineage: Lineage,
+    /// The damaged file that a new one was made of, and the bytes of it that could not be read.
+    ruins: BTreeMap<u64, (u64, Range<u64>)>,
+    /// Keys whose values are lost, by the file that had them and family.
+    lost: BTreeMap<(u64, u32), Vec<Vec<u8>>>,
+    all_read: bool,
+}
+
+struct Source {
+    /// As the manifest says it.
+    known: Option<Arc<BlobMeta>>,
+    /// The check found it whole.
+    sound: bool,
+    /// An edit names it, or an edit that is lost may have: it stays when something refers to it. Of others values are copied.
+    named: bool,
+    state: State,
+}
+
+enum State {
+    Unread,
+    /// Missing, or nothing in it verifies, or what verifies is in another file now.
+    Gone,
+    Read(Box<Records>),
+}
+
+/// The records of a whole file.
+struct Records {
+    file: Arc<BlobFile>,
+    all: Vec<Rec>,
+    /// Ordinals, by hash.
+    by_hash: Vec<u32>,
+    /// Those that a reference was found for.
+    claimed: Vec<bool>,
+}
+
+struct Rec {
+    hash: u64,
+    family: u32,
+    bytes: u32,
+}
+
+impl Records {
+    /// The record with this name, one without a reference first.
+    fn find(&self, name: &Name<'_>) -> Option<u32> {
+        let meta = &self.file.meta;
+        if !(meta.min_seq..=meta.max_seq).contains(&name.seq)
+            || !meta.families.contains_key(&name.family)
+        {
+            return None;
+        }
+        let hash = name.hash(meta.file_id);
+        let of = |o: &u32| &self.all[*o as usize];
+        let first = self.by_hash.partition_point(|o| of(o).hash < hash);
+        let same = self.by_hash[first..].iter().copied();
+        let same = same
+            .take_while(|o| of(o).hash == hash)
+            .filter(|o| of(o).family == name.family);
+        same.min_by_key(|o| self.claimed[*o as usize])
+    }
+}
+
+impl Blobs {
+    /// Takes over what the catalog says of blob files; it gets back what is certain in the end.
+    pub fn new(learned: &mut super::Learned, names: &[String], bad: &BTreeSet<u64>) -> Blobs {
+        let catalog = &mut learned.catalog;
+        let mut sources = BTreeMap::new();
+        for (number, blob) in std::mem::take(&mut catalog.blobs) {
+            let source = Source {
+                known: Some(blob.meta),
+                sound: !bad.contains(&number),
+                named: true,
+                state: State::Unread,
+            };
+            sources.insert(number, source);
+        }
+        for name in names {
+            if let Some(StoreFile::Blob(number)) = StoreFile::parse(name) {
+                let named = !learned.sure && !learned.retired_blobs.contains(&number);
+                sources.entry(number).or_insert(Source {
+                    known: None,
+                    sound: false,
+                    named,
+                    state: State::Unread,
+                });
+            }
+        }
+        let lineage = std::mem::take(&mut catalog.lineage);
+        Blobs {
+            sources,
+            lineage: match learned.sure {
+                true => (*lineage).clone(),
+                false => Lineage::default(),
+            },
+            ..Blobs::default()
+        }
+    }
+
+    fn records(&self, number: u64) -> Option<&Records> {
+        match &self.sources.get(&number)?.state {
+            State::Read(records) => Some(records),
+            _ => None,
+        }
+    }
+
+    /// The file that a number means.
+    fn meaning(&self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Option<u64> {
+        if self.lineage.is_name(number) {
+            return self.lineage.resolve(number, name.family, name.key, cmp);
+        }
+        let source = self.sources.get(&number)?;
+        source.named.then_some(number)
+    }
+}
+
+/// What a table's entry becomes.
+enum Change {
+    /// A tombstone.
+    Lost,
+    /// A reference to this file.
+    Number(u64),
+    /// The value, which is in this file.
+    Value(u64),
+}
+
+impl Run<'_> {
+    fn blob(&self, number: u64, meta: &Arc<BlobMeta>) -> Arc<BlobFile> {
+        self.tables.blob(number, meta.clone())
+    }
+
+    /// Looks at a file. Afterwards it is read, or gone.
+    fn read_blob(&mut self, number: u64) -> Result<()> {
+        let source = &self.blobs.sources[&number];
+        let (named, known) = (source.named, source.known.clone());
+        let sound = known.clone().filter(|_| source.sound);
+        let state = match sound {
+            Some(meta) => self.take_in(number, meta)?,
+            None => self.read_unknown(number, named, known)?,
+        };
+        let source = self.blobs.sources.get_mut(&number).expect("looked up");
+        source.state = state;
+        Ok(())
+    }
+
+    fn read_unknown(
+        &mut self,
+        number: u64,
+        named: bool,
+        known: Option<Arc<BlobMeta>>,
+    ) -> Result<State> {
+        let path = self.tables.blob_path(number);
+        let file = match self.env.fs().open(&path) {
+            Ok(file) => file,
+            Err(e) if e.is_not_found() => return Ok(State::Gone),
+            Err(e) => return Err(e),
+        };
+        match inspect(self.env, &file, &path) {
+            Ok(meta) => return self.take_in(number, Arc::new(meta)),
+            Err(e) if e.kind() == ErrorKind::Corruption => {}
+            Err(e) => return Err(e),
+        }
+        if !named {
+            return Ok(State::Gone);
+        }
+        let name = blob_name(number);
+        self.set_aside(&name, "it is damaged");
+        let new = self.new_number();
+        let mut builder: Option<BlobBuilder> = None;
+        let run = &*self;
+        let known = known.map(|m| m.file_id);
+        let walked = salvage(&*file, &path, known, &mut |r: Record| {
+            let b = match &mut builder {
+                Some(b) => b,
+                none => none.insert(run.blob_builder(new)?),
+            };
+            b.add(&r.name(), r.kind, &r.value, r.value_sum)
+        });
+        let (records, lost) = match walked {
+            Ok(w) => (w.records, w.lost),
+            // Nobody knows its id.
+            Err(e) if e.kind() == ErrorKind::Corruption => (0, Vec::new()),
+            Err(e) => return Err(e),
+        };
+        self.report.notes.push(format!(
+            "{name}: {records} values in it are readable{}",
+            match records {
+                0 => String::new(),
+                _ => format!(", and copied to {}", blob_name(new)),
+            }
+        ));
+        let first = lost.first().map_or(file.len(), |r| r.start);
+        let last = lost.last().map_or(file.len(), |r| r.end);
+        let Some(builder) = builder else {
+            return Ok(State::Gone);
+        };
+        let meta = Arc::new(builder.finish()?);
+        self.blobs.ruins.insert(new, (number, first..last));
+        if !self.blobs.lineage.is_name(number) {
+            // The old number stands for the new file.
+            let all: Arc<[u8]> = Arc::from(&b""[..]);
+            let targets = meta
+                .families
+                .keys()
+                .map(|id| (*id, vec![(all.clone(), new)]));
+            let done = Collected {
+                sources: vec![number],
+                targets: targets.collect(),
+            };
+            let families = &self.learned.catalog.families;
+            let order = |id: u32| {
+                let name = families.get(&id).map_or("", |f| &f.name);
+                self.options.family(name).comparator.clone()
+            };
+            self.blobs.lineage.collect(&done, &order);
+        }
+        let source = Source {
+            known: None,
+            sound: true,
+            named: true,
+            state: self.take_in(new, meta)?,
+        };
+        self.blobs.sources.insert(new, source);
+        Ok(State::Gone)
+    }
+
+    fn blob_builder(&self, number: u64) -> Result<BlobBuilder> {
+        let path = self.tables.blob_path(number);
+        let file = self.env.fs().create(&path)?;
+        let options = BlobOptions {
+            file_id: self.env.random().next_u128(),
+            io: IoPriority::High,
+            warm_cache: false,
+        };
+        Ok(BlobBuilder::new(self.env, file, &path, options))
+    }
+
+    /// Reads every record of a whole file.
+    fn take_in(&self, number: u64, meta: Arc<BlobMeta>) -> Result<State> {
+        let file = self.blob(number, &meta);
+        let mut all = Vec::with_capacity(meta.records as usize);
+        (file.reader()?).walk(&|_| true, &mut |_| Ok(()), &mut |_, r| {
+            all.push(Rec {
+                hash: r.name().hash(meta.file_id),
+                family: r.family,
+                bytes: (crate::blob::record::HEADER_LEN + r.key.len() + r.value.len()) as u32,
+            });
+            Ok(())
+        })?;
+        let mut by_hash: Vec<u32> = (0..all.len() as u32).collect();
+        by_hash.sort_unstable_by_key(|o| all[*o as usize].hash);
+        Ok(State::Read(Box::new(Records {
+            file,
+            claimed: vec![false; all.len()],
+            all,
+            by_hash,
+        })))
+    }
+
+    /// Where the value of `name` is, whose entry refers to `number`: file and ordinal.
+    fn resolve(&mut self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Result<Option<(u64, u32)>> {
+        // What a damaged file stands for is known once it was looked at.
+        while let Some(file) = self.blobs.meaning(number, name, cmp) {
+            match self.blobs.sources.get(&file).map(|s| &s.state) {
+                Some(State::Unread) => self.read_blob(file)?,
+                Some(State::Read(records)) => {
+                    if let Some(ordinal) = records.find(name) {
+                        return Ok(Some((file, ordinal)));
+                    }
+                    break;
+                }
+                Some(State::Gone) | None => break,
+            }
+        }
+        if !self.blobs.all_read {
+            let all: Vec<u64> = self.blobs.sources.keys().copied().collect();
+            for number in all {
+                if matches!(self.blobs.sources[&number].state, State::Unread) {
+                    self.read_blob(number)?;
+                }
+            }
+            self.blobs.all_read = true;
+        }
+        let mut best = None;
+        for (&number, source) in &self.blobs.sources {
+            let State::Read(records) = &source.state else {
+                continue;
+            };
+            let Some(ordinal) = records.find(name) else {
+                continue;
+            };
+            let better = (source.named, !records.claimed[ordinal as usize]);
+            if best.is_none_or(|(b, _)| better > b) {
+                match records.file.reader()?.get(name, false) {
+                    Ok(_) => best = Some((better, (number, ordinal))),
+                    Err(e) if e.kind() == ErrorKind::Corruption => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(best.map(|(_, place)| place))
+    }
+
+    /// Entries of a family's tables whose value cannot be read anywhere.
+    pub(super) fn references_to_nothing(
+        &mut self,
+        family: u32,
+        cmp: &Cmp,
+        tables: &[Arc<TableFile>],
+    ) -> Result<Arc<Gone>> {
+        let mut gone = Gone::new();
+        for table in tables.iter().filter(|t| !t.meta.references.is_empty()) {
+            let mut iter = table.reader()?.iter(ReadPattern::Compaction);
+            iter.seek_to_first()?;
+            while iter.valid() {
+                let (key, seq, kind) = parse_internal_key(iter.key())?;
+                if kind == Kind::BlobRef {
+                    let number = Reference::decode(iter.value())?.number;
+                    let name = Name { family, key, seq };
+                    if self.resolve(number, &name, cmp)?.is_none() {
+                        gone.insert((key.to_vec(), seq), number);
+                    }
+                }
+                iter.next()?;
+            }
+        }
+        Ok(Arc::new(gone))
+    }
+
+    /// Remembers that a key's value is lost, whose entry refers to `number`.
+    pub(super) fn lose_value(&mut self, family: u32, number: u64, key: &[u8]) {
+        let cmp = {
+            let f = self.learned.family(family, self.options);
+            self.options.family(&f.name).comparator.clone()
+        };
+        let name = Name {
+            family,
+            key,
+            seq: 0,
+        };
+        let file = match self.blobs.lineage.is_name(number) {
+            true => self.blobs.lineage.resolve(number, family, key, &cmp),
+            false => None,
+        };
+        let file = file.unwrap_or(number);
+        let file = self.blobs.ruins.get(&file).map_or(file, |(old, _)| *old);
+        let keys = self.blobs.lost.entry((file, name.family)).or_default();
+        keys.push(key.to_vec());
+    }
+
+    /// Makes every reference lead to a record of its own, and finds out what is garbage. The last step: tables are what they will be.
+    pub(super) fn settle_blobs(&mut self) -> Result<()> {
+        let damaged: Vec<u64> = (self.blobs.sources.iter())
+            .filter(|(_, s)| s.known.is_some() && !s.sound)
+            .map(|(n, _)| *n)
+            .collect();
+        for number in damaged {
+            if matches!(self.blobs.sources[&number].state, State::Unread) {
+                self.read_blob(number)?;
+            }
+        }
+        let families: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
+        let in_order = families.iter().all(|id| {
+            let cmp = &self
+                .options
+                .family(&self.learned.catalog.families[id].name)
+                .comparator;
+            self.blobs.lineage.is_in_order(*id, cmp)
+        });
+        if !in_order {
+            self.blobs.lineage = Lineage::default();
+        }
+        for id in families {
+            let tables: Vec<(u64, u32, TableMeta)> = (self.learned.catalog.families[&id].tables)
+                .iter()
+                .filter(|(_, (_, meta))| !meta.references.is_empty())
+                .map(|(n, (level, meta))| (*n, *level, meta.clone()))
+                .collect();
+            for (number, level, meta) in tables {
+                self.settle_table(id, number, level, meta)?;
+            }
+        }
+        self.report_lost_values();
+        self.install_blobs();
+        Ok(())
+    }
+
+    /// Follows the references of a table, and writes it anew when some are not as they should be.
+    fn settle_table(
+        &mut self,
+        family: u32,
+        number: u64,
+        level: u32,
+        meta: TableMeta,
+    ) -> Result<()> {
+        let f = self.learned.catalog.families[&family].clone();
+        let cmp = self.options.family(&f.name).comparator.clone();
+        let table = self.tables.table(number, meta, cmp.clone());
+        let mut changes: Vec<(u64, Change)> = Vec::new();
+        let mut lost = 0u64;
+        let mut iter = table.reader()?.iter(ReadPattern::Compaction);
+        iter.seek_to_first()?;
+        let mut at = 0;
+        while iter.valid() {
+            let (key, seq, kind) = parse_internal_key(iter.key())?;
+            if kind == Kind::BlobRef {
+                let to = Reference::decode(iter.value())?.number;
+                let name = Name { family, key, seq };
+                match self.resolve(to, &name, &cmp)? {
+                    None => {
+                        self.lose_value(family, to, key);
+                        lost += 1;
+                        changes.push((at, Change::Lost));
+                    }
+                    Some((file, ordinal)) => {
+                        let means = self.blobs.meaning(to, &name, &cmp);
+                        let source = self.blobs.sources.get_mut(&file).expect("resolved");
+                        let State::Read(records) = &mut source.state else {
+                            unreachable!("resolved to a file that was read");
+                        };
+                        let claimed = &mut records.claimed[ordinal as usize];
+                        if !source.named || *claimed {
+                            changes.push((at, Change::Value(file)));
+                        } else {
+                            *claimed = true;
+                            if means != Some(file) {
+                                changes.push((at, Change::Number(file)));
+                            }
+                        }
+                    }
+                }
+            }
+            at += 1;
+            iter.next()?;
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let new = self.new_number();
+        let mut builder = self.builder(family, &f, level, new)?;
+        let mut changes = changes.into_iter().peekable();
+        let mut iter = table.reader()?.iter(ReadPattern::Compaction);
+        iter.seek_to_first()?;
+        let (mut at, mut changed_key, mut payload) = (0, Vec::new(), Vec::new());
+        while iter.valid() {
+            match changes.next_if(|(n, _)| *n == at) {
+                None => builder.add(iter.key(), iter.value())?,
+                Some((_, change)) => {
+                    let (key, seq, _) = parse_internal_key(iter.key())?;
+                    let to = Reference::decode(iter.value())?;
+                    payload.clear();
+                    let kind = match change {
+                        Change::Lost => Kind::Delete,
+                        Change::Number(number) => {
+                            Reference { number, ..to }.encode(&mut payload);
+                            Kind::BlobRef
+                        }
+                        Change::Value(file) => {
+                            let records = self.blobs.records(file).expect("resolved");
+                            let name = Name { family, key, seq };
+                            payload.extend(&records.file.reader()?.get(&name, false)?[..]);
+                            to.kind()
+                        }
+                    };
+                    changed_key.clear();
+                    encode_internal_key(&mut changed_key, key, pack_trailer(seq, kind));
+                    builder.add(&changed_key, &payload)?;
+                }
+            }
+            at += 1;
+            iter.next()?;
+        }
+        let ranges = table.reader()?.ranges();
+        for i in 0..ranges.len() {
+            let (from, to) = ranges.range(i);
+            builder.delete_range(from, to, ranges.seqs_of(i));
+        }
+        let meta = builder.finish()?;
+        let name = table_name(number);
+        match self.names.contains(&name) {
+            true => self.report.tables_kept = self.report.tables_kept.saturating_sub(1),
+            // This repair wrote it.
+            false => self.report.tables_written -= 1,
+        }
+        if lost > 0 {
+            self.set_aside(&name, "values that it refers to are lost");
+        } else {
+            self.report.notes.push(format!(
+                "{name} is written anew as {}: values that it refers to are elsewhere",
+                table_name(new)
+            ));
+        }
+        self.replaced.push(name);
+        let f = self.learned.family(family, self.options);
+        f.tables.remove(&number);
+        self.new_table(AddTable {
+            family,
+            level,
+            number: new,
+            meta,
+        });
+        Ok(())
+    }
+
+    fn report_lost_values(&mut self) {
+        for ((file, family), mut keys) in std::mem::take(&mut self.blobs.lost) {
+            let f = self.learned.family(family, self.options).name.clone();
+            let cmp = self.options.family(&f).comparator.clone();
+            keys.sort_by(|a, b| cmp.user(a, b));
+            let name = blob_name(file);
+            let ruin = self.blobs.ruins.values().find(|(old, _)| *old == file);
+            let known = self.blobs.sources.get(&file).and_then(|s| s.known.clone());
+            let bytes = ruin.map_or(0..known.map_or(0, |m| m.size), |(_, b)| b.clone());
+            let reason = match self.names.contains(&name) {
+                true => "the value cannot be read",
+                false => "the value is lost with this blob file, which is missing",
+            };
+            let mut lose = |from: &[u8], to: &[u8], entries: usize| {
+                self.lose(Loss {
+                    family: Some(f.clone()),
+                    keys: Some(KeyRange {
+                        from: Some(from.to_vec()),
+                        to: Some(to.to_vec()),
+                    }),
+                    entries: Some(entries as u64),
+                    ..Loss::of_file(
+                        &name,
+                        bytes.clone(),
+                        &format!(
+                            "{reason}; a tombstone is in its place, which hides older versions"
+                        ),
+                    )
+                });
+            };
+            match &keys[..] {
+                [first, .., last] if keys.len() > NAMED_KEYS => lose(first, last, keys.len()),
+                few => few.iter().for_each(|key| lose(key, key, 1)),
+            }
+        }
+    }
+
+    /// Gives the catalog the files that something refers to, with everything else in them marked.
+    fn install_blobs(&mut self) {
+        let mut referred = BTreeSet::new();
+        for f in self.learned.catalog.families.values() {
+            for (_, meta) in f.tables.values() {
+                referred.extend(meta.references.iter().map(|(n, _)| *n));
+            }
+        }
+        let mut lineage = std::mem::take(&mut self.blobs.lineage);
+        for name in lineage.names() {
+            if !referred.contains(&name) {
+                lineage.forget(name);
+            }
+        }
+        let sources = std::mem::take(&mut self.blobs.sources);
+        for (number, source) in sources {
+            let name = blob_name(number);
+            let there = self.names.contains(&name);
+            let records = match source.state {
+                State::Read(r) if source.named && r.claimed.contains(&true) => r,
+                state => {
+                    if !there && matches!(state, State::Read(_)) {
+                        // Nothing refers to what this repair copied.
+                        self.replaced.push(name);
+                    } else if source.named {
+                        self.set_aside(&name, "no table refers to a value in it");
+                    }
+                    continue;
+                }
+            };
+            let meta = records.file.meta.clone();
+            let c = &mut self.learned.catalog;
+            let mut garbage = Garbage::none(meta.records as u32);
+            for (ordinal, r) in records.all.iter().enumerate() {
+                if !records.claimed[ordinal] && c.families.contains_key(&r.family) {
+                    let new = garbage.mark(ordinal as u32, r.family, u64::from(r.bytes), r.hash);
+                    assert!(new, "each record once");
+                }
+            }
+            // Ids of families that are gone are not given out again while records of theirs are there.
+            let highest = meta.families.keys().next_back().copied().unwrap_or(0);
+            c.next_family = c.next_family.max(highest.saturating_add(1));
+            c.last_seq = c.last_seq.max(meta.max_seq);
+            match there {
+                true => self.report.blobs_kept += 1,
+                false => self.report.blobs_written += 1,
+            }
+            let blob = CatalogBlob {
+                meta,
+                garbage: Arc::new(garbage),
+            };
+            c.blobs.insert(number, blob);
+        }
+        self.learned.catalog.lineage = Arc::new(lineage);
+    }
+}
+
+/// A table's entries in order, with tombstones in place of references that lead nowhere.
+pub(super) struct Tombstones {
+    inner: TableIter,
+    gone: Arc<Gone>,
+    /// The key of the tombstone here.
+    key: Option<Vec<u8>>,
+}
+
+impl Tombstones {
+    pub fn instead(inner: TableIter, gone: &Arc<Gone>) -> Box<dyn InternalIter> {
+        match gone.is_empty() {
+            true => Box::new(inner),
+            false => Box::new(Tombstones {
+                inner,
+                gone: gone.clone(),
+                key: None,
+            }),
+        }
+    }
+
+    fn landed(&mut self) -> Result<()> {
+        self.key = None;
+        if self.inner.valid() {
+            let (key, seq, kind) = parse_internal_key(self.inner.key())?;
+            if kind == Kind::BlobRef && self.gone.contains_key(&(key.to_vec(), seq)) {
+                let mut tombstone = Vec::new();
+                encode_internal_key(&mut tombstone, key, pack_trailer(seq, Kind::Delete));
+                self.key = Some(tombstone);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl InternalIter for Tombstones {
+    fn valid(&self) -> bool {
+        self.inner.valid()
+    }
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.inner.seek_to_first()?;
+        self.landed()
+    }
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.inner.seek_to_last()?;
+        self.landed()
+    }
+    fn seek(&mut self, target: &[u8]) -> Result<()> {
+        self.inner.seek(target)?;
+        self.landed()
+    }
+    fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {
+        self.inner.seek_for_prev(target)?;
+        self.landed()
+    }
+    fn next(&mut self) -> Result<()> {
+        self.inner.next()?;
+        self.landed()
+    }
+    fn prev(&mut self) -> Result<()> {
+        self.inner.prev()?;
+        self.landed()
+    }
+    fn key(&self) -> &[u8] {
+        self.key.as_deref().unwrap_or_else(|| self.inner.key())
+    }
+    fn value(&self) -> &[u8] {
+        match self.key {
+            Some(_) => &[],
+            None => self.inner.value(),
+        }
+    }
+    fn pinned_value(&self) -> Bytes {
+        match self.key {
+            Some(_) => Bytes::default(),
+            None => self.inner.pinned_value(),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Repair of stores with blob files.
+
+use super::*;
+
+/// Where the records of a blob file end and where its directory is, if it is one.
+fn regions(bytes: &[u8]) -> (u64, u64) {
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let directory = u64_at(bytes.len() - 48);
+    let mut end = 0;
+    for (i, b) in bytes[directory as usize + 24..].iter().enumerate() {
+        end |= u64::from(b & 0x7f) << (7 * i);
+        if b & 0x80 == 0 {
+            break;
+        }
+    }
+    (end, directory)
+}
+
+fn separated(seed: u64, closed: bool) -> Store {
+    assert!(separation(seed).is_some());
+    let store = Store::build(seed, 2, closed);
+    let blobs = store.files(".blob");
+    assert!(blobs.len() > 1, "seed {seed}: {blobs:?}");
+    store
+}
+
+fn keys_lost(report: &RepairReport) -> usize {
+    report.losses.iter().filter(|l| l.keys.is_some()).count()
+}
+
+fn remove(fs: &SimFs, name: &str) {
+    fs.remove(&path(name)).unwrap();
+    fs.sync_metadata(Path::new(DIR)).unwrap();
+}
+
+#[test]
+fn flipped_bits_in_blob_files() {
+    let mut cases = 0;
+    let seeds = 101..101 + 2 * scale();
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(flipped_bits_in_blob_files, "BASALT_CASE={seed}");
+        let store = separated(seed, true);
+        let r = Random::from_seed(seed);
+        for (name, len) in store.files(".blob") {
+            let (data_end, directory) = regions(&store.disk.kill().read_all(&path(&name)).unwrap());
+            let records = (0..6).map(|_| 64 + r.below(data_end - 64));
+            let index = (0..6).map(|_| data_end + r.below(len - data_end));
+            let ends = [
+                0,
+                20,
+                60,
+                directory,
+                directory + 20,
+                len - 1,
+                len - 60,
+                len - 20,
+            ];
+            for at in ends.into_iter().chain(records).chain(index) {
+                let what =
+                    format!("bit of byte {at} of {name} ({data_end} of records, {len} bytes)");
+                let report = store.try_damage(&what, |fs| {
+                    fs.flip_bit(&path(&name), at, (at % 8) as u8).unwrap();
+                });
+                assert!(!report.sound, "{what}");
+                assert!(
+                    report.set_aside.contains(&format!("lost/{name}")),
+                    "{what}: {report:#?}"
+                );
+                let least = usize::from((64..data_end).contains(&at));
+                assert!(keys_lost(&report) <= least, "{what}: {report:#?}");
+                assert_eq!(
+                    keys_lost(&report),
+                    report.losses.len(),
+                    "{what}: {report:#?}"
+                );
+                assert!(report.blobs_kept > 0, "{what}: {report:#?}");
+                cases += 1;
+            }
+        }
+    }
+    basalt_fs::campaign!("damages={cases}");
+    assert!(cases >= 100);
+}
+
+#[test]
+fn blob_files_cut_missing_exchanged_and_overwritten() {
+    let seeds = 201..201 + 2 * scale();
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(
+            blob_files_cut_missing_exchanged_and_overwritten,
+            "BASALT_CASE={seed}"
+        );
+        let store = separated(seed, true);
+        let blobs = store.files(".blob");
+        let r = Random::from_seed(seed);
+        for (i, (name, len)) in blobs.iter().enumerate() {
+            let to = r.below(*len);
+            store.try_damage(&format!("{name} cut to {to} of {len}"), |fs| {
+                fs.truncate(&path(name), to).unwrap();
+            });
+            let report = store.try_damage(&format!("{name} removed"), |fs| remove(fs, name));
+            assert!(keys_lost(&report) > 0, "{report:#?}");
+            let other = &blobs[(i + 1) % blobs.len()].0;
+            let what = format!("{name} and {other} exchanged");
+            let report = store.try_damage(&what, |fs| {
+                fs.swap_files(&path(name), &path(other)).unwrap();
+            });
+            assert!(report.lost.is_empty(), "seed {seed}, {what}: {report:#?}");
+            let at = r.below(*len) / 512 * 512;
+            store.try_damage(&format!("zeros at {at} of {name}"), |fs| {
+                let n = (len - at).min(512) as usize;
+                fs.overwrite(&path(name), at, &vec![0; n]).unwrap();
+            });
+            let begin = store.disk.kill().read_all(&path(other)).unwrap();
+            let n = (*len as usize).min(begin.len()).min(300);
+            store.try_damage(&format!("{other} begins in {name}"), |fs| {
+                fs.overwrite(&path(name), 0, &begin[..n]).unwrap();
+            });
+        }
+    }
+}
+
+/// Numbers mean nothing any more: every value is found by its name.
+#[test]
+fn values_are_found_without_a_manifest() {
+    let seeds = 301..301 + 3 * scale();
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(values_are_found_without_a_manifest, "BASALT_CASE={seed}");
+        let store = separated(seed, seed % 3 > 0);
+        let r = Random::from_seed(seed);
+        let (manifest, len) = store.files("MANIFEST").pop().unwrap();
+        let blobs = store.files(".blob");
+        let report = store.try_damage("nothing but tables and blob files", |fs| {
+            remove(fs, &manifest);
+            remove(fs, "CURRENT");
+        });
+        assert_eq!(keys_lost(&report), 0, "seed {seed}: {report:#?}");
+        let report = store.try_damage("and two of them exchanged", |fs| {
+            remove(fs, &manifest);
+            fs.swap_files(&path(&blobs[0].0), &path(&blobs[1].0))
+                .unwrap();
+        });
+        assert_eq!(keys_lost(&report), 0, "seed {seed}: {report:#?}");
+        for i in 0..20 {
+            let (name, size) = &blobs[r.below(blobs.len() as u64) as usize];
+            let (at, to) = (r.below(len), r.below(*size));
+            let what = format!("{manifest} at {at} of {len}, {name} at {to} of {size}, kind {i}");
+            store.try_damage(&what, |fs| {
+                match i % 4 {
+                    0 => fs.truncate(&path(&manifest), at).unwrap(),
+                    1 => remove(fs, &manifest),
+                    _ => fs.flip_bit(&path(&manifest), at, (at % 8) as u8).unwrap(),
+                }
+                match i % 5 {
+                    0 => fs.truncate(&path(name), to).unwrap(),
+                    1 => remove(fs, name),
+                    _ => fs.flip_bit(&path(name), to, (to % 8) as u8).unwrap(),
+                }
+            });
+        }
+    }
+}
+
+/// A file that nothing names may be what is left of one that was collected: it is asked before a value is given up.
+#[test]
+fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
+    let seeds = 501..501 + 2 * scale();
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(
+            a_copy_that_no_edit_names_is_asked_for_what_is_lost,
+            "BASALT_CASE={seed}"
+        );
+        let store = separated(seed, true);
+        for (name, _) in store.files(".blob") {
+            let copy = |fs: &SimFs| {
+                let bytes = fs.read_all(&path(&name)).unwrap();
+                fs.write_file(&path("900000.blob"), &bytes).unwrap();
+            };
+            let what = format!("zeros in {name}, with a copy");
+            let report = store.try_damage(&what, |fs| {
+                copy(fs);
+                fs.overwrite(&path(&name), 64, &[0; 2000]).unwrap();
+            });
+            assert!(report.lost.is_empty(), "seed {seed}, {what}: {report:#?}");
+            // Gone with a stranger beside it: an edit that is lost may have let go of it.
+            let what = format!("{name} removed, with a copy");
+            let report = store.try_damage(&what, |fs| {
+                copy(fs);
+                remove(fs, &name);
+            });
+            assert_eq!(keys_lost(&report), 0, "seed {seed}, {what}: {report:#?}");
+        }
+    }
+}
+
+/// Tables, logs, blob files and the manifest, whatever comes.
+#[test]
+fn anything_damaged_beside_blob_files() {
+    let mut cases = 0;
+    let seeds = 401..401 + 4 * scale();
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(anything_damaged_beside_blob_files, "BASALT_CASE={seed}");
+        let store = separated(seed, seed % 3 > 0);
+        let r = Random::from_seed(seed);
+        for _ in 0..25 {
+            let mut hits = Vec::new();
+            for (name, len) in store.files.iter().filter(|f| f.0 != "LOCK" && f.1 > 0) {
+                let odds = match name.ends_with(".log") || name.starts_with('C') {
+                    true => 8,
+                    false => 4,
+                };
+                if r.one_in(odds) {
+                    hits.push((name.clone(), r.below(*len)));
+                }
+            }
+            store.try_damage(&format!("{hits:?}"), |fs| {
+                for (name, at) in &hits {
+                    fs.flip_bit(&path(name), *at, (at % 8) as u8).unwrap();
+                }
+            });
+            cases += 1;
+        }
+    }
+    basalt_fs::campaign!("damages={cases}");
+}
