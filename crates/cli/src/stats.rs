@@ -152,6 +152,7 @@ impl Report {
                     "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
                     "bytes_written": e.blobs.collected_bytes_written,
                 },
+                "error": e.blobs.error,
             },
             "read_only": e.read_only,
             "snapshots": e.snapshots,
@@ -201,6 +202,12 @@ impl Report {
     pub fn tables(&self) -> String {
         let e = &self.engine;
         let mut out = format!("{} ({})\n", self.dir, self.filesystem);
+        if let Some(why) = &e.blobs.error {
+            let _ = writeln!(
+                out,
+                "Blob files are not collected (tried again, writes go on): {why}"
+            );
+        }
         // That this command opens stores for reading only is no news.
         if let Some(why) = e.read_only.as_ref().filter(|why| *why != READING) {
             let _ = writeln!(out, "TAKES NO WRITES: {why}");

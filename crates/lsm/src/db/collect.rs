@@ -56,6 +56,7 @@ impl Engine {
             collected_bytes_read: c.collected_read.get(),
             collected_bytes_written: c.collected_written.get(),
             max_space_amp: self.options.max_space_amp,
+            error: state.blobs.failure().map(|e| e.to_string()),
             ..BlobStats::default()
         };
         for blob in state.catalog.blobs.values() {
@@ -68,17 +69,29 @@ impl Engine {
         all
     }
 
-    /// Files that had better be collected now, the one with the highest share of garbage first. Empty while blob files are within bounds.
-    pub(super) fn pick_sources(&self, state: &State) -> Vec<u64> {
-        let space = self.blob_stats(state);
+    /// Whether blob files take more than they should.
+    fn collections_due(&self, state: &State) -> bool {
         // Where writers would be held is `max_space_amp`; collections begin before.
         let bound = self.options.max_space_amp;
-        let begin = 1.0 + (bound - 1.0) * 0.6;
-        if space.space_amp() <= begin {
+        self.blob_stats(state).space_amp() > 1.0 + (bound - 1.0) * 0.6
+    }
+
+    /// Why what is due is not collected.
+    pub(super) fn collections_fail(&self, state: &State) -> Option<Error> {
+        let failure = state
+            .blobs
+            .failure()
+            .filter(|_| self.collections_due(state));
+        failure.cloned()
+    }
+
+    /// Files that had better be collected now, the one with the highest share of garbage first. Empty while blob files are within bounds.
+    pub(super) fn pick_sources(&self, state: &State) -> Vec<u64> {
+        if !self.collections_due(state) {
             return Vec::new();
         }
-        let free =
-            |n: &u64| !state.blobs.collecting.contains(n) && !state.blobs.refused.contains(n);
+        let now = self.env.clock().now();
+        let free = |n: &u64| state.blobs.may_collect(*n, now);
         let mut files: Vec<(f64, u64, u64)> = (state.catalog.blobs.iter())
             .filter(|(n, _)| free(n))
             .filter_map(|(n, b)| {
@@ -141,12 +154,20 @@ impl Engine {
             None => state.blobs.error = None,
             Some(e) if e.kind() == ErrorKind::Closed => {}
             Some(e) => {
-                if e.kind() == ErrorKind::Corruption {
-                    // Trying again would find the same; what is there stays readable.
-                    state.blobs.refused.extend(sources);
+                let now = self.env.clock().now();
+                let path = |n: &u64| {
+                    let blob = state.catalog.blobs.get(n);
+                    blob.map(|_| self.tables.blob_path(*n))
+                };
+                // The others had better not wait for one that cannot be read, and stays as it is.
+                let bad = sources.iter().find(|n| e.path() == path(n).as_deref());
+                match bad {
+                    Some(n) => state.blobs.unreadable(*n, e.clone(), now),
+                    None => {
+                        state.blobs.error = Some(e.clone());
+                        state.blobs.retry_at = now + RETRY_PAUSE;
+                    }
                 }
-                state.blobs.error = Some(e.clone());
-                state.blobs.retry_at = self.env.clock().now() + RETRY_PAUSE;
             }
         }
         drop(state);

@@ -513,9 +513,10 @@ impl Engine {
                 .as_ref()
                 .or(state.flush_error.as_ref())
                 .or(state.compaction_error.as_ref())
-                .or(state.blobs.error.as_ref())
+                .cloned()
+                .or_else(|| self.collections_fail(&state))
             {
-                return Err(e.clone());
+                return Err(e);
             }
             if state.compactions.is_empty()
                 && self.view().sealed.is_empty()

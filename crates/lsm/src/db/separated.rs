@@ -5,7 +5,7 @@
 //! ends: where their records are now is remembered ([`Moved`]) as long as such a job runs. For as long, a name is not forgotten although no
 //! table has it: the job may be about to write one that has.
 
-use super::engine::{Engine, State};
+use super::engine::{Engine, RETRY_PAUSE, State};
 use crate::blob::garbage::{Dead, Garbage};
 use crate::blob::lineage::Collected;
 use crate::key::Cmp;
@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The longest time after which a file that could not be read is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// What an edit means for blob files besides what stands in it.
 #[derive(Default)]
@@ -78,12 +81,19 @@ pub(crate) struct BlobState {
     named: HashMap<u64, u64>,
     /// Files that a collection reads.
     pub collecting: BTreeSet<u64>,
-    /// Files that could not be collected; they are left alone until the store is opened anew.
-    pub refused: BTreeSet<u64>,
-    /// Why the last collection failed.
+    /// Why the last collection failed, unless it was one of its sources.
     pub error: Option<Error>,
     /// Earliest time of the next one after that.
     pub retry_at: Duration,
+    /// Files that could not be read when they were to be collected.
+    unreadable: BTreeMap<u64, Unreadable>,
+}
+
+/// A file that could not be read. A bit may have flipped on its way: it is tried again, less and less often.
+struct Unreadable {
+    error: Error,
+    pause: Duration,
+    retry_at: Duration,
 }
 
 impl BlobState {
@@ -97,6 +107,30 @@ impl BlobState {
             }
         }
         state
+    }
+
+    /// Whether a collection may take a file now.
+    pub fn may_collect(&self, number: u64, now: Duration) -> bool {
+        !self.collecting.contains(&number)
+            && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
+    }
+
+    /// A file could not be read. When it may be tried again.
+    pub fn unreadable(&mut self, number: u64, error: Error, now: Duration) {
+        let pause = (self.unreadable.get(&number))
+            .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(LONGEST_PAUSE));
+        let retry_at = now + pause;
+        let u = Unreadable {
+            error,
+            pause,
+            retry_at,
+        };
+        self.unreadable.insert(number, u);
+    }
+
+    /// Why collections do not get on.
+    pub fn failure(&self) -> Option<&Error> {
+        (self.error.as_ref()).or_else(|| self.unreadable.values().map(|u| &u.error).next())
     }
 
     /// A job begins that will look references up, and may write some. To be ended with [`BlobState::end`].
@@ -227,7 +261,13 @@ impl Engine {
         for name in &edit.forget_names {
             blobs.named.remove(name);
         }
+        for number in &edit.remove_blobs {
+            blobs.unreadable.remove(number);
+        }
         if let Some((sources, moved)) = settled.moved {
+            sources.iter().for_each(|n| {
+                blobs.unreadable.remove(n);
+            });
             blobs.epoch += 1;
             let epoch = blobs.epoch;
             blobs.named.extend(sources.iter().map(|s| (*s, epoch)));

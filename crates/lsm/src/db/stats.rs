@@ -67,7 +67,7 @@ pub struct Stats {
 }
 
 /// Blob files of a store, all families together.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct BlobStats {
     /// Files.
     pub files: u64,
@@ -87,6 +87,8 @@ pub struct BlobStats {
     pub collected_bytes_written: u64,
     /// [`crate::Options::max_space_amp`].
     pub max_space_amp: f64,
+    /// Why files are not collected that should be. It is tried again, and hinders nobody else.
+    pub error: Option<String>,
 }
 
 impl BlobStats {
@@ -334,8 +336,7 @@ impl Engine {
                 .halt
                 .as_ref()
                 .or(s.flush_error.as_ref())
-                .or(s.compaction_error.as_ref())
-                .or(s.blobs.error.as_ref());
+                .or(s.compaction_error.as_ref());
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
                 s.compactions.len() as u64,

@@ -325,3 +325,69 @@ fn a_filter_that_knows_by_the_key_reads_no_blob() {
     db.close().unwrap();
     check(&env, &options);
 }
+
+/// A bit that flipped, on the disk or on its way, is met by a collection: the file stays as it is, others are collected without it, and it is tried
+/// again without anybody asking.
+#[test]
+fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
+    let disk = SimFs::new(SimOptions::default());
+    let hands = ManualClock::new(NOW);
+    let env = EnvBuilder::for_tests(disk.clone(), 1)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    let options = options();
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let mut all = BTreeMap::new();
+    let write = |all: &mut BTreeMap<_, _>, version: u64, keys: &mut dyn Iterator<Item = u64>| {
+        for n in keys {
+            let (key, v) = (format!("{n:03}").into_bytes(), value(n, version, 300));
+            db.put(&f, &key, &v, &FREE).unwrap();
+            all.insert(key, v);
+        }
+        db.flush().unwrap();
+    };
+    write(&mut all, 0, &mut (0..40));
+    let blobs = || -> Vec<std::path::PathBuf> {
+        let files = db.blob_files().into_iter();
+        files
+            .map(|b| std::path::Path::new("db").join(b.name))
+            .collect()
+    };
+    let bad = blobs().pop().unwrap();
+    // The last record of the first file: its key stays alive.
+    let at = 39 * (300 + 40);
+    disk.flip_bit(&bad, at, 3).unwrap();
+    write(&mut all, 1, &mut (0..20));
+    db.compact_range(&f, None, None).unwrap();
+    let error = db.settle().unwrap_err();
+    assert!(
+        error.is_corruption() && error.path() == Some(&bad),
+        "{error}"
+    );
+    assert!(db.stats().blobs.error.is_some());
+    // It is not the only one to be collected any more.
+    write(&mut all, 2, &mut (5..25).chain(100..110));
+    write(&mut all, 3, &mut (100..108));
+    db.compact_range(&f, None, None).unwrap();
+    let error = db.settle().unwrap_err();
+    assert!(
+        error.is_corruption() && error.path() == Some(&bad),
+        "{error}"
+    );
+    assert!(db.stats().blobs.collections > 0, "others were collected");
+    assert!(blobs().contains(&bad));
+    disk.flip_bit(&bad, at, 3).unwrap();
+    hands.advance(Duration::from_secs(4000));
+    db.settle().unwrap();
+    assert!(
+        !blobs().contains(&bad),
+        "{bad:?} {:?} {:?}",
+        blobs(),
+        db.stats().blobs
+    );
+    assert!(db.stats().blobs.error.is_none());
+    expect(&db, &f, &ReadOptions::default(), &all);
+    db.close().unwrap();
+    check(&env, &options);
+}

@@ -256,6 +256,11 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "blob_collections:{}", s.blobs.collections);
     line!(
         out,
+        "blob_collection_error:{}",
+        s.blobs.error.as_deref().unwrap_or("")
+    );
+    line!(
+        out,
         "blob_collection_bytes_read:{}",
         s.blobs.collected_bytes_read
     );
