@@ -119,8 +119,10 @@ pub struct FsStats {
 pub struct FileStat {
     /// Length in bytes, a hint after a crash.
     pub len: u64,
-    /// Space that belongs to the file, in bytes: how far reads are legal, and what it costs on the device.
+    /// Space that belongs to the file, in bytes: how far reads are legal.
     pub allocated: u64,
+    /// What it costs on the device, in bytes: space that was given back in its middle is not counted.
+    pub on_disk: u64,
     /// True for a directory.
     pub is_dir: bool,
 }

@@ -2,15 +2,17 @@
 //!
 //! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
 //! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
-//! kinds that carry a value its length (varint) and the value. `PutTtl` values start with 8 bytes of expiry; the value of a
+//! kinds that carry a value its length (varint) and the value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob
+//! record ([`crate::blob::record`]), which is where the value stays; its sequence number and header checksum come with its place. `PutTtl` values start with 8 bytes of expiry; the value of a
 //! `RangeDelete` is the first key behind the range.
 
 #[cfg(test)]
 mod tests;
 
+use crate::blob::record;
 use crate::db::Family;
 use crate::key::Kind;
-use crate::wal::RECORD_HEADER;
+use crate::wal::{RECORD_HEADER, Separated};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
 use smallvec::SmallVec;
@@ -26,6 +28,8 @@ pub struct WriteBatch {
     pub(crate) count: u32,
     /// Distinct (store, family) of its operations: checked against the store when it is submitted.
     pub(crate) families: SmallVec<[(u64, u32); 2]>,
+    /// Its blob records.
+    pub(crate) separated: SmallVec<[Separated; 1]>,
 }
 
 impl Default for WriteBatch {
@@ -72,6 +76,7 @@ impl WriteBatch {
             buf: AlignedBuf::new(),
             count: 0,
             families: SmallVec::new(),
+            separated: SmallVec::new(),
         }
     }
 
@@ -95,6 +100,7 @@ impl WriteBatch {
         self.buf.clear();
         self.count = 0;
         self.families.clear();
+        self.separated.clear();
     }
 
     /// Sets `key` to `value`.
@@ -201,17 +207,23 @@ impl WriteBatch {
             )));
         }
         let owner = (family.store(), family.id());
+        let least = family.min_blob_size();
+        let separate = matches!(kind, Kind::Put | Kind::PutTtl)
+            && least.is_some_and(|least| prefix.len() + value.len() >= least + expiry_len(kind));
         let family = family.id();
         let value_len = prefix.len() + value.len();
-        let need = 1
-            + varint_len(u64::from(family))
-            + varint_len(key.len() as u64)
-            + key.len()
-            + if kind == Kind::Delete {
-                0
-            } else {
-                varint_len(value_len as u64) + value_len
-            };
+        let need = if separate {
+            1 + record::HEADER_LEN + key.len() + value_len
+        } else {
+            1 + varint_len(u64::from(family))
+                + varint_len(key.len() as u64)
+                + key.len()
+                + if kind == Kind::Delete {
+                    0
+                } else {
+                    varint_len(value_len as u64) + value_len
+                }
+        };
         if self.buf.is_empty() {
             // A batch of one operation, the most common, gets exactly what it needs.
             self.buf.reserve_exact(RECORD_HEADER + need);
@@ -223,6 +235,11 @@ impl WriteBatch {
             )));
         }
         self.buf.reserve(need);
+        if separate {
+            self.push_record(family, kind, key, prefix, value);
+            self.note(owner);
+            return Ok(());
+        }
         self.buf.push(kind as u8);
         put_varint(&mut self.buf, u64::from(family));
         put_varint(&mut self.buf, key.len() as u64);
@@ -232,11 +249,33 @@ impl WriteBatch {
             self.buf.extend_from_slice(prefix);
             self.buf.extend_from_slice(value);
         }
+        self.note(owner);
+        Ok(())
+    }
+
+    /// Counts an operation on a family.
+    fn note(&mut self, owner: (u64, u32)) {
         self.count += 1;
         if !self.families.contains(&owner) {
             self.families.push(owner);
         }
-        Ok(())
+    }
+
+    fn push_record(&mut self, family: u32, kind: Kind, key: &[u8], prefix: &[u8], value: &[u8]) {
+        self.buf.push(Kind::BlobRef as u8);
+        let at = self.buf.len();
+        self.separated.push(Separated {
+            at: (at - RECORD_HEADER) as u32,
+            op: self.count,
+        });
+        self.buf.resize(at + record::HEADER_LEN, 0);
+        self.buf.extend_from_slice(key);
+        let value_at = self.buf.len();
+        self.buf.extend_from_slice(prefix);
+        self.buf.extend_from_slice(value);
+        let sum = record::value_sum(&self.buf[value_at..]);
+        let len = prefix.len() + value.len();
+        record::begin(&mut self.buf[at..], family, key.len(), kind, len, sum);
     }
 }
 
@@ -253,6 +292,8 @@ pub struct Op<'a> {
     pub value: &'a [u8],
     /// Where the payload begins in the encoded operations.
     pub value_at: usize,
+    /// Where its blob record begins there, if it is one.
+    pub record_at: Option<usize>,
 }
 
 /// Walks encoded operations. Every byte is checked: lengths, kinds, limits.
@@ -282,6 +323,9 @@ impl<'a> Ops<'a> {
             )
         };
         let kind = self.take(1).expect("caller checked")[0];
+        if kind == Kind::BlobRef as u8 {
+            return self.parse_record().map_err(bad);
+        }
         let kind = Kind::from_u8(kind).ok_or_else(|| bad(&format!("unknown kind {kind}")))?;
         if !kind.is_operation() {
             return Err(Error::unsupported(format!(
@@ -316,8 +360,28 @@ impl<'a> Ops<'a> {
             key,
             value,
             value_at,
+            record_at: None,
         })
     }
+
+    fn parse_record(&mut self) -> std::result::Result<Op<'a>, &'static str> {
+        let at = self.at;
+        let head = record::Head::parse(&self.bytes[at..])?;
+        let whole = self.take(head.record_len()).ok_or("blob record cut off")?;
+        Ok(Op {
+            family: head.family,
+            kind: head.kind,
+            key: &whole[record::HEADER_LEN..head.value().start],
+            value: &whole[head.value()],
+            value_at: at + head.value().start,
+            record_at: Some(at),
+        })
+    }
+}
+
+/// Bytes of expiry in front of a value.
+fn expiry_len(kind: Kind) -> usize {
+    if kind == Kind::PutTtl { 8 } else { 0 }
 }
 
 impl<'a> Iterator for Ops<'a> {

@@ -11,7 +11,7 @@ use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{CURRENT_LEN, Current, manifest_path};
-use crate::wal::{FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter};
+use crate::wal::{self, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter};
 use crate::{Compression, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
 use basalt_env::Env;
 use basalt_env::mutate::{Target, Verdict};
@@ -224,6 +224,8 @@ fn sample_batch() -> WriteBatch {
     b.put(&family(0), b"", b"").expect("fits");
     b.push(&family(0), Kind::Merge, b"apple", &[], b"operand")
         .expect("fits");
+    let large = crate::db::Family::separating_of_no_store(1, 8);
+    b.put(&large, b"melon", b"a large value").expect("fits");
     b
 }
 
@@ -250,8 +252,12 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     }
     let mut batch = WriteBatch::new();
     for op in &read {
+        let family = match op.record_at {
+            Some(_) => crate::db::Family::separating_of_no_store(op.family, 0),
+            None => family(op.family),
+        };
         batch
-            .push(&family(op.family), op.kind, op.key, &[], op.value)
+            .push(&family, op.kind, op.key, &[], op.value)
             .expect("within limits");
     }
     if read.is_empty() {
@@ -262,8 +268,8 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     assert_eq!(again.len(), read.len());
     for (a, b) in again.iter().zip(&read) {
         assert_eq!(
-            (a.family, a.kind, a.key, a.value),
-            (b.family, b.kind, b.key, b.value)
+            (a.family, a.kind, a.key, a.value, a.record_at.is_some()),
+            (b.family, b.kind, b.key, b.value, b.record_at.is_some())
         );
     }
     Verdict::Accepted
@@ -576,6 +582,10 @@ fn rewrite(
         let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
         buf.resize(RECORD_HEADER, 0);
         buf.extend_from_slice(payload);
+        let separated = match kind {
+            FileKind::Log => wal::separated(payload).unwrap_or_default(),
+            FileKind::Manifest => Vec::new(),
+        };
         let mut record = [Outgoing {
             buf: &mut buf,
             kind: match kind {
@@ -584,7 +594,9 @@ fn rewrite(
             },
             first_seq: *first_seq,
             count: *count,
-            payload_crc: crc32c::crc32c(payload),
+            payload_crc: wal::payload_crc(payload, &separated),
+            separated: &separated,
+            offset: 0,
         }];
         w.append(&mut record, true).expect("append");
     }

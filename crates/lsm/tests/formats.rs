@@ -606,6 +606,8 @@ fn write_records(fs: &SimFs, name: &str, header: &FileHeader, kind: RecordKind, 
         first_seq: u64::from(kind == RecordKind::Batch),
         count: 1,
         payload_crc: crc32c::crc32c(payload),
+        separated: &[],
+        offset: 0,
     };
     writer.append(&mut [record], true).unwrap();
     writer.file().sync_all().unwrap();
@@ -704,7 +706,6 @@ fn a_later_versions_file_of_records_is_refused() {
 fn operations_of_reserved_kinds_are_refused_by_name() {
     for (n, name) in [
         (3, "SingleDelete"),
-        (6, "BlobRef"),
         (7, "Prepare"),
         (8, "Commit"),
         (9, "Rollback"),

@@ -401,6 +401,7 @@ impl FileSystem for HostFs {
         Ok(FileStat {
             len,
             allocated: len,
+            on_disk: u64::try_from(s.st_blocks).unwrap_or(0) * 512,
             is_dir: FileType::from_raw_mode(s.st_mode) == FileType::Directory,
         })
     }

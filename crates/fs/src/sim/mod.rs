@@ -374,12 +374,14 @@ impl FileSystem for SimFs {
                 return Ok(FileStat {
                     len: 0,
                     allocated: 0,
+                    on_disk: 0,
                     is_dir: true,
                 });
             }
             Ok(FileStat {
                 len: state.disk.len_hint(ino),
                 allocated: state.disk.file(ino).alloc,
+                on_disk: state.disk.file(ino).chunks() * CHUNK,
                 is_dir: false,
             })
         })

@@ -20,6 +20,7 @@ type Owned = (u32, Kind, Vec<u8>, Vec<u8>);
 
 fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
     let (mut batch, mut model) = (WriteBatch::new(), Vec::new());
+    let least = 1 + r.below(20_000) as usize;
     for _ in 0..r.below(20) {
         let family = [0, 1, 127, 128, 1 << 20, u32::MAX][r.below(6) as usize];
         let len = [0, 1, 16, 127, 128, 300, MAX_KEY_LEN as u64][r.below(7) as usize];
@@ -35,23 +36,27 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
         ];
         let kind = kinds[r.below(5) as usize];
         let expiry = r.next_u64().to_le_bytes();
+        let of = match r.one_in(2) {
+            true => Family::separating_of_no_store(family, least),
+            false => Family::of_no_store(family),
+        };
+        let before = batch.separated.len();
+        let separates = of.min_blob_size().is_some_and(|least| value.len() >= least)
+            && matches!(kind, Kind::Put | Kind::PutTtl);
         match kind {
-            Kind::Put | Kind::Merge | Kind::RangeDelete => batch
-                .push(&Family::of_no_store(family), kind, &key, &[], &value)
-                .unwrap(),
+            Kind::Put | Kind::Merge | Kind::RangeDelete => {
+                batch.push(&of, kind, &key, &[], &value).unwrap();
+            }
             Kind::Delete => {
-                batch
-                    .push(&Family::of_no_store(family), kind, &key, &[], &[])
-                    .unwrap();
+                batch.push(&of, kind, &key, &[], &[]).unwrap();
                 value.clear();
             }
             _ => {
-                batch
-                    .push(&Family::of_no_store(family), kind, &key, &expiry, &value)
-                    .unwrap();
+                batch.push(&of, kind, &key, &expiry, &value).unwrap();
                 value = [&expiry[..], &value].concat();
             }
         }
+        assert_eq!(batch.separated.len() - before, usize::from(separates));
         model.push((family, kind, key, value));
     }
     (batch, model)
@@ -90,13 +95,16 @@ fn batches_round_trip() {
                 }
             }
             // A cleared batch encodes the same again.
-            let before = batch.buf.to_vec();
+            let (before, separated) = (batch.buf.to_vec(), batch.separated.clone());
             batch.clear();
             assert!(batch.is_empty() && Ops::new(&batch.buf).next().is_none());
-            for (family, kind, key, value) in &model {
-                batch
-                    .push(&Family::of_no_store(*family), *kind, key, &[], value)
-                    .unwrap();
+            let separated: Vec<u32> = separated.iter().map(|s| s.op).collect();
+            for (n, (family, kind, key, value)) in (0..).zip(&model) {
+                let family = match separated.contains(&n) {
+                    true => Family::separating_of_no_store(*family, 0),
+                    false => Family::of_no_store(*family),
+                };
+                batch.push(&family, *kind, key, &[], value).unwrap();
             }
             assert_eq!(batch.buf[..], before[..], "{say}");
         }

@@ -4,7 +4,7 @@ use super::index::IndexBuilder;
 use super::layout::{BLOB_MAGIC, Directory, FOOTER_LEN, Footer, INDEX_MAGIC, header};
 use super::record::{self, Name};
 use super::{BlobMeta, IndexFile};
-use crate::key::{Kind, MAX_SEQ};
+use crate::key::{Kind, MAX_SEQ, SeqNo};
 use crate::sink::Sink;
 use crate::table::format::{BlockKind, block_checksum, block_trailer};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
@@ -16,16 +16,47 @@ use std::sync::Arc;
 /// Values from this length on go to the file from the caller's memory.
 const VECTORED_FROM: usize = 64 << 10;
 
+/// What filesystems give back space by.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// The blocks of a log that stay: the first, with its header, and those that records lie in, which come in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Blocks {
+    /// Their bytes.
+    pub bytes: u64,
+    /// Where the last one ends.
+    end: u64,
+}
+
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks {
+            bytes: BLOCK,
+            end: BLOCK,
+        }
+    }
+}
+
+impl Blocks {
+    pub fn add(&mut self, record: &Range<u64>) {
+        let from = (record.start / BLOCK * BLOCK).max(self.end);
+        self.end = record.end.next_multiple_of(BLOCK).max(from);
+        self.bytes += self.end - from;
+    }
+}
+
 /// What is counted of the records on their way.
 struct Contents {
     index: IndexBuilder,
     directory: Directory,
+    blocks: Blocks,
 }
 
 impl Contents {
     fn of(records_in: u128) -> Contents {
         Contents {
             index: IndexBuilder::default(),
+            blocks: Blocks::default(),
             directory: Directory {
                 records_in,
                 min_seq: MAX_SEQ,
@@ -35,14 +66,19 @@ impl Contents {
     }
 
     fn add(&mut self, name: &Name<'_>, place: Range<u64>) {
+        let hash = name.hash(self.directory.records_in);
+        self.add_hashed(name.family, name.seq, hash, place);
+    }
+
+    fn add_hashed(&mut self, family: u32, seq: SeqNo, hash: u64, place: Range<u64>) {
         let d = &mut self.directory;
         d.records += 1;
-        d.min_seq = d.min_seq.min(name.seq);
-        d.max_seq = d.max_seq.max(name.seq);
-        let share = d.families.entry(name.family).or_default();
+        d.min_seq = d.min_seq.min(seq);
+        d.max_seq = d.max_seq.max(seq);
+        let share = d.families.entry(family).or_default();
         share.records += 1;
         share.bytes += place.end - place.start;
-        let hash = name.hash(d.records_in);
+        self.blocks.add(&place);
         d.hash_sum = d.hash_sum.wrapping_add(hash);
         self.index.add(hash, place);
     }
@@ -191,12 +227,14 @@ pub struct LogIndexBuilder {
     sink: Sink,
     options: BlobOptions,
     contents: Contents,
+    number: u64,
 }
 
 impl LogIndexBuilder {
-    /// Starts an index in an empty file, of the log with the id `log_id`.
+    /// Starts an index in an empty file with this number, of the log with the id `log_id`.
     pub fn new(
         env: &Env,
+        number: u64,
         file: Arc<dyn File>,
         path: &Path,
         options: BlobOptions,
@@ -208,6 +246,7 @@ impl LogIndexBuilder {
             sink,
             options,
             contents: Contents::of(log_id),
+            number,
         }
     }
 
@@ -216,19 +255,25 @@ impl LogIndexBuilder {
         self.contents.add(name, place);
     }
 
+    /// As [`LogIndexBuilder::add`], with the hash ([`Name::hash`]) of its name in the log.
+    pub fn add_hashed(&mut self, family: u32, seq: SeqNo, hash: u64, place: Range<u64>) {
+        self.contents.add_hashed(family, seq, hash, place);
+    }
+
     /// Writes the index of a log whose records end at `data_end`, and syncs data and length. The name's durability is the caller's.
     /// Panics when empty.
     pub fn finish(self, data_end: u64) -> Result<BlobMeta> {
         assert!(self.contents.directory.records > 0, "a log without blobs");
-        let options = self.options;
+        let (options, kept, number) = (self.options, self.contents.blocks.bytes, self.number);
         let (d, size, digest) =
             (self.contents).finish(self.sink, options.file_id, data_end, options.warm_cache)?;
         let index = IndexFile {
+            number,
             file_id: options.file_id,
             size,
             digest,
         };
-        Ok(meta(d, Some(index), data_end, 0))
+        Ok(meta(d, Some(index), kept, 0))
     }
 }
 

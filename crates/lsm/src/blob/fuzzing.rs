@@ -5,7 +5,7 @@ use super::index::{self, IndexBuilder, PLACES_A_PAGE};
 use super::layout::{Directory, FOOTER_LEN, Footer};
 use super::reader::BlobReader;
 use super::record::{self, Head, Name};
-use super::{BlobMeta, FamilyShare, salvage};
+use super::{BlobMeta, FamilyShare, inspect, salvage};
 use crate::key::Kind;
 use basalt_env::mutate::{Target, Verdict};
 use basalt_env::{Env, IoPriority};
@@ -207,7 +207,7 @@ fn blob_file(bytes: &[u8]) -> Verdict {
         ..sample().meta.clone()
     };
     let file = env.fs().open(path).expect("open");
-    let _ = salvage::inspect(&env, &file, path);
+    let _ = inspect::verify(&env, path, &mut |_| ());
     let mut given = 0;
     let walked = salvage::salvage(&*file, path, Some(FILE_ID), &mut |_| {
         given += 1;

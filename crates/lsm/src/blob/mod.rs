@@ -32,6 +32,7 @@ mod tests;
 pub(crate) mod together;
 pub mod verify;
 
+pub(crate) use builder::{BLOCK, Blocks};
 pub use builder::{BlobBuilder, BlobOptions, LogIndexBuilder};
 pub use reader::{BlobReader, How, Layout, Record};
 pub use record::Name;
@@ -50,7 +51,7 @@ pub struct BlobMeta {
     pub data_end: u64,
     /// Of a log: its index is a file of its own.
     pub index: Option<IndexFile>,
-    /// Bytes of the blob file; of a log as `data_end`.
+    /// Bytes of the blob file; of a log those of the blocks that records lie in, which is what stays of it.
     pub size: u64,
     /// XXH3-128 of the whole blob file. Of a log 0: its index has one, and its records have checksums.
     pub digest: u128,
@@ -67,6 +68,8 @@ pub struct BlobMeta {
 /// The index of a log that is a blob file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexFile {
+    /// Its file number: not the log's, so that a second try to write it never has the name of the first.
+    pub number: u64,
     /// Its own random id.
     pub file_id: u128,
     /// Its bytes.
@@ -87,4 +90,9 @@ pub struct FamilyShare {
 /// True when a file's first bytes are those of a blob file.
 pub fn begins_one(first: &[u8]) -> bool {
     first.starts_with(&layout::BLOB_MAGIC)
+}
+
+/// True when a file's first bytes are those of a log's index.
+pub fn begins_index(first: &[u8]) -> bool {
+    first.starts_with(&layout::INDEX_MAGIC)
 }

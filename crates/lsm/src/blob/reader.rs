@@ -1,5 +1,6 @@
 //! Reading a blob file: its directory when it is opened, then index pages through the cache, then each value by one read of the device.
 
+use super::builder::Blocks;
 use super::index::{self, PLACES_A_PAGE};
 use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
@@ -470,6 +471,30 @@ impl BlobReader {
         let (cache, key) = (self.env.cache(), self.value_key(place));
         let record = cache.insert(key, record, charge as usize, CachePriority::Normal);
         Ok(record.slice(head.value()))
+    }
+
+    /// Bytes of the blocks that records lie in.
+    pub fn blocks(&self) -> Result<u64> {
+        let mut kept = Blocks::default();
+        self.places(&mut |place| {
+            kept.add(&place);
+            Ok(())
+        })?;
+        Ok(kept.bytes)
+    }
+
+    /// Tells where each record lies, in order.
+    pub fn places(&self, each: &mut dyn FnMut(Range<u64>) -> Result<()>) -> Result<()> {
+        let hashes = self.directory.hashes.len();
+        for n in 0..self.directory.places.len() {
+            let page = self.page(BlockKind::BlobPlaces, hashes + n, How::job(false))?;
+            let bad =
+                |what: &str| Error::corruption(&self.index_path, self.pages[hashes + n], what);
+            for place in index::places(&page).map_err(bad)? {
+                each(place)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads and verifies the records for which `wanted` says so, in the file's order, side by side in large steps. `before` is told how many bytes

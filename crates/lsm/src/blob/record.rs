@@ -148,23 +148,53 @@ pub fn encode_head(
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_LEN]);
     out.extend_from_slice(name.key);
-    let h = &mut out[start..];
+    let record = &mut out[start..];
+    begin(
+        record,
+        name.family,
+        name.key.len(),
+        kind,
+        value_len,
+        value_sum,
+    );
+    seal(record, name.seq, place_checksum(file_id, offset));
+}
+
+/// Writes the header of a record into the first bytes of `out` without sequence number and checksum, which [`seal`] gives it when its place is
+/// known.
+pub fn begin(
+    out: &mut [u8],
+    family: u32,
+    key_len: usize,
+    kind: Kind,
+    value_len: usize,
+    value_sum: u64,
+) {
+    let h = &mut out[..HEADER_LEN];
+    h.fill(0);
     h[H_VALUE_LEN..H_VALUE_SUM].copy_from_slice(&(value_len as u32).to_le_bytes());
     h[H_VALUE_SUM..H_KIND].copy_from_slice(&value_sum.to_le_bytes());
     h[H_KIND] = kind as u8;
-    h[H_SEQ..H_FAMILY].copy_from_slice(&name.seq.to_le_bytes()[..7]);
-    h[H_FAMILY..H_KEY_LEN].copy_from_slice(&name.family.to_le_bytes());
-    h[H_KEY_LEN..H_FLAGS].copy_from_slice(&(name.key.len() as u32).to_le_bytes()[..3]);
-    let checksum = head_checksum(file_id, offset, h);
-    h[..4].copy_from_slice(&checksum.to_le_bytes());
+    h[H_FAMILY..H_KEY_LEN].copy_from_slice(&family.to_le_bytes());
+    h[H_KEY_LEN..H_FLAGS].copy_from_slice(&(key_len as u32).to_le_bytes()[..3]);
+}
+
+/// Completes a record that was begun. `place` is the CRC-32C of file id and offset.
+pub fn seal(record: &mut [u8], seq: SeqNo, place: u32) {
+    record[H_SEQ..H_FAMILY].copy_from_slice(&seq.to_le_bytes()[..7]);
+    let key_len = Head::parse(record).expect("it was begun").key_len;
+    let crc = crc32c::crc32c_append(place, &record[4..HEADER_LEN + key_len]);
+    record[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Checksum of header and key, which are all of `head`, at their place.
 fn head_checksum(file_id: u128, offset: u64, head: &[u8]) -> u32 {
-    let mut place = [0; 24];
-    place[..16].copy_from_slice(&file_id.to_le_bytes());
-    place[16..].copy_from_slice(&offset.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&place), &head[4..])
+    crc32c::crc32c_append(place_checksum(file_id, offset), &head[4..])
+}
+
+fn place_checksum(file_id: u128, offset: u64) -> u32 {
+    let id = crc32c::crc32c(&file_id.to_le_bytes());
+    crc32c::crc32c_append(id, &offset.to_le_bytes())
 }
 
 /// The record in `bytes`, which begin at `offset` of the file and may be longer: its header, if header, key and value verify.

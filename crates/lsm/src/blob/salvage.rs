@@ -1,4 +1,4 @@
-//! Blob files that no manifest vouches for: what a whole one says of itself, and the records of a damaged one that still verify.
+//! The records of a damaged blob file that still verify, and those of a log.
 //!
 //! A record is found behind the one before it, whose header says how long it is. Behind a header that does not verify it is sought at every
 //! byte: a record's checksum covers the file's random id and the place, so bytes that verify *are* a record of this file at this place.
@@ -7,15 +7,11 @@
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
 use super::reader::Record;
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Head};
-use super::verify::{digest, verify};
-use super::{BlobMeta, BlobReader};
 use crate::table::format::{BlockHandle, BlockKind, open_block};
 use crate::table::read_exact;
-use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Bytes of a read.
 const STEP: u64 = 1 << 20;
@@ -38,41 +34,6 @@ fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
         Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
         Err(e) => Err(e),
     }
-}
-
-/// What a blob file says of itself, after every byte of it was checked as [`verify`] does. `Corruption` when it is not whole.
-pub fn inspect(env: &Env, file: &Arc<dyn File>, path: &Path) -> Result<BlobMeta> {
-    let size = file.len();
-    let head = read_exact(&**file, path, 0, HEADER_LEN)?;
-    let Some(file_id) = own_id(path, &head)? else {
-        return Err(Error::corruption(
-            path,
-            0,
-            "the header of the blob file is damaged",
-        ));
-    };
-    let d = directory(&**file, path, file_id, size)?;
-    let meta = BlobMeta {
-        file_id,
-        data_end: d.data_end,
-        index: None,
-        size,
-        digest: digest(&**file, path, size)?,
-        records: d.records,
-        families: d.families,
-        min_seq: d.min_seq,
-        max_seq: d.max_seq,
-    };
-    if !(1..1 << 32).contains(&meta.records) {
-        return Err(Error::corruption(
-            path,
-            0,
-            format!("a blob file of {} records", meta.records),
-        ));
-    }
-    let reader = BlobReader::open(env, Arc::new(file.clone()), path, &meta)?;
-    verify(&reader, &**file, path, &meta)?;
-    Ok(meta)
 }
 
 fn directory(file: &dyn File, path: &Path, file_id: u128, size: u64) -> Result<Directory> {
@@ -131,7 +92,7 @@ pub fn salvage(
             start: 0,
             bytes: Bytes::default(),
         };
-        let found = walk(&mut window, file_id, each)?;
+        let found = walk(&mut window, file_id, HEADER_LEN as u64, each)?;
         if found.records > 0 {
             return Ok(found);
         }
@@ -146,9 +107,32 @@ pub fn salvage(
     })
 }
 
+/// Hands every record that verifies in a log with the id `file_id` to `each`, in the log's order. What lies between them is no loss: batches
+/// have other operations, and what was no record may have been given back.
+pub fn salvage_log(
+    file: &dyn File,
+    path: &Path,
+    file_id: u128,
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Salvaged> {
+    let mut window = Window {
+        file,
+        path,
+        end: file.len().max(file.allocated()),
+        start: 0,
+        bytes: Bytes::default(),
+    };
+    let found = walk(&mut window, file_id, 0, each)?;
+    Ok(Salvaged {
+        lost: Vec::new(),
+        ..found
+    })
+}
+
 fn walk(
     window: &mut Window<'_>,
     file_id: u128,
+    start: u64,
     each: &mut dyn FnMut(Record) -> Result<()>,
 ) -> Result<Salvaged> {
     let mut out = Salvaged {
@@ -156,7 +140,7 @@ fn walk(
         ..Salvaged::default()
     };
     let end = window.end;
-    let mut at = HEADER_LEN as u64;
+    let mut at = start;
     // Where the bytes begin in which no record was found.
     let mut hole: Option<u64> = None;
     while at < end {

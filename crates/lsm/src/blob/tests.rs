@@ -82,6 +82,7 @@ fn write_log(env: &Env, all: &[Record]) -> BlobMeta {
     let mut log = vec![0xee; 512];
     let mut builder = LogIndexBuilder::new(
         env,
+        9,
         env.fs().create(Path::new(INDEX)).unwrap(),
         Path::new(INDEX),
         options(78),

@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use crate::blob::BlobMeta;
-use crate::version::blob_name;
+use crate::version::blob_names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct BlobFileStats {
     /// Its number.
     pub number: u64,
-    /// The name of its file in the store's directory.
+    /// The name of the file with its records in the store's directory; a log, when `meta` has an index of its own.
     pub name: String,
     /// What the manifest remembers of it: size, digest, records, sequence numbers.
     pub meta: Arc<BlobMeta>,
@@ -88,7 +88,7 @@ impl Engine {
             });
             BlobFileStats {
                 number: *number,
-                name: blob_name(*number),
+                name: blob_names(*number, &blob.meta).swap_remove(0),
                 meta: blob.meta.clone(),
                 families: families.collect(),
                 names: (names.get(number).into_iter().flatten().copied()).collect(),

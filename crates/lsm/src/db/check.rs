@@ -126,13 +126,15 @@ pub(super) fn walk(
     w.tables(options, catalog)?;
     w.blobs(options, catalog, learned.sure)?;
     w.logs(catalog)?;
+    let indexes = catalog.indexes();
     for name in &names {
         let known = match StoreFile::parse(name) {
             Some(StoreFile::Table(n)) => {
                 catalog.families.values().any(|f| f.tables.contains_key(&n))
             }
-            Some(StoreFile::Blob(n)) => catalog.blobs.contains_key(&n),
-            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
+            Some(StoreFile::Blob(n)) => catalog.has_blob(n, false),
+            Some(StoreFile::Index(n)) => indexes.contains(&n),
+            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n) || catalog.has_blob(n, true),
             Some(StoreFile::Manifest(n)) => manifest == Some(n),
             Some(StoreFile::Current | StoreFile::Lock) => true,
             Some(StoreFile::CurrentTmp) => false,

@@ -13,7 +13,7 @@ use super::log::{PinnedLogs, log_path};
 use super::open::{LOCK, StoreFile};
 use crate::version::catalog::Catalog;
 use crate::version::manifest::Manifest;
-use crate::version::{blob_name, table_name};
+use crate::version::{blob_names, table_name};
 use basalt_env::IoPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, File, Intent, Result};
@@ -140,15 +140,20 @@ impl Engine {
             for (&number, (_, meta)) in &family.tables {
                 report.tables += 1;
                 let (from, to) = (self.tables.path(number), dir.join(table_name(number)));
-                let file = (meta.size, meta.digest);
+                let file = (meta.size, Some(meta.digest));
                 self.link_or_copy(&from, &to, file, options, &mut report)?;
             }
         }
         for (&number, blob) in &moment.catalog.blobs {
             report.blob_files += 1;
-            let (from, to) = (self.tables.blob_path(number), dir.join(blob_name(number)));
-            let file = (blob.meta.size, blob.meta.digest);
-            self.link_or_copy(&from, &to, file, options, &mut report)?;
+            let sizes = match &blob.meta.index {
+                None => vec![(blob.meta.size, Some(blob.meta.digest))],
+                Some(i) => vec![(blob.meta.data_end, None), (i.size, Some(i.digest))],
+            };
+            for (name, file) in blob_names(number, &blob.meta).into_iter().zip(sizes) {
+                let (from, to) = (self.dir.join(&name), dir.join(&name));
+                self.link_or_copy(&from, &to, file, options, &mut report)?;
+            }
         }
         for (number, file, end) in &moment.logs {
             let (from, to) = (log_path(&self.dir, *number), log_path(&dir, *number));
@@ -172,12 +177,12 @@ impl Engine {
         Ok(report)
     }
 
-    /// Gives a file that never changes, of this size and digest, a second name; or copies it.
+    /// Gives a file that never changes, of this size and digest (a log has none: its records have checksums), a second name; or copies it.
     fn link_or_copy(
         &self,
         from: &Path,
         to: &Path,
-        (size, digest): (u64, u128),
+        (size, digest): (u64, Option<u128>),
         options: &CheckpointOptions,
         report: &mut CheckpointReport,
     ) -> Result<()> {
@@ -193,7 +198,7 @@ impl Engine {
             Err(_) => {
                 let file = fs.open(from)?;
                 let found = self.copy(&file, from, to, size)?;
-                if found != digest {
+                if let Some(digest) = digest.filter(|d| *d != found) {
                     return Err(Error::corruption(
                         from,
                         0,

@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// Whether blob files take more than they should.
-    fn collections_due(&self, state: &State) -> bool {
+    pub(super) fn collections_due(&self, state: &State) -> bool {
         // Where writers would be held is `max_space_amp`; collections begin before.
         let bound = self.options.max_space_amp;
         self.blob_stats(state).space_amp() > 1.0 + (bound - 1.0) * 0.6
@@ -155,12 +155,13 @@ impl Engine {
             Some(e) if e.kind() == ErrorKind::Closed => {}
             Some(e) => {
                 let now = self.env.clock().now();
-                let path = |n: &u64| {
+                let is_of = |n: &u64| {
                     let blob = state.catalog.blobs.get(n);
-                    blob.map(|_| self.tables.blob_path(*n))
+                    let paths = blob.map(|b| self.tables.blob_paths(*n, &b.meta));
+                    (paths.iter().flatten()).any(|path| e.path() == Some(path))
                 };
                 // The others had better not wait for one that cannot be read, and stays as it is.
-                let bad = sources.iter().find(|n| e.path() == path(n).as_deref());
+                let bad = sources.iter().find(|n| is_of(n));
                 match bad {
                     Some(n) => state.blobs.unreadable(*n, e.clone(), now),
                     None => {

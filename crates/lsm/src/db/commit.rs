@@ -14,7 +14,7 @@ use super::throttle::{Patience, Room};
 use super::ticket::{Phase, TicketState, Waiter};
 use crate::batch::WriteBatch;
 use crate::key::SeqNo;
-use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
+use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind, Separated};
 use basalt_env::JobPriority;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop};
@@ -44,6 +44,8 @@ pub(super) struct Pending {
     pub len: usize,
     pub count: u32,
     payload_crc: u32,
+    /// Its blob records.
+    separated: SmallVec<[Separated; 1]>,
     sync: bool,
     /// `None`: the leader's own.
     pub ticket: Option<Arc<TicketState>>,
@@ -58,13 +60,14 @@ impl Pending {
         let payload_crc = if count == 0 {
             0
         } else {
-            crc32c::crc32c(&buf[RECORD_HEADER..])
+            wal::payload_crc(&buf[RECORD_HEADER..], &batch.separated)
         };
         Pending {
             len: buf.len(),
             buf,
             count,
             payload_crc,
+            separated: batch.separated,
             sync,
             ticket: None,
         }
@@ -489,18 +492,21 @@ impl Engine {
                 first_seq: seq,
                 count: p.count,
                 payload_crc: p.payload_crc,
+                separated: &p.separated,
+                offset: 0,
             });
             seq += u64::from(p.count);
         }
         let began = sync.then(|| self.env.clock().now());
         self.append_to_log(writer, &mut records, sync)?;
+        let generation = self.active_generation();
+        generation.keep_places(&records);
         drop(records);
         if let Some(began) = began {
             let took = self.env.clock().now() - began;
             self.commit.queue.lock().company.synced(took);
         }
 
-        let generation = self.active_generation();
         insert_group(&generation, group, first, bytes);
         generation.book_memory();
         self.visible.store(first + count - 1, SeqCst);

@@ -513,17 +513,20 @@ impl Engine {
                 .as_ref()
                 .or(state.flush_error.as_ref())
                 .or(state.compaction_error.as_ref())
-                .cloned()
-                .or_else(|| self.collections_fail(&state))
+                .or(state
+                    .blobs
+                    .error
+                    .as_ref()
+                    .filter(|_| self.collections_due(&state)))
             {
-                return Err(e);
+                return Err(e.clone());
             }
             if state.compactions.is_empty()
                 && self.view().sealed.is_empty()
                 && self.pick_plan(&state).is_none()
                 && self.pick_sources(&state).is_empty()
             {
-                return Ok(());
+                return self.collections_fail(&state).map_or(Ok(()), Err);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, RETRY_PAUSE};
 use super::generation::{FamilyEntry, Generation};
+use super::values::{KeptLog, Values};
 use crate::blob::{Name, Separator};
 use crate::compaction::ranges::Dropped;
 use crate::compaction::visibility::Stripes;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay, those
-/// over ranges, too. Large values go to `separator`, if there is one. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
+/// over ranges, too. Large values go to `values`, if there are any. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
 pub(super) fn write_table(
     tables: &TableStore,
     number: u64,
@@ -32,7 +33,7 @@ pub(super) fn write_table(
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
     warm_cache: bool,
-    separator: Option<&mut Separator<'_>>,
+    values: Option<&mut Values<'_>>,
 ) -> Result<AddTable> {
     let (env, path) = (tables.env(), tables.path(number));
     let options = &family.options;
@@ -54,12 +55,12 @@ pub(super) fn write_table(
             builder.delete_range(from, to, ranges.seqs_of(i));
         }
         if options.merge_operator.is_some() {
-            merge_operands(&mut builder, separator, family, mem, snapshots, &ranges)?;
+            merge_operands(&mut builder, values, family, mem, snapshots, &ranges)?;
             return builder.finish();
         }
         let mut deleted = Dropped::new(cmp, &ranges, snapshots);
         let mut stripes = Stripes::new(snapshots);
-        let mut sink = OneTable::new(&mut builder, separator, family);
+        let mut sink = OneTable::new(&mut builder, values, family);
         let mut iter = mem.iter();
         iter.seek_to_first()?;
         while iter.valid() {
@@ -163,7 +164,7 @@ pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMe
 /// A builder that takes what is written out, and large values apart from it.
 struct OneTable<'a, 'n> {
     builder: &'a mut TableBuilder,
-    separator: Option<&'a mut Separator<'n>>,
+    values: Option<&'a mut Values<'n>>,
     family: u32,
     min_blob_size: Option<usize>,
     key: Vec<u8>,
@@ -172,12 +173,12 @@ struct OneTable<'a, 'n> {
 impl<'a, 'n> OneTable<'a, 'n> {
     fn new(
         builder: &'a mut TableBuilder,
-        separator: Option<&'a mut Separator<'n>>,
+        values: Option<&'a mut Values<'n>>,
         family: &FamilyEntry,
     ) -> OneTable<'a, 'n> {
         OneTable {
             builder,
-            separator,
+            values,
             family: family.id,
             min_blob_size: family.options.min_blob_size,
             key: Vec::new(),
@@ -192,18 +193,21 @@ impl<'a, 'n> OneTable<'a, 'n> {
         internal_key: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        let separator = match &mut self.separator {
-            Some(s) if Separator::wants(self.min_blob_size, kind, value) => s,
-            _ => return self.builder.add(internal_key, value),
+        let Some(values) = &mut self.values else {
+            return self.builder.add(internal_key, value);
         };
         let name = Name {
             family: self.family,
             key: user,
             seq,
         };
-        let payload = separator.put(&name, kind, value)?;
-        self.builder
-            .add(internal_key_of(&mut self.key, user, seq), payload)
+        match values.put(&name, kind, value, self.min_blob_size)? {
+            None => self.builder.add(internal_key, value),
+            Some(payload) => {
+                let key = internal_key_of(&mut self.key, user, seq);
+                self.builder.add(key, payload)
+            }
+        }
     }
 }
 
@@ -222,7 +226,7 @@ impl Sink for OneTable<'_, '_> {
 /// anywhere, so tombstones stay; nothing counts as expired.
 fn merge_operands(
     builder: &mut TableBuilder,
-    separator: Option<&mut Separator<'_>>,
+    values: Option<&mut Values<'_>>,
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
@@ -242,7 +246,7 @@ fn merge_operands(
     };
     let input = MergingIter::new(cmp.clone(), vec![Box::new(mem.iter())]);
     let deeper = Deeper::unknown(cmp);
-    let mut sink = OneTable::new(builder, separator, family);
+    let mut sink = OneTable::new(builder, values, family);
     merge(&rules, input, deeper, &mut sink, &|_| None)?;
     Ok(())
 }
@@ -352,8 +356,9 @@ impl Engine {
         let mut edit = Edit::default();
         let mut files: Vec<PathBuf> = Vec::new();
         let new_number = || self.new_file_number();
-        let mut separator =
+        let separator =
             Separator::new(&self.env, &self.tables, &new_number, IoPriority::High, warm);
+        let mut values = Values::new(separator, KeptLog::of(generation), &new_number);
         for (id, mem) in &generation.mems {
             let Some(family) = view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;
@@ -366,7 +371,7 @@ impl Engine {
                 mem,
                 &snapshots,
                 warm,
-                Some(&mut separator),
+                Some(&mut values),
             ) {
                 Ok(add) => {
                     self.counters.flush_bytes.add(add.meta.size);
@@ -380,16 +385,26 @@ impl Engine {
                 }
             }
         }
-        let blobs = match separator.finish() {
+        let blobs = match values.finish(&self.env, &self.tables, warm) {
             Ok(blobs) => blobs,
             Err(e) => {
                 self.remove_files(&files);
                 return Err(e.context("writing out the values of memtables"));
             }
         };
+        let mut kept = None;
         for (number, meta) in blobs {
-            self.counters.flush_bytes.add(meta.size);
-            files.push(self.tables.blob_path(number));
+            let mut paths = self.tables.blob_paths(number, &meta);
+            match &meta.index {
+                None => self.counters.flush_bytes.add(meta.size),
+                Some(index) => {
+                    self.counters.flush_bytes.add(index.size);
+                    kept = Some(number);
+                    // Whatever becomes of the edit, the log is not to go with it.
+                    paths.remove(0);
+                }
+            }
+            files.extend(paths);
             edit.add_blobs.push(AddBlob {
                 number,
                 meta: Arc::new(meta),
@@ -432,8 +447,14 @@ impl Engine {
         }
         self.drain
             .flushed(generation.memory(), self.env.clock().now() - started);
+        if let Some(log) = kept {
+            let file = self.view().version.blobs.files.get(&log).cloned();
+            self.trim_logs(file);
+        }
         if log != 0 {
-            self.retire_log(log, end);
+            if kept.is_none() {
+                self.retire_log(log, end);
+            }
             // A deleted file keeps its space, and its pages are still written out, as long as somebody has it open. Whoever holds the lock
             // now lets go of it at the next turn of the logs.
             if let Some(mut writer) = self.writer.try_lock() {

@@ -35,6 +35,7 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<Whose> {
             table::begins_one(&first) || table::ends_one(&file.read(last, table::END_LEN)?)
         }
         StoreFile::Blob(_) => blob::begins_one(&first),
+        StoreFile::Index(_) => blob::begins_index(&first),
         _ => wal::begins_one(&first),
     };
     Ok(if ours {
@@ -49,9 +50,12 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<Whose> {
 /// True for a log or table that is one by its bytes too. For a folder without `CURRENT`.
 pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
     match StoreFile::parse(name) {
-        Some(kind @ (StoreFile::Table(_) | StoreFile::Blob(_) | StoreFile::Log(_))) => {
-            Ok(whose(env, &dir.join(name), kind)? == Whose::Ours)
-        }
+        Some(
+            kind @ (StoreFile::Table(_)
+            | StoreFile::Blob(_)
+            | StoreFile::Index(_)
+            | StoreFile::Log(_)),
+        ) => Ok(whose(env, &dir.join(name), kind)? == Whose::Ours),
         _ => Ok(false),
     }
 }
@@ -164,13 +168,15 @@ pub(crate) fn remove_orphans(
     catalog: &Catalog,
     manifest: u64,
 ) {
+    let indexes = catalog.indexes();
     for name in names {
         let keep = match StoreFile::parse(name) {
             Some(StoreFile::Table(n)) => {
                 catalog.families.values().any(|f| f.tables.contains_key(&n))
             }
-            Some(StoreFile::Blob(n)) => catalog.blobs.contains_key(&n),
-            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n),
+            Some(StoreFile::Blob(n)) => catalog.has_blob(n, false),
+            Some(StoreFile::Index(n)) => indexes.contains(&n),
+            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n) || catalog.has_blob(n, true),
             Some(StoreFile::Manifest(n)) => n == manifest,
             Some(StoreFile::CurrentTmp) => false,
             Some(StoreFile::Current | StoreFile::Lock) | None => true,

@@ -4,18 +4,56 @@
 //! whole, and its log is removed with one manifest edit: what is in tables and what is in logs never overlaps across families.
 
 use super::throttle::Backlog;
-use crate::blob::{How, Name, Reference};
+use crate::blob::{Blocks, How, Name, Reference, record};
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
 use crate::table::{ReadBudget, TableFamily, hash_of};
 use crate::version::{FamilyVersion, Version};
+use crate::wal::{Outgoing, RECORD_HEADER};
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{Bytes, File, Result};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// Blob records of a log.
+#[derive(Clone, Default)]
+pub(crate) struct Places {
+    /// Sequence number and offset, both ascending.
+    list: Vec<(SeqNo, u64)>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The blocks that they lie in.
+    pub blocks: Blocks,
+}
+
+impl Places {
+    fn add(&mut self, seq: SeqNo, offset: u64, len: u64) {
+        self.list.push((seq, offset));
+        self.bytes += len;
+        self.blocks.add(&(offset..offset + len));
+    }
+
+    /// Where the record of a sequence number begins.
+    pub fn of(&self, seq: SeqNo) -> Option<u64> {
+        let at = self.list.binary_search_by_key(&seq, |(s, _)| *s).ok()?;
+        Some(self.list[at].1)
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// The log of a generation.
+pub(crate) struct GenerationLog {
+    pub number: u64,
+    pub file_id: u128,
+    /// To sync it by, and to give back what nobody needs of it.
+    pub file: Arc<dyn File>,
+}
 
 /// One log's memtables.
 pub(crate) struct Generation {
@@ -24,7 +62,9 @@ pub(crate) struct Generation {
     /// By family id.
     pub mems: BTreeMap<u32, Arc<MemTable>>,
     /// Number of the log its records went to; 0 for none yet.
-    log: Arc<AtomicU64>,
+    log: Arc<OnceLock<GenerationLog>>,
+    /// Where the blob records of the log begin, by sequence number, ascending.
+    separated: Arc<Mutex<Places>>,
     booked: Arc<Mutex<Reservation>>,
 }
 
@@ -38,6 +78,7 @@ impl Generation {
             number,
             mems: families.map(|(id, cmp)| (id, MemTable::new(cmp))).collect(),
             log: Arc::default(),
+            separated: Arc::default(),
             booked: Arc::new(Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0))),
         })
     }
@@ -50,6 +91,7 @@ impl Generation {
             number: self.number,
             mems,
             log: self.log.clone(),
+            separated: self.separated.clone(),
             booked: self.booked.clone(),
         })
     }
@@ -62,23 +104,60 @@ impl Generation {
             number: self.number,
             mems,
             log: self.log.clone(),
+            separated: self.separated.clone(),
             booked: self.booked.clone(),
         })
     }
 
     /// Its log's number, 0 for none yet.
     pub fn log(&self) -> u64 {
-        self.log.load(SeqCst)
+        self.log.get().map_or(0, |l| l.number)
+    }
+
+    /// Its log, if it has one.
+    pub fn log_file(&self) -> Option<&GenerationLog> {
+        self.log.get()
     }
 
     /// Notes the log that its records go to.
-    pub fn set_log(&self, number: u64) {
-        assert_eq!(self.log.swap(number, SeqCst), 0, "a generation has one log");
+    pub fn set_log(&self, log: GenerationLog) {
+        assert!(self.log.set(log).is_ok(), "a generation has one log");
+    }
+
+    /// Keeps where the blob records of a group are that was just written to the log.
+    pub fn keep_places(&self, records: &[Outgoing<'_>]) {
+        if records.iter().all(|r| r.separated.is_empty()) {
+            return;
+        }
+        let mut places = self.separated.lock();
+        for r in records {
+            for s in r.separated {
+                let at = RECORD_HEADER + s.at as usize;
+                let head = record::Head::parse(&r.buf[at..]).expect("a record of this process");
+                let offset = r.offset + at as u64;
+                places.add(
+                    r.first_seq + u64::from(s.op),
+                    offset,
+                    head.record_len() as u64,
+                );
+            }
+        }
+    }
+
+    /// Where the blob records of its log are, by sequence number. Of a generation that takes no more writes.
+    pub fn places(&self) -> Places {
+        self.separated.lock().clone()
+    }
+
+    /// Bytes of blob records in its log.
+    pub fn separated_bytes(&self) -> u64 {
+        self.separated.lock().bytes
     }
 
     /// Bytes of all its memtables.
     pub fn memory(&self) -> u64 {
-        self.mems.values().map(|m| m.memory() as u64).sum()
+        let places = self.separated.lock().list.capacity() * size_of::<(SeqNo, u64)>();
+        self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + places as u64
     }
 
     /// True when nothing was inserted.

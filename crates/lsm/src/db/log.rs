@@ -11,15 +11,18 @@
 //! later logs with it. Decision 0016.
 
 use super::engine::{Engine, RETRY_PAUSE, Writer};
+use super::generation::GenerationLog;
 use super::throttle::{Patience, Room};
+use crate::blob::BLOCK;
 use crate::listener::Event;
 use crate::memtable::MemTable;
 use crate::version::edit::Edit;
+use crate::version::{BlobFile, log_name};
 use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
-use basalt_fs::{Error, LogOptions, Reach, Result};
+use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +37,7 @@ const RECYCLED_LOGS: usize = 2;
 
 /// Path of a log.
 pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("{number:06}.log"))
+    dir.join(log_name(number))
 }
 
 /// A log that takes records.
@@ -63,12 +66,16 @@ struct Space {
     /// space of a log that stands here is not used again, or zeros would go over another log's records.
     extending: BTreeSet<u64>,
     recycled: Vec<PathBuf>,
+    /// Logs that are blob files now and have not given back what they need not hold: somebody copied them then.
+    untrimmed: Vec<Arc<BlobFile>>,
     /// Logs that somebody copies, and how many do: their space is not used again.
     pinned: BTreeMap<u64, usize>,
     /// Where the last log ended: the next one's size.
     last_end: u64,
     /// Records in the last log were synced; `None` when there was none yet.
     synced: Option<bool>,
+    /// Most of the last log were large values.
+    large: bool,
 }
 
 /// Spare and recycled logs.
@@ -81,9 +88,11 @@ impl LogSpace {
             preparing: false,
             extending: BTreeSet::new(),
             recycled: Vec::new(),
+            untrimmed: Vec::new(),
             pinned: BTreeMap::new(),
             last_end: 0,
             synced: None,
+            large: false,
         }))
     }
 }
@@ -135,11 +144,12 @@ impl Engine {
             let mut space = self.logs.0.lock();
             let target = self.log_limit();
             let least = FIRST_LOG_BYTES.min(target);
-            // Space is written ahead for synced appends, which pay twice where it is not; others do not notice.
+            // Space is written ahead for synced appends, which pay twice where it is not; others do not notice. Large values pay
+            // less for their sync than zeros of their length would cost, and their logs stay.
             let capacity = match space.synced {
                 None => least,
-                Some(false) => 0,
-                Some(true) => space.last_end.clamp(least, target),
+                Some(true) if !space.large => space.last_end.clamp(least, target),
+                Some(_) => 0,
             };
             (space.recycled.pop(), capacity)
         };
@@ -153,7 +163,13 @@ impl Engine {
                 let _ = fs.remove(old);
             }
         }
-        made
+        match (made, reuse) {
+            // Somebody, a checkpoint for one, has a second name for it.
+            (Err(e), Some(_)) if e.kind() == ErrorKind::InvalidArgument => {
+                self.begin_log(number, &path, capacity, None)
+            }
+            (made, _) => made,
+        }
     }
 
     fn begin_log(
@@ -213,7 +229,11 @@ impl Engine {
                     log
                 }
             };
-            self.active_generation().set_log(log.number);
+            self.active_generation().set_log(GenerationLog {
+                number: log.number,
+                file_id: log.file_id,
+                file: log.writer.file().clone(),
+            });
             writer.log = Some(log);
         }
         Ok(writer.log.as_mut().expect("just made"))
@@ -367,6 +387,7 @@ impl Engine {
             let mut space = self.logs.0.lock();
             space.last_end = end;
             space.synced = Some(log.synced);
+            space.large = self.active_generation().separated_bytes() > end / 2;
         }
         self.install(edit, Vec::new(), |state, view| {
             self.seal_active(state, view)
@@ -433,7 +454,9 @@ impl Engine {
         let Some(log) = &writer.log else { return };
         let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
         let target = self.log_limit();
+        let large = self.active_generation().separated_bytes() > end / 2;
         if log.synced
+            && !large
             && allocated < target
             && end + allocated / 4 >= allocated
             && self.logs.0.lock().extending.insert(log.number)
@@ -446,6 +469,7 @@ impl Engine {
                     // Without the space appends still work, only slower; the next append asks again.
                     let _ = file.extend_log(capacity);
                     engine.logs.0.lock().extending.remove(&number);
+                    engine.trim_logs([]);
                 });
         }
         if end < target / 2
@@ -495,6 +519,46 @@ impl Engine {
         }
         drop(space);
         let _ = self.env.fs().remove(&path);
+    }
+
+    /// Has logs that are blob files give back what is no record of theirs, as soon as nobody copies them, and nobody writes
+    /// space ahead in them.
+    pub fn trim_logs(&self, more: impl IntoIterator<Item = Arc<BlobFile>>) {
+        let due: Vec<Arc<BlobFile>> = {
+            let mut space = self.logs.0.lock();
+            space.untrimmed.extend(more);
+            let all = std::mem::take(&mut space.untrimmed);
+            let busy = |b: &Arc<BlobFile>| {
+                space.pinned.contains_key(&b.number) || space.extending.contains(&b.number)
+            };
+            let (kept, due) = all.into_iter().partition(busy);
+            space.untrimmed = kept;
+            due
+        };
+        for log in due {
+            // What stays allocated is space and no harm; the next open tries again.
+            let _ = log.trim();
+        }
+    }
+
+    /// Has logs that were made blob files just before a power cut give back what they need not hold.
+    pub fn trim_logs_of_old(self: &Arc<Self>) {
+        let version = self.view().version.clone();
+        let files = version.blobs.files.values();
+        let logs: Vec<_> = (files.filter(|f| f.meta.index.is_some()).cloned()).collect();
+        if logs.is_empty() {
+            return;
+        }
+        let engine = self.clone();
+        self.env
+            .jobs()
+            .spawn(self.owner, JobPriority::Housekeeping, move || {
+                let more = |f: &Arc<BlobFile>| {
+                    let stat = engine.env.fs().stat(&f.path());
+                    stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
+                };
+                engine.trim_logs(logs.into_iter().filter(more));
+            });
     }
 
     /// True while a spare log is on its way.

@@ -65,6 +65,7 @@ mod tests_throttle;
 mod tests_worn;
 mod throttle;
 mod ticket;
+mod values;
 
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
@@ -112,6 +113,7 @@ pub struct Family {
     name: Arc<str>,
     cmp: Cmp,
     operator: Option<Arc<dyn MergeOperator>>,
+    min_blob_size: Option<usize>,
 }
 
 impl std::fmt::Debug for Family {
@@ -151,6 +153,16 @@ impl Family {
     pub(crate) fn cmp(&self) -> &Cmp {
         &self.cmp
     }
+    pub(crate) fn min_blob_size(&self) -> Option<usize> {
+        self.min_blob_size
+    }
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn separating_of_no_store(id: u32, min_blob_size: usize) -> Family {
+        Family {
+            min_blob_size: Some(min_blob_size),
+            ..Family::of_no_store(id)
+        }
+    }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn of_no_store(id: u32) -> Family {
         Family {
@@ -158,6 +170,7 @@ impl Family {
             store: 0,
             name: "".into(),
             operator: None,
+            min_blob_size: None,
             cmp: Cmp::Bytewise,
         }
     }
@@ -181,6 +194,7 @@ impl Db {
         let path = path.as_ref();
         let engine = open::open(env, path, options)
             .map_err(|e| e.context(format!("opening the store in {}", path.display())))?;
+        engine.trim_logs_of_old();
         engine.schedule();
         Ok(Db(Arc::new(Handle(engine))))
     }
@@ -213,6 +227,7 @@ impl Db {
             store: self.engine().owner,
             name: f.name.clone(),
             operator: f.options.merge_operator.clone(),
+            min_blob_size: f.options.min_blob_size,
             cmp: f.options.comparator.clone(),
         }
     }

@@ -9,6 +9,7 @@ use super::folder::{is_data, may_be_opened_or_made, remove_orphans};
 use super::generation::{FamilyEntry, Generation};
 use super::insertion::insert;
 use super::log::log_path;
+use super::values::Values;
 use crate::batch::Ops;
 use crate::blob::Separator;
 use crate::key::{MAX_SEQ, SeqNo};
@@ -18,7 +19,7 @@ use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::edit::{AddBlob, Edit, MAX_FILE_NUMBER};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
-use crate::wal::{FileKind, Record, RecordKind, RecordReader};
+use crate::wal::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -34,6 +35,8 @@ pub(crate) const LOCK: &str = "LOCK";
 pub(crate) enum StoreFile {
     Table(u64),
     Blob(u64),
+    /// Of a log that is a blob file.
+    Index(u64),
     Log(u64),
     Manifest(u64),
     Current,
@@ -60,6 +63,8 @@ impl StoreFile {
                     StoreFile::Table(number(n)?)
                 } else if let Some(n) = name.strip_suffix(".blob") {
                     StoreFile::Blob(number(n)?)
+                } else if let Some(n) = name.strip_suffix(".index") {
+                    StoreFile::Index(number(n)?)
                 } else {
                     StoreFile::Log(number(name.strip_suffix(".log")?)?)
                 }
@@ -71,6 +76,7 @@ impl StoreFile {
         match self {
             StoreFile::Table(n)
             | StoreFile::Blob(n)
+            | StoreFile::Index(n)
             | StoreFile::Log(n)
             | StoreFile::Manifest(n) => Some(n),
             _ => None,
@@ -268,6 +274,9 @@ pub(crate) fn replay_logs(
                         op.family
                     )));
                 }
+                if op.record_at.is_some() && !record.separated {
+                    return Err(bad(UNANNOUNCED.into()));
+                }
                 ops += 1;
             }
             if ops != record.count {
@@ -445,23 +454,16 @@ fn recover_logs(
     let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
         let next = AtomicU64::new(catalog.next_file);
         let new_number = || next.fetch_add(1, SeqCst);
-        let mut separator = Separator::new(env, tables, &new_number, IoPriority::High, false);
+        let separator = Separator::new(env, tables, &new_number, IoPriority::High, false);
+        let mut values = Values::new(separator, None, &new_number);
         let mut edit = Edit::default();
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let (number, family) = (new_number(), &families[id]);
-            let add = write_table(
-                tables,
-                number,
-                family,
-                mem,
-                &[],
-                false,
-                Some(&mut separator),
-            )?;
+            let add = write_table(tables, number, family, mem, &[], false, Some(&mut values))?;
             edit.add_tables.push(add);
             wrote = true;
         }
-        for (number, meta) in separator.finish()? {
+        for (number, meta) in values.finish(env, tables, false)? {
             let meta = Arc::new(meta);
             edit.add_blobs.push(AddBlob { number, meta });
         }
@@ -531,7 +533,14 @@ pub(super) fn build_version(
         version.families.insert(*id, Arc::new(fv));
     }
     for (&number, blob) in &catalog.blobs {
-        tables.check_present(&tables.blob_path(number), blob.meta.size, number)?;
+        let paths = tables.blob_paths(number, &blob.meta);
+        match &blob.meta.index {
+            None => tables.check_present(&paths[0], blob.meta.size, number)?,
+            Some(index) => {
+                tables.check_present(&paths[0], blob.meta.data_end, number)?;
+                tables.check_present(&paths[1], index.size, number)?;
+            }
+        }
     }
     version.blobs = Arc::new(BlobSet::of(tables, catalog));
     Ok(version)

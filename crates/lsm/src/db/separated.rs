@@ -194,7 +194,9 @@ impl Engine {
         edit.add_blobs.retain(|b| {
             let dead = b.meta.families.keys().all(gone);
             if dead {
-                settled.unnamed.push(self.tables.blob_path(b.number));
+                settled
+                    .unnamed
+                    .extend(self.tables.blob_paths(b.number, &b.meta));
             }
             !dead
         });

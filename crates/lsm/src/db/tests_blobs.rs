@@ -5,7 +5,9 @@ use crate::merge::Append;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, KeyDecision};
 use basalt_env::sync::atomic::{AtomicUsize, Ordering};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::fault::{Fault, FaultKind};
+use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
+use basalt_fs::{FaultFs, OpKind, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -356,7 +358,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     };
     let bad = blobs().pop().unwrap();
     // The last record of the first file: its key stays alive.
-    let at = 39 * (300 + 40);
+    let at = db.blob_files()[0].meta.data_end - 20;
     disk.flip_bit(&bad, at, 3).unwrap();
     write(&mut all, 1, &mut (0..20));
     db.compact_range(&f, None, None).unwrap();
@@ -390,4 +392,230 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     expect(&db, &f, &ReadOptions::default(), &all);
     db.close().unwrap();
     check(&env, &options);
+}
+
+fn names(env: &Env, end: &str) -> Vec<String> {
+    let all = env.fs().list(std::path::Path::new("db")).unwrap();
+    let names = all.into_iter().map(|e| e.name);
+    names.filter(|n| n.ends_with(end)).collect()
+}
+
+fn on_disk(env: &Env, name: &str) -> u64 {
+    let path = std::path::Path::new("db").join(name);
+    env.fs().stat(&path).unwrap().on_disk
+}
+
+/// What made a value durable is what serves it: it is written once, and the log's space for other things comes back.
+#[test]
+fn a_large_value_is_written_once_and_small_ones_keep_no_space() {
+    let (env, _) = room();
+    let options = Options {
+        default_family: FamilyOptions {
+            min_blob_size: Some(2000),
+            ..separating()
+        },
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let mut all = BTreeMap::new();
+    let put = |key: String, v: Vec<u8>, all: &mut BTreeMap<_, _>| {
+        db.put(&f, key.as_bytes(), &v, &FREE).unwrap();
+        all.insert(key.into_bytes(), v);
+    };
+    let before = env.fs().stats().bytes_written;
+    for n in 0..100 {
+        put(format!("{n:03}"), value(n, 0, 16_000), &mut all);
+    }
+    db.sync().unwrap();
+    db.flush().unwrap();
+    let written = env.fs().stats().bytes_written - before;
+    assert!(written < 1_600_000 * 105 / 100, "{written} bytes written");
+    assert!(names(&env, ".blob").is_empty());
+    let log = db.blob_files()[0].name.clone();
+    assert!(log.ends_with(".log"), "{log}");
+    expect(&db, &f, &ReadOptions::default(), &all);
+
+    // Half of the bytes are small values.
+    for n in 100..200 {
+        put(format!("{n:03}"), value(n, 1, 16_000), &mut all);
+        for i in 0..16 {
+            put(format!("{n:03}/{i}"), value(i, n, 1000), &mut all);
+        }
+    }
+    db.flush().unwrap();
+    let files = db.blob_files();
+    assert_eq!(files.len(), 2);
+    for file in &files {
+        let bytes = on_disk(&env, &file.name);
+        // The last block may be the last in part.
+        assert!(bytes <= file.meta.size + 4096, "{}: {bytes}", file.name);
+        assert!(
+            bytes * 10 <= file.live_bytes() * 13,
+            "{}: {bytes}",
+            file.name
+        );
+    }
+    expect(&db, &f, &ReadOptions::default(), &all);
+    db.close().unwrap();
+    check(&env, &options);
+}
+
+/// Where blocks with large values hold mostly small ones, values move to a blob file and the log goes.
+#[test]
+fn a_log_of_mostly_small_values_is_not_kept() {
+    let (env, _) = room();
+    let options = options();
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let mut all = BTreeMap::new();
+    for n in 0..200u64 {
+        for (key, len) in [(format!("{n:03}"), 120), (format!("{n:03}/"), 90)] {
+            let v = value(n, 1, len);
+            db.put(&f, key.as_bytes(), &v, &FREE).unwrap();
+            all.insert(key.into_bytes(), v);
+        }
+    }
+    db.flush().unwrap();
+    let files = db.blob_files();
+    assert_eq!(files.len(), 1);
+    assert!(files[0].name.ends_with(".blob"), "{}", files[0].name);
+    expect(&db, &f, &ReadOptions::default(), &all);
+    db.close().unwrap();
+    check(&env, &options);
+}
+
+/// A log that cannot be synced any more is not believed: its values are still in memory.
+#[test]
+fn values_of_a_log_whose_sync_failed_are_written_out() {
+    let disk = SimFs::new(SimOptions::default());
+    let faulty = FaultFs::new(disk.clone(), 1);
+    let hands = ManualClock::new(NOW);
+    let env = EnvBuilder::for_tests(faulty.clone(), 1)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    let options = options();
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let mut all = BTreeMap::new();
+    let put = |n: u64, o: &WriteOptions, all: &mut BTreeMap<_, _>| {
+        let (key, v) = (format!("{n:03}").into_bytes(), value(n, 1, 5000));
+        let done = db.put(&f, &key, &v, o);
+        if done.is_ok() {
+            all.insert(key, v);
+        }
+        done
+    };
+    for n in 0..10 {
+        put(n, &FREE, &mut all).unwrap();
+    }
+    faulty.inject(Fault {
+        op: Some(OpKind::SyncData),
+        path: ".log".into(),
+        when: When::Nth(1),
+        kind: FaultKind::FailedSync,
+    });
+    put(10, &WriteOptions::SYNC, &mut all).unwrap_err();
+    faulty.clear();
+    hands.advance(Duration::from_secs(10));
+    put(11, &WriteOptions::SYNC, &mut all).unwrap();
+    let kept = db.blob_files();
+    assert!(kept.iter().all(|b| b.name.ends_with(".blob")), "{kept:?}");
+    expect(&db, &f, &ReadOptions::default(), &all);
+    drop(db);
+    // What is on the disk, not what was in the kernel's memory.
+    let env = EnvBuilder::for_tests(disk.crash(CrashPolicy::NothingUnsynced, 1), 1).build();
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    expect(&db, &db.default_family(), &ReadOptions::default(), &all);
+}
+
+/// A power cut between the edit that makes a log a blob file and the end of its trimming leaves space that the next open gives back.
+#[test]
+fn space_that_a_power_cut_left_in_a_log_comes_back_at_the_next_open() {
+    let disk = SimFs::new(SimOptions::default());
+    let faulty = FaultFs::new(disk.clone(), 1);
+    let env = Env::for_tests(faulty.clone(), 1);
+    let options = Options {
+        default_family: FamilyOptions {
+            min_blob_size: Some(2000),
+            ..separating()
+        },
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let mut all = BTreeMap::new();
+    for n in 0..100u64 {
+        for (key, len) in [(format!("{n:03}"), 24_000), (format!("{n:03}/"), 1900)] {
+            for i in 0..if len < 2000 { 5 } else { 1 } {
+                let (key, v) = (format!("{key}{i}").into_bytes(), value(n, i, len));
+                db.put(&f, &key, &v, &FREE).unwrap();
+                all.insert(key, v);
+            }
+        }
+    }
+    faulty.inject(Fault {
+        op: Some(OpKind::ReleaseRange),
+        path: String::new(),
+        when: When::From(1),
+        kind: FaultKind::Eio,
+    });
+    db.flush().unwrap();
+    let file = db.blob_files().pop().unwrap();
+    assert!(
+        on_disk(&env, &file.name) > file.meta.size + 100_000,
+        "not trimmed"
+    );
+    drop(db);
+    let env = Env::for_tests(disk.crash(CrashPolicy::NothingUnsynced, 1), 1);
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    while env.jobs().step() {}
+    assert!(on_disk(&env, &file.name) <= file.meta.size + 4096);
+    expect(&db, &db.default_family(), &ReadOptions::default(), &all);
+    db.close().unwrap();
+    check(&env, &options);
+}
+
+/// The space of a log whose values are all dead is the next log's: written space, into which a synced append costs one write. One that a checkpoint
+/// has is left to it.
+#[test]
+fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
+    let (env, _) = room();
+    let options = options();
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let mut all = BTreeMap::new();
+    let round = |version: u64, all: &mut BTreeMap<_, _>| {
+        for n in 0..20 {
+            let (key, v) = (format!("{n:03}").into_bytes(), value(n, version, 16_000));
+            db.put(&f, &key, &v, &WriteOptions::SYNC).unwrap();
+            all.insert(key, v);
+        }
+        db.flush().unwrap();
+        db.compact_range(&f, None, None).unwrap();
+        db.settle().unwrap();
+        while env.jobs().step() {}
+    };
+    let zeros = || env.fs().stats().bytes_prewritten;
+    round(0, &mut all);
+    let first = zeros();
+    for version in 1..10 {
+        round(version, &mut all);
+        assert!(names(&env, ".log").len() <= 5, "{:?}", names(&env, ".log"));
+        assert_eq!(db.blob_files().len(), 1);
+    }
+    // Logs are 320 KB each.
+    let written_ahead = zeros() - first;
+    assert!(written_ahead < 400_000, "{written_ahead} bytes of zeros");
+    let old = all.clone();
+    db.checkpoint("copy", &CheckpointOptions::default())
+        .unwrap();
+    for version in 10..15 {
+        round(version, &mut all);
+    }
+    expect(&db, &f, &ReadOptions::default(), &all);
+    db.close().unwrap();
+    check(&env, &options);
+    let copy = Db::open(&env, "copy", options).unwrap();
+    expect(&copy, &copy.default_family(), &ReadOptions::default(), &old);
 }

@@ -267,9 +267,19 @@ pub(crate) fn decode_references(bytes: &[u8]) -> Option<References> {
     Some(out.into())
 }
 
+/// What a table says of itself.
+pub struct Own {
+    /// Its family.
+    pub family: TableFamily,
+    /// The name of its order.
+    pub comparator: String,
+    /// Blob files that it refers to.
+    pub references: References,
+}
+
 /// What the table in `file` says of the family it belongs to, and the name of its comparator. For `repair`, which knows
 /// nothing else of it. `None` when header, footer or properties do not verify, or say nothing of it.
-pub fn family_of(file: &dyn File, path: &Path) -> Result<Option<(TableFamily, String)>> {
+pub fn family_of(file: &dyn File, path: &Path) -> Result<Option<Own>> {
     let read = || -> Result<Properties> {
         let size = file.len();
         let header = Header::decode(path, &read_exact(file, path, 0, HEADER_LEN)?)?;
@@ -282,7 +292,11 @@ pub fn family_of(file: &dyn File, path: &Path) -> Result<Option<(TableFamily, St
         Properties::decode(path, h.offset, &block)
     };
     match read() {
-        Ok(p) => Ok(p.family.map(|f| (f, p.comparator))),
+        Ok(p) => Ok(p.family.map(|family| Own {
+            family,
+            comparator: p.comparator,
+            references: p.meta.references,
+        })),
         Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported) => Ok(None),
         Err(e) => Err(e),
     }

@@ -6,7 +6,7 @@ use super::{TableStore, catalog::Catalog};
 use crate::blob::garbage::Dead;
 use crate::blob::lineage::Lineage;
 use crate::blob::together::{Located, Pages, Sought, locate};
-use crate::blob::{BlobMeta, BlobReader, How, Name, Reference};
+use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference};
 use crate::key::{Cmp, Kind};
 use crate::table::ReadBudget;
 use basalt_env::JobPriority;
@@ -22,6 +22,24 @@ pub fn blob_name(number: u64) -> String {
     format!("{number:06}.blob")
 }
 
+/// The name of a log's file.
+pub fn log_name(number: u64) -> String {
+    format!("{number:06}.log")
+}
+
+/// The name of a file with the index of a log that is a blob file.
+pub fn index_name(number: u64) -> String {
+    format!("{number:06}.index")
+}
+
+/// The names of a blob file's files, the one with the records first.
+pub fn blob_names(number: u64, meta: &BlobMeta) -> Vec<String> {
+    match meta.index {
+        None => vec![blob_name(number)],
+        Some(index) => vec![log_name(number), index_name(index.number)],
+    }
+}
+
 /// One blob file.
 pub struct BlobFile {
     /// Its file number.
@@ -30,6 +48,8 @@ pub struct BlobFile {
     pub meta: Arc<BlobMeta>,
     obsolete: AtomicBool,
     file: Arc<OpenFile>,
+    /// Of a log: its index.
+    index: Option<Arc<OpenFile>>,
     reader: OnceLock<BlobReader>,
     opening: Mutex<()>,
     store: Arc<TableStore>,
@@ -38,7 +58,12 @@ pub struct BlobFile {
 impl BlobFile {
     /// Its path.
     pub fn path(&self) -> PathBuf {
-        self.store.blob_path(self.number)
+        self.paths().swap_remove(0)
+    }
+
+    /// Paths of its files, the one with the records first.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.store.blob_paths(self.number, &self.meta)
     }
 
     /// Its reader; made when first asked for.
@@ -56,9 +81,31 @@ impl BlobFile {
         if let Some(reader) = self.reader.get() {
             return Ok(reader);
         }
-        let source = Arc::new(self.file.clone());
-        let reader = BlobReader::open(&self.store.env, source, &self.path(), &self.meta)?;
+        let (env, paths) = (&self.store.env, self.paths());
+        let reader = match &self.index {
+            None => BlobReader::open(env, Arc::new(self.file.clone()), &paths[0], &self.meta)?,
+            Some(index) => BlobReader::open_log(
+                env,
+                (Box::new(self.file.clone()), &paths[0]),
+                (Box::new(index.clone()), &paths[1]),
+                &self.meta,
+            )?,
+        };
         Ok(self.reader.get_or_init(|| reader))
+    }
+
+    /// Gives back the space of a log that no record of its index lies in. The header stays: repair knows the log by it.
+    pub fn trim(&self) -> Result<()> {
+        let file = self.store.env.fs().open(&self.path())?;
+        let mut kept = BLOCK;
+        self.reader()?.places(&mut |place| {
+            if place.start > kept {
+                file.release_range(kept..place.start)?;
+            }
+            kept = place.end;
+            Ok(())
+        })?;
+        file.release_range(kept..file.allocated())
     }
 
     /// The manifest no longer names it: its file goes when the last holder lets go.
@@ -70,14 +117,28 @@ impl BlobFile {
 impl Drop for BlobFile {
     fn drop(&mut self) {
         self.file.close();
+        if let Some(index) = &self.index {
+            index.close();
+        }
         if self.obsolete.load(SeqCst) {
-            let (fs, path) = (self.store.env.fs().clone(), self.path());
+            let (fs, mut paths) = (self.store.env.fs().clone(), self.paths());
+            let (store, number, meta) = (self.store.clone(), self.number, self.meta.clone());
             // A failed removal leaves an orphan, which the next open removes.
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let _ = fs.remove(&path);
+                    if meta.index.is_some()
+                        && let Some(told) = store.dead_logs.get()
+                    {
+                        paths.remove(0);
+                        // Space with holes in it is written anew where it is used again.
+                        let whole = meta.size + meta.size / 16 >= meta.data_end;
+                        told(number, whole.then_some(meta.data_end));
+                    }
+                    for path in paths {
+                        let _ = fs.remove(&path);
+                    }
                 });
         }
     }
@@ -85,7 +146,8 @@ impl Drop for BlobFile {
 
 impl std::fmt::Debug for BlobFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}[{} bytes]", blob_name(self.number), self.meta.size)
+        let name = blob_names(self.number, &self.meta).swap_remove(0);
+        write!(f, "{name}[{} bytes]", self.meta.size)
     }
 }
 
@@ -95,13 +157,22 @@ impl TableStore {
         self.dir.join(blob_name(number))
     }
 
+    /// Paths of a blob file's files, the one with the records first.
+    pub fn blob_paths(&self, number: u64, meta: &BlobMeta) -> Vec<PathBuf> {
+        let names = blob_names(number, meta).into_iter();
+        names.map(|n| self.dir.join(n)).collect()
+    }
+
     /// A blob file that the manifest names or is about to name.
     pub fn blob(self: &Arc<Self>, number: u64, meta: Arc<BlobMeta>) -> Arc<BlobFile> {
+        let files = self.blob_paths(number, &meta).into_iter();
+        let mut files = files.map(|path| OpenFile::new(&self.open, path));
         Arc::new(BlobFile {
             number,
             meta,
             obsolete: AtomicBool::new(false),
-            file: OpenFile::new(&self.open, self.blob_path(number)),
+            file: files.next().expect("the one with the records"),
+            index: files.next(),
             reader: OnceLock::new(),
             opening: Mutex::new(()),
             store: self.clone(),

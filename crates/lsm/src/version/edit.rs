@@ -502,6 +502,7 @@ mod tests {
             })
             .collect();
         let index = r.one_in(2).then(|| IndexFile {
+            number: r.next_u64() >> 16,
             file_id: r.next_u128(),
             size: r.below(1 << 20),
             digest: r.next_u128(),

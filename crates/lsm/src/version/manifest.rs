@@ -265,6 +265,8 @@ impl Manifest {
             first_seq: self.edits,
             count: 1,
             payload_crc: crc32c::crc32c(&payload),
+            separated: &[],
+            offset: 0,
         };
         let writer = self.writer.as_mut();
         if let Err(e) = writer.map_or(Ok(()), |w| w.append(&mut [record], true)) {

@@ -10,7 +10,7 @@ pub mod edit;
 pub mod manifest;
 mod open;
 
-pub use blobs::{BlobFile, BlobSet, blob_name};
+pub use blobs::{BlobFile, BlobSet, blob_name, blob_names, index_name, log_name};
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
@@ -32,6 +32,9 @@ pub fn table_name(number: u64) -> String {
     format!("{number:06}.tbl")
 }
 
+/// Is told number and end of a log that nobody needs any more.
+type DeadLogs = Box<dyn Fn(u64, Option<u64>) + Send + Sync>;
+
 /// Is told number and path of a table whose file went.
 type Removed = Box<dyn Fn(u64, &Path) + Send + Sync>;
 
@@ -43,6 +46,7 @@ pub struct TableStore {
     open: Arc<OpenTables>,
     /// Told of each file that was removed because nobody reads it any more.
     removed: OnceLock<Removed>,
+    dead_logs: OnceLock<DeadLogs>,
 }
 
 impl TableStore {
@@ -54,6 +58,7 @@ impl TableStore {
             owner,
             open: OpenTables::new(env),
             removed: OnceLock::new(),
+            dead_logs: OnceLock::new(),
         })
     }
 
@@ -65,6 +70,17 @@ impl TableStore {
     /// Has `told` called with number and path of every table whose file goes. Once; `told` must not block.
     pub fn when_removed(&self, told: impl Fn(u64, &Path) + Send + Sync + 'static) {
         let _ = self.removed.set(Box::new(told));
+    }
+
+    /// Has `told` called for every log that was a blob file, when nobody needs it any more, instead of removing it: with its number and where its
+    /// written space ends. Once.
+    pub fn when_log_dies(&self, told: impl Fn(u64, Option<u64>) + Send + Sync + 'static) {
+        let _ = self.dead_logs.set(Box::new(told));
+    }
+
+    /// The store's folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The environment.

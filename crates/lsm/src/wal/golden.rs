@@ -5,6 +5,7 @@
 use super::header::{HEADER_LEN, u32_at, u64_at};
 use super::*;
 use crate::batch::{Ops, WriteBatch};
+use crate::blob::record;
 use crate::key::Kind;
 use basalt_fs::sim::SimOptions;
 use basalt_fs::{FileSystem, LogOptions, SimFs};
@@ -16,7 +17,7 @@ const DOC_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/l
 const BEGIN: &str = "<!-- golden: a log -->\n```text\n";
 const END: &str = "```\n<!-- golden end -->";
 
-/// A log with a synced batch of three operations, two unsynced batches, and a synced one.
+/// A log with a synced batch of three operations, two unsynced batches, a synced one, and one with a separated value.
 fn golden_log() -> Vec<u8> {
     let fs = SimFs::new(SimOptions::default());
     let path = Path::new("000007.log");
@@ -71,17 +72,30 @@ fn golden_log() -> Vec<u8> {
             .unwrap();
         b
     };
+    let mut large = put(b"k4");
+    large
+        .push(
+            &crate::db::Family::separating_of_no_store(300, 12),
+            Kind::Put,
+            b"melon",
+            &[],
+            b"a large value",
+        )
+        .unwrap();
     let mut seq = 41;
     for (sync, batches) in [
         (true, vec![one]),
         (false, vec![put(b"k1"), put(b"k2")]),
         (true, vec![put(b"k3")]),
+        (true, vec![large]),
     ] {
         let mut batches = batches;
         let mut records = Vec::new();
         for b in &mut batches {
             records.push(Outgoing {
-                payload_crc: crc32c::crc32c(&b.buf[RECORD_HEADER..]),
+                payload_crc: payload_crc(&b.buf[RECORD_HEADER..], &b.separated),
+                separated: &b.separated,
+                offset: 0,
                 kind: RecordKind::Batch,
                 first_seq: seq,
                 count: b.count,
@@ -162,10 +176,24 @@ impl Dump<'_> {
         let len = u32_at(b, 8) as usize;
         for (n, text) in [
             (4, "CRC-32C of file id, offset, and bytes 4..40".to_string()),
-            (4, "CRC-32C of the payload".to_string()),
+            (
+                4,
+                match b[13] {
+                    0 => "CRC-32C of the payload",
+                    _ => "CRC-32C of the payload without blob records",
+                }
+                .to_string(),
+            ),
             (4, format!("payload length {len}")),
             (1, "record kind: batch".to_string()),
-            (1, "flags".to_string()),
+            (
+                1,
+                match b[13] {
+                    0 => "flags",
+                    _ => "flags: 1 = with separated values",
+                }
+                .to_string(),
+            ),
             (2, "life tag".to_string()),
             (8, format!("synced up to {:#x}", u64_at(b, 16))),
             (8, format!("first sequence number {}", u64_at(b, 24))),
@@ -178,6 +206,20 @@ impl Dump<'_> {
         let mut at = 0;
         for op in Ops::new(payload) {
             let op = op.unwrap();
+            if let Some(from) = op.record_at {
+                self.field(1, "kind BlobRef: a blob record follows");
+                self.field(record::HEADER_LEN, "header of the blob record (blob.md)");
+                self.field(
+                    op.key.len(),
+                    &format!("key {:?}", String::from_utf8_lossy(op.key)),
+                );
+                self.field(
+                    op.value.len(),
+                    &format!("value {:?}", String::from_utf8_lossy(op.value)),
+                );
+                at = from + record::HEADER_LEN + op.key.len() + op.value.len();
+                continue;
+            }
             let varint = |n: usize| crate::batch::varint_len(n as u64);
             self.field(1, &format!("kind {:?}", op.kind));
             self.field(varint(op.family as usize), &format!("family {}", op.family));
@@ -248,6 +290,9 @@ fn dump(bytes: &[u8]) -> String {
     d.title("a synced group begins at a write unit");
     d.record();
     d.zeros_to(2048);
+    d.title("a batch with a value that is separated");
+    d.record();
+    d.zeros_to(2560);
     assert_eq!(d.at, bytes.len());
     d.out
 }

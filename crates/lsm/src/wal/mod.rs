@@ -6,10 +6,10 @@
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of file id (16), file offset of the record (8) and header bytes 4..40 |
-//! | 4 | 4 | CRC-32C of the payload |
+//! | 4 | 4 | CRC-32C of the payload, without blob records in it |
 //! | 8 | 4 | payload length |
 //! | 12 | 1 | record kind |
-//! | 13 | 1 | flags, 0 |
+//! | 13 | 1 | flags: 1 when the batch has separated values |
 //! | 14 | 2 | life tag: the low 16 bits of the file id, 1 when they are 0 |
 //! | 16 | 8 | position up to which this file was known to be synced when the record was written |
 //! | 24 | 8 | first sequence number of a batch; number of an edit |
@@ -22,7 +22,7 @@
 //! The tail: the first position where neither place holds a good record is the end, unless a later good header of this
 //! life (or the manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
 //!
-//! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `writer`, `reader`, `salvage`, `verify`. The bytes are specified in
+//! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `separated` (batches with values that the log keeps), `writer`, `reader`, `salvage`, `verify`. The bytes are specified in
 //! `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
 
 #[cfg(any(test, fuzzing))]
@@ -33,12 +33,14 @@ mod header;
 mod reader;
 mod record;
 pub mod salvage;
+mod separated;
 #[cfg(test)]
 mod tests;
 pub mod verify;
 mod writer;
 
 pub use reader::{Expect, RecordReader};
+pub use separated::{Separated, UNANNOUNCED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
@@ -119,8 +121,12 @@ pub struct Outgoing<'a> {
     pub first_seq: u64,
     /// Operations.
     pub count: u32,
-    /// CRC-32C of the payload, computed by the submitting thread.
+    /// CRC-32C of the payload, computed by the submitting thread: [`payload_crc`].
     pub payload_crc: u32,
+    /// Blob records in it, which the writer gives sequence numbers and header checksums.
+    pub separated: &'a [Separated],
+    /// The writer's: where the record was put.
+    pub offset: u64,
 }
 
 /// A record read back.
@@ -134,6 +140,8 @@ pub struct Record {
     pub first_seq: u64,
     /// Operations.
     pub count: u32,
+    /// Its header says that it has separated values.
+    pub separated: bool,
     /// The payload.
     pub payload: Bytes,
 }

@@ -14,8 +14,9 @@
 //!
 //! Memory: one window of [`WINDOW`] bytes, and one record at a time when it is larger.
 
-use super::record::{Head, Life, kind_of};
-use super::{FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, Record, Tail, header};
+use super::record::{Head, Life, flags_are_known, kind_of};
+use super::separated::{SEPARATED, verify};
+use super::{FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, Record, RecordKind, Tail, header};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -265,6 +266,15 @@ impl RecordReader {
                 head.len
             )));
         };
+        if head.flags == SEPARATED && head.kind == RecordKind::Batch as u8 {
+            let id = self.header.file_id;
+            if !verify(id, &payload, at, head.first_seq, head.payload_crc) {
+                return Ok(Place::Broken(format!(
+                    "one at {offset} with separated values whose checksums do not fit"
+                )));
+            }
+            return Ok(Place::Good(head, payload));
+        }
         let crc = crc32c::crc32c(&payload);
         if crc != head.payload_crc {
             return Ok(Place::Broken(format!(
@@ -277,7 +287,7 @@ impl RecordReader {
 
     fn accept(&mut self, offset: u64, head: Head, payload: Bytes) -> Result<Record> {
         let kind = match kind_of(head.kind) {
-            Some(kind) if head.flags == 0 => kind,
+            Some(kind) if flags_are_known(kind, head.flags) => kind,
             _ => {
                 return Err(Error::unsupported(format!(
                     "record of kind {} with flags {:#04x}, which a later version writes; open the store with that version",
@@ -295,6 +305,7 @@ impl RecordReader {
             kind,
             first_seq: head.first_seq,
             count: head.count,
+            separated: head.flags == SEPARATED,
             payload,
         })
     }

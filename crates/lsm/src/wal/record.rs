@@ -1,6 +1,7 @@
 //! The 40 bytes in front of each payload, and what binds them to one life of one file.
 
 use super::header::{u32_at, u64_at};
+use super::separated::SEPARATED;
 use super::{RECORD_HEADER, RecordKind};
 
 /// Identity of one life of a file's space, as record headers carry it.
@@ -34,9 +35,13 @@ impl Life {
         }
     }
 
+    /// What the checksum of anything at an offset begins with.
+    pub(super) fn place(&self, offset: u64) -> u32 {
+        crc32c::crc32c_append(self.seed, &offset.to_le_bytes())
+    }
+
     fn checksum(&self, offset: u64, header: &[u8]) -> u32 {
-        let crc = crc32c::crc32c_append(self.seed, &offset.to_le_bytes());
-        crc32c::crc32c_append(crc, &header[4..RECORD_HEADER])
+        crc32c::crc32c_append(self.place(offset), &header[4..RECORD_HEADER])
     }
 
     /// Writes a header for `offset` into the first bytes of `out`, and returns its checksum.
@@ -82,11 +87,11 @@ impl Life {
         let Some(last) = b.len().checked_sub(RECORD_HEADER) else {
             return false;
         };
-        // Bytes 8..16 of a header: length, kind, flags (0), tag. The top three bytes are known.
+        // Bytes 8..16 of a header: length, kind, flags, tag. The top three bytes are known, but for the flag.
         let want = u64::from(self.tag) << 8;
         for (i, word) in b[8..last + 16].chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            if word >> 40 == want && found(i * 8) {
+            if word >> 40 & !u64::from(SEPARATED) == want && found(i * 8) {
                 return true;
             }
         }
@@ -101,4 +106,9 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
         2 => Some(RecordKind::Edit),
         _ => None,
     }
+}
+
+/// True for flags that this build reads.
+pub(super) fn flags_are_known(kind: RecordKind, flags: u8) -> bool {
+    flags == 0 || (flags == SEPARATED && kind == RecordKind::Batch)
 }

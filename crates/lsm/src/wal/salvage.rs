@@ -3,7 +3,8 @@
 //! A record's checksum covers the file's random id and the record's own offset, so bytes that verify at an offset *are* the record
 //! that was written there in this life of the space: neither an earlier life nor a value that looks like a record can pass.
 
-use super::record::{Head, Life, kind_of};
+use super::record::{Head, Life, flags_are_known, kind_of};
+use super::separated::{SEPARATED, verify};
 use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::Path;
@@ -30,6 +31,8 @@ pub struct Found {
     pub whole: bool,
     /// Its chain says that it was written right after the record found before it: nothing is missing between the two.
     pub follows: bool,
+    /// Its header says that it has separated values.
+    pub separated: bool,
     payload_len: u32,
 }
 
@@ -93,7 +96,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
         let Some(head) = search(&mut window, life, &mut at)? else {
             break;
         };
-        let Some(kind) = kind_of(head.kind).filter(|_| head.flags == 0) else {
+        let Some(kind) = kind_of(head.kind).filter(|k| flags_are_known(*k, head.flags)) else {
             return Err(Error::unsupported(format!(
                 "record of kind {} with flags {:#04x}, which a later version writes; use that version",
                 head.kind, head.flags
@@ -118,7 +121,8 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
             synced: head.synced,
             whole: inside
                 && payload.len() == head.len as usize
-                && crc32c::crc32c(&payload) == head.payload_crc,
+                && fits(file_id, &head, &payload, payload_at),
+            separated: head.flags == SEPARATED,
             follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
             payload_len: head.len,
         });
@@ -131,6 +135,14 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
         };
     }
     Ok(out)
+}
+
+/// True when a payload has the checksums that it should.
+fn fits(file_id: u128, head: &Head, payload: &[u8], at: u64) -> bool {
+    match head.flags {
+        SEPARATED => verify(file_id, payload, at, head.first_seq, head.payload_crc),
+        _ => crc32c::crc32c(payload) == head.payload_crc,
+    }
 }
 
 /// Moves `at` to the next header of this life.
@@ -171,6 +183,7 @@ pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
         kind: found.kind,
         first_seq: found.first_seq,
         count: found.count,
+        separated: found.separated,
         payload,
     })
 }

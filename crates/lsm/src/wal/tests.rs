@@ -1,6 +1,8 @@
 //! The log over a simulated disk: what was written comes back, a power cut leaves a prefix with everything that was
 //! acknowledged, and damage is never taken for a power cut where anything proves otherwise.
 
+mod separated;
+
 use super::header::{self, COPIES, HEADER_LEN};
 use super::record::{Head, Life};
 use super::*;
@@ -60,6 +62,8 @@ fn append(w: &mut RecordWriter, first: u64, payloads: &[Vec<u8>], sync: bool) ->
         .enumerate()
         .map(|(i, buf)| Outgoing {
             payload_crc: crc32c::crc32c(&buf[RECORD_HEADER..]),
+            separated: &[],
+            offset: 0,
             buf,
             kind: RecordKind::Batch,
             first_seq: first + i as u64,

@@ -8,6 +8,7 @@
 //! Any error poisons the writer: what reached the file is unknown, and the next record's place with it.
 
 use super::record::{Head, Life};
+use super::separated::{SEPARATED, payload_crc, seal};
 use super::{FileHeader, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use smallvec::SmallVec;
@@ -131,7 +132,7 @@ impl RecordWriter {
                 .in_file(&self.path));
             }
             debug_assert_eq!(
-                crc32c::crc32c(&r.buf[RECORD_HEADER..]),
+                payload_crc(&r.buf[RECORD_HEADER..], r.separated),
                 r.payload_crc,
                 "payload checksum"
             );
@@ -244,6 +245,16 @@ impl RecordWriter {
             }
             let offset = self.pos + plan.bytes;
             let record = &mut records[i];
+            record.offset = offset;
+            let (first_seq, separated) = (record.first_seq, record.separated);
+            let payload = &mut record.buf[RECORD_HEADER..];
+            seal(
+                self.life,
+                payload,
+                offset + RECORD_HEADER as u64,
+                first_seq,
+                separated,
+            );
             self.chain = self.life.seal(
                 record.buf,
                 offset,
@@ -252,7 +263,7 @@ impl RecordWriter {
                     payload_crc: record.payload_crc,
                     len: (len - RECORD_HEADER) as u32,
                     kind: record.kind as u8,
-                    flags: 0,
+                    flags: if separated.is_empty() { 0 } else { SEPARATED },
                     synced: self.synced,
                     first_seq: record.first_seq,
                     chain: self.chain,

@@ -201,7 +201,7 @@ fn a_damaged_value_in_a_batch_fails_at_its_own_entry() {
     let mut found = 0;
     for entry in disk.list(Path::new("db")).expect("list") {
         let path = Path::new("db").join(&entry.name);
-        if !entry.name.ends_with(".blob") {
+        if !entry.name.ends_with(".blob") && !entry.name.ends_with(".log") {
             continue;
         }
         let file = disk.open(&path).expect("open");

@@ -223,3 +223,85 @@ fn anything_damaged_beside_blob_files() {
     }
     basalt_fs::campaign!("damages={cases}");
 }
+
+/// Logs that are blob files, and their indexes.
+#[test]
+fn logs_that_are_blob_files() {
+    let mut cases = 0;
+    let seeds = 600..600 + 3 * scale().min(30);
+    for seed in basalt_fs::campaign::cases(seeds) {
+        let _repeat = basalt_fs::repeat!(logs_that_are_blob_files, "BASALT_CASE={seed}");
+        let closed = seed % 3 > 0;
+        let store = Store::build(seed, 2, closed);
+        let indexes = store.files(".index");
+        let logs = store.files(".log");
+        assert!(indexes.len() > 1, "seed {seed}: {:?}", store.files);
+        // What is open has one that is none.
+        assert_eq!(closed, logs.len() == indexes.len(), "{:?}", store.files);
+        let r = Random::from_seed(seed);
+        for (name, len) in &indexes {
+            for at in [0, 20, 60, len / 2, len - 20, r.below(*len), r.below(*len)] {
+                let what = format!("bit of byte {at} of {name}, {len} bytes");
+                let report = store.try_damage(&what, |fs| {
+                    fs.flip_bit(&path(name), at, (at % 8) as u8).unwrap();
+                });
+                assert!(!report.sound, "{what}");
+                assert!(report.lost.is_empty(), "seed {seed}, {what}: {report:#?}");
+                cases += 1;
+            }
+            let to = r.below(*len);
+            for (what, cut) in [("removed", false), ("cut", true)] {
+                let what = format!("{name} {what}");
+                let report = store.try_damage(&what, |fs| match cut {
+                    true => fs.truncate(&path(name), to).unwrap(),
+                    false => remove(fs, name),
+                });
+                assert!(report.lost.is_empty(), "seed {seed}, {what}: {report:#?}");
+            }
+        }
+        let (manifest, _) = store.files("MANIFEST").pop().unwrap();
+        for (name, len) in &logs {
+            for _ in 0..8 {
+                let at = r.below(*len);
+                let what = format!("bit of byte {at} of {name}, {len} bytes");
+                let report = store.try_damage(&what, |fs| {
+                    fs.flip_bit(&path(name), at, (at % 8) as u8).unwrap();
+                });
+                assert!(keys_lost(&report) <= 1, "seed {seed}, {what}: {report:#?}");
+                cases += 1;
+            }
+            let to = r.below(*len);
+            store.try_damage(&format!("{name} cut to {to} of {len}"), |fs| {
+                fs.truncate(&path(name), to).unwrap();
+            });
+            store.try_damage(&format!("{name} removed"), |fs| remove(fs, name));
+            store.try_damage(&format!("zeros in {name}"), |fs| {
+                let n = (len - to).min(5000) as usize;
+                fs.overwrite(&path(name), to, &vec![0; n]).unwrap();
+            });
+        }
+        let report = store.try_damage("no manifest", |fs| {
+            remove(fs, &manifest);
+            remove(fs, "CURRENT");
+        });
+        assert_eq!(keys_lost(&report), 0, "seed {seed}: {report:#?}");
+        for i in 0..10 {
+            let (name, len) = &logs[r.below(logs.len() as u64) as usize];
+            let (index, _) = &indexes[r.below(indexes.len() as u64) as usize];
+            let at = r.below(*len);
+            let what = format!("no manifest, {name} at {at} of {len}, {index}, kind {i}");
+            store.try_damage(&what, |fs| {
+                remove(fs, &manifest);
+                match i % 4 {
+                    0 => fs.truncate(&path(name), at).unwrap(),
+                    1 => remove(fs, index),
+                    2 => fs.flip_bit(&path(index), 30, 1).unwrap(),
+                    _ => fs.flip_bit(&path(name), at, (at % 8) as u8).unwrap(),
+                }
+            });
+            cases += 1;
+        }
+    }
+    basalt_fs::campaign!("damages={cases}");
+    assert!(basalt_fs::campaign::case().is_some() || cases >= 100);
+}

@@ -38,14 +38,22 @@ fn env(fs: &Arc<SimFs>, seed: u64) -> Env {
 fn separation(seed: u64) -> Option<usize> {
     match seed {
         0..100 => [None, None, Some(1), Some(40)][seed as usize % 4],
+        _ if large(seed) => Some(1000),
         _ => [Some(1), Some(40)][seed as usize % 2],
     }
+}
+
+/// Stores with these seeds have values so large that their logs stay as blob files.
+fn large(seed: u64) -> bool {
+    (600..700).contains(&seed)
 }
 
 fn options(seed: u64) -> Options {
     let compression = [Compression::None, Compression::Lz4, Compression::Zstd][seed as usize % 3];
     Options {
-        write_buffer_bytes: 16 << 10,
+        write_buffer_bytes: if large(seed) { 160 << 10 } else { 16 << 10 },
+        // Or collections would have moved everything.
+        max_space_amp: if large(seed) { 2.5 } else { 1.25 },
         default_family: FamilyOptions {
             block_bytes: 256,
             table_bytes: 2048,
@@ -119,6 +127,9 @@ impl Store {
                 } else {
                     let mut v = format!("value {step} of {} ", family.name()).into_bytes();
                     v.resize(v.len() + r.below(60) as usize, b'x');
+                    if large(seed) && !r.one_in(3) {
+                        v.resize(4000 + r.below(8000) as usize, b'y');
+                    }
                     batch.put(family, &key, &v).unwrap();
                     Some(v)
                 };

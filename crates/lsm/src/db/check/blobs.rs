@@ -2,7 +2,7 @@
 //! family has exactly one reference, and each reference leads to such a record.
 
 use super::Walk;
-use crate::blob::verify::verify;
+use crate::blob::verify::{digest, verify};
 use crate::blob::{BlobMeta, BlobReader, Name, Reference};
 use crate::db::open::bind_families;
 use crate::iter::InternalIter;
@@ -10,11 +10,11 @@ use crate::key::{Cmp, Kind, parse_internal_key};
 use crate::options::Options;
 use crate::table::{ReadPattern, TableReader};
 use crate::version::catalog::{Catalog, CatalogBlob};
-use crate::version::{BlobSet, TableStore, blob_name, table_name};
+use crate::version::{BlobSet, TableStore, blob_names, table_name};
 use basalt_env::Env;
-use basalt_fs::{Error, ErrorKind, Result};
+use basalt_fs::{Error, ErrorKind, File, Result};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Reads every byte of a blob file: it must be exactly the one that `meta` describes.
@@ -24,25 +24,64 @@ pub(in crate::db) fn verify_blob(
     number: u64,
     meta: &BlobMeta,
 ) -> Result<()> {
-    let path = dir.join(blob_name(number));
-    let file = env.fs().open(&path).map_err(|e| match e.is_not_found() {
-        true => Error::corruption(
-            &path,
-            0,
-            "the manifest names this blob file, and it is missing",
-        ),
-        false => e,
-    })?;
-    let len = env.fs().stat(&path)?.len;
-    if len != meta.size {
+    let names = blob_names(number, meta).into_iter();
+    let paths: Vec<_> = names.map(|n| dir.join(n)).collect();
+    let mut files = Vec::new();
+    for path in &paths {
+        files.push(env.fs().open(path).map_err(|e| match e.is_not_found() {
+            true => Error::corruption(
+                path,
+                0,
+                "the manifest names this blob file, and it is missing",
+            ),
+            false => e,
+        })?);
+    }
+    // Of a log more may be there than its records.
+    let (sized, size) = match &meta.index {
+        None => (&paths[0], meta.size),
+        Some(index) => (&paths[1], index.size),
+    };
+    let len = env.fs().stat(sized)?.len;
+    if len != size {
         return Err(Error::corruption(
-            &path,
-            len.min(meta.size),
-            format!("the file has {len} bytes, the manifest says {}", meta.size),
+            sized,
+            len.min(size),
+            format!("the file has {len} bytes, the manifest says {size}"),
         ));
     }
-    let reader = BlobReader::open(env, Arc::new(file.clone()), &path, meta)?;
-    verify(&reader, &*file, &path, meta)
+    let reader = open(env, &paths, &files, meta)?;
+    if let Some(index) = &meta.index {
+        let found = digest(&*files[1], &paths[1], index.size)?;
+        if found != index.digest {
+            return Err(Error::corruption(
+                &paths[1],
+                0,
+                format!(
+                    "digest is {found:032x}, the manifest records {:032x}",
+                    index.digest
+                ),
+            ));
+        }
+    }
+    verify(&reader, &*files[0], &paths[0], meta)
+}
+
+fn open(
+    env: &Env,
+    paths: &[PathBuf],
+    files: &[Arc<dyn File>],
+    meta: &BlobMeta,
+) -> Result<BlobReader> {
+    match &meta.index {
+        None => BlobReader::open(env, Arc::new(files[0].clone()), &paths[0], meta),
+        Some(_) => BlobReader::open_log(
+            env,
+            (Box::new(files[0].clone()), &paths[0]),
+            (Box::new(files[1].clone()), &paths[1]),
+            meta,
+        ),
+    }
 }
 
 /// What references of one blob file add up to.
@@ -190,9 +229,11 @@ impl Walk<'_> {
         catalog: &Catalog,
         of: &Referred,
     ) -> Result<()> {
-        let path = self.dir.join(blob_name(number));
-        let file = self.env.fs().open(&path)?;
-        let reader = BlobReader::open(self.env, Arc::new(file), &path, &blob.meta)?;
+        let names = blob_names(number, &blob.meta).into_iter();
+        let paths: Vec<_> = names.map(|n| self.dir.join(n)).collect();
+        let files = (paths.iter().map(|p| self.env.fs().open(p))).collect::<Result<Vec<_>>>()?;
+        let reader = open(self.env, &paths, &files, &blob.meta)?;
+        let path = paths[0].clone();
         let mut sum = of.hash_sum.wrapping_add(blob.garbage.hash_sum());
         let mut lost = None;
         let rest = |n: u32| !of.has(n) && !blob.garbage.has(n);

@@ -5,12 +5,17 @@
 //! has it, by its name. One that leads nowhere becomes a tombstone with the sequence number of the value: older versions stay hidden. A second
 //! reference to one record gets the value itself.
 //!
+//! A log that is a blob file is found by the edit that says so. Where that may be lost, every log is one that references may lead to, whether it is
+//! replayed or not. Records of a damaged one move to a new blob file.
+//!
 //! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
 
+use super::learn::log_header;
 use super::{KeyRange, Loss, Run};
 use crate::blob::garbage::Garbage;
+use crate::blob::inspect;
 use crate::blob::lineage::{Collected, Lineage};
-use crate::blob::salvage::{inspect, salvage};
+use crate::blob::salvage::{salvage, salvage_log};
 use crate::blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
 use crate::db::open::StoreFile;
 use crate::iter::InternalIter;
@@ -18,7 +23,7 @@ use crate::key::{Cmp, Kind, encode_internal_key, pack_trailer, parse_internal_ke
 use crate::table::{ReadPattern, TableIter, TableMeta};
 use crate::version::catalog::CatalogBlob;
 use crate::version::edit::AddTable;
-use crate::version::{BlobFile, TableFile, blob_name, table_name};
+use crate::version::{BlobFile, TableFile, blob_name, index_name, log_name, table_name};
 use basalt_env::IoPriority;
 use basalt_fs::{Bytes, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +54,8 @@ struct Source {
     known: Option<Arc<BlobMeta>>,
     /// The check found it whole.
     sound: bool,
+    /// It is a log.
+    log: bool,
     /// An edit names it, or an edit that is lost may have: it stays when something refers to it. Of others values are copied.
     named: bool,
     state: State,
@@ -104,6 +111,7 @@ impl Blobs {
         let mut sources = BTreeMap::new();
         for (number, blob) in std::mem::take(&mut catalog.blobs) {
             let source = Source {
+                log: blob.meta.index.is_some(),
                 known: Some(blob.meta),
                 sound: !bad.contains(&number),
                 named: true,
@@ -112,15 +120,20 @@ impl Blobs {
             sources.insert(number, source);
         }
         for name in names {
-            if let Some(StoreFile::Blob(number)) = StoreFile::parse(name) {
-                let named = !learned.sure && !learned.retired_blobs.contains(&number);
-                sources.entry(number).or_insert(Source {
-                    known: None,
-                    sound: false,
-                    named,
-                    state: State::Unread,
-                });
-            }
+            let (number, log) = match StoreFile::parse(name) {
+                Some(StoreFile::Blob(number)) => (number, false),
+                // A certain catalog names all logs with values that tables refer to.
+                Some(StoreFile::Log(number)) if !learned.sure => (number, true),
+                _ => continue,
+            };
+            let named = !learned.sure && !learned.retired_blobs.contains(&number);
+            sources.entry(number).or_insert(Source {
+                known: None,
+                sound: false,
+                log,
+                named,
+                state: State::Unread,
+            });
         }
         let lineage = std::mem::take(&mut catalog.lineage);
         Blobs {
@@ -130,6 +143,14 @@ impl Blobs {
                 false => Lineage::default(),
             },
             ..Blobs::default()
+        }
+    }
+
+    /// The name of a file, whether it is there or not.
+    fn name(&self, number: u64) -> String {
+        match self.sources.get(&number).is_some_and(|s| s.log) {
+            true => log_name(number),
+            false => blob_name(number),
         }
     }
 
@@ -185,46 +206,61 @@ impl Run<'_> {
         named: bool,
         known: Option<Arc<BlobMeta>>,
     ) -> Result<State> {
-        let path = self.tables.blob_path(number);
+        let log = self.blobs.sources[&number].log;
+        let name = self.blobs.name(number);
+        let path = self.dir.join(&name);
         let file = match self.env.fs().open(&path) {
             Ok(file) => file,
             Err(e) if e.is_not_found() => return Ok(State::Gone),
             Err(e) => return Err(e),
         };
-        match inspect(self.env, &file, &path) {
-            Ok(meta) => return self.take_in(number, Arc::new(meta)),
+        match inspect::verify(self.env, &path, &mut |_| ()) {
+            Ok(report) => return self.take_in(number, Arc::new(report.meta)),
             Err(e) if e.kind() == ErrorKind::Corruption => {}
             Err(e) => return Err(e),
         }
         if !named {
             return Ok(State::Gone);
         }
-        let name = blob_name(number);
-        self.set_aside(&name, "it is damaged");
+        // A log may never have been one.
+        let suspect = !log || known.is_some();
+        if suspect {
+            self.set_aside(&name, "it is damaged");
+        }
+        let mut id = known.map(|m| m.file_id);
+        if log && id.is_none() {
+            id = log_header(self.env, self.dir, number)?.map(|h| h.file_id);
+        }
         let new = self.new_number();
         let mut builder: Option<BlobBuilder> = None;
         let run = &*self;
-        let known = known.map(|m| m.file_id);
-        let walked = salvage(&*file, &path, known, &mut |r: Record| {
+        let mut each = |r: Record| {
             let b = match &mut builder {
                 Some(b) => b,
                 none => none.insert(run.blob_builder(new)?),
             };
             b.add(&r.name(), r.kind, &r.value, r.value_sum)
-        });
+        };
+        let walked = match (log, id) {
+            (false, id) => salvage(&*file, &path, id, &mut each),
+            (true, Some(id)) => salvage_log(&*file, &path, id, &mut each),
+            (true, None) => return Ok(State::Gone),
+        };
         let (records, lost) = match walked {
             Ok(w) => (w.records, w.lost),
             // Nobody knows its id.
             Err(e) if e.kind() == ErrorKind::Corruption => (0, Vec::new()),
             Err(e) => return Err(e),
         };
-        self.report.notes.push(format!(
-            "{name}: {records} values in it are readable{}",
-            match records {
-                0 => String::new(),
-                _ => format!(", and copied to {}", blob_name(new)),
-            }
-        ));
+        if suspect || records > 0 {
+            self.report.notes.push(format!(
+                "{name}: {records} values in it are readable{}",
+                match records {
+                    0 => String::new(),
+                    _ => format!(", and copied to {}", blob_name(new)),
+                }
+            ));
+        }
         let first = lost.first().map_or(file.len(), |r| r.start);
         let last = lost.last().map_or(file.len(), |r| r.end);
         let Some(builder) = builder else {
@@ -253,6 +289,7 @@ impl Run<'_> {
         let source = Source {
             known: None,
             sound: true,
+            log: false,
             named: true,
             state: self.take_in(new, meta)?,
         };
@@ -543,7 +580,7 @@ impl Run<'_> {
             let f = self.learned.family(family, self.options).name.clone();
             let cmp = self.options.family(&f).comparator.clone();
             keys.sort_by(|a, b| cmp.user(a, b));
-            let name = blob_name(file);
+            let name = self.blobs.name(file);
             let ruin = self.blobs.ruins.values().find(|(old, _)| *old == file);
             let known = self.blobs.sources.get(&file).and_then(|s| s.known.clone());
             let bytes = ruin.map_or(0..known.map_or(0, |m| m.size), |(_, b)| b.clone());
@@ -591,7 +628,10 @@ impl Run<'_> {
         }
         let sources = std::mem::take(&mut self.blobs.sources);
         for (number, source) in sources {
-            let name = blob_name(number);
+            let name = match source.log {
+                true => log_name(number),
+                false => blob_name(number),
+            };
             let there = self.names.contains(&name);
             let records = match source.state {
                 State::Read(r) if source.named && r.claimed.contains(&true) => r,
@@ -599,7 +639,7 @@ impl Run<'_> {
                     if !there && matches!(state, State::Read(_)) {
                         // Nothing refers to what this repair copied.
                         self.replaced.push(name);
-                    } else if source.named {
+                    } else if source.named && (!source.log || source.known.is_some()) {
                         self.set_aside(&name, "no table refers to a value in it");
                     }
                     continue;
@@ -618,6 +658,15 @@ impl Run<'_> {
             let highest = meta.families.keys().next_back().copied().unwrap_or(0);
             c.next_family = c.next_family.max(highest.saturating_add(1));
             c.last_seq = c.last_seq.max(meta.max_seq);
+            let index = meta.index.map(|i| index_name(i.number));
+            let stays = |n: &String| *n == name || Some(n) == index.as_ref();
+            if self.aside.iter().any(|n| stays(n)) {
+                self.report.notes.push(format!(
+                    "{name} stays after all: tables refer to values in it"
+                ));
+            }
+            self.aside.retain(|n| !stays(n));
+            self.replaced.retain(|n| !stays(n));
             match there {
                 true => self.report.blobs_kept += 1,
                 false => self.report.blobs_written += 1,

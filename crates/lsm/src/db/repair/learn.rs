@@ -8,7 +8,7 @@ use crate::table;
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, DEFAULT, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
-use crate::version::{blob_name, table_name};
+use crate::version::{blob_names, table_name};
 use crate::wal::{FileKind, RecordKind, RecordReader, salvage};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -33,6 +33,8 @@ pub(in crate::db) struct Learned {
     pub dropped_families: BTreeSet<u32>,
     /// What tables on disk that no readable edit removed say of their family.
     pub table_families: BTreeMap<u64, u32>,
+    /// Blob files that such tables refer to.
+    pub referred: BTreeSet<u64>,
     /// Where the last edit read ends.
     end: u64,
     /// What is lost of the metadata itself.
@@ -83,7 +85,7 @@ fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
     let there = |name: String| names.contains(&name);
     let tables = catalog.families.values().flat_map(|f| f.tables.keys());
     !tables.map(|n| table_name(*n)).all(there)
-        || !catalog.blobs.keys().all(|n| there(blob_name(*n)))
+        || !(catalog.blobs.iter()).all(|(n, b)| blob_names(*n, &b.meta).into_iter().all(there))
         || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
 }
 
@@ -272,9 +274,10 @@ impl Learned {
                 continue;
             };
             let path = dir.join(name);
-            let Some((own, comparator)) = table::family_of(&*env.fs().open(&path)?, &path)? else {
+            let Some(says) = table::family_of(&*env.fs().open(&path)?, &path)? else {
                 continue;
             };
+            let (own, comparator) = (says.family, says.comparator);
             let known = self.catalog.families.contains_key(&own.id);
             let retired = self.retired_tables.contains(&number);
             if self.dropped_families.contains(&own.id) || (retired && !known) {
@@ -282,6 +285,8 @@ impl Learned {
             }
             if !retired {
                 self.table_families.insert(number, own.id);
+                self.referred
+                    .extend(says.references.iter().map(|(n, _)| *n));
             }
             let made_up = recovered_name(own.id);
             if !known || self.catalog.families[&own.id].name == made_up {

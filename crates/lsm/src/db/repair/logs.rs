@@ -3,6 +3,7 @@
 use super::learn::log_header;
 use super::{Loss, Run};
 use crate::batch::Ops;
+use crate::blob::inspect;
 use crate::db::flush::write_table;
 use crate::db::generation::Generation;
 use crate::db::insertion::insert;
@@ -12,7 +13,7 @@ use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::AddTable;
 use crate::version::edit::MAX_FAMILY;
-use crate::wal::{Record, RecordKind, salvage};
+use crate::wal::{Record, RecordKind, UNANNOUNCED, salvage};
 use basalt_fs::{ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +66,17 @@ impl Run<'_> {
             let Some(StoreFile::Log(n)) = StoreFile::parse(&name) else {
                 continue;
             };
-            if logs.contains_key(&n) || self.learned.retired_logs.contains(&n) {
+            if self.learned.retired_logs.contains(&n) {
+                continue;
+            }
+            if self.was_flushed(n)? {
+                self.report.notes.push(format!(
+                    "{name} is not replayed: it has an index of its values, and tables refer to them"
+                ));
+                logs.remove(&n);
+                continue;
+            }
+            if logs.contains_key(&n) {
                 continue;
             }
             match log_header(self.env, self.dir, n)? {
@@ -91,6 +102,18 @@ impl Run<'_> {
             }
         }
         Ok(logs)
+    }
+
+    /// True for a log that is certain to be a blob file: its index is written after all tables of its flush, and one of those is there.
+    fn was_flushed(&self, number: u64) -> Result<bool> {
+        if !self.learned.referred.contains(&number) {
+            return Ok(false);
+        }
+        match inspect::explain(self.env, &log_path(self.dir, number)) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::Corruption => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn generation(&self) -> Result<Arc<Generation>> {
@@ -334,6 +357,9 @@ fn check(record: &Record, last_seq: u64) -> Result<std::result::Result<Record, S
         match op {
             Ok(op) if op.family >= MAX_FAMILY => {
                 return Ok(Err(format!("an operation of family {}", op.family)));
+            }
+            Ok(op) if op.record_at.is_some() && !record.separated => {
+                return Ok(Err(UNANNOUNCED.into()));
             }
             Ok(_) => ops += 1,
             Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),

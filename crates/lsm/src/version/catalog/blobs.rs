@@ -5,6 +5,7 @@ use crate::blob::garbage::Garbage;
 use crate::blob::{BlobMeta, FamilyShare};
 use crate::version::edit::{AddBlob, Edit};
 use basalt_fs::Result;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A blob file as the manifest knows it.
@@ -80,6 +81,18 @@ impl Catalog {
             Arc::make_mut(&mut self.lineage).forget(*name);
         }
         Ok(())
+    }
+
+    /// True for the number of a blob file, which is a log or is not.
+    pub fn has_blob(&self, number: u64, is_log: bool) -> bool {
+        let blob = self.blobs.get(&number);
+        blob.is_some_and(|b| b.meta.index.is_some() == is_log)
+    }
+
+    /// Numbers of the files with the indexes of logs that are blob files.
+    pub fn indexes(&self) -> HashSet<u64> {
+        let indexes = self.blobs.values().filter_map(|b| b.meta.index);
+        indexes.map(|i| i.number).collect()
     }
 
     /// What is alive of a blob file: neither marked nor of a dropped family.

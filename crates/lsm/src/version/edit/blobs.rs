@@ -38,6 +38,7 @@ pub(super) fn encode(e: &Edit, o: &mut Vec<u8>) {
                 share(b, *id, of);
             }
             if let Some(index) = &meta.index {
+                varint(b, index.number);
                 b.extend_from_slice(&index.file_id.to_le_bytes());
                 b.extend_from_slice(&index.digest.to_le_bytes());
                 varint(b, index.size);
@@ -122,6 +123,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
     let index = match f.rest.is_empty() {
         true => None,
         false => Some(IndexFile {
+            number: f.varint()?,
             file_id: f.u128()?,
             digest: f.u128()?,
             size: below("size of an index", f.varint()?, MAX_QUANTITY)?,

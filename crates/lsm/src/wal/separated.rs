@@ -1,0 +1,83 @@
+//! Log records with separated values: a batch in which some operations are blob records, which the log keeps when its memtables are in tables.
+//!
+//! A blob record has its own checksums and names its own place, so the payload's checksum leaves it out: no byte is summed twice. What a
+//! payload says of itself is believed only after both fit.
+
+use super::record::Life;
+use crate::batch::Ops;
+use crate::blob::record;
+use basalt_fs::Result;
+use std::path::Path;
+
+/// Flag of a log record whose batch has blob records.
+pub(super) const SEPARATED: u8 = 1;
+
+/// What is wrong with a batch that has blob records, and whose record does not say so.
+pub const UNANNOUNCED: &str = "a separated value in a record that says that it has none";
+
+/// A blob record in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Separated {
+    /// Where it begins in the payload.
+    pub at: u32,
+    /// Its operation's place in the batch: how far its sequence number is behind the batch's first.
+    pub op: u32,
+}
+
+/// The blob records of a payload. `None` for bytes that are no operations.
+pub fn separated(payload: &[u8]) -> Option<Vec<Separated>> {
+    let mut found = Vec::new();
+    for (n, op) in (0..).zip(Ops::new(payload)) {
+        if let Some(at) = op.ok()?.record_at {
+            found.push(Separated {
+                at: at as u32,
+                op: n,
+            });
+        }
+    }
+    Some(found)
+}
+
+/// CRC-32C of what lies outside of the blob records, whose places are given and were parsed before.
+pub fn payload_crc(payload: &[u8], separated: &[Separated]) -> u32 {
+    let (mut crc, mut at) = (0, 0);
+    for s in separated {
+        let start = s.at as usize;
+        crc = crc32c::crc32c_append(crc, &payload[at..start]);
+        let head = record::Head::parse(&payload[start..]).expect("parsed before");
+        at = start + head.record_len();
+    }
+    crc32c::crc32c_append(crc, &payload[at..])
+}
+
+/// Gives the blob records of a payload, which begins at `offset` of the file, their sequence numbers and header checksums.
+pub(super) fn seal(
+    life: Life,
+    payload: &mut [u8],
+    offset: u64,
+    first_seq: u64,
+    separated: &[Separated],
+) {
+    for s in separated {
+        let place = life.place(offset + u64::from(s.at));
+        record::seal(
+            &mut payload[s.at as usize..],
+            first_seq + u64::from(s.op),
+            place,
+        );
+    }
+}
+
+/// True when the payload's own checksum and those of its blob records fit.
+pub(super) fn verify(file_id: u128, payload: &[u8], offset: u64, first_seq: u64, crc: u32) -> bool {
+    let Some(separated) = separated(payload) else {
+        return false;
+    };
+    payload_crc(payload, &separated) == crc
+        && separated.iter().all(|s| {
+            let at = offset + u64::from(s.at);
+            let head: Result<_> =
+                record::check(Path::new(""), file_id, at, &payload[s.at as usize..]);
+            head.is_ok_and(|h| h.seq == first_seq + u64::from(s.op))
+        })
+}
