@@ -4,6 +4,7 @@
 //! A collection asks nobody what is alive: it is what is not marked. Each record is verified before it is copied, and the hashes of what was
 //! copied and of what is marked must add up to the sum that the file was written with, or nothing of the collection counts.
 
+use super::blob_events::Gathered;
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::separated::{BlobChange, Collection, Moved, NewPlace};
 use super::stats::BlobStats;
@@ -140,7 +141,7 @@ impl Engine {
         drop(state);
         let engine = self.clone();
         self.env.jobs().spawn(self.owner, JobPriority::Gc, move || {
-            let done = engine.collect(&picked, &engine.closing);
+            let done = engine.collect_aloud(&picked, &engine.closing);
             engine.end_collection(&picked, done.err());
         });
     }
@@ -183,7 +184,11 @@ impl Engine {
     }
 
     /// Rewrites what is alive of some files, which the caller has noted as being collected.
-    fn collect(self: &Arc<Self>, numbers: &[u64], cancelled: &AtomicBool) -> Result<()> {
+    pub(super) fn collect(
+        self: &Arc<Self>,
+        numbers: &[u64],
+        cancelled: &AtomicBool,
+    ) -> Result<Gathered> {
         let sources = self.sources(numbers)?;
         let live_bytes: u64 = {
             let state = self.state.lock();
@@ -257,7 +262,13 @@ impl Engine {
             self.remove_files(&files);
             return Err(e);
         }
-        let written: u64 = made.iter().map(|(_, m)| m.size).sum();
+        let gathered = Gathered {
+            targets: (made.iter())
+                .map(|(number, meta)| self.blob_info(*number, meta, "collection"))
+                .collect(),
+            bytes_read: read,
+            bytes_written: made.iter().map(|(_, m)| m.size).sum(),
+        };
         let edit = Edit {
             add_blobs: (made.into_iter())
                 .map(|(number, meta)| AddBlob {
@@ -280,9 +291,9 @@ impl Engine {
         };
         self.install_with(edit, files, change, |_, _| ())?;
         self.counters.collections.add(1);
-        self.counters.collected_written.add(written);
-        self.counters.collected_read.add(read);
-        Ok(())
+        self.counters.collected_written.add(gathered.bytes_written);
+        self.counters.collected_read.add(gathered.bytes_read);
+        Ok(gathered)
     }
 
     fn check_cancelled(&self, cancelled: &AtomicBool) -> Result<()> {

@@ -4,6 +4,7 @@
 //! `flush` writes sealed memtables out and `compact` keeps the tree in shape; both install their result through
 //! `engine`. A read goes `read` -> `generation` (memtables, then tables). `open` is recovery, `check` verifies and repairs.
 
+mod blob_events;
 mod blob_files;
 mod check;
 mod checkpoint;
@@ -37,6 +38,8 @@ mod stats;
 mod tests;
 #[cfg(test)]
 mod tests_ahead;
+#[cfg(test)]
+mod tests_blob_events;
 #[cfg(test)]
 mod tests_blobs;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! manifest no longer names them.
 
 use super::open::OpenFile;
-use super::{TableStore, catalog::Catalog};
+use super::{FileKind, TableStore, catalog::Catalog};
 use crate::blob::garbage::Dead;
 use crate::blob::lineage::Lineage;
 use crate::blob::together::{Located, Pages, Sought, locate};
@@ -72,12 +72,17 @@ impl Drop for BlobFile {
         self.file.close();
         if self.obsolete.load(SeqCst) {
             let (fs, path) = (self.store.env.fs().clone(), self.path());
+            let (store, number) = (self.store.clone(), self.number);
             // A failed removal leaves an orphan, which the next open removes.
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let _ = fs.remove(&path);
+                    if fs.remove(&path).is_ok()
+                        && let Some(told) = store.removed.get()
+                    {
+                        told(FileKind::Blob, number, &path);
+                    }
                 });
         }
     }

@@ -625,6 +625,7 @@ impl Run<'_> {
             let blob = CatalogBlob {
                 meta,
                 garbage: Arc::new(garbage),
+                made_ms: None,
             };
             c.blobs.insert(number, blob);
         }
