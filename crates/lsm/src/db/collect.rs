@@ -17,7 +17,7 @@ use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::{IoPriority, JobPriority, MemoryKind};
+use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -39,12 +39,22 @@ struct Live {
     sum: u64,
     source: u64,
     ordinal: u32,
+    /// Where it is in the cache, if it is there.
+    cached: Option<CacheKey>,
 }
 
 /// What a collection works on.
 struct Sources {
     files: Vec<(Arc<BlobFile>, Arc<Garbage>)>,
     orders: BTreeMap<u32, Cmp>,
+}
+
+impl Sources {
+    /// Somebody reads them.
+    fn index_is_cached(&self) -> bool {
+        let mut files = self.files.iter();
+        files.any(|(f, _)| f.reader().is_ok_and(|r| r.index_is_cached()))
+    }
 }
 
 impl Engine {
@@ -216,6 +226,8 @@ impl Engine {
         let new_number = || self.new_file_number();
         let mut separator =
             Separator::new(&self.env, &self.tables, &new_number, IoPriority::Low, false);
+        separator.warm_index(sources.index_is_cached());
+        let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
         let mut done = Collected {
             sources: numbers.to_vec(),
             targets: BTreeMap::new(),
@@ -237,6 +249,7 @@ impl Engine {
             };
             separator.put_summed(&name, r.kind, &r.value, r.sum)?;
             let (file, ordinal, file_id) = separator.last();
+            renamed.extend(r.cached.map(|from| (from, separator.last_cached())));
             let targets = done.targets.entry(r.family).or_default();
             if targets.last().is_none_or(|(_, t)| *t != file) {
                 targets.push((Arc::from(&r.key[..]), file));
@@ -289,7 +302,9 @@ impl Engine {
                 orders: sources.orders,
             }),
         };
+        let numbers: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.install_with(edit, files, change, |_, _| ())?;
+        self.cache_moves(&renamed, &numbers);
         self.counters.collections.add(1);
         self.counters.collected_written.add(gathered.bytes_written);
         self.counters.collected_read.add(gathered.bytes_read);
@@ -362,6 +377,7 @@ impl Engine {
                         sum: record.value_sum,
                         source: file.number,
                         ordinal,
+                        cached: reader.cached_at(record.at),
                     });
                 }
                 Ok(())

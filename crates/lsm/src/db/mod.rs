@@ -65,9 +65,12 @@ mod tests_review;
 #[cfg(test)]
 mod tests_throttle;
 #[cfg(test)]
+mod tests_warming;
+#[cfg(test)]
 mod tests_worn;
 mod throttle;
 mod ticket;
+mod warming;
 
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;

@@ -71,6 +71,9 @@ impl Drop for BlobFile {
     fn drop(&mut self) {
         self.file.close();
         if self.obsolete.load(SeqCst) {
+            if let Some(reader) = self.reader.get() {
+                reader.forget_index();
+            }
             let (fs, path) = (self.store.env.fs().clone(), self.path());
             let (store, number) = (self.store.clone(), self.number);
             // A failed removal leaves an orphan, which the next open removes.

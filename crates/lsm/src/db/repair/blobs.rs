@@ -267,6 +267,7 @@ impl Run<'_> {
             file_id: self.env.random().next_u128(),
             io: IoPriority::High,
             warm_cache: false,
+            warm_records: false,
         };
         Ok(BlobBuilder::new(self.env, file, &path, options))
     }
