@@ -108,6 +108,17 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
     assert_eq!(of(Some("more"), "live_records"), 300);
     assert_eq!((of(None, "records"), of(None, "live_bytes")), (300, 0));
     assert!(number(&report, "garbage_bytes") > 300 * 1000);
+    for f in files {
+        assert!(number(f, "made_ms") > 1_700_000_000_000, "{f}");
+        let parts = f["families"].as_array().unwrap();
+        let garbage: u64 = parts.iter().map(|p| number(p, "garbage_bytes")).sum();
+        // The index is nobody's.
+        assert!(
+            (garbage..garbage + 8192).contains(&number(f, "garbage_bytes")),
+            "{f}"
+        );
+    }
+    assert!(report["headroom_bytes"].as_i64().unwrap() < 0, "{report}");
     let stats = json(s.run("stats", ["--json"]));
     for name in [
         "bytes",
@@ -124,6 +135,8 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
         "family more, ",
         "(dropped), 0 of ",
         "bytes a live byte, at most 1.25",
+        "garbage in blob files",
+        " s  ",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -131,12 +144,25 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
     for (name, of) in [
         ("files", files.len() as u64),
         ("live_bytes", sum("live_bytes")),
+        ("headroom_bytes", 0),
     ] {
         let line = metrics
             .lines()
             .find(|l| l.starts_with(&format!("basalt_blob_{name}{{")));
         let line = line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}"));
         assert!(line.ends_with(&format!(" {of}")), "{line}");
+    }
+    let tenths = metrics
+        .lines()
+        .filter(|l| l.starts_with("basalt_blob_bytes_by_garbage{"));
+    let tenths = tenths.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    assert_eq!(tenths.sum::<u64>(), sum("bytes"));
+    let shares = stats["blobs"]["by_garbage"].as_array().unwrap();
+    for name in ["bytes", "garbage_bytes"] {
+        assert_eq!(
+            shares.iter().map(|s| number(s, name)).sum::<u64>(),
+            sum(name)
+        );
     }
 }
 

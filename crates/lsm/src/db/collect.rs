@@ -71,11 +71,8 @@ impl Engine {
             ..BlobStats::default()
         };
         for blob in state.catalog.blobs.values() {
-            let alive = state.catalog.alive(blob);
-            all.files += 1;
-            all.bytes += blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
-            all.live_bytes += alive.bytes;
-            all.live_records += alive.records;
+            let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
         }
         all
     }

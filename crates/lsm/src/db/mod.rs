@@ -80,7 +80,9 @@ pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, On
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
-pub use stats::{BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats};
+pub use stats::{
+    BlobShare, BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats,
+};
 pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;
