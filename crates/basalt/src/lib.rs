@@ -43,6 +43,6 @@ pub use basalt_lsm::db::{
 pub use basalt_lsm::merge;
 pub use basalt_lsm::{
     CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
-    FilterDecision, Iter, MergeOperator, MergeRefusal, Options, PrefixExtractor, Prefixes,
-    ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
+    FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options, PrefixExtractor,
+    Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
 };

@@ -108,6 +108,12 @@ pub struct CompareArgs {
     /// Seconds of unmeasured operations before reads are measured. Runs that only read are warmed on while compactions go on
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub warm: u64,
+    /// Keys are spread over all bytes and end in random ones, in the same order; else they are numbers and zeros
+    #[arg(long)]
+    pub random_keys: bool,
+    /// The folder of folder-load and folder-export
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
     /// Count the block device's own bytes and reads too (they are everybody's on this machine)
     #[arg(long)]
     pub block_device: bool,
@@ -171,6 +177,12 @@ pub struct Budget {
     /// Bytes of a data block before compression
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
     pub block_size: u64,
+    /// Basalt keeps values from so many bytes on in blob files; 0 for none. RocksDB's BlobDB has --rocksdb-option min_blob_size
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
+    pub min_blob_size: u64,
+    /// Bytes that Basalt's blob files may take for each byte of theirs in use; 1000 is no bound
+    #[arg(long, value_name = "N", default_value_t = 1.25)]
+    pub max_space_amp: f64,
     /// An option of RocksDB by its own name, over what docs/benchmarks.md lists; may be repeated
     #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
     pub rocksdb_options: Vec<String>,

@@ -17,8 +17,12 @@ pub struct Data {
     /// Text that values are cut from.
     pool: std::sync::Arc<[u8]>,
     step: u64,
+    /// Keys are spread over all bytes.
+    random_keys: bool,
 }
 
+/// Rounds of added keys that random keys leave room for.
+const ROUNDS: u64 = 1024;
 /// Bytes of the number at the head of each value.
 const STAMP: usize = 8;
 
@@ -52,7 +56,14 @@ impl Data {
             sizes: Sizes::fixed(value_size),
             pool: pool.into(),
             step: coprime_near(keys, seed),
+            random_keys: false,
         }
+    }
+
+    /// With keys that are spread over all bytes and end in random ones, in the same order.
+    pub fn with_random_keys(mut self, random: bool) -> Data {
+        self.random_keys = random;
+        self
     }
 
     /// How many keys there are.
@@ -126,8 +137,24 @@ impl Data {
             round => (self.shuffled(n % self.keys) + (round - 2) * self.keys) * 4 + 2,
         };
         out.clear();
-        out.extend_from_slice(&place.to_be_bytes());
-        out.resize(self.key_size, b'0');
+        if !self.random_keys {
+            out.extend_from_slice(&place.to_be_bytes());
+            out.resize(self.key_size, b'0');
+            return;
+        }
+        // Room for the added keys of many rounds; what is added in still later ones lies close together at the end.
+        let span = (u64::MAX / (4 * ROUNDS * self.keys.max(1))).max(1);
+        let mut bits = mix(place ^ self.seed);
+        let spread = match place.checked_mul(span) {
+            Some(at) => at + bits % span,
+            None => u64::MAX - 4 * ROUNDS * self.keys + place % (4 * ROUNDS * self.keys),
+        };
+        out.extend_from_slice(&spread.to_be_bytes());
+        while out.len() < self.key_size {
+            bits = mix(bits.wrapping_add(0x9e37_79b9_7f4a_7c15));
+            let part = (self.key_size - out.len()).min(8);
+            out.extend_from_slice(&bits.to_le_bytes()[..part]);
+        }
     }
 
     /// A value for key number `n`; `version` makes it differ from the others of the key.
@@ -209,7 +236,12 @@ mod tests {
 
     #[test]
     fn absent_and_added_keys_lie_between_the_others() {
-        let d = Data::new(7, 50, 16, 10, 0.5);
+        for random in [false, true] {
+            lie_between(&Data::new(7, 50, 36, 10, 0.5).with_random_keys(random));
+        }
+    }
+
+    fn lie_between(d: &Data) {
         let key = |n: u64| {
             let mut out = Vec::new();
             d.key(n, &mut out);

@@ -10,7 +10,7 @@ use scratch::Scratch;
 use serde_json::Value;
 
 /// The fields that scripts rely on.
-const FIELDS: [&str; 31] = [
+const FIELDS: [&str; 34] = [
     "workload",
     "engine",
     "threads",
@@ -41,6 +41,9 @@ const FIELDS: [&str; 31] = [
     "debt_bytes_end",
     "debt_bytes_settled",
     "settle_seconds",
+    "seconds_settled",
+    "space_amp_samples",
+    "space_amp_max",
     "beside",
 ];
 
@@ -60,13 +63,14 @@ const TINY: [&str; 12] = [
     "10",
 ];
 
-const ALL: [&str; 21] = [
+const ALL: [&str; 22] = [
     "load",
     "load-sorted",
     "fill-random",
     "overwrite",
     "ingest",
     "durable-put",
+    "durable-put-while-reading",
     "read-random",
     "read-absent",
     "multi-get",
@@ -147,6 +151,94 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
         0,
         "nothing is left behind"
     );
+}
+
+/// As large values are compared: keys that share nothing, values in blob files, garbage collected while it is written.
+#[test]
+fn large_values_of_random_keys_are_checked_as_small_ones_are() {
+    let s = Scratch::new("large");
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "200",
+        "--ops",
+        "400",
+        "--key-size",
+        "36",
+        "--value-size",
+        "16000",
+        "--random-keys",
+        "--max-space-amp",
+        "1.3",
+    ];
+    let workloads = [
+        "fill-random",
+        "overwrite",
+        "durable-put",
+        "durable-put-while-reading",
+        "read-random",
+        "read-absent",
+        "seek-10",
+        "scan-1000-while-writing",
+        "ycsb-d",
+    ];
+    let report = compare(&s, &workloads, &more);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), workloads.len());
+    assert_eq!(report["config"]["random_keys"], true);
+    let engine = &report["engines"][0]["configuration"];
+    assert_eq!(
+        (&engine["min_blob_size"], &engine["max_space_amp"]),
+        (&4096.into(), &1.3.into())
+    );
+    let beside = &results[3]["beside"];
+    assert!(beside["gets"].as_u64().unwrap() > 0, "{beside}");
+    assert_eq!(results[3]["puts"], 400);
+    // A store without separation writes its values again and again: that is how the flag is seen to work.
+    let without = [&more[..], &["--min-blob-size", "0"]].concat();
+    let report = compare(&s, &["fill-random"], &without);
+    assert!(report["engines"][0]["configuration"]["min_blob_size"].is_null());
+}
+
+#[test]
+fn a_folder_is_loaded_and_exported_whole() {
+    let s = Scratch::new("folder");
+    for n in 0..60usize {
+        let dir = s.0.join(format!("in/{}/deep {}", n % 3, n % 2));
+        std::fs::create_dir_all(&dir).unwrap();
+        let content = vec![n as u8; n * n * 37];
+        std::fs::write(dir.join(format!("file{n}")), &content).unwrap();
+    }
+    std::fs::write(s.0.join("in/0-beside"), b"sorts before what is in 0").unwrap();
+    let folder = s.0.join("in");
+    let folder = folder.to_str().unwrap();
+    let more = ["--no-device", "--pairs", "2", "--folder", folder];
+    let report = compare(&s, &["folder-load", "folder-export"], &more);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    for row in &results[..2] {
+        assert_eq!((&row["ops"], &row["puts"]), (&61.into(), &61.into()));
+        assert!(row["space_amp"].as_f64().unwrap() >= 1.0, "{row}");
+        assert!(row["seconds_settled"].as_f64() >= row["seconds"].as_f64());
+    }
+    for row in &results[2..] {
+        assert_eq!((&row["ops"], &row["entries"]), (&1.into(), &61.into()));
+    }
+    assert_eq!(
+        std::fs::read_dir(&s.0).unwrap().count(),
+        1,
+        "nothing is left behind"
+    );
+    for (args, says) in [
+        (&["compare", "folder-load"][..], "--folder"),
+        (&["compare", "folder-load", "--folder", "none"], "none"),
+    ] {
+        let (code, _, err) = s.run(args);
+        assert_eq!(code, 2, "{args:?}");
+        assert!(err.contains(says), "{args:?}: {err}");
+    }
 }
 
 #[test]
@@ -271,11 +363,20 @@ fn what_cannot_be_compared_is_named() {
         assert_eq!(code, 2, "{args:?}");
         assert!(err.contains(says), "{args:?}: {err}");
     }
-    if !cfg!(feature = "peer-rocksdb") {
-        let (code, _, err) = s.run(&["compare", "overwrite", "--engines", "basalt,rocksdb"]);
+    for peer in [
+        "rocksdb",
+        "rocksdb-blob",
+        "rocksdb-blob-forced",
+        "rocksdb-blob-direct",
+    ] {
+        if cfg!(feature = "peer-rocksdb") {
+            break;
+        }
+        let engines = format!("basalt,{peer}");
+        let (code, _, err) = s.run(&["compare", "overwrite", "--engines", &engines]);
         assert_eq!(code, 2);
         assert!(
-            err.contains("--features peer-rocksdb") && err.contains("docs/benchmarks.md"),
+            err.contains("--features peer-rocksdb`") && err.contains("docs/benchmarks.md"),
             "{err}"
         );
     }
@@ -284,6 +385,55 @@ fn what_cannot_be_compared_is_named() {
         1,
         "nothing is left behind"
     );
+}
+
+/// Only in builds with the peer. Each form of BlobDB takes its options, keeps its values in blob files and gives them back.
+#[cfg(feature = "peer-rocksdb")]
+#[test]
+fn blobdb_runs_in_each_form() {
+    let s = Scratch::new("blobdb");
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "300",
+        "--ops",
+        "600",
+        "--key-size",
+        "36",
+        "--value-size",
+        "16000",
+        "--random-keys",
+        "--engines",
+        "basalt,rocksdb-blob,rocksdb-blob-forced,rocksdb-blob-direct",
+    ];
+    let workloads = [
+        "fill-random",
+        "overwrite",
+        "read-random",
+        "seek-10",
+        "durable-put",
+    ];
+    let report = compare(&s, &workloads, &more);
+    assert_eq!(
+        report["results"].as_array().unwrap().len(),
+        4 * workloads.len()
+    );
+    for (n, form, option) in [
+        (1, "blob", "enable_blob_files=true"),
+        (
+            2,
+            "blob-forced",
+            "blob_garbage_collection_force_threshold=0.2",
+        ),
+        (3, "blob-direct", "enable_blob_direct_write=true"),
+    ] {
+        let engine = &report["engines"][n];
+        assert!(engine["name"].as_str().unwrap().ends_with(form), "{engine}");
+        let options = engine["configuration"]["options_file"].as_str().unwrap();
+        assert!(options.contains(option), "{form}: {options}");
+    }
 }
 
 /// Only in builds with the peers: `cargo test -p basalt-bench --features peer-rocksdb,peer-fjall`.

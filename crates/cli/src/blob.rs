@@ -4,7 +4,7 @@ use crate::args;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::point::say;
 use crate::progress::{self, count, human_bytes};
-use crate::stats::table;
+use crate::stats::{garbage_by_file, table};
 use crate::store::{Access, environment, open_db};
 use basalt::lsm::blob::inspect::{self, BlobReport};
 use basalt::lsm::db::{BlobFamilyStats, BlobFileStats, BlobStats};
@@ -43,29 +43,43 @@ fn json_of(f: &BlobFileStats) -> Value {
         "number": f.number, "file": f.name, "bytes": f.bytes(), "records": f.meta.records,
         "live_records": f.live_records(), "live_bytes": f.live_bytes(), "garbage_bytes": f.garbage_bytes(),
         "min_sequence_number": f.meta.min_seq, "max_sequence_number": f.meta.max_seq,
-        "names": f.names, "families": families,
+        "made_ms": f.made_ms, "names": f.names, "families": families,
     })
 }
 
 fn list(dir: &Path, args: &args::BlobList) -> Outcome {
     let db = open_db(dir, Access::Read, None)?;
     let (files, all) = (db.blob_files(), db.stats().blobs);
+    let now_ms = db.env().clock().wall_ms();
     db.close().map_err(|e| Failure::store(dir, e))?;
     say(&if args.json {
         let files: Vec<Value> = files.iter().map(json_of).collect();
         let report = json!({
             "dir": dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
             "live_bytes": all.live_bytes, "garbage_bytes": all.garbage_bytes(), "names": all.names,
-            "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp,
+            "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp, "headroom_bytes": all.headroom_bytes(),
         });
         format!("{report:#}\n")
     } else {
-        listed(dir, &files, &all)
+        listed(dir, &files, &all, now_ms)
     })?;
     Ok(0)
 }
 
-fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats) -> String {
+/// Time since then, in its largest unit.
+fn age(made_ms: Option<u64>, now_ms: u64) -> String {
+    let Some(made) = made_ms else {
+        return "-".into();
+    };
+    match now_ms.saturating_sub(made) / 1000 {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7200 => format!("{} min", s / 60),
+        s @ 7200..172_800 => format!("{} h", s / 3600),
+        s => format!("{} d", s / 86_400),
+    }
+}
+
+fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
     if files.is_empty() {
         return format!("{} has no blob files\n", dir.display());
     }
@@ -77,6 +91,8 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats) -> String {
             "live",
             "live bytes",
             "garbage",
+            "of it",
+            "age",
             "from",
             "to",
         ]
@@ -91,6 +107,11 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats) -> String {
             f.live_records().to_string(),
             human_bytes(f.live_bytes()),
             human_bytes(f.garbage_bytes()),
+            format!(
+                "{:.0} %",
+                f.garbage_bytes() as f64 * 100.0 / f.bytes().max(1) as f64
+            ),
+            age(f.made_ms, now_ms),
             f.meta.min_seq.to_string(),
             f.meta.max_seq.to_string(),
         ]);
@@ -112,9 +133,10 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats) -> String {
         }
     }
     format!(
-        "{}\n{}\n{of_families}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a live byte, at most {:.2}; {}\n",
+        "{}\n{}\n{of_families}{}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a live byte, at most {:.2}; {}\n",
         dir.display(),
         table(&rows),
+        garbage_by_file(all),
         count(all.files, "blob file", "blob files"),
         human_bytes(all.bytes),
         human_bytes(all.live_bytes),

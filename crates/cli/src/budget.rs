@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::progress::human_bytes;
+use crate::separation::Separation;
 use basalt::Options;
 use basalt::env::EnvBuilder;
 use basalt_bench::args::parse_size;
@@ -37,6 +38,8 @@ pub struct Budget {
     /// Table files held open at once
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(16..=1_000_000))]
     pub open_files: u64,
+    #[command(flatten)]
+    pub separation: Separation,
 }
 
 impl Budget {
@@ -100,7 +103,7 @@ impl Budget {
     pub fn engine(&self) -> Options {
         Options {
             write_buffer_bytes: self.parts().2,
-            ..Options::default()
+            ..self.separation.engine()
         }
     }
 }

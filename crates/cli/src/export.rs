@@ -34,7 +34,7 @@ pub fn export(args: args::Export) -> Outcome {
     let start = clock.now();
     let bar = progress::entries("exporting", expected_entries(&store, &prefix));
     let mut counts = Counts::default();
-    let cursor = store.cursor(&prefix, None, None, false)?;
+    let cursor = store.cursor(&prefix, None, None, false, false)?;
     match &args.files {
         Some(dir) => to_folder(
             cursor,

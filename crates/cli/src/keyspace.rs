@@ -2,7 +2,7 @@
 //!
 //! The tool works on strings of database 0 in its current generation.
 
-use basalt::{Db, Family, FamilyOptions, Result};
+use basalt::{Db, Family, Options, Result};
 use basalt_server::catalog;
 pub use basalt_server::layout::STRING_HEADER;
 use basalt_server::layout::{self, DataType};
@@ -29,14 +29,17 @@ impl Keyspace {
         }))
     }
 
-    /// Finds it, or makes it.
-    pub fn make(db: &Db) -> Result<Keyspace> {
+    /// Finds it, or makes it with these settings.
+    pub fn make(db: &Db, options: &Options) -> Result<Keyspace> {
         if let Some(found) = Keyspace::find(db)? {
             return Ok(found);
         }
         let family = match db.family(layout::KEYS_FAMILY) {
             Some(family) => family,
-            None => db.create_family(layout::KEYS_FAMILY, FamilyOptions::default())?,
+            None => db.create_family(
+                layout::KEYS_FAMILY,
+                options.family(layout::KEYS_FAMILY).clone(),
+            )?,
         };
         catalog::make(db, &family)?;
         Ok(Keyspace::find(db)?.expect("its layout was just written"))

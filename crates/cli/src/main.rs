@@ -18,6 +18,7 @@ mod load;
 mod point;
 mod progress;
 mod record;
+mod separation;
 mod serve;
 mod stats;
 mod store;

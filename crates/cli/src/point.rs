@@ -146,6 +146,7 @@ pub fn scan(args: args::Scan) -> Outcome {
             from.as_deref(),
             to.as_deref(),
             args.reverse,
+            args.keys_only,
         )?;
         let mut out = std::io::BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
         let mut line = String::new();

@@ -7,7 +7,7 @@ use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
-use basalt::lsm::db::{READING, Stats};
+use basalt::lsm::db::{BlobStats, READING, Stats};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -58,7 +58,10 @@ fn ratio(a: u64, b: u64) -> Option<f64> {
 impl Report {
     fn device_bytes_written(&self) -> u64 {
         let e = &self.engine;
-        e.wal_bytes_written + e.flush_bytes_written + e.compaction_bytes_written
+        e.wal_bytes_written
+            + e.flush_bytes_written
+            + e.compaction_bytes_written
+            + e.blobs.collected_bytes_written
     }
 
     fn table_bytes(&self) -> u64 {
@@ -66,7 +69,7 @@ impl Report {
         levels.map(|l| l.bytes).sum()
     }
 
-    /// Bytes on disk for each byte of the lowest levels, where each key is once: an upper bound of what old versions,
+    /// Bytes on disk for each byte of the lowest levels, where each key is once, and of live values in blob files: an upper bound of what old versions,
     /// tombstones and logs cost.
     fn space_amp(&self) -> Option<f64> {
         let lowest = |f: &basalt::lsm::db::FamilyStats| {
@@ -76,8 +79,12 @@ impl Report {
                 .find(|l| l.bytes > 0)
                 .map_or(0, |l| l.bytes)
         };
-        let live = self.engine.families.iter().map(lowest).sum();
-        ratio(self.table_bytes() + self.engine.log_bytes, live)
+        let live: u64 = self.engine.families.iter().map(lowest).sum();
+        let (blobs, logs) = (&self.engine.blobs, self.engine.log_bytes);
+        ratio(
+            self.table_bytes() + logs + blobs.bytes,
+            live + blobs.live_bytes,
+        )
     }
 
     /// Sorted runs that a read of an absent key may have to ask, without filters.
@@ -137,6 +144,17 @@ impl Report {
                 )
             })
             .collect();
+        let by_garbage: Vec<Value> = (e.blobs.by_garbage.iter().enumerate())
+            .map(|(tenth, s)| {
+                json!({
+                    "from_percent": tenth * 10, "files": s.files, "bytes": s.bytes, "garbage_bytes": s.garbage_bytes,
+                })
+            })
+            .collect();
+        let causes = e.write_amp_by_cause().into_iter().flatten();
+        let by_cause: serde_json::Map<String, Value> = causes
+            .map(|(cause, amp)| (cause.to_string(), json!(rounded(amp))))
+            .collect();
         json!({
             "dir": self.dir,
             "filesystem": self.filesystem,
@@ -148,6 +166,8 @@ impl Report {
                 "files": e.blobs.files, "bytes": e.blobs.bytes, "live_records": e.blobs.live_records,
                 "live_bytes": e.blobs.live_bytes, "garbage_bytes": e.blobs.garbage_bytes(), "names": e.blobs.names,
                 "space_amp": rounded(e.blobs.space_amp()), "max_space_amp": rounded(e.blobs.max_space_amp),
+                "headroom_bytes": e.blobs.headroom_bytes(), "oldest_made_ms": e.blobs.oldest_made_ms,
+                "by_garbage": by_garbage,
                 "since_open": {
                     "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
                     "bytes_written": e.blobs.collected_bytes_written,
@@ -162,6 +182,7 @@ impl Report {
             "amplification": {
                 "space": self.space_amp(),
                 "write_since_open": ratio(self.device_bytes_written(), e.user_bytes_written),
+                "write_since_open_by_cause": by_cause,
             },
             "since_open": {
                 "user_bytes_written": e.user_bytes_written,
@@ -281,6 +302,7 @@ impl Report {
                         "write, since open",
                         number(ratio(self.device_bytes_written(), e.user_bytes_written)),
                     ),
+                    ("write, by cause", by_cause(e)),
                     ("compaction debt", human_bytes(e.compaction_debt)),
                 ],
             ),
@@ -322,6 +344,7 @@ impl Report {
                             e.blobs.max_space_amp
                         ),
                     ),
+                    ("room below the bound", room(&e.blobs)),
                     ("names of collected files", e.blobs.names.to_string()),
                     (
                         "collections read / wrote",
@@ -413,6 +436,7 @@ impl Report {
                 let _ = writeln!(out, "  {name:<30} {value}");
             }
         }
+        out.push_str(&garbage_by_file(&e.blobs));
         let _ = writeln!(out, "\nbudgets");
         for b in &e.budgets {
             let people = |n: u64| match b.name.contains("bytes") {
@@ -440,6 +464,48 @@ impl Report {
         }
         out
     }
+}
+
+/// Write amplification, by cause.
+fn by_cause(e: &Stats) -> String {
+    match e.write_amp_by_cause() {
+        None => "-".into(),
+        Some(causes) => {
+            let causes = causes.map(|(cause, amp)| format!("{cause} {amp:.2}"));
+            causes.join(", ")
+        }
+    }
+}
+
+/// How far blob files are from their bound.
+fn room(blobs: &BlobStats) -> String {
+    match blobs.headroom_bytes() {
+        n if n < 0 => format!("none, {} beyond it", human_bytes(n.unsigned_abs())),
+        n => human_bytes(n as u64),
+    }
+}
+
+/// Blob files by what part of each is garbage, with a bar for their bytes; nothing without files.
+pub fn garbage_by_file(blobs: &BlobStats) -> String {
+    const BAR: u64 = 30;
+    let most = blobs.by_garbage.iter().map(|s| s.bytes).max().unwrap_or(0);
+    if most == 0 {
+        return String::new();
+    }
+    let mut out = String::from("\ngarbage in blob files\n");
+    for (tenth, s) in blobs.by_garbage.iter().enumerate() {
+        let bar = "#".repeat((s.bytes * BAR).div_ceil(most) as usize);
+        let files = count(s.files, "file", "files");
+        let range = format!("{:>2} to {:>3} %", tenth * 10, tenth * 10 + 10);
+        let size = if s.files == 0 {
+            String::new()
+        } else {
+            human_bytes(s.bytes)
+        };
+        let line = format!("  {range} {files:>10} {size:>12}  {bar}");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
 }
 
 fn rounded(x: f64) -> f64 {
@@ -506,7 +572,7 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
 mod tests {
     use super::*;
     use basalt::env::BudgetUse;
-    use basalt::lsm::db::{BlobStats, FamilyStats, LevelStats, StallStats};
+    use basalt::lsm::db::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
 
     fn report() -> Report {
         let level = |tables, bytes, target_bytes, entries| LevelStats {
@@ -544,6 +610,16 @@ mod tests {
                     live_bytes: 10 << 20,
                     names: 3,
                     max_space_amp: 1.25,
+                    by_garbage: {
+                        let mut shares = [BlobShare::default(); 10];
+                        shares[1] = BlobShare {
+                            files: 2,
+                            bytes: 12 << 20,
+                            garbage_bytes: 2 << 20,
+                        };
+                        shares
+                    },
+                    collected_bytes_written: 20,
                     ..BlobStats::default()
                 },
                 stall_us: vec![("level 0", 1500)],
@@ -578,8 +654,8 @@ mod tests {
         for part in [
             "family default, 3 sorted runs",
             "TAKES NO WRITES: the device is full",
-            "1.50",
-            "2.00",
+            "space, at most                 1.47",
+            "write, since open              2.20",
             "L2",
             "256.00 MiB",
             "level 0                        2 times, 0.002 s",
@@ -587,6 +663,10 @@ mod tests {
             "background_io_bytes_per_s      2.00 KiB no limit",
             "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
             "space amplification            1.20, at most 1.25",
+            "room below the bound           512.00 KiB",
+            "write, by cause                log 1.10, flush 0.90, compaction 0.00, collection 0.20",
+            "10 to  20 %    2 files    12.00 MiB  ##############################\n",
+            "20 to  30 %    0 files\n",
             "3.00",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -597,8 +677,15 @@ mod tests {
     #[test]
     fn json_has_the_same_figures() {
         let json = report().json();
-        assert_eq!(json["amplification"]["space"], 1.5);
-        assert_eq!(json["amplification"]["write_since_open"], 2.0);
+        assert_eq!(json["amplification"]["space"], 1.47);
+        assert_eq!(json["amplification"]["write_since_open"], 2.2);
+        assert_eq!(
+            json["amplification"]["write_since_open_by_cause"]["collection"],
+            0.2
+        );
+        assert_eq!(json["blobs"]["headroom_bytes"], 512 << 10);
+        assert_eq!(json["blobs"]["by_garbage"][1]["files"], 2);
+        assert_eq!(json["blobs"]["by_garbage"][1]["from_percent"], 10);
         assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);
         assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
         assert_eq!(json["since_open"]["stalls"]["level 0"], 2);

@@ -13,8 +13,9 @@ use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
-use basalt::{Bytes, Db, Env, Family, FamilyOptions, Options, ReadOptions, WriteBatch};
+use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, WriteBatch};
 use basalt_server::catalog::{self, Retired};
+use basalt_server::engine_defaults;
 use basalt_server::layout::KEYS_FAMILY;
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -147,21 +148,25 @@ pub fn must_exist(dir: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The engine's settings, of which families that are made get theirs, too.
+fn engine(budget: Option<&Budget>) -> Options {
+    let engine = budget.map_or_else(engine_defaults, Budget::engine);
+    Retired::default().add_to(engine)
+}
+
 /// Opens the store in `dir`.
 pub fn open_db(dir: &Path, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
     if access.make().is_none() {
         must_exist(dir)?;
     }
     let (mut env, path) = environment(dir)?;
-    let mut engine = Options::default();
     if let Some(budget) = budget {
         env = budget.environment(env)?;
-        engine = budget.engine();
     }
     let options = Options {
         create_if_missing: access.make().is_some(),
         create_among_files: access.make().is_some_and(|m| m.among_files),
-        ..engine
+        ..engine(budget)
     };
     if access == Access::Read {
         // Nothing is changed by who only looks: it works on a medium that cannot be written, and beside others who look.
@@ -195,7 +200,9 @@ impl Store {
         let db = open_db(&dir, access, budget)?;
         let failure = |e| Failure::store(&dir, e);
         let space = match &which.family {
-            None if access.make().is_some() => Space::Redis(Keyspace::make(&db).map_err(failure)?),
+            None if access.make().is_some() => {
+                Space::Redis(Keyspace::make(&db, &engine(budget)).map_err(failure)?)
+            }
             None => match Keyspace::find(&db).map_err(failure)? {
                 Some(keyspace) => Space::Redis(keyspace),
                 None => Space::Empty,
@@ -208,7 +215,7 @@ impl Store {
             Some(name) => match db.family(name) {
                 Some(family) => Space::Raw(family),
                 None if access.make().is_some() => Space::Raw(
-                    db.create_family(name, FamilyOptions::default())
+                    db.create_family(name, engine(budget).family(name).clone())
                         .map_err(failure)?,
                 ),
                 None => {
@@ -301,19 +308,21 @@ impl Store {
         }
     }
 
-    /// A cursor over the entries whose key begins with `prefix` and lies in `[from, to)`.
+    /// A cursor over the entries whose key begins with `prefix` and lies in `[from, to)`; with `keys_only` it reads no values.
     pub fn cursor(
         &self,
         prefix: &[u8],
         from: Option<&[u8]>,
         to: Option<&[u8]>,
         reverse: bool,
+        keys_only: bool,
     ) -> Result<Cursor<'_>, Failure> {
         let Some(family) = self.family() else {
             return Ok(Cursor {
                 store: self,
                 iter: None,
                 reverse,
+                keys_only,
                 started: false,
             });
         };
@@ -330,6 +339,7 @@ impl Store {
         let options = ReadOptions {
             lower_bound: Some(lower),
             upper_bound: upper,
+            keys_only,
             fill_cache: false,
             ..ReadOptions::default()
         };
@@ -347,6 +357,7 @@ impl Store {
             store: self,
             iter: Some(iter),
             reverse,
+            keys_only,
             started: false,
         })
     }
@@ -366,11 +377,12 @@ pub struct Cursor<'a> {
     /// None where there is nothing to read.
     iter: Option<Iter>,
     reverse: bool,
+    keys_only: bool,
     started: bool,
 }
 
 impl Cursor<'_> {
-    /// The next key and its value, in the cursor's direction. `None` at the end.
+    /// The next key and its value, in the cursor's direction. `None` at the end. Of a cursor over keys, every value is `Absent`.
     pub fn next_entry(&mut self) -> Result<Option<(Vec<u8>, Value)>, Failure> {
         let Some(iter) = &mut self.iter else {
             return Ok(None);
@@ -395,9 +407,10 @@ impl Cursor<'_> {
                 },
                 Space::Raw(_) | Space::Empty => iter.key().to_vec(),
             };
-            let value = self
-                .store
-                .decode_value(iter.pinned_value(), iter.expire_at_ms())?;
+            let value = match self.keys_only {
+                true => Value::Absent,
+                false => (self.store).decode_value(iter.pinned_value(), iter.expire_at_ms())?,
+            };
             return Ok(Some((key, value)));
         }
     }

@@ -108,6 +108,17 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
     assert_eq!(of(Some("more"), "live_records"), 300);
     assert_eq!((of(None, "records"), of(None, "live_bytes")), (300, 0));
     assert!(number(&report, "garbage_bytes") > 300 * 1000);
+    for f in files {
+        assert!(number(f, "made_ms") > 1_700_000_000_000, "{f}");
+        let parts = f["families"].as_array().unwrap();
+        let garbage: u64 = parts.iter().map(|p| number(p, "garbage_bytes")).sum();
+        // The index is nobody's.
+        assert!(
+            (garbage..garbage + 8192).contains(&number(f, "garbage_bytes")),
+            "{f}"
+        );
+    }
+    assert!(report["headroom_bytes"].as_i64().unwrap() < 0, "{report}");
     let stats = json(s.run("stats", ["--json"]));
     for name in [
         "bytes",
@@ -124,6 +135,8 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
         "family more, ",
         "(dropped), 0 of ",
         "bytes a live byte, at most 1.25",
+        "garbage in blob files",
+        " s  ",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -131,12 +144,25 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
     for (name, of) in [
         ("files", files.len() as u64),
         ("live_bytes", sum("live_bytes")),
+        ("headroom_bytes", 0),
     ] {
         let line = metrics
             .lines()
             .find(|l| l.starts_with(&format!("basalt_blob_{name}{{")));
         let line = line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}"));
         assert!(line.ends_with(&format!(" {of}")), "{line}");
+    }
+    let tenths = metrics
+        .lines()
+        .filter(|l| l.starts_with("basalt_blob_bytes_by_garbage{"));
+    let tenths = tenths.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    assert_eq!(tenths.sum::<u64>(), sum("bytes"));
+    let shares = stats["blobs"]["by_garbage"].as_array().unwrap();
+    for name in ["bytes", "garbage_bytes"] {
+        assert_eq!(
+            shares.iter().map(|s| number(s, name)).sum::<u64>(),
+            sum(name)
+        );
     }
 }
 
@@ -210,4 +236,85 @@ fn what_is_no_blob_file_or_no_store_is_told_in_a_sentence() {
     assert_eq!(text, "db has no blob files\n");
     let text = String::from_utf8(blob(&s, &["verify", "--dir", "db"]).ok()).unwrap();
     assert!(text.starts_with("sound: 0 blob files"), "{text}");
+}
+
+/// Files of up to two megabytes, and small ones.
+fn folder(s: &Scratch) -> (usize, usize) {
+    let mut large = 0;
+    let sizes = [0, 1, 4094, 4095, 4096, 100 << 10, 1 << 20, (2 << 20) + 3];
+    for (n, size) in sizes.iter().cycle().take(40).enumerate() {
+        let mut content = vec![n as u8; *size];
+        (content.iter_mut().step_by(97).enumerate()).for_each(|(i, b)| *b = (i * n) as u8);
+        s.file(format!("in/{}/file {n}", n % 3), &content);
+        // The encoding of Redis strings puts one byte before a value.
+        large += usize::from(*size >= 4095);
+    }
+    (40, large)
+}
+
+#[test]
+fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
+    let s = Scratch::new("blob-load");
+    let (files, large) = folder(&s);
+    let before = tree(&s.path("in"));
+    s.run("load", ["--files", "in", "--write-buffer", "4M"])
+        .ok();
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    assert_eq!(number(&report, "live_records"), large as u64);
+    s.run("export", ["--files", "out"]).ok();
+    assert_eq!(tree(&s.path("out")), before);
+    assert_eq!(s.run("scan", ["--keys-only"]).text().lines().count(), files);
+    assert_eq!(s.run("check", [""; 0]).code, Some(0));
+    // Loaded again, everything replaces what was there, and a merge lets go of what it was.
+    s.run("load", ["--files", "in", "--write-buffer", "4M"])
+        .ok();
+    s.run("compact", [""; 0]).ok();
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    assert_eq!(number(&report, "live_records"), large as u64);
+    s.run("export", ["--files", "out2"]).ok();
+    assert_eq!(tree(&s.path("out2")), before);
+}
+
+#[test]
+fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
+    let s = Scratch::new("blob-off");
+    let (_, large) = folder(&s);
+    let before = tree(&s.path("in"));
+    let live = || {
+        let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+        number(&report, "live_records")
+    };
+    s.run("load", ["--files", "in", "--min-blob-size", "0"])
+        .ok();
+    assert_eq!(live(), 0);
+    // A command that separates writes its own value apart, and a merge moves the others.
+    let value = vec![b'x'; 5000];
+    s.run_with("put", ["new", "-"], &value).ok();
+    assert_eq!(live(), 1);
+    s.run("compact", [""; 0]).ok();
+    assert_eq!(live(), large as u64 + 1);
+    // What is apart stays so where separation is off.
+    s.run("compact", ["--min-blob-size", "0"]).ok();
+    assert_eq!(live(), large as u64 + 1);
+    assert_eq!(s.run("get", ["new"]).ok(), value);
+    s.run("del", ["new"]).ok();
+    s.run("export", ["--files", "out"]).ok();
+    assert_eq!(tree(&s.path("out")), before);
+    assert_eq!(s.run("check", [""; 0]).code, Some(0));
+    let raw = ["--family", "raw", "k", "-"];
+    s.run_with("put", raw, &value).ok();
+    assert_eq!(s.run("get", ["--family", "raw", "k"]).ok(), value);
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    assert!(
+        report["files"].to_string().contains("\"name\":\"raw\""),
+        "{report}"
+    );
+    for (flag, value, part) in [
+        ("--min-blob-size", "5", "256"),
+        ("--max-space-amp", "1", "1.05"),
+    ] {
+        let ran = s.run("load", [flag, value, "nothing"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.err.contains(flag) && ran.err.contains(part), "{ran:?}");
+    }
 }

@@ -316,6 +316,25 @@ impl BlockCache {
         }
     }
 
+    /// A block is found under another key from here on, as much in use as it was. For content that was copied elsewhere on the device and
+    /// is asked for there. False when it is not here. One that is under the other key already stays, and this one goes. Whoever asks
+    /// for either meanwhile may miss both.
+    pub fn rename(&self, from: CacheKey, to: CacheKey) -> bool {
+        let entry = self.0.write(from.hash()).release(&from, from.hash(), to);
+        let Some(entry) = entry else {
+            return false;
+        };
+        let mut evicted = Vec::new();
+        let mut shard = self.0.write(to.hash());
+        match shard.contains(&to, to.hash()) {
+            true => evicted.push(entry.into_block()),
+            false => shard.adopt(entry, &mut evicted),
+        }
+        drop(shard);
+        evicted.into_iter().for_each(Held::let_go);
+        true
+    }
+
     /// Changes the budget. Blocks stay as far as they fit.
     pub fn set_capacity(&self, bytes: u64) {
         let inner = &*self.0;

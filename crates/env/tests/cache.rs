@@ -584,3 +584,89 @@ fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
         "{refused} refused, {stayed} stayed"
     );
 }
+
+/// Under another key, in whatever shard: the same block, as used as it was, and every byte is still accounted for.
+#[test]
+fn a_renamed_block_is_found_under_its_new_key_only() {
+    for capacity in [1 << 20, 64 << 20] {
+        let ledger = MemoryLedger::new(u64::MAX);
+        let cache = BlockCache::new(capacity, ledger.clone());
+        let key = |file, n: u64| CacheKey {
+            file,
+            offset: n * 4096,
+        };
+        for n in 0..100 {
+            cache.insert(
+                key(1, n),
+                Bytes::from(vec![n as u8; 1000]),
+                1000,
+                CachePriority::Normal,
+            );
+        }
+        // One that is there already stays.
+        cache.insert(
+            key(2, 7),
+            Bytes::from(vec![77; 10]),
+            10,
+            CachePriority::Normal,
+        );
+        let before = cache.stats();
+        assert!(!cache.rename(key(3, 0), key(2, 0)), "it is not there");
+        for n in 0..50 {
+            assert!(cache.rename(key(1, n), key(2, n)));
+        }
+        for n in 0..100 {
+            let expected = vec![n as u8; 1000];
+            let here = cache.get(key(1, n)).map(|b| b.to_vec());
+            let there = cache.get(key(2, n)).map(|b| b.to_vec());
+            match n {
+                7 => assert_eq!((here, there), (None, Some(vec![77; 10]))),
+                0..50 => assert_eq!((here, there), (None, Some(expected))),
+                _ => assert_eq!((here, there), (Some(expected), None)),
+            }
+        }
+        let after = cache.stats();
+        assert_eq!(
+            (after.inserts, after.evictions),
+            (before.inserts, before.evictions)
+        );
+        assert!(after.used < before.used && after.used > before.used - 2000);
+        assert_eq!(ledger.usage().cache, after.used);
+        // To itself: nothing changes.
+        assert!(cache.rename(key(1, 60), key(1, 60)) && cache.contains(key(1, 60)));
+        for n in 0..100 {
+            cache.remove(key(1, n));
+            cache.remove(key(2, n));
+        }
+        assert_eq!((cache.stats().used, ledger.usage().cache), (0, 0));
+    }
+}
+
+/// What was used often enough to stay does so under its new key, too.
+#[test]
+fn a_renamed_block_keeps_its_uses() {
+    let cache = BlockCache::new(1 << 20, MemoryLedger::new(u64::MAX));
+    let key = |file, n: u64| CacheKey {
+        file,
+        offset: n * 4096,
+    };
+    let put = |file, n| {
+        cache.insert(
+            key(file, n),
+            Bytes::from(vec![1; 4000]),
+            4000,
+            CachePriority::Normal,
+        );
+    };
+    for n in 0..20 {
+        put(1, n);
+        cache.get(key(1, n));
+        cache.get(key(1, n));
+        assert!(cache.rename(key(1, n), key(2, n)));
+    }
+    // A scan of blocks that nobody comes back for.
+    for n in 0..2000 {
+        put(3, n);
+    }
+    assert!((0..20).all(|n| cache.contains(key(2, n))));
+}

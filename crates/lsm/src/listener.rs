@@ -79,6 +79,33 @@ pub enum Event {
         /// Where it was.
         path: PathBuf,
     },
+    /// A blob file has become part of the store.
+    BlobFileCreated(BlobFileInfo),
+    /// The file of a blob file that nobody reads any more was removed: it was collected, or nothing in it was alive.
+    BlobFileDeleted {
+        /// The file's number.
+        number: u64,
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// A collection begins: what is alive of some blob files is about to move into new ones.
+    CollectionBegin(CollectionInfo),
+    /// A collection has ended; its targets are durable and part of the store, unless it failed. It may have none, when nothing was
+    /// alive any more.
+    CollectionEnd {
+        /// As at its beginning.
+        collection: CollectionInfo,
+        /// What it made.
+        targets: Vec<BlobFileInfo>,
+        /// Bytes that it read.
+        bytes_read: u64,
+        /// Bytes that it wrote.
+        bytes_written: u64,
+        /// How long it took.
+        took: Duration,
+        /// Why it failed; then nothing has changed, and it is tried again. `Closed` is no failure of the store.
+        error: Option<Error>,
+    },
     /// Writes are held back from here on.
     StallBegin {
         /// As in [`crate::db::Stats::stalls`].
@@ -93,7 +120,7 @@ pub enum Event {
     },
     /// Background work has failed, or the log. The store tries again by itself.
     BackgroundError {
-        /// `flush`, `compaction`, `log` or `manifest`.
+        /// `flush`, `compaction`, `collection`, `log` or `manifest`.
         during: &'static str,
         /// What was met.
         error: Error,
@@ -134,4 +161,30 @@ pub struct CompactionInfo {
     pub reason: &'static str,
     /// Tables only change their level; nothing is read or written.
     pub trivial_move: bool,
+}
+
+/// A blob file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobFileInfo {
+    /// The file's number.
+    pub number: u64,
+    /// The names of the families whose values it has.
+    pub families: Vec<String>,
+    /// Its bytes, its index included.
+    pub bytes: u64,
+    /// Values in it.
+    pub records: u64,
+    /// What made it: `flush`, `compaction` or `collection`.
+    pub reason: &'static str,
+}
+
+/// A collection. No two that run have a source in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectionInfo {
+    /// Numbers of the blob files that it empties.
+    pub sources: Vec<u64>,
+    /// Their bytes, indexes included.
+    pub source_bytes: u64,
+    /// Bytes of what is alive in them.
+    pub live_bytes: u64,
 }

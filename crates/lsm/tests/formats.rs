@@ -72,7 +72,7 @@ fn persisted_numbers_never_change() {
     assert_eq!(basalt_lsm::key::BYTEWISE_NAME, "basalt.bytewise");
     for (i, (name, edit)) in fields().into_iter().enumerate() {
         let tag = [
-            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 64,
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 64, 65,
         ][i];
         assert_eq!(edit.encode()[0], tag, "{name}");
     }
@@ -302,6 +302,13 @@ fn fields() -> Vec<(&'static str, Edit)> {
             "highest wall time met, ms since 1970",
             Edit {
                 wall_ms: Some(1_700_000_000_000),
+                ..none()
+            },
+        ),
+        (
+            "blob file 301 was made, ms since 1970",
+            Edit {
+                blob_times: vec![(301, 1_700_000_000_000)],
                 ..none()
             },
         ),
@@ -677,7 +684,7 @@ fn later_features_are_refused_by_name() {
 
 #[test]
 fn a_later_versions_mandatory_tag_is_refused_and_an_ignorable_one_is_not() {
-    for (tag, ok) in [(32u8, false), (63, false), (65, true), (127, true)] {
+    for (tag, ok) in [(32u8, false), (63, false), (66, true), (127, true)] {
         let (fs, env) = new_dir();
         let mut payload = state(|_| ()).encode();
         payload.extend_from_slice(&[tag, 3, b'n', b'e', b'w']);

@@ -6,10 +6,10 @@
 //! told from the keys, that an older generation is current because no key of the newer one is left, is for [`mend`] to say where a repair
 //! may have lost the record.
 
-use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY};
+use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY, LEAST_MIN_BLOB_SIZE};
 use basalt::{
-    CompactionFilter, Db, Error, ErrorKind, Family, FilterContext, FilterDecision, Options,
-    ReadOptions, Result, WriteBatch, WriteOptions,
+    CompactionFilter, Db, Error, ErrorKind, Family, FilterContext, FilterDecision, KeyDecision,
+    Options, ReadOptions, Result, WriteBatch, WriteOptions,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,6 +78,7 @@ fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> 
         &ReadOptions {
             lower_bound: Some(layout::key_prefix(DATABASE, generation).to_vec()),
             upper_bound: Some(layout::key_prefix(DATABASE + 1, 0).to_vec()),
+            keys_only: true,
             fill_cache: false,
             skip_budget: SEARCH,
             ..ReadOptions::default()
@@ -175,6 +176,7 @@ impl Retired {
         for name in [KEYS_FAMILY, ELEMENTS_FAMILY] {
             let mut family = options.family(name).clone();
             family.compaction_filter = Some(Arc::new(self.clone()));
+            family.min_blob_size = (family.min_blob_size).map(|n| n.max(LEAST_MIN_BLOB_SIZE));
             options.families.insert(name.to_string(), family);
         }
         options
@@ -183,6 +185,11 @@ impl Retired {
     /// Compactions may drop what is older than this generation, whose record is durable.
     pub fn below(&self, generation: u32) {
         self.0.fetch_max(generation, Ordering::AcqRel);
+    }
+
+    /// True for a key of a generation that was flushed.
+    fn drops(&self, key: &[u8]) -> bool {
+        matches!(layout::decode_key(key), Some((DATABASE, generation, _)) if generation < self.generation())
     }
 
     /// The generation last told.
@@ -195,12 +202,17 @@ impl CompactionFilter for Retired {
     fn name(&self) -> &str {
         "redis.generations"
     }
+    fn filter_key(&self, _: &FilterContext<'_>, key: &[u8]) -> Option<KeyDecision> {
+        // No value is read for it.
+        Some(match self.drops(key) {
+            true => KeyDecision::Remove,
+            false => KeyDecision::Keep,
+        })
+    }
     fn filter(&self, _: &FilterContext<'_>, key: &[u8], _: &[u8]) -> FilterDecision {
-        match layout::decode_key(key) {
-            Some((DATABASE, generation, _)) if generation < self.generation() => {
-                FilterDecision::Remove
-            }
-            _ => FilterDecision::Keep,
+        match self.drops(key) {
+            true => FilterDecision::Remove,
+            false => FilterDecision::Keep,
         }
     }
 }

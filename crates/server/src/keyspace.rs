@@ -607,7 +607,7 @@ impl Capture {
     }
 }
 
-/// Bytes of a value that count as another key looked at: they had to be read as well.
+/// Bytes of a value in the tree that count as another key looked at: they had to be read as well.
 const WORK_UNIT: u64 = 4 << 10;
 
 /// Merges a view with what lies over it; both are in order. After about `work` keys it returns the engine key to go on with.
@@ -648,7 +648,7 @@ fn merge<'a>(
         }
         let entry = match overlay.next_if(|(k, _)| *k == key) {
             Some((_, entry)) => entry,
-            None => match layout::value_type(value) {
+            None => match value.map_or(Ok(DataType::String), layout::value_type) {
                 Ok(data_type) => Some(OverlayEntry {
                     data_type,
                     expire_at_ms,
@@ -660,7 +660,7 @@ fn merge<'a>(
                 }
             },
         };
-        going = show(key, entry, value.len());
+        going = show(key, entry, value.map_or(0, <[u8]>::len));
         going
     })?;
     if let Some(e) = failed {

@@ -34,6 +34,9 @@ pub const LAYOUT_VERSION: u16 = 1;
 pub const KEY_PREFIX_LEN: usize = 6;
 /// Longest Redis key in bytes.
 pub const MAX_KEY_LEN: usize = basalt::lsm::MAX_KEY_LEN - KEY_PREFIX_LEN;
+/// The Redis families keep values apart from so many bytes on at the least. No header of a collection is so long, with what its type adds: a
+/// value that lies apart is a string's, so that whoever walks over keys need not read it to know.
+pub const LEAST_MIN_BLOB_SIZE: usize = 256;
 /// Bytes of a [`CollectionHeader`] with its type byte.
 pub const COLLECTION_HEADER_LEN: usize = 26;
 

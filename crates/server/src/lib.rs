@@ -22,4 +22,4 @@ pub mod resp;
 mod store;
 
 pub use net::{Server, ShutdownHandle, serve};
-pub use options::{ServerOptions, SyncPolicy};
+pub use options::{MIN_BLOB_SIZE, ServerOptions, SyncPolicy, engine_defaults};

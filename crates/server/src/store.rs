@@ -34,8 +34,9 @@ pub(crate) enum Write {
 /// Called once with a commit's result, on any thread; must not block.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Sees engine key, encoded value and expiry of an entry; false ends the scan.
-pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8], Option<u64>) -> bool + 'a;
+/// Sees engine key, encoded value and expiry of an entry; false ends the scan. A value that lies apart from the tree is not read for it, and
+/// is a string's ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
 
 /// The store as of one moment.
 pub(crate) trait View: Send {
@@ -96,9 +97,10 @@ impl DbStore {
     /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption` when a part of the catalog is lost.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
-        let db = Db::open(env, dir, retired.add_to(options))?;
-        let keys = ensure_family(&db, KEYS_FAMILY)?;
-        ensure_family(&db, ELEMENTS_FAMILY)?;
+        let options = retired.add_to(options);
+        let db = Db::open(env, dir, options.clone())?;
+        let keys = ensure_family(&db, KEYS_FAMILY, &options)?;
+        ensure_family(&db, ELEMENTS_FAMILY, &options)?;
         match catalog::read(&db, &keys)? {
             Some(generation) => retired.below(generation),
             None => catalog::make(&db, &keys)?,
@@ -115,10 +117,10 @@ impl DbStore {
     }
 }
 
-fn ensure_family(db: &Db, name: &str) -> Result<Family> {
+fn ensure_family(db: &Db, name: &str, options: &Options) -> Result<Family> {
     match db.family(name) {
         Some(f) => Ok(f),
-        None => db.create_family(name, Default::default()),
+        None => db.create_family(name, options.family(name).clone()),
     }
 }
 
@@ -257,6 +259,8 @@ impl DbView {
             snapshot: Some(self.snapshot.clone()),
             lower_bound: Some(from.to_vec()),
             upper_bound: Some(to.to_vec()),
+            // A walk over keys reads no long value.
+            keys_only: true,
             fill_cache: false,
             skip_budget: work,
             ..ReadOptions::default()
@@ -277,7 +281,7 @@ impl View for DbView {
         }
         let mut it = self.db.iter(&self.keys, &self.options(from, to, work))?;
         it.seek_to_first()?;
-        while it.valid() && visit(it.key(), it.value(), it.expire_at_ms()) {
+        while it.valid() && visit(it.key(), it.value_at_hand(), it.expire_at_ms()) {
             it.next()?;
         }
         Ok(it.paused_at().map(<[u8]>::to_vec))
@@ -469,7 +473,7 @@ pub(crate) mod memory {
                 basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
             }
             for (k, (v, expire)) in self.0.range(from.to_vec()..to.to_vec()) {
-                if !visit(k, v, *expire) {
+                if !visit(k, Some(v), *expire) {
                     break;
                 }
             }
@@ -481,3 +485,6 @@ pub(crate) mod memory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,12 @@ pub enum Kind {
     Ingest,
     /// Puts that are durable when they return
     DurablePut,
+    /// Durable puts at a fixed rate (60 MB/s unless said), while four threads get
+    DurablePutWhileReading,
+    /// Every file of --folder, its path the key
+    FolderLoad,
+    /// All of a loaded folder out into files
+    FolderExport,
     /// Gets of keys that are there
     ReadRandom,
     /// Gets of keys that are not there, between those that are
@@ -64,6 +70,9 @@ pub enum Kind {
 
 /// Bytes a second that the writer beside readers puts when nothing is said.
 const WRITER: u64 = 4 << 20;
+/// Bytes a second of durable puts beside readers when nothing is said, and how many readers there are.
+const DURABLE_WRITER: u64 = 60_000_000;
+const READERS: usize = 4;
 
 impl Kind {
     /// As it is written on the command line.
@@ -76,8 +85,18 @@ impl Kind {
     pub fn is_on_filled(self) -> bool {
         !matches!(
             self,
-            Kind::Load | Kind::LoadSorted | Kind::FillRandom | Kind::DurablePut
+            Kind::Load
+                | Kind::LoadSorted
+                | Kind::FillRandom
+                | Kind::DurablePut
+                | Kind::FolderLoad
+                | Kind::FolderExport
         )
+    }
+
+    /// Works on the files of a folder.
+    pub fn is_of_folder(self) -> bool {
+        matches!(self, Kind::FolderLoad | Kind::FolderExport)
     }
 
     /// Changes the store: each run then needs one of its own.
@@ -115,7 +134,12 @@ impl Kind {
     pub fn chooses_keys(self) -> bool {
         !matches!(
             self,
-            Kind::Load | Kind::LoadSorted | Kind::FillRandom | Kind::ReadAbsent
+            Kind::Load
+                | Kind::LoadSorted
+                | Kind::FillRandom
+                | Kind::ReadAbsent
+                | Kind::FolderLoad
+                | Kind::FolderExport
         )
     }
 
@@ -136,6 +160,8 @@ impl Kind {
         let whole = match self {
             Kind::Load | Kind::LoadSorted => Some(common.keys.div_ceil(asked.args.batch)),
             Kind::FillRandom => Some(common.keys),
+            Kind::FolderLoad => Some(asked.folder().len() as u64),
+            Kind::FolderExport => Some(1),
             Kind::Ingest => Some(common.ops.unwrap_or(common.keys)),
             _ => None,
         };
@@ -158,9 +184,12 @@ impl Kind {
         let mut groups = vec![Group {
             threads: asked.threads,
             ops,
-            write_rate: match beside {
-                true => 0,
-                false => asked.args.write_rate.unwrap_or(0),
+            write_rate: match (beside, self) {
+                (true, _) => 0,
+                (_, Kind::DurablePutWhileReading) => {
+                    asked.args.write_rate.unwrap_or(DURABLE_WRITER)
+                }
+                _ => asked.args.write_rate.unwrap_or(0),
             },
             op: self.operation(asked),
         }];
@@ -173,6 +202,17 @@ impl Kind {
                 op: Arc::new(move |w: &mut Worker, _| {
                     let n = w.random.below(w.data.keys());
                     w.put(n, log)
+                }),
+            });
+        }
+        if self == Kind::DurablePutWhileReading {
+            groups.push(Group {
+                threads: READERS,
+                ops: u64::MAX,
+                write_rate: 0,
+                op: Arc::new(|w: &mut Worker, _| {
+                    let n = w.random.below(w.data.keys());
+                    w.get(n, Presence::Certain)
                 }),
             });
         }
@@ -222,10 +262,23 @@ impl Kind {
                 let n = chosen(w);
                 w.put(n, log)
             }),
-            Kind::DurablePut => Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
-                w.put(n, Log::Synced)
-            }),
+            Kind::FolderLoad => {
+                let folder = asked.folder().clone();
+                Arc::new(move |w: &mut Worker, n| {
+                    let (key, content) = folder.read(n as usize)?;
+                    w.put_entry(&key, &content, log)
+                })
+            }
+            Kind::FolderExport => {
+                let folder = asked.folder().clone();
+                Arc::new(move |w: &mut Worker, _| folder.export(w))
+            }
+            Kind::DurablePut | Kind::DurablePutWhileReading => {
+                Arc::new(move |w: &mut Worker, _| {
+                    let n = chosen(w);
+                    w.put(n, Log::Synced)
+                })
+            }
             Kind::ReadRandom | Kind::ReadWhileWriting => Arc::new(move |w: &mut Worker, _| {
                 let n = chosen(w);
                 w.get(n, Presence::Certain)

@@ -4,8 +4,10 @@
 //! Workloads on filled stores begin with one that each engine made once and that was settled and closed; runs that only read share
 //! it, runs that write get a copy each. All begin with a cold page cache.
 
+mod folder;
 mod kind;
 mod one;
+mod space;
 mod store;
 mod summary;
 mod targets;
@@ -22,6 +24,7 @@ use crate::report::round;
 use crate::workload::common_config;
 use basalt::env::Clock;
 use basalt::fs::FileSystem;
+use folder::Folder;
 use one::{ORDER, Order, carry_out, merge};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -42,6 +45,15 @@ pub struct Asked<'a> {
     pub args: &'a CompareArgs,
     /// Threads of its first group.
     pub threads: usize,
+    /// The folder, for workloads that are of one.
+    folder: Option<Arc<Folder>>,
+}
+
+impl Asked<'_> {
+    /// The folder of a workload that is of one: checked before it is begun.
+    fn folder(&self) -> &Arc<Folder> {
+        self.folder.as_ref().expect("a folder was asked for")
+    }
 }
 
 /// Runs a comparison, or, in a process that a comparison started, one run of it. Returns what is to be printed.
@@ -54,9 +66,13 @@ pub fn run(args: &CompareArgs) -> Result<String, Stop> {
     }
     if let Ok(text) = std::env::var(ORDER) {
         let order = Order::parse(&text)?;
+        let out = args.common.dir.join(order.export());
+        let of_folder = args.folder.as_ref().filter(|_| order.kind.is_of_folder());
+        let folder = of_folder.map(|dir| Folder::new(dir, out)).transpose()?;
         let asked = Asked {
             args: &args,
             threads: order.threads,
+            folder: folder.map(Arc::new),
         };
         return Ok(format!("{}\n", carry_out(&asked, &order)?));
     }
@@ -72,6 +88,14 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     let common = &args.common;
     for engine in &common.engines {
         engine.check_built()?;
+    }
+    if args.folder.is_none()
+        && let Some(kind) = args.workloads.iter().find(|k| k.is_of_folder())
+    {
+        return Err(Stop::new(format!(
+            "{} works on the files of a folder: name one with --folder",
+            kind.word()
+        )));
     }
     if args.distribution.is_some()
         && let Some(kind) = args.workloads.iter().find(|k| !k.chooses_keys())
@@ -92,6 +116,7 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
             "workload": words.join(" "), "value_size": common.value_size, "value_sizes": format!("{:?}", args.value_sizes),
             "pairs": args.pairs, "distribution": args.distribution.map(|d| format!("{d:?}").to_lowercase()),
             "steady": args.steady, "write_rate": args.write_rate, "batch": args.batch, "no_log": args.no_log,
+            "random_keys": args.random_keys, "folder": args.folder.as_ref().map(|f| f.display().to_string()),
             "warm_seconds": args.warm, "block_device": args.block_device,
         }),
     );
@@ -295,7 +320,7 @@ impl Bench<'_> {
             return Ok(None);
         };
         Ok(match kind {
-            Kind::DurablePut => Some((
+            Kind::DurablePut | Kind::DurablePutWhileReading => Some((
                 "synced overwrites into written space",
                 device.synced_overwrites(put.next_multiple_of(512) as usize, BESIDE)?,
             )),

@@ -1,11 +1,12 @@
 //! One run of one engine, in a process of its own: its memory, its processor time and its bytes are nobody else's.
 
+use super::space::SpaceWatch;
 use super::{Asked, Kind};
 use crate::Stop;
 use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::drive::{Driven, Driver, Group, Presence, Worker};
-use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, tree_bytes};
+use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, remove_tree, tree_bytes};
 use crate::progress::Progress;
 use crate::report::round;
 use crate::sizes::Sizes;
@@ -53,6 +54,11 @@ pub struct Order {
 }
 
 impl Order {
+    /// Where an export of the store goes.
+    pub fn export(&self) -> String {
+        format!("{}-export", self.store)
+    }
+
     /// As text for the environment.
     pub fn text(&self) -> String {
         json!({
@@ -91,7 +97,8 @@ pub fn carry_out(asked: &Asked, order: &Order) -> Result<Value, Stop> {
         value_size as usize,
         common.compressible,
     )
-    .with_sizes(Sizes::new(&args.value_sizes, value_size)?);
+    .with_sizes(Sizes::new(&args.value_sizes, value_size)?)
+    .with_random_keys(args.random_keys);
     let run = Run {
         asked,
         order,
@@ -166,6 +173,20 @@ impl Run<'_> {
     /// Brings caches and logs to where a long run would have them.
     fn warm(&self, engine: &Arc<dyn Engine>, groups: &[Group]) -> Result<(), Stop> {
         let kind = self.order.kind;
+        if kind == Kind::FolderExport {
+            let folder = self.asked.folder().clone();
+            let load = Group {
+                threads: 1,
+                ops: folder.len() as u64,
+                write_rate: 0,
+                op: Arc::new(move |w: &mut Worker, n| {
+                    let (key, content) = folder.read(n as usize)?;
+                    w.put_entry(&key, &content, Log::Unsynced)
+                }),
+            };
+            self.drive(engine, 3, &[load], None)?;
+            return engine.settle();
+        }
         if kind == Kind::DurablePut {
             let budget = &self.asked.args.common.budget;
             let entry = self.asked.args.common.key_size + self.data.value_size() as u64;
@@ -219,7 +240,13 @@ impl Run<'_> {
         reset_peak_rss();
         let (stats, own) = (engine.stats(), engine.accounting());
         let (process, device) = (Process::now(), disk());
+        let fs = host_directory(&common.dir, common.budget.direct)?;
+        let watched = kind
+            .writes()
+            .then(|| SpaceWatch::begin(fs.clone(), &self.order.store));
+        let watched = watched.transpose()?;
         let mut driven = self.drive(&engine, 6, &groups, time)?;
+        let samples = watched.map_or_else(Vec::new, SpaceWatch::end);
         let at_end = Process::now().since(&process);
         let own_at_end = engine.accounting();
         let stats_at_end = engine.stats();
@@ -242,7 +269,9 @@ impl Run<'_> {
             read_bytes: now.read_bytes - then.read_bytes,
             write_bytes: now.write_bytes - then.write_bytes,
         });
-        let fs = host_directory(&common.dir, common.budget.direct)?;
+        if kind == Kind::FolderExport {
+            remove_tree(fs.as_ref(), Path::new(&self.order.export()))?;
+        }
         let on_disk = tree_bytes(fs.as_ref(), Path::new(&self.order.store))?;
         let beside = (driven.len() > 1).then(|| driven.remove(1));
         let lead = driven.remove(0);
@@ -267,7 +296,12 @@ impl Run<'_> {
             .stall_us
             .zip(stats.stall_us)
             .map(|(now, then)| round((now - then) as f64 / 1e6));
+        // The highest once the first seconds are over, which are the warm-up of runs that write.
+        let warm = (self.asked.args.warm as usize).min(samples.len().saturating_sub(1));
+        let most = samples.iter().skip(warm).max().copied();
+        let amps: Vec<Option<f64>> = samples.iter().map(|b| self.space_amp(*b)).collect();
         let mut row = self.figures(&lead);
+        let seconds = lead.measured.time + (settled - ended);
         let more = json!({
             "workload": kind.word(), "engine": name, "threads": self.order.threads, "pair": self.order.pair,
             "user_bytes": put_bytes + lead.tally.read_bytes,
@@ -285,6 +319,9 @@ impl Run<'_> {
             "write_amp": per_put(whole.write_bytes),
             "block_device_write_amp": device.and_then(|d| per_put(d.write_bytes)),
             "space_amp": self.space_amp(on_disk),
+            "space_amp_samples": amps,
+            "space_amp_max": most.and_then(|b| self.space_amp(b)),
+            "seconds_settled": round(seconds.as_secs_f64()),
             "disk_bytes": on_disk,
             "log_space_bytes": stats_settled.log_bytes,
             "cpu_seconds": at_end.cpu_ms as f64 / 1e3,
@@ -319,7 +356,11 @@ impl Run<'_> {
             self.order.kind,
             Kind::State | Kind::DurablePut | Kind::YcsbD | Kind::YcsbE
         );
-        known.then(|| round(on_disk as f64 / self.data.live_bytes().max(1) as f64))
+        let live = match self.order.kind.is_of_folder() {
+            true => self.asked.folder().bytes(),
+            false => self.data.live_bytes(),
+        };
+        known.then(|| round(on_disk as f64 / live.max(1) as f64))
     }
 
     /// Rate, latency and windows of a group.

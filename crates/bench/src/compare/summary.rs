@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
 /// Figures of a row that are summed up, how a table heads them, their digits there, and whether they get a ratio.
-const FIGURES: [(&str, &str, usize, bool); 19] = [
+const FIGURES: [(&str, &str, usize, bool); 21] = [
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, false),
     ("p50_us", "p50 us", 1, true),
@@ -18,6 +18,7 @@ const FIGURES: [(&str, &str, usize, bool); 19] = [
     ("window_deviation", "deviation", 3, true),
     ("write_amp", "write amp", 2, true),
     ("space_amp", "space amp", 2, true),
+    ("space_amp_max", "space amp max", 2, true),
     ("device_reads_per_op", "reads/op", 3, true),
     ("device_read_bytes_per_op", "read B/op", 0, false),
     ("cpu_us_per_op", "CPU us/op", 2, true),
@@ -26,6 +27,7 @@ const FIGURES: [(&str, &str, usize, bool); 19] = [
     ("debt_bytes_start", "debt before MiB", 0, false),
     ("debt_bytes_end", "debt after MiB", 0, false),
     ("settle_seconds", "settle s", 1, false),
+    ("seconds_settled", "in all s", 1, true),
     ("device_ratio", "of device", 2, false),
 ];
 

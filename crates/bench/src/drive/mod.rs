@@ -98,6 +98,26 @@ impl Worker {
         Ok(())
     }
 
+    /// Puts an entry that is none of the numbered ones.
+    pub fn put_entry(&mut self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop> {
+        self.engine.put(key, value, log)?;
+        self.tally.write_bytes += (key.len() + value.len()) as u64;
+        self.tally.puts += 1;
+        Ok(())
+    }
+
+    /// Shows all entries in order.
+    pub fn scan_all(&mut self, show: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Stop> {
+        let mut bytes = 0;
+        let seen = self.engine.scan(&[], u64::MAX, &mut |key, value| {
+            bytes += (key.len() + value.len()) as u64;
+            show(key, value);
+        })?;
+        self.tally.entries += seen;
+        self.tally.read_bytes += bytes;
+        Ok(())
+    }
+
     /// Adds the next new key.
     pub fn insert(&mut self, log: Log) -> Result<(), Stop> {
         let n = self.data.inserted(self.added.fetch_add(1, Relaxed));

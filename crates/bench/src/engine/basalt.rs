@@ -28,6 +28,7 @@ impl Basalt {
         let env = env.build();
         let mut options = Options {
             write_buffer_bytes: budget.write_buffer,
+            max_space_amp: budget.max_space_amp,
             ..Options::default()
         };
         let family = &mut options.default_family;
@@ -36,6 +37,7 @@ impl Basalt {
             Compression::Lz4 => basalt::Compression::Lz4,
             Compression::Zstd => basalt::Compression::Zstd,
         };
+        family.min_blob_size = (budget.min_blob_size > 0).then_some(budget.min_blob_size as usize);
         family.block_bytes = budget.block_size as usize;
         family.filter_bits_per_key = budget.filter_bits;
         let info = env.fs().info();
@@ -49,6 +51,7 @@ impl Basalt {
             "base_level_bytes": options.default_family.base_level_bytes,
             "level_multiplier": options.default_family.level_multiplier,
             "l0_compaction_trigger": options.default_family.l0_compaction_trigger,
+            "min_blob_size": options.default_family.min_blob_size, "max_space_amp": options.max_space_amp,
             "l0_slowdown": options.default_family.l0_slowdown,
             "filesystem": info.description, "direct": info.direct, "write_unit": info.write_unit,
             "read_backend": info.read_backend,

@@ -24,6 +24,12 @@ pub enum EngineName {
     Basalt,
     /// RocksDB (needs the feature peer-rocksdb)
     Rocksdb,
+    /// RocksDB with large values in blob files (BlobDB), garbage collected in compactions as it is by default
+    RocksdbBlob,
+    /// The same, garbage collection forced from a fifth of garbage on over files of all ages
+    RocksdbBlobForced,
+    /// BlobDB that writes values to blob files at once
+    RocksdbBlobDirect,
     /// fjall (needs the feature peer-fjall)
     Fjall,
 }
@@ -34,6 +40,9 @@ impl EngineName {
         match self {
             EngineName::Basalt => "basalt",
             EngineName::Rocksdb => "rocksdb",
+            EngineName::RocksdbBlob => "rocksdb-blob",
+            EngineName::RocksdbBlobForced => "rocksdb-blob-forced",
+            EngineName::RocksdbBlobDirect => "rocksdb-blob-direct",
             EngineName::Fjall => "fjall",
         }
     }
@@ -42,15 +51,16 @@ impl EngineName {
     pub fn check_built(self) -> Result<(), Stop> {
         let built = match self {
             EngineName::Basalt => true,
-            EngineName::Rocksdb => cfg!(feature = "peer-rocksdb"),
             EngineName::Fjall => cfg!(feature = "peer-fjall"),
+            _ => cfg!(feature = "peer-rocksdb"),
         };
         if built {
             return Ok(());
         }
         let word = self.word();
+        let peer = word.split('-').next().unwrap_or(word);
         Err(Stop::new(format!(
-            "this program was built without {word}: build it with `cargo build --release -p basalt-bench --features peer-{word}`, \
+            "this program was built without {word}: build it with `cargo build --release -p basalt-bench --features peer-{peer}`, \
              as docs/benchmarks.md says"
         )))
     }
@@ -143,7 +153,14 @@ pub fn open(
     match engine {
         EngineName::Basalt => Ok(Arc::new(basalt::Basalt::open(dir, name, budget)?)),
         #[cfg(feature = "peer-rocksdb")]
-        EngineName::Rocksdb => Ok(Arc::new(rocksdb::Rocks::open(&dir.join(name), budget)?)),
+        EngineName::Rocksdb
+        | EngineName::RocksdbBlob
+        | EngineName::RocksdbBlobForced
+        | EngineName::RocksdbBlobDirect => Ok(Arc::new(rocksdb::Rocks::open(
+            &dir.join(name),
+            budget,
+            engine,
+        )?)),
         #[cfg(feature = "peer-fjall")]
         EngineName::Fjall => Ok(Arc::new(fjall::Fjall::open(&dir.join(name), budget)?)),
         #[cfg(not(all(feature = "peer-rocksdb", feature = "peer-fjall")))]

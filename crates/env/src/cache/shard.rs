@@ -65,6 +65,10 @@ impl Entry {
     pub(super) fn hash(&self) -> u64 {
         self.key.hash()
     }
+
+    pub(super) fn into_block(self) -> Held {
+        self.block
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -402,6 +406,26 @@ impl Shard {
         let block = self.take_out(slot);
         self.book();
         Some(block)
+    }
+
+    /// Takes an entry out, for [`Shard::adopt`] to take it over under another key.
+    pub(super) fn release(&mut self, key: &CacheKey, hash: u64, to: CacheKey) -> Option<Entry> {
+        let slot = self.find(key, hash)?;
+        let entry = &mut self.slab[slot as usize];
+        let (charge, queue) = (entry.charge, entry.queue);
+        let uses = AtomicU8::new(*entry.uses.get_mut());
+        let block = self.take_out(slot);
+        self.book();
+        Some(Entry {
+            key: to,
+            block,
+            charge,
+            prev: NONE,
+            next: NONE,
+            seen: self.age,
+            queue,
+            uses,
+        })
     }
 
     /// Pins a High block; false when it is not here or the pinned ones would fill more than a quarter.

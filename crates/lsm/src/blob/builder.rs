@@ -143,8 +143,10 @@ pub struct BlobOptions {
     pub file_id: u128,
     /// Before or behind other background I/O.
     pub io: IoPriority,
-    /// Index pages go into the cache as they are written.
+    /// Index pages go into the cache as they are written: they are asked for with every value that is not in memory.
     pub warm_cache: bool,
+    /// Records do, too, those that the cache takes.
+    pub warm_records: bool,
 }
 
 /// Writes a blob file: records side by side, in any order.
@@ -155,6 +157,8 @@ pub struct BlobBuilder {
     options: BlobOptions,
     contents: Contents,
     head: Vec<u8>,
+    /// Where the last record begins.
+    last: u64,
 }
 
 impl BlobBuilder {
@@ -167,6 +171,7 @@ impl BlobBuilder {
             options,
             contents: Contents::of(options.file_id),
             head: Vec::new(),
+            last: 0,
         }
     }
 
@@ -193,7 +198,21 @@ impl BlobBuilder {
             self.sink.put(value)?;
         }
         self.contents.add(name, offset..self.sink.position());
+        self.last = offset;
+        let (cache, len) = (self.sink.env().cache(), self.head.len() + value.len());
+        if self.options.warm_records && cache.takes(len) {
+            let record = Bytes::from([&self.head[..], value].concat());
+            cache.insert(self.last(), record, len, CachePriority::Normal);
+        }
         Ok(())
+    }
+
+    /// Where the record that was added last is in the cache, if it is.
+    pub fn last(&self) -> CacheKey {
+        CacheKey {
+            file: self.options.file_id,
+            offset: self.last,
+        }
     }
 
     /// Its random id.

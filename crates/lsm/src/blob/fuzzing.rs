@@ -84,6 +84,7 @@ fn sample() -> &'static Sample {
             file_id: FILE_ID,
             io: IoPriority::High,
             warm_cache: false,
+            warm_records: false,
         };
         let mut builder = BlobBuilder::new(&env, file, path, options);
         for n in 0..RECORDS {

@@ -52,6 +52,7 @@ fn golden() -> (Vec<u8>, BlobMeta) {
         file_id: FILE_ID,
         io: IoPriority::High,
         warm_cache: false,
+        warm_records: false,
     };
     let mut builder = BlobBuilder::new(&env, file, path, options);
     for r in &RECORDS {

@@ -63,6 +63,8 @@ impl How {
 /// A record that was read and verified.
 #[derive(Debug, Clone)]
 pub struct Record {
+    /// Where it begins in the file.
+    pub at: u64,
     /// Family id.
     pub family: u32,
     /// User key.
@@ -497,6 +499,27 @@ impl BlobReader {
         Ok(())
     }
 
+    /// Where a record that begins at `at` is in the cache, if it is there.
+    pub fn cached_at(&self, at: u64) -> Option<CacheKey> {
+        let key = CacheKey {
+            file: self.directory.records_in,
+            offset: at,
+        };
+        self.env.cache().contains(key).then_some(key)
+    }
+
+    /// Some page of its index is in the cache: somebody reads it.
+    pub fn index_is_cached(&self) -> bool {
+        let n = self.pages.len() - 1;
+        (0..n).any(|n| self.env.cache().contains(self.page_key(n)))
+    }
+
+    /// Takes its index out of the cache. For a file that nobody asks any more.
+    pub fn forget_index(&self) {
+        let n = self.pages.len() - 1;
+        (0..n).for_each(|n| self.env.cache().remove(self.page_key(n)));
+    }
+
     /// Reads and verifies the records for which `wanted` says so, in the file's order, side by side in large steps. `before` is told how many bytes
     /// the next read has.
     pub fn walk(
@@ -563,6 +586,7 @@ impl BlobReader {
             self.check_len(&head, &place)?;
             let key = RECORD_HEADER..RECORD_HEADER + head.key_len;
             let record = Record {
+                at: place.start,
                 family: head.family,
                 key: bytes.slice(key),
                 seq: head.seq,

@@ -162,6 +162,7 @@ fn walk(
         if record::value_sum(value) == head.value_sum() {
             let bytes = Bytes::copy_from_slice(&bytes[..len]);
             let record = Record {
+                at,
                 family: head.family,
                 key: bytes.slice(RECORD_HEADER..RECORD_HEADER + head.key_len),
                 seq: head.seq,

@@ -4,7 +4,7 @@ use super::{BlobBuilder, BlobMeta, BlobOptions, Name, Reference, record};
 use crate::key::Kind;
 use crate::sink::Created;
 use crate::version::TableStore;
-use basalt_env::{Env, IoPriority};
+use basalt_env::{CacheKey, Env, IoPriority};
 use basalt_fs::{ErrorKind, Result};
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ pub(crate) struct Separator<'a> {
     store: Arc<TableStore>,
     new_number: &'a (dyn Fn() -> u64 + Sync),
     io: IoPriority,
-    warm_cache: bool,
+    /// Index pages go into the cache, and records.
+    warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
 }
 
 impl<'a> Separator<'a> {
-    /// Writes files into the store's folder, with numbers that `new_number` gives.
+    /// Writes files into the store's folder, with numbers that `new_number` gives. With `warm_cache` they go into the cache on the way out.
     pub fn new(
         env: &Env,
         store: &Arc<TableStore>,
@@ -41,10 +42,15 @@ impl<'a> Separator<'a> {
             store: store.clone(),
             new_number,
             io,
-            warm_cache,
+            warm: (warm_cache, warm_cache),
             made: Vec::new(),
             payload: Vec::new(),
         }
+    }
+
+    /// Indexes go into the cache or not, whatever records do.
+    pub fn warm_index(&mut self, warm: bool) {
+        self.warm.0 = warm;
     }
 
     /// True for a payload that a family with this `min_blob_size` keeps out of its tables.
@@ -108,6 +114,12 @@ impl<'a> Separator<'a> {
         (*number, builder.records() as u32 - 1, builder.file_id())
     }
 
+    /// Where the record of the last payload would be in the cache.
+    pub fn last_cached(&self) -> CacheKey {
+        let (_, builder) = self.open.as_ref().expect("a payload was taken");
+        builder.last()
+    }
+
     fn begin_file(&mut self) -> Result<(u64, BlobBuilder)> {
         let number = (self.new_number)();
         let path = self.store.blob_path(number);
@@ -119,7 +131,8 @@ impl<'a> Separator<'a> {
         let options = BlobOptions {
             file_id: self.env.random().next_u128(),
             io: self.io,
-            warm_cache: self.warm_cache,
+            warm_cache: self.warm.0,
+            warm_records: self.warm.1,
         };
         let builder = BlobBuilder::new(&self.env, file?, &path, options);
         Ok((number, builder))

@@ -25,6 +25,7 @@ fn options(file_id: u128) -> BlobOptions {
         file_id,
         io: IoPriority::High,
         warm_cache: false,
+        warm_records: false,
     }
 }
 

@@ -15,6 +15,8 @@ pub struct BlobFileStats {
     pub name: String,
     /// What the manifest remembers of it: size, digest, records, sequence numbers.
     pub meta: Arc<BlobMeta>,
+    /// When it was made, ms since 1970. `None` where the manifest does not say: of files that a repair found, or an older version wrote.
+    pub made_ms: Option<u64>,
     /// What is whose, by family id.
     pub families: Vec<BlobFamilyStats>,
     /// Numbers of collected files that stand for this one, for some of their keys.
@@ -90,6 +92,7 @@ impl Engine {
                 number: *number,
                 name: blob_names(*number, &blob.meta).swap_remove(0),
                 meta: blob.meta.clone(),
+                made_ms: blob.made_ms,
                 families: families.collect(),
                 names: (names.get(number).into_iter().flatten().copied()).collect(),
             }

@@ -4,6 +4,7 @@
 //! A collection asks nobody what is alive: it is what is not marked. Each record is verified before it is copied, and the hashes of what was
 //! copied and of what is marked must add up to the sum that the file was written with, or nothing of the collection counts.
 
+use super::blob_events::Gathered;
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::separated::{BlobChange, Collection, Moved, NewPlace};
 use super::stats::BlobStats;
@@ -16,7 +17,7 @@ use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::{IoPriority, JobPriority, MemoryKind};
+use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -38,12 +39,22 @@ struct Live {
     sum: u64,
     source: u64,
     ordinal: u32,
+    /// Where it is in the cache, if it is there.
+    cached: Option<CacheKey>,
 }
 
 /// What a collection works on.
 struct Sources {
     files: Vec<(Arc<BlobFile>, Arc<Garbage>)>,
     orders: BTreeMap<u32, Cmp>,
+}
+
+impl Sources {
+    /// Somebody reads them.
+    fn index_is_cached(&self) -> bool {
+        let mut files = self.files.iter();
+        files.any(|(f, _)| f.reader().is_ok_and(|r| r.index_is_cached()))
+    }
 }
 
 impl Engine {
@@ -60,11 +71,8 @@ impl Engine {
             ..BlobStats::default()
         };
         for blob in state.catalog.blobs.values() {
-            let alive = state.catalog.alive(blob);
-            all.files += 1;
-            all.bytes += blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
-            all.live_bytes += alive.bytes;
-            all.live_records += alive.records;
+            let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
         }
         all
     }
@@ -140,7 +148,7 @@ impl Engine {
         drop(state);
         let engine = self.clone();
         self.env.jobs().spawn(self.owner, JobPriority::Gc, move || {
-            let done = engine.collect(&picked, &engine.closing);
+            let done = engine.collect_aloud(&picked, &engine.closing);
             engine.end_collection(&picked, done.err());
         });
     }
@@ -184,7 +192,11 @@ impl Engine {
     }
 
     /// Rewrites what is alive of some files, which the caller has noted as being collected.
-    fn collect(self: &Arc<Self>, numbers: &[u64], cancelled: &AtomicBool) -> Result<()> {
+    pub(super) fn collect(
+        self: &Arc<Self>,
+        numbers: &[u64],
+        cancelled: &AtomicBool,
+    ) -> Result<Gathered> {
         let sources = self.sources(numbers)?;
         let live_bytes: u64 = {
             let state = self.state.lock();
@@ -212,6 +224,8 @@ impl Engine {
         let new_number = || self.new_file_number();
         let mut separator =
             Separator::new(&self.env, &self.tables, &new_number, IoPriority::Low, false);
+        separator.warm_index(sources.index_is_cached());
+        let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
         let mut done = Collected {
             sources: numbers.to_vec(),
             targets: BTreeMap::new(),
@@ -233,6 +247,7 @@ impl Engine {
             };
             separator.put_summed(&name, r.kind, &r.value, r.sum)?;
             let (file, ordinal, file_id) = separator.last();
+            renamed.extend(r.cached.map(|from| (from, separator.last_cached())));
             let targets = done.targets.entry(r.family).or_default();
             if targets.last().is_none_or(|(_, t)| *t != file) {
                 targets.push((Arc::from(&r.key[..]), file));
@@ -258,7 +273,13 @@ impl Engine {
             self.remove_files(&files);
             return Err(e);
         }
-        let written: u64 = made.iter().map(|(_, m)| m.size).sum();
+        let gathered = Gathered {
+            targets: (made.iter())
+                .map(|(number, meta)| self.blob_info(*number, meta, "collection"))
+                .collect(),
+            bytes_read: read,
+            bytes_written: made.iter().map(|(_, m)| m.size).sum(),
+        };
         let edit = Edit {
             add_blobs: (made.into_iter())
                 .map(|(number, meta)| AddBlob {
@@ -279,11 +300,13 @@ impl Engine {
                 orders: sources.orders,
             }),
         };
+        let numbers: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.install_with(edit, files, change, |_, _| ())?;
+        self.cache_moves(&renamed, &numbers);
         self.counters.collections.add(1);
-        self.counters.collected_written.add(written);
-        self.counters.collected_read.add(read);
-        Ok(())
+        self.counters.collected_written.add(gathered.bytes_written);
+        self.counters.collected_read.add(gathered.bytes_read);
+        Ok(gathered)
     }
 
     fn check_cancelled(&self, cancelled: &AtomicBool) -> Result<()> {
@@ -352,6 +375,7 @@ impl Engine {
                         sum: record.value_sum,
                         source: file.number,
                         ordinal,
+                        cached: reader.cached_at(record.at),
                     });
                 }
                 Ok(())

@@ -240,6 +240,12 @@ impl Iter {
         self.shown.value()
     }
 
+    /// The value here (expiry stripped), if it was at hand without another read: not when it is in a blob file or made of operands, nor
+    /// always on the way down. For iterators over keys ([`ReadOptions::keys_only`]) whose caller can use short values. Requires `valid`.
+    pub fn value_at_hand(&self) -> Option<&[u8]> {
+        self.shown.value_at_hand()
+    }
+
     /// The value here, pinned: it outlives the iterator, and is not copied. Requires `valid`.
     pub fn pinned_value(&self) -> Bytes {
         self.shown.pinned_value()

@@ -22,7 +22,7 @@ use crate::options::Options;
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
-use crate::version::{BlobFile, FamilyVersion, TableFile, TableStore, Version};
+use crate::version::{BlobFile, FamilyVersion, FileKind, TableFile, TableStore, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, Hurry, MetricSource};
@@ -170,10 +170,13 @@ impl Engine {
         let events = Events::new(std::mem::take(&mut options.listeners));
         if !events.deaf() {
             let (events, jobs) = (events.clone(), env.jobs().clone());
-            tables.when_removed(move |number, path| {
-                events.tell(&jobs, || Event::TableDeleted {
-                    number,
-                    path: path.to_path_buf(),
+            tables.when_removed(move |kind, number, path| {
+                events.tell(&jobs, || {
+                    let path = path.to_path_buf();
+                    match kind {
+                        FileKind::Table => Event::TableDeleted { number, path },
+                        FileKind::Blob => Event::BlobFileDeleted { number, path },
+                    }
                 });
             });
         }
@@ -363,6 +366,7 @@ impl Engine {
         }
         self.drop_what_left(&mut edit, &files);
         self.drop_ended(&mut edit);
+        let collected = blobs.collected.is_some();
         let settled = match self.settle_blobs(&mut edit, blobs) {
             Ok(settled) => settled,
             Err(e) => {
@@ -376,6 +380,7 @@ impl Engine {
             edit.next_file = Some(self.next_file.load(SeqCst));
             edit.last_seq = Some(self.visible.load(SeqCst));
             edit.wall_ms = Some(self.env.clock().wall_ms());
+            edit.date_blobs(self.env.clock().wall_ms());
             // Before it is durable: an edit that breaks a rule stops this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);
             slot.manifest.append(&edit)?;
@@ -416,6 +421,8 @@ impl Engine {
         }
         change(&mut state, &mut next);
         self.set_view(&mut state, next);
+        drop(state);
+        self.tell_blobs(&edit, collected);
         Ok(())
     }
 

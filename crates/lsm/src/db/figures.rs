@@ -1,7 +1,7 @@
 //! The shape of a store as metrics: what is read off the tree when somebody asks, beside the counters that run.
 
 use super::engine::Engine;
-use super::stats::{LevelStats, Stats};
+use super::stats::{BlobStats, LevelStats, Stats};
 use basalt_env::{BUDGET_LIMIT, BUDGET_USED, MetricSample, MetricValue};
 use std::sync::Arc;
 
@@ -58,6 +58,11 @@ const STORE: &[StoreRow] = &[
         "blob_max_space_amp_percent",
         "What blob_space_amp_percent is to stay within.",
         |s| (s.blobs.max_space_amp * 100.0) as u64,
+    ),
+    (
+        "blob_headroom_bytes",
+        "Bytes that blob files may grow by within their bound; 0 beyond it.",
+        |s| s.blobs.headroom_bytes().max(0) as u64,
     ),
     (
         "compaction_debt_bytes",
@@ -168,12 +173,44 @@ impl Engine {
         *self.metric_source.lock() = Some(source);
     }
 
+    /// Blob files by what part of each is garbage, and the age of the oldest.
+    fn blob_figures(&self, blobs: &BlobStats, store: (&str, &str), out: &mut Vec<MetricSample>) {
+        for (tenth, share) in blobs.by_garbage.iter().enumerate() {
+            let from = format!("{}", tenth * 10);
+            let labels = [store, ("garbage_percent_from", from.as_str())];
+            let mut row =
+                |name, help, n| out.push(MetricSample::new(name, &labels, help, gauge(n)));
+            let help = "Blob files by what part of each is garbage, in steps of ten per cent.";
+            row("blob_files_by_garbage", help, share.files);
+            let help = "Bytes of blob files by what part of each is garbage.";
+            row("blob_bytes_by_garbage", help, share.bytes);
+        }
+        if let Some(made) = blobs.oldest_made_ms {
+            let age = self.env.clock().wall_ms().saturating_sub(made) / 1000;
+            let help = "Seconds since the oldest blob file was made.";
+            let name = "blob_oldest_file_age_seconds";
+            out.push(MetricSample::new(name, &[store], help, gauge(age)));
+        }
+    }
+
     fn figures(self: &Arc<Self>, out: &mut Vec<MetricSample>) {
         let stats = self.stats();
         let store = ("store", self.counters.label.as_str());
         for (name, help, read) in STORE {
             out.push(MetricSample::new(name, &[store], help, gauge(read(&stats))));
         }
+        for (cause, amp) in stats.write_amp_by_cause().into_iter().flatten() {
+            let help = "Bytes written for each hundred that users wrote, by cause.";
+            let percent = gauge((amp * 100.0) as u64);
+            let labels = [store, ("cause", cause)];
+            out.push(MetricSample::new(
+                "write_amp_percent",
+                &labels,
+                help,
+                percent,
+            ));
+        }
+        self.blob_figures(&stats.blobs, store, out);
         let of_env = self.env.budgets().len();
         for budget in &stats.budgets[of_env..] {
             let labels = [store, ("budget", budget.name)];

@@ -429,6 +429,8 @@ impl Engine {
             .iter()
             .map(|t| (t.family, t.meta.size))
             .collect();
+        let tables: Vec<u64> = edit.add_tables.iter().map(|t| t.number).collect();
+        let blob_files: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.install(edit, files, |_, view| {
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
             assert_eq!(
@@ -436,6 +438,9 @@ impl Engine {
                 "the oldest generation is flushed first"
             );
         })?;
+        if warm {
+            self.open_new(&tables, &blob_files);
+        }
         for (family, bytes) in sizes {
             self.counters.levels.flushed(family, bytes);
         }

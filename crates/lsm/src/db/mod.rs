@@ -4,6 +4,7 @@
 //! `flush` writes sealed memtables out and `compact` keeps the tree in shape; both install their result through
 //! `engine`. A read goes `read` -> `generation` (memtables, then tables). `open` is recovery, `check` verifies and repairs.
 
+mod blob_events;
 mod blob_files;
 mod check;
 mod checkpoint;
@@ -38,6 +39,8 @@ mod tests;
 #[cfg(test)]
 mod tests_ahead;
 #[cfg(test)]
+mod tests_blob_events;
+#[cfg(test)]
 mod tests_blobs;
 #[cfg(test)]
 mod tests_courtesy;
@@ -62,10 +65,13 @@ mod tests_review;
 #[cfg(test)]
 mod tests_throttle;
 #[cfg(test)]
+mod tests_warming;
+#[cfg(test)]
 mod tests_worn;
 mod throttle;
 mod ticket;
 mod values;
+mod warming;
 
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
@@ -75,7 +81,9 @@ pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, On
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
-pub use stats::{BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats};
+pub use stats::{
+    BlobShare, BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats,
+};
 pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;

@@ -467,6 +467,7 @@ fn recover_logs(
             let meta = Arc::new(meta);
             edit.add_blobs.push(AddBlob { number, meta });
         }
+        edit.date_blobs(env.clock().wall_ms());
         edit.next_file = Some(next.load(SeqCst));
         catalog.apply(&edit)
     };

@@ -3,6 +3,7 @@
 use super::engine::Engine;
 use super::generation::View;
 use super::levels::Levels;
+use crate::blob::FamilyShare;
 use crate::compaction::{compaction_debt, level_targets, scores};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{BudgetUse, Counter, Env, IoPriority};
@@ -87,11 +88,50 @@ pub struct BlobStats {
     pub collected_bytes_written: u64,
     /// [`crate::Options::max_space_amp`].
     pub max_space_amp: f64,
+    /// The files by what part of each is garbage: below a tenth, below two tenths, and so on.
+    pub by_garbage: [BlobShare; 10],
+    /// When the oldest file was made, ms since 1970, of those of which it is known.
+    pub oldest_made_ms: Option<u64>,
     /// Why files are not collected that should be. It is tried again, and hinders nobody else.
     pub error: Option<String>,
 }
 
+/// Some of the files in [`BlobStats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlobShare {
+    /// How many.
+    pub files: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
+    /// Those of them that nothing refers to.
+    pub garbage_bytes: u64,
+}
+
 impl BlobStats {
+    /// Adds a file of so many bytes.
+    pub(crate) fn add_file(&mut self, bytes: u64, live: FamilyShare, made_ms: Option<u64>) {
+        self.files += 1;
+        self.bytes += bytes;
+        self.live_bytes += live.bytes;
+        self.live_records += live.records;
+        let garbage = bytes.saturating_sub(live.bytes);
+        let tenth = (u128::from(garbage) * 10 / u128::from(bytes.max(1))) as usize;
+        let share = &mut self.by_garbage[tenth.min(9)];
+        share.files += 1;
+        share.bytes += bytes;
+        share.garbage_bytes += garbage;
+        self.oldest_made_ms = match (self.oldest_made_ms, made_ms) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Bytes that files may grow by before they take more than the bound allows; negative beyond it.
+    pub fn headroom_bytes(&self) -> i64 {
+        let most = self.live_bytes as f64 * self.max_space_amp;
+        most.min(i64::MAX as f64) as i64 - i64::try_from(self.bytes).unwrap_or(i64::MAX)
+    }
+
     /// Bytes on disk that nothing refers to.
     pub fn garbage_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.live_bytes)
@@ -103,6 +143,27 @@ impl BlobStats {
             0 => 1.0,
             bytes => bytes as f64 / self.live_bytes.max(1) as f64,
         }
+    }
+}
+
+impl Stats {
+    /// Bytes written for each byte that users wrote, by cause: `log`, `flush`, `compaction`, `collection`. `None` when users wrote nothing.
+    pub fn write_amp_by_cause(&self) -> Option<[(&'static str, f64); 4]> {
+        let of = |bytes: u64| bytes as f64 / self.user_bytes_written as f64;
+        (self.user_bytes_written > 0).then(|| {
+            [
+                ("log", of(self.wal_bytes_written)),
+                ("flush", of(self.flush_bytes_written)),
+                ("compaction", of(self.compaction_bytes_written)),
+                ("collection", of(self.blobs.collected_bytes_written)),
+            ]
+        })
+    }
+
+    /// Bytes written for each byte that users wrote, for all causes.
+    pub fn write_amp(&self) -> Option<f64> {
+        let causes = self.write_amp_by_cause()?;
+        Some(causes.iter().map(|(_, amp)| amp).sum())
     }
 }
 

@@ -91,6 +91,7 @@ impl KeptLog {
             file_id: env.random().next_u128(),
             io: IoPriority::High,
             warm_cache,
+            warm_records: false,
         };
         let mut index = LogIndexBuilder::new(env, number, file, &path, options, self.file_id);
         for k in self.kept {

@@ -450,6 +450,14 @@ impl ReadAhead {
         }
     }
 
+    /// The value here, if it was at hand without another read. Requires `valid`.
+    pub fn value_at_hand(&self) -> Option<&[u8]> {
+        match &self.run {
+            None => self.at.value_at_hand(),
+            Some(run) => Some(ReadAhead::first(run)),
+        }
+    }
+
     /// The value here, pinned. Requires `valid`.
     pub fn pinned_value(&self) -> Bytes {
         match &self.run {

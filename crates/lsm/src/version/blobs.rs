@@ -2,7 +2,7 @@
 //! manifest no longer names them.
 
 use super::open::OpenFile;
-use super::{TableStore, catalog::Catalog};
+use super::{FileKind, TableStore, catalog::Catalog};
 use crate::blob::garbage::Dead;
 use crate::blob::lineage::Lineage;
 use crate::blob::together::{Located, Pages, Sought, locate};
@@ -121,23 +121,33 @@ impl Drop for BlobFile {
             index.close();
         }
         if self.obsolete.load(SeqCst) {
-            let (fs, mut paths) = (self.store.env.fs().clone(), self.paths());
+            if let Some(reader) = self.reader.get() {
+                reader.forget_index();
+            }
+            let (fs, paths) = (self.store.env.fs().clone(), self.paths());
             let (store, number, meta) = (self.store.clone(), self.number, self.meta.clone());
             // A failed removal leaves an orphan, which the next open removes.
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    if meta.index.is_some()
-                        && let Some(told) = store.dead_logs.get()
-                    {
-                        paths.remove(0);
-                        // Space with holes in it is written anew where it is used again.
-                        let whole = meta.size + meta.size / 16 >= meta.data_end;
-                        told(number, whole.then_some(meta.data_end));
+                    let told = store.removed.get();
+                    let mut paths = paths.into_iter();
+                    let records = paths.next().expect("the one with the records");
+                    let gone = match store.dead_logs.get().filter(|_| meta.index.is_some()) {
+                        None => fs.remove(&records).is_ok(),
+                        Some(recycle) => {
+                            // Space with holes in it is written anew where it is used again.
+                            let whole = meta.size + meta.size / 16 >= meta.data_end;
+                            recycle(number, whole.then_some(meta.data_end));
+                            true
+                        }
+                    };
+                    for index in paths {
+                        let _ = fs.remove(&index);
                     }
-                    for path in paths {
-                        let _ = fs.remove(&path);
+                    if gone && let Some(told) = told {
+                        told(FileKind::Blob, number, &records);
                     }
                 });
         }

@@ -80,6 +80,8 @@ pub struct Edit {
     pub forget_names: Vec<u64>,
     /// Tag 64 (ignorable): the highest wall time met, ms since 1970, so that what expired stays expired.
     pub wall_ms: Option<u64>,
+    /// Tag 65 (ignorable): when blob files were made: number, ms since 1970.
+    pub blob_times: Vec<(u64, u64)>,
 }
 
 fn varint(out: &mut Vec<u8>, mut n: u64) {
@@ -281,6 +283,7 @@ impl Edit {
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
+        blobs::encode_times(self, &mut o);
         o
     }
 
@@ -364,6 +367,7 @@ impl Edit {
                 14 => e.merge_operators.push((f.u32()?, f.text()?)),
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
+                65 => e.blob_times.push((f.varint()?, f.varint()?)),
                 t if t >= 64 => continue,
                 t => {
                     return Err(Error::unsupported(format!(
@@ -396,6 +400,9 @@ impl Edit {
         let family = added.chain(self.add_tables.iter().map(|t| t.family)).max();
         most("family id", family.map(u64::from), u64::from(MAX_FAMILY))?;
         most("wall time", self.wall_ms, MAX_QUANTITY)?;
+        for (_, made_ms) in &self.blob_times {
+            most("time of a blob file", Some(*made_ms), MAX_QUANTITY)?;
+        }
         for (number, _) in &self.add_logs {
             most("number of a log", Some(*number), MAX_FILE_NUMBER)?;
         }
@@ -488,6 +495,9 @@ mod tests {
                 .collect(),
             lineage: (0..r.below(3)).map(|i| (i, sample_group(r))).collect(),
             forget_names: (0..r.below(3)).map(|_| r.next_u64()).collect(),
+            blob_times: (0..r.below(3))
+                .map(|_| (r.next_u64(), r.next_u64() >> 16))
+                .collect(),
         }
     }
 

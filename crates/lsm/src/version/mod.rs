@@ -35,8 +35,17 @@ pub fn table_name(number: u64) -> String {
 /// Is told number and end of a log that nobody needs any more.
 type DeadLogs = Box<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
-/// Is told number and path of a table whose file went.
-type Removed = Box<dyn Fn(u64, &Path) + Send + Sync>;
+/// Files that versions hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A table.
+    Table,
+    /// A blob file.
+    Blob,
+}
+
+/// Is told kind, number and path of a file that went.
+type Removed = Box<dyn Fn(FileKind, u64, &Path) + Send + Sync>;
 
 /// Where a store's tables live and how they are opened and removed.
 pub struct TableStore {
@@ -67,8 +76,8 @@ impl TableStore {
         let _ = self.open.worn.set(Box::new(told));
     }
 
-    /// Has `told` called with number and path of every table whose file goes. Once; `told` must not block.
-    pub fn when_removed(&self, told: impl Fn(u64, &Path) + Send + Sync + 'static) {
+    /// Has `told` called with kind, number and path of every file that goes. Once; `told` must not block.
+    pub fn when_removed(&self, told: impl Fn(FileKind, u64, &Path) + Send + Sync + 'static) {
         let _ = self.removed.set(Box::new(told));
     }
 
@@ -253,7 +262,7 @@ impl Drop for TableFile {
                     if fs.remove(&path).is_ok()
                         && let Some(told) = store.removed.get()
                     {
-                        told(number, &path);
+                        told(FileKind::Table, number, &path);
                     }
                 });
         }

@@ -253,6 +253,26 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "blob_names:{}", s.blobs.names);
     line!(out, "blob_space_amp:{:.2}", s.blobs.space_amp());
     line!(out, "blob_max_space_amp:{:.2}", s.blobs.max_space_amp);
+    line!(out, "blob_headroom_bytes:{}", s.blobs.headroom_bytes());
+    if let Some(made) = s.blobs.oldest_made_ms {
+        let age = e.env.clock().wall_ms().saturating_sub(made) / 1000;
+        line!(out, "blob_oldest_file_age_seconds:{age}");
+    }
+    for (tenth, share) in s.blobs.by_garbage.iter().enumerate() {
+        if share.files > 0 {
+            let (from, to) = (tenth * 10, tenth * 10 + 10);
+            line!(
+                out,
+                "blob_files_garbage_{from}_{to}:files={},bytes={},garbage={}",
+                share.files,
+                share.bytes,
+                share.garbage_bytes
+            );
+        }
+    }
+    for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
+        line!(out, "write_amp_{cause}:{amp:.2}");
+    }
     line!(out, "blob_collections:{}", s.blobs.collections);
     line!(
         out,

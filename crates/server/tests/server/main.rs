@@ -2,6 +2,7 @@
 
 mod client;
 mod hostile;
+mod large;
 mod operations;
 mod oracle;
 mod pipelines;

@@ -304,6 +304,7 @@ impl Run<'_> {
             file_id: self.env.random().next_u128(),
             io: IoPriority::High,
             warm_cache: false,
+            warm_records: false,
         };
         Ok(BlobBuilder::new(self.env, file, &path, options))
     }
@@ -674,6 +675,7 @@ impl Run<'_> {
             let blob = CatalogBlob {
                 meta,
                 garbage: Arc::new(garbage),
+                made_ms: None,
             };
             c.blobs.insert(number, blob);
         }

@@ -488,6 +488,7 @@ impl Learned {
             let blob = CatalogBlob {
                 meta: b.meta.clone(),
                 garbage: Arc::new(Garbage::none(b.meta.records as u32)),
+                made_ms: None,
             };
             self.catalog.blobs.insert(b.number, blob);
         }

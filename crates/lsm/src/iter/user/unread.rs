@@ -3,6 +3,7 @@
 
 use super::{State, UserIter, Values, without_expiry};
 use crate::blob::Name;
+use crate::iter::InternalIter;
 use crate::iter::ahead::Shown;
 use crate::key::Cmp;
 use basalt_env::sync::atomic::Ordering::Relaxed;
@@ -13,6 +14,14 @@ impl UserIter {
     #[inline]
     pub(in crate::iter) fn is_unread(&self) -> bool {
         self.unread.is_some()
+    }
+
+    /// The value here if the cursor stands on it in the tree, on its way up.
+    pub(in crate::iter) fn value_at_hand(&self) -> Option<&[u8]> {
+        match self.state {
+            State::Forward { skip } => Some(&self.iter.value()[skip..]),
+            _ => None,
+        }
     }
 
     /// Reads the value here if it is elsewhere. After an error the iterator is not valid.

@@ -15,6 +15,8 @@ pub struct CatalogBlob {
     pub meta: Arc<BlobMeta>,
     /// Its records that nothing refers to any more, those of dropped families not among them.
     pub garbage: Arc<Garbage>,
+    /// When it was made, ms since 1970, as far as the manifest says.
+    pub made_ms: Option<u64>,
 }
 
 impl CatalogBlob {
@@ -37,11 +39,18 @@ impl Catalog {
             let blob = CatalogBlob {
                 meta: meta.clone(),
                 garbage: Arc::new(Garbage::none(meta.records as u32)),
+                made_ms: None,
             };
             if self.lineage.is_name(*number) || self.blobs.insert(*number, blob).is_some() {
                 return Err(bad(format!(
                     "blob file {number} enters, and was there before"
                 )));
+            }
+        }
+        for (number, made_ms) in &edit.blob_times {
+            // For people to look at: one of a file that is not there hurts nobody.
+            if let Some(blob) = self.blobs.get_mut(number) {
+                blob.made_ms = Some(*made_ms);
             }
         }
         for (number, marks) in &edit.mark_blobs {
@@ -107,6 +116,7 @@ impl Catalog {
                 number: *number,
                 meta: blob.meta.clone(),
             });
+            edit.blob_times.extend(blob.made_ms.map(|ms| (*number, ms)));
             if blob.garbage.records() > 0 {
                 edit.mark_blobs.push((*number, blob.garbage.encode()));
             }

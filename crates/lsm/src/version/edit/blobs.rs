@@ -77,6 +77,24 @@ pub(super) fn encode(e: &Edit, o: &mut Vec<u8>) {
     }
 }
 
+/// Ignorable fields come last.
+pub(super) fn encode_times(e: &Edit, o: &mut Vec<u8>) {
+    for (number, made_ms) in &e.blob_times {
+        field(o, 65, |b| {
+            varint(b, *number);
+            varint(b, *made_ms);
+        });
+    }
+}
+
+impl Edit {
+    /// Blob files that enter were made at this time, ms since 1970.
+    pub fn date_blobs(&mut self, now_ms: u64) {
+        let times = self.add_blobs.iter().map(|b| (b.number, now_ms));
+        self.blob_times = times.collect();
+    }
+}
+
 /// Reads the body of a field with one of the tags above.
 pub(super) fn decode(e: &mut Edit, tag: u64, f: &mut Take<'_>) -> Result<()> {
     match tag {

@@ -1,0 +1,50 @@
+//! Which values a store keeps in blob files, and what space these may take: for every command that writes much.
+
+use basalt::Options;
+use basalt_bench::args::parse_size;
+use basalt_server::layout::LEAST_MIN_BLOB_SIZE;
+use basalt_server::{MIN_BLOB_SIZE, engine_defaults};
+use clap::Args;
+
+/// The flags.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Large values")]
+pub struct Separation {
+    /// Values from so many bytes on are written to blob files, which merges do not carry along; 0 for none. Not remembered:
+    /// what was written stays where it is until a merge meets it
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_least)]
+    pub min_blob_size: u64,
+    /// Bytes that blob files may take for each byte of theirs that is in use; smaller means more rewriting
+    #[arg(long, value_name = "N", default_value_t = 1.25, value_parser = parse_amp)]
+    pub max_space_amp: f64,
+}
+
+const _: () = assert!(MIN_BLOB_SIZE == 4 << 10, "the default above");
+
+fn parse_least(text: &str) -> Result<u64, String> {
+    let least = LEAST_MIN_BLOB_SIZE as u64;
+    match parse_size(text)? {
+        n if n == 0 || n >= least => Ok(n),
+        _ => Err(format!(
+            "allowed are {least} and more, or 0 for no blob files"
+        )),
+    }
+}
+
+fn parse_amp(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (1.05..=1000.0).contains(&n) => Ok(n),
+        _ => Err("allowed are 1.05 to 1000".into()),
+    }
+}
+
+impl Separation {
+    /// The engine's options with these.
+    pub fn engine(&self) -> Options {
+        let mut options = engine_defaults();
+        options.default_family.min_blob_size =
+            (self.min_blob_size > 0).then_some(self.min_blob_size as usize);
+        options.max_space_amp = self.max_space_amp;
+        options
+    }
+}

@@ -1,0 +1,95 @@
+//! Over the real engine: what walks over keys, and what drops flushed ones, reads no value that lies apart.
+
+use super::*;
+use crate::options::engine_defaults;
+use basalt::fs::SimFs;
+use basalt::fs::sim::SimOptions;
+use basalt::{Bottommost, CompactOptions};
+
+const KEYS: u64 = 50;
+const LEN: usize = 64 << 10;
+
+/// Large strings, small ones between them, all in files.
+fn filled() -> (Env, DbStore) {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let store = DbStore::open(&env, Path::new("db"), engine_defaults()).unwrap();
+    for n in 0..KEYS {
+        for (key, len) in [(2 * n, LEN), (2 * n + 1, 10)] {
+            let expiry = (key % 3 == 0).then_some(u64::MAX - key);
+            let at = layout::encode_key(DATABASE, 0, format!("{key:03}").as_bytes());
+            let value = vec![key as u8; len];
+            let mut batch = WriteBatch::new();
+            batch
+                .put_headed(&store.keys, &at, &STRING_HEADER, &value, expiry)
+                .unwrap();
+            store.db.write(batch, &WriteOptions::UNSYNCED).unwrap();
+        }
+    }
+    store.db.flush().unwrap();
+    assert_eq!(store.stats().blobs.live_records, KEYS);
+    (env, store)
+}
+
+#[test]
+fn a_walk_over_keys_reads_no_value_that_lies_apart() {
+    let (env, store) = filled();
+    let before = env.fs().stats().bytes_read;
+    let (from, to) = (
+        layout::key_prefix(DATABASE, 0),
+        layout::key_prefix(DATABASE, 1),
+    );
+    let mut seen = 0;
+    let mut small = 0;
+    let paused = store
+        .view()
+        .scan(&from, &to, u64::MAX, &mut |key, value, expiry| {
+            let (_, _, key) = layout::decode_key(key).unwrap();
+            assert_eq!(key, format!("{seen:03}").as_bytes());
+            assert_eq!(expiry, (seen % 3 == 0).then_some(u64::MAX - seen));
+            assert_eq!(value.is_some(), seen % 2 == 1, "{seen}");
+            if let Some(value) = value {
+                assert_eq!(value, [&STRING_HEADER[..], &[seen as u8; 10]].concat());
+                small += 1;
+            }
+            seen += 1;
+            true
+        });
+    assert_eq!((paused.unwrap(), seen, small), (None, 2 * KEYS, KEYS));
+    assert!(store.view().last(&from, &to, u64::MAX).unwrap().is_some());
+    assert_eq!(catalog::read(&store.db, &store.keys).unwrap(), Some(0));
+    let read = env.fs().stats().bytes_read - before;
+    assert!(read < LEN as u64, "{read} bytes read");
+}
+
+#[test]
+fn keys_of_flushed_generations_go_without_a_look_at_their_values() {
+    let (env, store) = filled();
+    let at = layout::generation_key(DATABASE);
+    let record = 1u32.to_le_bytes();
+    (store.db)
+        .put(&store.keys, &at, &record, &WriteOptions::SYNC)
+        .unwrap();
+    store.retire_below(1);
+    store.db.flush().unwrap();
+    let before = env.fs().stats().bytes_read;
+    let force = CompactOptions {
+        bottommost: Bottommost::Force,
+        ..CompactOptions::default()
+    };
+    store.db.compact(&store.keys, &force).unwrap();
+    let read = env.fs().stats().bytes_read - before;
+    assert!(read < LEN as u64, "{read} bytes read");
+    store.db.settle().unwrap();
+    assert_eq!(store.stats().blobs.files, 0);
+    store.reclaim().unwrap();
+}
+
+#[test]
+fn headers_of_collections_stay_in_the_tree_whatever_is_asked_for() {
+    let mut options = engine_defaults();
+    options.default_family.min_blob_size = Some(1);
+    let options = Retired::default().add_to(options);
+    let least = options.family(KEYS_FAMILY).min_blob_size;
+    assert_eq!(least, Some(layout::LEAST_MIN_BLOB_SIZE));
+    assert!(layout::COLLECTION_HEADER_LEN * 4 < layout::LEAST_MIN_BLOB_SIZE);
+}

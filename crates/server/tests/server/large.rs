@@ -1,0 +1,151 @@
+//! Values of a hundred kilobytes: they live in blob files, every command sees them whole, and their space comes back.
+
+use crate::client::{Client, TestServer, encode};
+use basalt::env::Clock;
+use std::time::Duration;
+
+const LEN: usize = 100 << 10;
+
+fn value(n: usize) -> String {
+    let mut v = format!("{n}-").repeat(LEN / 2);
+    v.truncate(LEN);
+    v
+}
+
+fn bulk(v: &str) -> String {
+    format!("${}\r\n{v}\r\n", v.len())
+}
+
+/// A field of INFO.
+fn info(c: &mut Client, name: &str) -> u64 {
+    let text = c.words("INFO basalt");
+    let field = text
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+    let field = field.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+    field.parse().unwrap()
+}
+
+/// Waits for background work; the timeout of the test's client ends it when that never comes.
+fn until(mut done: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    for _ in 0..6000 {
+        if done() {
+            return;
+        }
+        clock.sleep(Duration::from_millis(10));
+    }
+    panic!("it did not come to that");
+}
+
+#[test]
+fn large_values_live_in_blob_files_and_every_command_sees_them_whole() {
+    let small_buffer = |o: &mut basalt_server::ServerOptions| {
+        o.engine.write_buffer_bytes = 1 << 20;
+    };
+    let server = TestServer::start("large", small_buffer);
+    let mut c = server.client();
+    let keys = 40;
+    for n in 0..keys {
+        assert_eq!(c.call(&["SET", &format!("k{n}"), &value(n)]), "+OK\r\n");
+        assert_eq!(c.call(&["SET", &format!("small{n}"), "v"]), "+OK\r\n");
+    }
+    until(|| info(&mut c, "blob_files") > 0);
+    let expect = |c: &mut Client| {
+        for n in 2..keys {
+            assert_eq!(c.call(&["GET", &format!("k{n}")]), bulk(&value(n)));
+        }
+        let whole = value(0) + "tail";
+        assert_eq!(c.words("GET k0"), bulk(&whole));
+        assert_eq!(c.words("STRLEN k0"), format!(":{}\r\n", LEN + 4));
+        assert_eq!(c.words("GETRANGE k0 102398 -1"), bulk(&whole[102_398..]));
+        assert_eq!(
+            c.words("GETRANGE k7 50000 50009"),
+            bulk(&value(7)[50_000..50_010])
+        );
+        assert_eq!(c.words("GET k1"), "$-1\r\n");
+        assert_eq!(c.words("EXISTS k1 k2 k3"), ":2\r\n");
+        assert_eq!(c.words("TYPE k2"), "+string\r\n");
+        assert_eq!(c.words("DBSIZE"), format!(":{}\r\n", 2 * keys - 1));
+        let all = c.words("SCAN 0 COUNT 1000 TYPE string");
+        assert_eq!(all.matches("\r\nk").count(), keys - 1);
+        let many = c.words("MGET k2 small3 k1 k39");
+        assert_eq!(
+            many,
+            format!(
+                "*4\r\n{}$1\r\nv\r\n$-1\r\n{}",
+                bulk(&value(2)),
+                bulk(&value(39))
+            )
+        );
+    };
+    assert_eq!(
+        c.call(&["APPEND", "k0", "tail"]),
+        format!(":{}\r\n", LEN + 4)
+    );
+    assert_eq!(c.words("DEL k1"), ":1\r\n");
+    expect(&mut c);
+    assert_eq!(c.words("PEXPIRE k39 99999999"), ":1\r\n");
+    let dir = server.stop();
+    let server = TestServer::start_in(dir, small_buffer);
+    let mut c = server.client();
+    expect(&mut c);
+    assert_ne!(c.words("PTTL k39"), ":-1\r\n");
+    assert!(info(&mut c, "blob_live_bytes") > ((keys - 3) * LEN) as u64);
+    let metrics = c.words("BASALT METRICS");
+    let tables = metrics
+        .lines()
+        .filter(|l| l.starts_with("basalt_level_bytes{"));
+    let tables = tables.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    let tables = tables.sum::<u64>();
+    assert!(
+        (1..LEN as u64).contains(&tables),
+        "{tables} bytes of tables"
+    );
+    // A pipeline of them, and then all are flushed: space comes back without a restart.
+    let mut request = Vec::new();
+    for n in 0..20 {
+        request.extend(encode(&[b"GET", format!("k{}", n % 5 + 2).as_bytes()]));
+    }
+    c.send(&request);
+    for n in 0..20 {
+        assert_eq!(c.reply().unwrap(), bulk(&value(n % 5 + 2)).as_bytes());
+    }
+    assert_eq!(c.words("FLUSHALL"), "+OK\r\n");
+    until(|| info(&mut c, "blob_files") == 0);
+}
+
+/// The first server over a new directory makes its families with all that later ones open them with.
+#[test]
+fn a_new_store_gives_flushed_space_back_without_a_restart() {
+    let server = TestServer::start("new", |o| o.engine.write_buffer_bytes = 1 << 20);
+    let mut c = server.client();
+    for n in 0..30 {
+        assert_eq!(c.call(&["SET", &format!("k{n}"), &value(n)]), "+OK\r\n");
+    }
+    until(|| info(&mut c, "blob_files") > 0);
+    assert_eq!(c.words("FLUSHALL"), "+OK\r\n");
+    until(|| info(&mut c, "blob_files") == 0);
+}
+
+#[test]
+fn separation_can_be_turned_off_and_on_over_one_store() {
+    let mut server = TestServer::start("off", |o| o.engine.default_family.min_blob_size = None);
+    for least in [Some(4096), None, Some(1000), Some(1)] {
+        let mut c = server.client();
+        for n in 0..8 {
+            let key = format!("{least:?}-{n}");
+            assert_eq!(c.call(&["SET", &key, &value(n)]), "+OK\r\n");
+        }
+        let dir = server.stop();
+        server = TestServer::start_in(dir, |o| o.engine.default_family.min_blob_size = least);
+    }
+    let mut c = server.client();
+    for least in [Some(4096), None, Some(1000), Some(1)] {
+        for n in 0..8 {
+            assert_eq!(c.call(&["GET", &format!("{least:?}-{n}")]), bulk(&value(n)));
+        }
+    }
+    // What was written while it was on.
+    assert!(info(&mut c, "blob_files") > 0);
+}
