@@ -55,6 +55,36 @@ const STORE: &[StoreRow] = &[
         |s| (s.blobs.space_amp() * 100.0) as u64,
     ),
     (
+        "blob_hidden_bytes",
+        "Live bytes of blob files that are probably overwritten already.",
+        |s| s.blobs.hidden_bytes,
+    ),
+    (
+        "space_debt",
+        "Bytes of blob files above the bound on space.",
+        |s| s.blobs.space_debt,
+    ),
+    (
+        "space_pressure_percent",
+        "How hard the bound on space slows writers.",
+        |s| (s.blobs.pressure * 100.0) as u64,
+    ),
+    (
+        "blob_collections_running",
+        "Collections running or queued.",
+        |s| s.blobs.collecting,
+    ),
+    (
+        "blob_collections_write_share_percent",
+        "Of the bytes written in the last minute, those that collections wrote.",
+        |s| (s.blobs.collections_share() * 100.0) as u64,
+    ),
+    (
+        "blob_collections_write_amp_percent",
+        "Bytes that went to blob files in the last minute for each hundred that came to them.",
+        |s| (s.blobs.collections_write_amp() * 100.0) as u64,
+    ),
+    (
         "blob_max_space_amp_percent",
         "What blob_space_amp_percent is to stay within.",
         |s| (s.blobs.max_space_amp * 100.0) as u64,

@@ -137,6 +137,8 @@ impl Engine {
             let least = FIRST_LOG_BYTES.min(target);
             // Space is written ahead for synced appends, which pay twice where it is not; others do not notice.
             let capacity = match space.synced {
+                // What is left of the disk is needed elsewhere.
+                _ if self.full.is_refusing() => 0,
                 None => least,
                 Some(false) => 0,
                 Some(true) => space.last_end.clamp(least, target),

@@ -17,6 +17,7 @@ mod events;
 mod figures;
 mod flush;
 mod folder;
+mod full;
 mod generation;
 mod idle;
 mod insertion;
@@ -32,6 +33,7 @@ mod repair;
 mod separated;
 mod shown;
 mod sizes;
+mod space;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -59,6 +61,8 @@ mod tests_race;
 mod tests_reads;
 #[cfg(test)]
 mod tests_review;
+#[cfg(test)]
+mod tests_space;
 #[cfg(test)]
 mod tests_throttle;
 #[cfg(test)]
@@ -345,7 +349,7 @@ impl Db {
                 ));
             }
         }
-        Ok(())
+        engine.admit(batch)
     }
 
     /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
