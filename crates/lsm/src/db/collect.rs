@@ -188,7 +188,9 @@ impl Engine {
             let engine = self.clone();
             self.env.jobs().spawn(self.owner, priority, move || {
                 let began = engine.env.clock().now();
+                engine.counters.collecting.add(1);
                 let done = engine.collect(&chosen, &engine.closing);
+                engine.counters.collecting.add(-1);
                 engine.end_collection(&chosen.files, began, done);
             });
         }

@@ -448,7 +448,7 @@ impl Engine {
             // A table that was only to move is not new: it goes when its last reader lets go.
             let path = self.tables.path(number);
             if files.contains(&path) {
-                let _ = self.env.fs().remove(&path);
+                self.tables.remove(&path);
             }
         }
     }
@@ -547,10 +547,10 @@ impl Engine {
             Ok(m) => {
                 slot.manifest = m;
                 for old in slot.retired.drain(..) {
-                    let _ = self.env.fs().remove(&manifest_path(&self.dir, old));
+                    self.tables.remove(&manifest_path(&self.dir, old));
                 }
                 for path in slot.in_doubt.drain(..) {
-                    let _ = self.env.fs().remove(&path);
+                    self.tables.remove(&path);
                 }
                 Ok(())
             }

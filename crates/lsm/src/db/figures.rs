@@ -23,6 +23,11 @@ const STORE: &[StoreRow] = &[
     ),
     ("snapshots", "Live snapshots.", |s| s.snapshots),
     ("table_files", "Tables of the tree.", |s| s.table_files),
+    (
+        "unremoved_files",
+        "Files that nobody needs and that could not be removed yet.",
+        |s| s.unremoved_files,
+    ),
     ("blob_files", "Blob files.", |s| s.blobs.files),
     (
         "blob_bytes",
@@ -68,11 +73,6 @@ const STORE: &[StoreRow] = &[
         "space_pressure_percent",
         "How hard the bound on space slows writers.",
         |s| (s.blobs.pressure * 100.0) as u64,
-    ),
-    (
-        "blob_collections_running",
-        "Collections running or queued.",
-        |s| s.blobs.collecting,
     ),
     (
         "blob_collections_write_share_percent",

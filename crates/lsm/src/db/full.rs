@@ -13,8 +13,10 @@ use crate::key::Kind;
 use crate::listener::Event;
 use crate::options::Options;
 use crate::wal::RECORD_HEADER;
+use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Reach, Result, Space};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The reserve is at most this part of the disk.
@@ -44,6 +46,12 @@ impl Full {
     pub fn is_refusing(&self) -> bool {
         self.refusing.load(SeqCst)
     }
+}
+
+/// True when the disk under a store that is not open yet has less left than its reserve.
+pub(super) fn is_low(env: &Env, dir: &Path, options: &Options) -> bool {
+    let space = env.fs().space(dir);
+    space.is_ok_and(|s| s.free < options.disk_reserve(s.total))
 }
 
 fn only_deletes(batch: &WriteBatch) -> bool {

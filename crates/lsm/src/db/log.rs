@@ -496,7 +496,7 @@ impl Engine {
             return;
         }
         drop(space);
-        let _ = self.env.fs().remove(&path);
+        self.tables.remove(&path);
     }
 
     /// True while a spare log is on its way.
@@ -523,8 +523,7 @@ impl Engine {
             self.logs.0.lock().spare = Some(spare);
             return Err(e);
         }
-        // What cannot be removed is an orphan, which the next open removes.
-        let _ = self.env.fs().remove(&log_path(&self.dir, spare.number));
+        self.tables.remove(&log_path(&self.dir, spare.number));
         Ok(())
     }
 
@@ -536,7 +535,7 @@ impl Engine {
             (space.spare.take(), std::mem::take(&mut space.recycled))
         };
         for path in recycled {
-            let _ = self.env.fs().remove(&path);
+            self.tables.remove(&path);
         }
         spare
     }

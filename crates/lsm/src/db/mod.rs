@@ -669,6 +669,7 @@ impl Engine {
         if self.env.jobs().is_stepped() {
             self.events.wait(self.env.jobs());
         }
+        self.tables.remove_what_is_left();
         self.leave();
         flushed
     }

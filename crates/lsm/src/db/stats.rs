@@ -5,7 +5,7 @@ use super::generation::View;
 use super::levels::Levels;
 use crate::compaction::{compaction_debt, level_targets, scores};
 use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_env::{BudgetUse, Counter, Env, IoPriority};
+use basalt_env::{BudgetUse, Counter, Env, Gauge, IoPriority};
 use std::sync::Arc;
 
 /// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].
@@ -54,6 +54,8 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// Table files that the tree names.
     pub table_files: u64,
+    /// Files that nobody needs any more and that could not be removed yet: it is tried again.
+    pub unremoved_files: u64,
     /// Blob files.
     pub blobs: BlobStats,
     /// Bytes that compactions should move soon.
@@ -222,6 +224,7 @@ pub(crate) struct Counters {
     pub compaction_written: Counter,
     pub collections: Counter,
     pub collections_begun: Counter,
+    pub collecting: Gauge,
     pub names_made: Counter,
     pub names_forgotten: Counter,
     pub blob_bytes_added: Counter,
@@ -291,6 +294,11 @@ impl Counters {
             collections_begun: c(
                 "blob_collections_begun_total",
                 "Times that it was begun to rewrite live values of blob files",
+            ),
+            collecting: env.metrics().gauge(
+                "blob_collections_running",
+                &[("store", name)],
+                "Collections that run now",
             ),
             names_made: c(
                 "blob_names_made_total",
@@ -454,6 +462,7 @@ impl Engine {
             memtable_bytes: view.active.memory()
                 + view.sealed.iter().map(|g| g.memory()).sum::<u64>(),
             table_files,
+            unremoved_files: self.tables.unremoved(),
             blobs,
             compaction_debt: debt,
             compactions,

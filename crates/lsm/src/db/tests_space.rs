@@ -5,8 +5,9 @@
 
 use super::*;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
-use basalt_fs::FileSystem;
+use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::{FileSystem, OpKind, When};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -400,4 +401,51 @@ fn deletes_free_a_full_disk() {
             "{report:?}"
         );
     }
+}
+
+/// titan #330: a file whose removal fails is not left for the next start to find.
+#[test]
+fn a_file_that_cannot_be_removed_is_tried_again() {
+    let disk = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(disk.clone(), 1);
+    let hands = ManualClock::new(1_700_000_000_000);
+    let env = EnvBuilder::for_tests(faults.clone(), 1)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    let options = options(500);
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    for kind in [".blob", ".tbl", ".log"] {
+        faults.inject(Fault {
+            op: Some(OpKind::Remove),
+            path: kind.to_string(),
+            when: When::From(1),
+            kind: FaultKind::Eio,
+        });
+    }
+    for _ in 0..3 {
+        for key in 0..100u64 {
+            db.put(&f, &key.to_be_bytes(), &[3; VALUE], &FREE).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(&f, None, None).unwrap();
+    }
+    db.settle().unwrap();
+    let left = db.stats().unremoved_files;
+    assert!(left >= 3, "{left} files");
+    let count = || disk.list(std::path::Path::new("db")).unwrap().len() as u64;
+    let before = count();
+    hands.advance(Duration::from_secs(2));
+    while env.jobs().step() {}
+    assert_eq!((db.stats().unremoved_files, count()), (left, before));
+    faults.clear();
+    hands.advance(Duration::from_secs(600));
+    while env.jobs().step() {}
+    assert_eq!((db.stats().unremoved_files, count()), (0, before - left));
+    db.close().unwrap();
+    let report = Db::verify_store(&env, "db", &options, &mut |_, _| ()).unwrap();
+    assert!(
+        report.damage.is_empty() && report.orphans.is_empty(),
+        "{report:?}"
+    );
 }

@@ -71,13 +71,12 @@ impl Drop for BlobFile {
     fn drop(&mut self) {
         self.file.close();
         if self.obsolete.load(SeqCst) {
-            let (fs, path) = (self.store.env.fs().clone(), self.path());
-            // A failed removal leaves an orphan, which the next open removes.
+            let (store, path) = (self.store.clone(), self.path());
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let _ = fs.remove(&path);
+                    store.remove(&path);
                 });
         }
     }

@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod edit;
 pub mod manifest;
 mod open;
+mod removal;
 
 pub use blobs::{BlobFile, BlobSet, blob_name};
 
@@ -19,6 +20,7 @@ use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, Result};
 use open::{OpenFile, OpenTables};
+use removal::Removal;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,6 +45,7 @@ pub struct TableStore {
     open: Arc<OpenTables>,
     /// Told of each file that was removed because nobody reads it any more.
     removed: OnceLock<Removed>,
+    removal: Removal,
 }
 
 impl TableStore {
@@ -54,6 +57,7 @@ impl TableStore {
             owner,
             open: OpenTables::new(env),
             removed: OnceLock::new(),
+            removal: Removal::default(),
         })
     }
 
@@ -227,18 +231,12 @@ impl Drop for TableFile {
     fn drop(&mut self) {
         self.file.close();
         if self.obsolete.load(Atomic::SeqCst) {
-            let (fs, path) = (self.store.env.fs().clone(), self.path());
             let (store, number) = (self.store.clone(), self.number);
-            // A failed removal leaves an orphan, which the next open removes.
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    if fs.remove(&path).is_ok()
-                        && let Some(told) = store.removed.get()
-                    {
-                        told(number, &path);
-                    }
+                    store.remove_table(number);
                 });
         }
     }

@@ -458,6 +458,7 @@ pub fn options(seed: u64) -> Options {
     if c.percent(30) {
         options.listeners.push(Arc::new(Listening));
     }
+    options.max_space_amp = c.pick(&[1.05, 1.1, 1.25, 2.0]);
     if seed == LARGE_BUFFER {
         options.write_buffer_bytes = 600_000;
     }
