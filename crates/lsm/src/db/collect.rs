@@ -31,6 +31,8 @@ use std::time::Duration;
 const LIVE_BYTES: u64 = 64 << 20;
 /// Files that a collection takes at most.
 const SOURCES: usize = 64;
+/// Files go along with another that have so much of its share of garbage.
+const ABOUT_AS_MUCH: f64 = 0.9;
 /// From this part of the room for garbage on, collections hold back for nobody but users.
 const URGENT: f64 = 0.9;
 /// On a full disk a file is collected that has so much garbage.
@@ -149,7 +151,7 @@ impl Engine {
         let (mut files, mut live) = (Vec::new(), 0);
         for c in &candidates {
             // Others go along while they have about as much to give.
-            let enough = c.share < first.share / 2.0 || files.len() == SOURCES;
+            let enough = c.share < first.share * ABOUT_AS_MUCH || files.len() == SOURCES;
             if enough || (!files.is_empty() && live + c.alive > most_live) {
                 break;
             }

@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 /// From this part of the room on writers are slowed.
-const SLOW_FROM: f64 = 0.85;
+const SLOW_FROM: f64 = 0.88;
 /// Here they are slowed as much as they ever are: what is left is for what nobody foresees, a memtable more or less.
-const SLOWEST_AT: f64 = 0.96;
+const SLOWEST_AT: f64 = 0.97;
 /// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
 const MOST_PRESSURE: f64 = 0.97;
 /// What hidden garbage may take of the room before key compactions are made for it.
-const HIDDEN_SHARE: f64 = 0.25;
+const HIDDEN_SHARE: f64 = 0.1;
 /// What collections and all else wrote is remembered for so long, in so many steps.
 const WINDOW: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_secs(2);
@@ -123,7 +123,7 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
     let floor = (1.0 - 1.0 / amp) / 3.0;
     match urgency {
         u if u < 0.5 => 1.0,
-        u if u < 0.8 => 1.0 - (u - 0.5) / 0.3 * 0.5,
+        u if u < 0.82 => 1.0 - (u - 0.5) / 0.32 * 0.5,
         _ => floor,
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
 /// How many collections may run at this pressure, of `most`.
 pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
     match pressure {
-        p if p < 0.85 => 1,
+        p if p < 0.86 => 1,
         p if p < 0.92 => 2.min(most),
         _ => most,
     }

@@ -4,7 +4,9 @@
 
 use crate::agreement::{Agreed, reads_agree};
 use crate::chance::{Chance, numbers_of, on_two_threads, scale};
-use crate::history::{End, Item, LARGE_BUFFER, Op, Shape, What, history, options};
+use crate::history::{
+    End, Item, LARGE_BUFFER, Op, Shape, What, churn, collecting, history, options,
+};
 use crate::model::{Model, difference, digest, visible};
 use crate::runner::{
     Collected, DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
@@ -145,9 +147,20 @@ fn record(seed: u64) -> Recorded {
     });
     // Every so often a history with a write buffer so large that logs grow as they fill.
     let large = seed % 20 == 6;
-    let options_seed = if large { LARGE_BUFFER } else { seed };
+    // And in every third one values are collected as often as they are written.
+    let churns = seed % 3 == 1;
+    let options_seed = match () {
+        () if large => LARGE_BUFFER,
+        () if churns => collecting(seed),
+        () => seed,
+    };
     let mut runner = Runner::watched(disk.clone(), seed, options_seed, progress);
     let mut ops = history(seed, SHAPE);
+    if churns {
+        ops.truncate(40);
+        ops.retain(|op| !matches!(op, Op::Reopen { .. } | Op::DropFamily(_)));
+        ops.extend(churn(seed, 8));
+    }
     if large {
         ops.truncate(30);
         ops.extend((0..16).map(|n| Op::Write {
