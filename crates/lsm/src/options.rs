@@ -44,8 +44,9 @@ pub struct Options {
     /// A store to which nothing was written for so long (up to twice that) writes its memtables out and deletes the logs kept
     /// for their space. Zero: never. Default one minute.
     pub idle_release: Duration,
-    /// Bytes that blob files may take for each byte of theirs that is referred to: collections keep them below it. At least 1.05. Default
-    /// 1.25. Smaller: more is rewritten, at 1.25 and uniform overwrites about four bytes for each one written.
+    /// Bytes that blob files may take for each byte of theirs that can be reached, but for [`Options::space_slack`]: collections keep them below
+    /// it, and writers are slowed where these cannot (stall cause `space`). At least 1.05. Default 1.25. Smaller: more is rewritten, see
+    /// [`crate::db::BlobStats::collections_write_amp`] for how much at the moment.
     pub max_space_amp: f64,
     /// A name for metrics and messages. Default: the path.
     pub name: Option<String>,

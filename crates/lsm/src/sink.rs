@@ -3,6 +3,7 @@
 //!
 //! Promise: an error ends the file; every later call returns it again.
 
+use crate::version::TableStore;
 use basalt_env::{Env, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Error, File, Intent, Result};
 use std::io::IoSlice;
@@ -15,14 +16,14 @@ const PIECE: usize = 1 << 20;
 
 /// Files made so far; removes them when dropped, unless kept.
 pub(crate) struct Created {
-    env: Env,
+    store: Arc<TableStore>,
     paths: Vec<PathBuf>,
 }
 
 impl Created {
-    pub fn new(env: &Env) -> Created {
+    pub fn new(store: &Arc<TableStore>) -> Created {
         Created {
-            env: env.clone(),
+            store: store.clone(),
             paths: Vec::new(),
         }
     }
@@ -40,8 +41,7 @@ impl Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for path in &self.paths {
-            // A failed removal leaves an orphan, which the next open removes.
-            let _ = self.env.fs().remove(path);
+            self.store.remove(path);
         }
     }
 }

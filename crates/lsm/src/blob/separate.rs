@@ -37,7 +37,7 @@ impl<'a> Separator<'a> {
     ) -> Separator<'a> {
         Separator {
             open: None,
-            created: Created::new(env),
+            created: Created::new(store),
             env: env.clone(),
             store: store.clone(),
             new_number,

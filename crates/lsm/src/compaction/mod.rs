@@ -2,6 +2,7 @@
 //!
 //! - `pick` decides. Pure functions from a version and the options to a [`Plan`], so that every decision can be tested as
 //!   data. The engine calls them under its lock and claims the plan's tables with a [`Claim`].
+//! - `shadows` estimates what entries hide in blob files.
 //! - `split` cuts a large plan into sub-ranges of keys that several threads work on.
 //! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`);
 //!   `ranges` does the same for range tombstones.
@@ -23,6 +24,7 @@ mod output;
 mod pick;
 pub(crate) mod ranges;
 mod run;
+mod shadows;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -36,4 +38,5 @@ pub use pick::{
 };
 pub(crate) use run::{Deeper, Rules, merge};
 pub use run::{Job, Outcome, combine, run};
+pub use shadows::Shadows;
 pub use split::{KeyRange, subranges};

@@ -89,7 +89,7 @@ impl<'a> Outputs<'a> {
     pub(super) fn new(job: &'a Job<'a>, ranges: Fragments) -> Outputs<'a> {
         Outputs {
             builder: None,
-            created: Created::new(&job.env),
+            created: Created::new(&job.store),
             job,
             finished: Vec::new(),
             ranges: Cutter::new(job.options.comparator.clone(), ranges),

@@ -8,7 +8,8 @@
 //!
 //! Choices, in order of precedence:
 //! 1. The level with the highest score of at least 1. Level 0: tables over the trigger, or bytes over `base_level_bytes`.
-//!    Others: bytes over target. Tables that a running compaction has do not count.
+//!    Others: bytes over target. Any: bytes of blob files that its entries hide, see [`super::shadows`]. Tables that a running
+//!    compaction has do not count.
 //! 2. Level 0 that readers have paid for, when nobody writes: decision 0017.
 //! 3. Tables whose values have expired for long enough, soonest expiry first.
 //! 4. Tables that are tombstones for the most part, those over ranges counted as many: pushed down, or rewritten in place at the bottom.
@@ -16,6 +17,7 @@
 //! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
 //! counts, so that none waits for ever.
 
+use super::shadows::Shadows;
 use crate::compaction::output::GRANDPARENT_FACTOR;
 use crate::key::{Cmp, SeqNo};
 use crate::options::FamilyOptions;
@@ -34,7 +36,7 @@ const MAX_INPUT_FACTOR: u64 = 25;
 const EXPIRY_BYTES_PER_S: u64 = 16 << 20;
 
 /// What a range tombstone counts for among entries: its table is pushed down, to where the data is that it hides.
-const ENTRIES_A_RANGE: u64 = 1000;
+pub(super) const ENTRIES_A_RANGE: u64 = 1000;
 
 /// An expiry is never acted on sooner than this many ms after it.
 const EXPIRY_LAG_MS: u64 = 60_000;
@@ -71,6 +73,8 @@ pub struct PickContext<'a> {
     pub hurried: bool,
     /// For how long nobody has written, as far as that is known, while readers went to the device often.
     pub still_for: Duration,
+    /// What entries of the family hide in blob files.
+    pub shadows: Shadows,
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -93,6 +97,8 @@ pub enum Reason {
     L0Bytes,
     /// A level is over its target.
     LevelBytes,
+    /// A level's entries hide much of blob files.
+    HiddenGarbage,
     /// Readers look into level 0 in vain.
     Reads,
     /// Values have expired.
@@ -110,6 +116,7 @@ impl Reason {
             Reason::L0Tables => "level 0 tables",
             Reason::L0Bytes => "level 0 bytes",
             Reason::LevelBytes => "level bytes",
+            Reason::HiddenGarbage => "hidden garbage",
             Reason::Reads => "reads of level 0",
             Reason::Expired => "expired values",
             Reason::Tombstones => "tombstones",
@@ -235,7 +242,7 @@ pub fn level_targets(version: &FamilyVersion, options: &FamilyOptions) -> Target
     Targets { base_level, bytes }
 }
 
-fn idle(t: &TableFile) -> bool {
+pub(super) fn idle(t: &TableFile) -> bool {
     !t.compacting.load(Atomic::SeqCst)
 }
 
@@ -259,15 +266,24 @@ pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, hurried: boo
 
 /// Levels with their scores, highest first; a level is due at 1. The last level has none.
 pub fn scores(version: &FamilyVersion, options: &FamilyOptions) -> Vec<(usize, f64)> {
-    scores_when(version, options, false)
+    scores_when(version, options, false, &Shadows::default())
+        .into_iter()
+        .map(|s| (s.0, s.1))
+        .collect()
 }
 
+/// Levels with their scores, highest first, and whether what they hide is the reason.
 fn scores_when(
     version: &FamilyVersion,
     options: &FamilyOptions,
     hurried: bool,
-) -> Vec<(usize, f64)> {
+    shadows: &Shadows,
+) -> Vec<(usize, f64, bool)> {
     let targets = level_targets(version, options);
+    let hidden = shadows.scores(version, |level| match level {
+        0 => targets.base_level,
+        level => level + 1,
+    });
     let trigger = l0_trigger(version, options, hurried) as f64;
     let l0_bytes = options.base_level_bytes as f64 * trigger / options.l0_compaction_trigger as f64;
     let mut out = Vec::with_capacity(LEVELS);
@@ -282,7 +298,7 @@ fn scores_when(
         } else {
             bytes / targets.bytes[level] as f64
         };
-        out.push((level, score));
+        out.push((level, score.max(hidden[level]), hidden[level] > score));
     }
     out.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     out
@@ -655,22 +671,28 @@ fn mostly_tombstones(t: &TableFile) -> bool {
 
 /// The most useful compaction that can start now, if one is due.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
-    for (level, score) in scores_when(ctx.version, ctx.options, ctx.hurried) {
+    for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.hurried, &ctx.shadows) {
         if score < 1.0 {
             break;
         }
         let plan = if level == 0 {
             let tables = ctx.version.levels[0].len();
-            let reason = if tables >= ctx.options.l0_compaction_trigger {
+            let reason = if hidden {
+                Reason::HiddenGarbage
+            } else if tables >= ctx.options.l0_compaction_trigger {
                 Reason::L0Tables
             } else {
                 Reason::L0Bytes
             };
             ctx.plan_l0(reason, score)
         } else {
+            let reason = match hidden {
+                true => Reason::HiddenGarbage,
+                false => Reason::LevelBytes,
+            };
             ctx.candidates(level).into_iter().find_map(|t| {
                 let start = closure(ctx.version, level, vec![t]);
-                ctx.plan(level, level + 1, start, Reason::LevelBytes, score)
+                ctx.plan(level, level + 1, start, reason, score)
             })
         };
         if plan.is_some() {

@@ -1,5 +1,6 @@
 //! What listeners hear of blob files and collections.
 
+use super::collect::Chosen;
 use super::engine::Engine;
 use crate::blob::BlobMeta;
 use crate::listener::{BlobFileInfo, CollectionInfo, Event};
@@ -14,6 +15,8 @@ pub(super) struct Gathered {
     pub targets: Vec<BlobFileInfo>,
     pub bytes_read: u64,
     pub bytes_written: u64,
+    /// How many bytes fewer there are than before.
+    pub freed: u64,
 }
 
 impl Engine {
@@ -47,16 +50,16 @@ impl Engine {
         }
     }
 
-    /// Collects, and tells of it.
+    /// Collects, and tells of it. How many bytes fewer there are then.
     pub(super) fn collect_aloud(
         self: &Arc<Self>,
-        sources: &[u64],
+        chosen: &Chosen,
         cancelled: &AtomicBool,
-    ) -> Result<()> {
-        let collection = self.collection_info(sources);
+    ) -> Result<u64> {
+        let collection = self.collection_info(&chosen.files);
         self.tell(|| Event::CollectionBegin(collection.clone()));
         let began = self.env.clock().now();
-        let ended = self.collect(sources, cancelled);
+        let ended = self.collect(chosen, cancelled);
         self.tell(|| {
             let (done, error) = match &ended {
                 Ok(done) => (Some(done), None),
@@ -71,7 +74,7 @@ impl Engine {
                 error,
             }
         });
-        ended.map(|_| ())
+        ended.map(|done| done.freed)
     }
 
     fn collection_info(&self, sources: &[u64]) -> CollectionInfo {

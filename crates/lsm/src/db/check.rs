@@ -33,6 +33,10 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Entries seen in tables and logs.
     pub entries: u64,
+    /// Bytes of blob files.
+    pub blob_bytes: u64,
+    /// Bytes of records in blob files that references in tables lead to, found by following each. The rest is garbage, headers and indexes.
+    pub referred_bytes: u64,
     /// Everything found wrong, what keeps the store from opening first; empty when the store is sound.
     pub damage: Vec<Error>,
     /// Files of a store that nothing names: left by unfinished work, and the next open removes them.

@@ -1,13 +1,16 @@
 //! Collections: what is alive of some blob files moves into new ones, and the space of the rest comes back. No table is touched: the old numbers
 //! become names for the new files (LavaStore 3.2.1, decision 0020).
 //!
+//! Which: the files with the highest share of garbage, old and young ones apart. When, how many at a time and how courteously follows how much of
+//! the room for garbage is used up, see [`super::space`]: while there is room they wait for files that are nearly empty.
+//!
 //! A collection asks nobody what is alive: it is what is not marked. Each record is verified before it is copied, and the hashes of what was
 //! copied and of what is marked must add up to the sum that the file was written with, or nothing of the collection counts.
 
 use super::blob_events::Gathered;
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::separated::{BlobChange, Collection, Moved, NewPlace};
-use super::stats::BlobStats;
+use super::space::{collections_at, least_share};
 use crate::blob::garbage::Garbage;
 use crate::blob::lineage::Collected;
 use crate::blob::{Name, Separator};
@@ -23,11 +26,18 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Live bytes that a collection takes into memory, and sorts: its targets are in key order.
 const LIVE_BYTES: u64 = 64 << 20;
 /// Files that a collection takes at most.
 const SOURCES: usize = 64;
+/// Files go along with another that have so much of its share of garbage.
+const ABOUT_AS_MUCH: f64 = 0.9;
+/// From this part of the room for garbage on, collections hold back for nobody but users.
+const URGENT: f64 = 0.9;
+/// On a full disk a file is collected that has so much garbage.
+const WORTH_IT_WHEN_FULL: f64 = 0.02;
 
 /// A record on its way.
 struct Live {
@@ -57,112 +67,162 @@ impl Sources {
     }
 }
 
+/// What one collection does.
+pub(super) struct Chosen {
+    /// What is collected.
+    pub files: Vec<u64>,
+    /// Garbage takes so much of the room for it; from [`URGENT`] on a collection is no more courteous than a flush.
+    pressure: f64,
+}
+
+/// A file that may be collected.
+struct Candidate {
+    number: u64,
+    /// The part of it that is garbage.
+    share: f64,
+    alive: u64,
+    /// See [`age_class`].
+    age: u32,
+    /// Tables that refer to it.
+    tables: u64,
+}
+
+/// Files of one class were last written to at about the same time, the older the less exactly. A collection takes files of one class: what has
+/// lived for long, and will live on, is not mixed with what was just written, which is likely to die soon. Records keep their sequence
+/// numbers, so survivors grow old.
+fn age_class(last: SeqNo, newest: SeqNo) -> u32 {
+    (last.saturating_sub(newest) + 1).ilog2() / 2
+}
+
 impl Engine {
-    /// What blob files take, and what of it is alive.
-    pub(super) fn blob_stats(&self, state: &State) -> BlobStats {
-        let c = &self.counters;
-        let mut all = BlobStats {
-            names: state.catalog.lineage.names().len() as u64,
-            collections: c.collections.get(),
-            collected_bytes_read: c.collected_read.get(),
-            collected_bytes_written: c.collected_written.get(),
-            max_space_amp: self.options.max_space_amp,
-            error: state.blobs.failure().map(|e| e.to_string()),
-            ..BlobStats::default()
-        };
-        for blob in state.catalog.blobs.values() {
-            let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
-            all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
-        }
+    /// Why what is due is not collected.
+    pub(super) fn collections_fail(&self, state: &State) -> Option<Error> {
+        let amp = self.options.max_space_amp;
+        let fill = || self.fill(state, &self.view());
+        let failure = state.blobs.failure();
+        failure
+            .filter(|_| fill().pressure_on_collections(amp) >= 0.6)
+            .cloned()
+    }
+
+    /// Files that may be collected and are worth it, the one with the highest share of garbage first; of about as much, the one whose references
+    /// are spread over fewer tables: its name is forgotten sooner.
+    fn candidates(&self, state: &State, least: f64) -> Vec<Candidate> {
+        let now = self.env.clock().now();
+        let (catalog, last) = (&state.catalog, self.visible.load(SeqCst));
+        let spread = state.blobs.spread(catalog);
+        let mut all: Vec<Candidate> = (catalog.blobs.iter())
+            .filter(|(n, _)| state.blobs.may_collect(**n, now))
+            .filter_map(|(n, b)| {
+                let alive = catalog.alive(b).bytes;
+                let share = b.meta.size.saturating_sub(alive) as f64 / b.meta.size.max(1) as f64;
+                let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() > alive;
+                // One without a live record was being collected when it lost the last, and that failed.
+                let worth = alive == 0 || (marked && share >= least);
+                worth.then(|| Candidate {
+                    number: *n,
+                    share,
+                    alive,
+                    age: age_class(last, b.meta.max_seq),
+                    tables: spread.get(n).copied().unwrap_or(0),
+                })
+            })
+            .collect();
+        let about = |c: &Candidate| (c.share * 64.0) as u64;
+        all.sort_by(|a, b| {
+            (about(b).cmp(&about(a)))
+                .then(a.tables.cmp(&b.tables))
+                .then(a.number.cmp(&b.number))
+        });
         all
     }
 
-    /// Whether blob files take more than they should.
-    pub(super) fn collections_due(&self, state: &State) -> bool {
-        // Where writers would be held is `max_space_amp`; collections begin before.
-        let bound = self.options.max_space_amp;
-        self.blob_stats(state).space_amp() > 1.0 + (bound - 1.0) * 0.6
-    }
-
-    /// Why what is due is not collected.
-    pub(super) fn collections_fail(&self, state: &State) -> Option<Error> {
-        let failure = state
-            .blobs
-            .failure()
-            .filter(|_| self.collections_due(state));
-        failure.cloned()
-    }
-
-    /// Files that had better be collected now, the one with the highest share of garbage first. Empty while blob files are within bounds.
-    pub(super) fn pick_sources(&self, state: &State) -> Vec<u64> {
-        if !self.collections_due(state) {
-            return Vec::new();
+    /// What had better be collected now, if another collection may run.
+    pub(super) fn pick_sources(&self, state: &State) -> Option<Chosen> {
+        if state.catalog.blobs.is_empty() {
+            return None;
         }
-        let now = self.env.clock().now();
-        let free = |n: &u64| state.blobs.may_collect(*n, now);
-        let mut files: Vec<(f64, u64, u64)> = (state.catalog.blobs.iter())
-            .filter(|(n, _)| free(n))
-            .filter_map(|(n, b)| {
-                let alive = state.catalog.alive(b).bytes;
-                let dead = b.meta.size.saturating_sub(alive);
-                let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() - alive;
-                (marked > 0).then(|| (dead as f64 / b.meta.size.max(1) as f64, *n, alive))
-            })
-            .collect();
-        files.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let Some(first) = files.first() else {
-            return Vec::new();
+        let amp = self.options.max_space_amp;
+        let fill = self.fill(state, &self.view());
+        let full = self.full.is_refusing();
+        let pressure = match full {
+            true => f64::INFINITY,
+            false => fill.pressure_on_collections(amp),
         };
-        // Others go along while they have about as much to give.
-        let least = first.0 / 2.0;
-        let (mut picked, mut live) = (Vec::new(), 0);
-        for (share, number, alive) in &files {
-            if picked.len() == SOURCES
-                || (!picked.is_empty() && (live + alive > LIVE_BYTES || *share < least))
-            {
+        let most = self.max_compactions();
+        if state.blobs.running_collections >= collections_at(pressure, most) {
+            return None;
+        }
+        let least = match full {
+            true => WORTH_IT_WHEN_FULL,
+            false => least_share(fill.urgency(amp), amp),
+        };
+        let candidates = self.candidates(state, least);
+        let first = candidates.first()?;
+        let most_live = LIVE_BYTES.min(fill.most_copied(&self.options));
+        let (mut files, mut live) = (Vec::new(), 0);
+        for c in &candidates {
+            // Others go along while they have about as much to give.
+            let enough = c.share < first.share * ABOUT_AS_MUCH || files.len() == SOURCES;
+            if enough || (!files.is_empty() && live + c.alive > most_live) {
                 break;
             }
-            live += alive;
-            picked.push(*number);
+            if c.age == first.age || c.alive == 0 || first.alive == 0 {
+                live += c.alive;
+                files.push(c.number);
+            }
         }
-        picked
+        Some(Chosen { files, pressure })
     }
 
-    /// Queues a collection if one is due and none runs.
+    /// Queues collections as long as they are due and there may be more of them.
     pub fn schedule_collections(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        let now = self.env.clock().now();
-        if self.closing.load(SeqCst)
-            || state.exclusive
-            || !state.blobs.collecting.is_empty()
-            || state.halt.is_some()
-            || now < state.blobs.retry_at
-        {
-            return;
+        loop {
+            let mut state = self.state.lock();
+            let now = self.env.clock().now();
+            // On a full disk they are what helps.
+            let halted = (state.halt.as_ref()).is_some_and(|e| e.kind() != ErrorKind::NoSpace);
+            if self.closing.load(SeqCst) || state.exclusive || halted || now < state.blobs.retry_at
+            {
+                return;
+            }
+            let Some(chosen) = self.pick_sources(&state) else {
+                return;
+            };
+            state.blobs.collecting.extend(&chosen.files);
+            state.blobs.running_collections += 1;
+            self.weigh(&state, &self.view());
+            drop(state);
+            self.counters.collections_begun.add(1);
+            // Behind compactions, which hand out a turn in [`basalt_env`]; near the bound beside them.
+            let priority = match chosen.pressure >= URGENT {
+                true => JobPriority::Compaction,
+                false => JobPriority::Gc,
+            };
+            let engine = self.clone();
+            self.env.jobs().spawn(self.owner, priority, move || {
+                let began = engine.env.clock().now();
+                engine.counters.collecting.add(1);
+                let done = engine.collect_aloud(&chosen, &engine.closing);
+                engine.counters.collecting.add(-1);
+                engine.end_collection(&chosen.files, began, done);
+            });
         }
-        let picked = self.pick_sources(&state);
-        if picked.is_empty() {
-            return;
-        }
-        state.blobs.collecting.extend(&picked);
-        drop(state);
-        let engine = self.clone();
-        self.env.jobs().spawn(self.owner, JobPriority::Gc, move || {
-            let done = engine.collect_aloud(&picked, &engine.closing);
-            engine.end_collection(&picked, done.err());
-        });
     }
 
-    fn end_collection(self: &Arc<Self>, sources: &[u64], failed: Option<Error>) {
+    fn end_collection(self: &Arc<Self>, sources: &[u64], began: Duration, done: Result<u64>) {
         let mut state = self.state.lock();
         for n in sources {
             state.blobs.collecting.remove(n);
         }
+        state.blobs.running_collections -= 1;
+        let now = self.env.clock().now();
+        let freed = *done.as_ref().unwrap_or(&0);
+        let failed = done.err();
         match &failed {
             None => state.blobs.error = None,
             Some(e) if e.kind() == ErrorKind::Closed => {}
             Some(e) => {
-                let now = self.env.clock().now();
                 let is_of = |n: &u64| {
                     let blob = state.catalog.blobs.get(n);
                     let paths = blob.map(|b| self.tables.blob_paths(*n, &b.meta));
@@ -179,6 +239,13 @@ impl Engine {
                 }
             }
         }
+        let view = self.view();
+        self.weigh(&state, &view);
+        self.note_hurry(&mut state, &view);
+        if failed.is_none() {
+            let more = state.blobs.running_collections > 0 || self.space.pressure() > 0.0;
+            self.drain.gave_space_back(freed, began, now, more);
+        }
         drop(state);
         if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
             self.retry_later();
@@ -194,9 +261,14 @@ impl Engine {
     /// Rewrites what is alive of some files, which the caller has noted as being collected.
     pub(super) fn collect(
         self: &Arc<Self>,
-        numbers: &[u64],
+        chosen: &Chosen,
         cancelled: &AtomicBool,
     ) -> Result<Gathered> {
+        let numbers = &chosen.files;
+        let io = match chosen.pressure >= URGENT {
+            true => IoPriority::High,
+            false => IoPriority::Low,
+        };
         let sources = self.sources(numbers)?;
         let live_bytes: u64 = {
             let state = self.state.lock();
@@ -213,7 +285,7 @@ impl Engine {
         let mut live = Vec::new();
         let mut read = 0;
         for (file, garbage) in &sources.files {
-            read += self.read_live(file, garbage, &sources.orders, cancelled, &mut live)?;
+            read += self.read_live(file, garbage, &sources.orders, io, cancelled, &mut live)?;
         }
         live.sort_by(|a, b| {
             let keys = || sources.orders[&a.family].user(&a.key, &b.key);
@@ -222,12 +294,11 @@ impl Engine {
                 .then_with(|| b.seq.cmp(&a.seq))
         });
         let new_number = || self.new_file_number();
-        let mut separator =
-            Separator::new(&self.env, &self.tables, &new_number, IoPriority::Low, false);
+        let mut separator = Separator::new(&self.env, &self.tables, &new_number, io, false);
         separator.warm_index(sources.index_is_cached());
         let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
         let mut done = Collected {
-            sources: numbers.to_vec(),
+            sources: numbers.clone(),
             targets: BTreeMap::new(),
         };
         let mut moved = Moved::default();
@@ -273,12 +344,15 @@ impl Engine {
             self.remove_files(&files);
             return Err(e);
         }
+        let before: u64 = sources.files.iter().map(|(f, _)| f.meta.size).sum();
+        let written: u64 = made.iter().map(|(_, m)| m.size).sum();
         let gathered = Gathered {
             targets: (made.iter())
                 .map(|(number, meta)| self.blob_info(*number, meta, "collection"))
                 .collect(),
             bytes_read: read,
-            bytes_written: made.iter().map(|(_, m)| m.size).sum(),
+            bytes_written: written,
+            freed: before.saturating_sub(written),
         };
         let edit = Edit {
             add_blobs: (made.into_iter())
@@ -349,6 +423,7 @@ impl Engine {
         file: &BlobFile,
         garbage: &Garbage,
         orders: &BTreeMap<u32, Cmp>,
+        io: IoPriority,
         cancelled: &AtomicBool,
         live: &mut Vec<Live>,
     ) -> Result<u64> {
@@ -360,7 +435,7 @@ impl Engine {
             &mut |bytes| {
                 self.check_cancelled(cancelled)?;
                 read += bytes as u64;
-                self.env.io_limit().acquire(bytes as u64, IoPriority::Low);
+                self.env.io_limit().acquire(bytes as u64, io);
                 Ok(())
             },
             &mut |ordinal, record| {

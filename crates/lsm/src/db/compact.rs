@@ -74,7 +74,7 @@ struct Done {
 
 impl Engine {
     /// Compactions that may run at once; one thread stays for flushes.
-    fn max_compactions(&self) -> usize {
+    pub(super) fn max_compactions(&self) -> usize {
         self.env.jobs().parallelism().saturating_sub(1).max(1)
     }
 
@@ -118,6 +118,7 @@ impl Engine {
         } else {
             Duration::ZERO
         };
+        let fill = self.fill(state, &view);
         view.families
             .values()
             .filter_map(|f| {
@@ -131,6 +132,7 @@ impl Engine {
                     running: &state.compactions,
                     hurried,
                     still_for,
+                    shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),
                 })?;
                 Some((plan, f.clone()))
             })
@@ -431,6 +433,7 @@ impl Engine {
                 number,
                 meta: Arc::new(meta),
             }));
+        self.learn_hits(plan, outcome.dead.len() as u64);
         let blobs = BlobChange {
             dead: outcome.dead,
             collected: None,
@@ -440,6 +443,20 @@ impl Engine {
             .levels
             .compacted(plan, done.bytes_read, done.bytes_written);
         Ok(done)
+    }
+
+    /// Notes how often references that came down had an older one below them: what hidden garbage is estimated by.
+    fn learn_hits(&self, plan: &Plan, dead: u64) {
+        if plan.level == plan.output_level {
+            return;
+        }
+        let upper = plan.inputs[0].1.iter();
+        let (references, deletes) = upper.fold((0, 0), |(r, d), t| {
+            let own: u64 = t.meta.references.iter().map(|(_, n)| n).sum();
+            (r + own, d + t.meta.deletes)
+        });
+        let hidden = dead.saturating_sub(deletes);
+        self.space.learn_hits(plan.family, references, hidden);
     }
 
     /// Carries a plan out on the calling thread, until `cancelled` is set: then it ends with `Closed`. `table_begun` is called with each
@@ -513,18 +530,18 @@ impl Engine {
                 .as_ref()
                 .or(state.flush_error.as_ref())
                 .or(state.compaction_error.as_ref())
-                .or(state
-                    .blobs
-                    .error
-                    .as_ref()
-                    .filter(|_| self.collections_due(&state)))
+                .cloned()
+                .or_else(|| {
+                    let error = state.blobs.error.as_ref();
+                    error.and_then(|_| self.collections_fail(&state))
+                })
             {
-                return Err(e.clone());
+                return Err(e);
             }
             if state.compactions.is_empty()
                 && self.view().sealed.is_empty()
                 && self.pick_plan(&state).is_none()
-                && self.pick_sources(&state).is_empty()
+                && self.pick_sources(&state).is_none()
             {
                 return self.collections_fail(&state).map_or(Ok(()), Err);
             }

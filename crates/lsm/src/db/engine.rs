@@ -7,12 +7,14 @@
 use super::commit::CommitQueue;
 use super::events::Events;
 use super::flush::FlushPace;
+use super::full::Full;
 use super::generation::{FamilyEntry, Generation, View};
 use super::idle::{Armed, Stillness};
 use super::log::{ActiveLog, LogSpace, log_path};
 use super::manual::Manual;
 use super::separated::{BlobChange, BlobState};
 use super::shown::Shown;
+use super::space::Space;
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
 use crate::compaction::Reach;
@@ -63,6 +65,8 @@ pub(crate) struct Engine {
     /// Compactions begun, for their events.
     pub compactions_begun: AtomicU64,
     pub drain: Drain,
+    pub space: Space,
+    pub full: Full,
     pub armed: Armed,
     pub flush_pace: FlushPace,
     /// Lookups of blocks in the cache when memtables were last written out.
@@ -229,6 +233,8 @@ impl Engine {
             snapshots: Arc::default(),
             flushing: Mutex::new(()),
             drain: Drain::new(),
+            space: Space::default(),
+            full: Full::default(),
             armed: Armed::default(),
             flush_pace: FlushPace::default(),
             lookups_at_flush: AtomicU64::new(0),
@@ -281,8 +287,9 @@ impl Engine {
 
     /// Background work is in a hurry while it is behind, and can do something about it.
     pub fn note_hurry(&self, state: &mut State, view: &View) {
-        let behind =
-            view.backlog.hurries() || view.sealed.len() >= self.options.max_sealed_memtables;
+        let behind = view.backlog.hurries()
+            || view.sealed.len() >= self.options.max_sealed_memtables
+            || self.space.pressure() > 0.0;
         let idle = self.read_only || self.gone.load(SeqCst) || state.compaction_error.is_some();
         if (behind && !idle) != state.hurry.is_some() {
             let hurry = (behind && !idle).then(|| self.env.courtesy().hurry());
@@ -293,6 +300,7 @@ impl Engine {
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
     fn set_view(&self, state: &mut State, mut next: View) {
         next.backlog = Backlog::of(&next);
+        self.weigh(state, &next);
         self.note_hurry(state, &next);
         self.view.set(next);
     }
@@ -375,6 +383,10 @@ impl Engine {
             }
         };
         self.remove_files(&settled.unnamed);
+        let added = match settled.is_a_collection() {
+            true => 0,
+            false => edit.add_blobs.iter().map(|b| b.meta.size).sum(),
+        };
         let written = self.fresh_manifest_if_due(&mut slot).and_then(|()| {
             // After the fresh manifest, which takes a number itself.
             edit.next_file = Some(self.next_file.load(SeqCst));
@@ -404,6 +416,7 @@ impl Engine {
         };
         let mut state = self.state.lock();
         state.catalog = tree.catalog;
+        self.counters.blob_bytes_added.add(added);
         self.note_settled(&mut state, &edit, settled);
         tree.obsolete.iter().for_each(|t| t.mark_obsolete());
         tree.obsolete_blobs.iter().for_each(|b| b.mark_obsolete());
@@ -454,7 +467,7 @@ impl Engine {
             // A table that was only to move is not new: it goes when its last reader lets go.
             let path = self.tables.path(number);
             if files.contains(&path) {
-                let _ = self.env.fs().remove(&path);
+                self.tables.remove(&path);
             }
         }
     }
@@ -553,10 +566,10 @@ impl Engine {
             Ok(m) => {
                 slot.manifest = m;
                 for old in slot.retired.drain(..) {
-                    let _ = self.env.fs().remove(&manifest_path(&self.dir, old));
+                    self.tables.remove(&manifest_path(&self.dir, old));
                 }
                 for path in slot.in_doubt.drain(..) {
-                    let _ = self.env.fs().remove(&path);
+                    self.tables.remove(&path);
                 }
                 Ok(())
             }

@@ -23,6 +23,11 @@ const STORE: &[StoreRow] = &[
     ),
     ("snapshots", "Live snapshots.", |s| s.snapshots),
     ("table_files", "Tables of the tree.", |s| s.table_files),
+    (
+        "unremoved_files",
+        "Files that nobody needs and that could not be removed yet.",
+        |s| s.unremoved_files,
+    ),
     ("blob_files", "Blob files.", |s| s.blobs.files),
     (
         "blob_bytes",
@@ -53,6 +58,31 @@ const STORE: &[StoreRow] = &[
         "blob_space_amp_percent",
         "Bytes of blob files for each hundred live ones; 100 without blob files.",
         |s| (s.blobs.space_amp() * 100.0) as u64,
+    ),
+    (
+        "blob_hidden_bytes",
+        "Live bytes of blob files that are probably overwritten already.",
+        |s| s.blobs.hidden_bytes,
+    ),
+    (
+        "space_debt",
+        "Bytes of blob files above the bound on space.",
+        |s| s.blobs.space_debt,
+    ),
+    (
+        "space_pressure_percent",
+        "How hard the bound on space slows writers.",
+        |s| (s.blobs.pressure * 100.0) as u64,
+    ),
+    (
+        "blob_collections_write_share_percent",
+        "Of the bytes written in the last minute, those that collections wrote.",
+        |s| (s.blobs.collections_share() * 100.0) as u64,
+    ),
+    (
+        "blob_collections_write_amp_percent",
+        "Bytes that went to blob files in the last minute for each hundred that came to them.",
+        |s| (s.blobs.collections_write_amp() * 100.0) as u64,
     ),
     (
         "blob_max_space_amp_percent",

@@ -19,7 +19,7 @@ use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Hurry, IoPriority, JobPriority};
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::Result;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay, those
 /// over ranges, too. Large values go to `values`, if there are any. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
 pub(super) fn write_table(
-    tables: &TableStore,
+    tables: &Arc<TableStore>,
     number: u64,
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
@@ -82,7 +82,7 @@ pub(super) fn write_table(
             meta,
         }),
         Err(e) => {
-            let _ = env.fs().remove(&path);
+            tables.remove(&path);
             Err(e.context(format!(
                 "writing out a memtable of family {:?}",
                 family.name
@@ -472,10 +472,7 @@ impl Engine {
     /// Removes files that no edit has named.
     pub fn remove_files(&self, files: &[PathBuf]) {
         for f in files {
-            if let Err(e) = self.env.fs().remove(f) {
-                // What stays is an orphan, which the next open removes.
-                debug_assert!(e.kind() != ErrorKind::InvalidArgument);
-            }
+            self.tables.remove(f);
         }
     }
 }

@@ -160,6 +160,20 @@ fn nobodys(e: &DirEntry) -> bool {
         || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR))
 }
 
+/// Removes what was made since the manifest's last edit, so that recovery has its space. No other manifest than this one can name it, also after
+/// another power cut, which is not so of what an edit has let go of.
+pub(crate) fn remove_unfinished(env: &Env, dir: &Path, names: &[String], next_file: u64) {
+    for name in names {
+        let number = match StoreFile::parse(name) {
+            Some(StoreFile::Table(n) | StoreFile::Blob(n) | StoreFile::Log(n)) => n,
+            _ => continue,
+        };
+        if number >= next_file {
+            let _ = env.fs().remove(&dir.join(name));
+        }
+    }
+}
+
 /// Removes what no catalog names any more. Names that are not a store's are left alone.
 pub(crate) fn remove_orphans(
     env: &Env,

@@ -134,10 +134,13 @@ impl Engine {
             // A failure is in the state, where the next write finds it.
             let _ = self.resume_if_halted(&mut writer);
         }
+        self.relieve();
         self.schedule();
         let state = self.state.lock();
-        let failing =
-            state.halt.is_some() || state.flush_error.is_some() || state.compaction_error.is_some();
+        let failing = self.full.is_refusing()
+            || state.halt.is_some()
+            || state.flush_error.is_some()
+            || state.compaction_error.is_some();
         drop(state);
         if failing {
             self.retry_later();

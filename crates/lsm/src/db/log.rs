@@ -147,6 +147,8 @@ impl Engine {
             // Space is written ahead for synced appends, which pay twice where it is not; others do not notice. Large values pay
             // less for their sync than zeros of their length would cost, and their logs stay.
             let capacity = match space.synced {
+                // What is left of the disk is needed elsewhere.
+                _ if self.full.is_refusing() => 0,
                 None => least,
                 Some(true) if !space.large => space.last_end.clamp(least, target),
                 Some(_) => 0,
@@ -518,7 +520,7 @@ impl Engine {
             return;
         }
         drop(space);
-        let _ = self.env.fs().remove(&path);
+        self.tables.remove(&path);
     }
 
     /// Has logs that are blob files give back what is no record of theirs, as soon as nobody copies them, and nobody writes
@@ -585,8 +587,7 @@ impl Engine {
             self.logs.0.lock().spare = Some(spare);
             return Err(e);
         }
-        // What cannot be removed is an orphan, which the next open removes.
-        let _ = self.env.fs().remove(&log_path(&self.dir, spare.number));
+        self.tables.remove(&log_path(&self.dir, spare.number));
         Ok(())
     }
 
@@ -598,7 +599,7 @@ impl Engine {
             (space.spare.take(), std::mem::take(&mut space.recycled))
         };
         for path in recycled {
-            let _ = self.env.fs().remove(&path);
+            self.tables.remove(&path);
         }
         spare
     }

@@ -265,6 +265,7 @@ impl Engine {
                     running: &state.compactions,
                     hurried: false,
                     still_for: std::time::Duration::ZERO,
+                    shadows: Default::default(),
                 };
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)

@@ -18,6 +18,7 @@ mod events;
 mod figures;
 mod flush;
 mod folder;
+mod full;
 mod generation;
 mod idle;
 mod insertion;
@@ -33,6 +34,7 @@ mod repair;
 mod separated;
 mod shown;
 mod sizes;
+mod space;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -62,6 +64,8 @@ mod tests_race;
 mod tests_reads;
 #[cfg(test)]
 mod tests_review;
+#[cfg(test)]
+mod tests_space;
 #[cfg(test)]
 mod tests_throttle;
 #[cfg(test)]
@@ -368,7 +372,7 @@ impl Db {
                 ));
             }
         }
-        Ok(())
+        engine.admit(batch)
     }
 
     /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
@@ -688,6 +692,7 @@ impl Engine {
         if self.env.jobs().is_stepped() {
             self.events.wait(self.env.jobs());
         }
+        self.tables.remove_what_is_left();
         self.leave();
         flushed
     }

@@ -5,7 +5,7 @@
 
 use super::engine::Engine;
 use super::flush::write_table;
-use super::folder::{is_data, may_be_opened_or_made, remove_orphans};
+use super::folder::{is_data, may_be_opened_or_made, remove_orphans, remove_unfinished};
 use super::generation::{FamilyEntry, Generation};
 use super::insertion::insert;
 use super::log::log_path;
@@ -366,12 +366,18 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             new_catalog(env, &options)?
         }
     };
+    let named_before = catalog.next_file;
     env.clock().observe_wall_ms(catalog.wall_ms);
     catalog.wall_ms = env.clock().wall_ms();
     catalog.next_file = catalog.next_file.max(on_disk + 1);
     let families = bind_families(&catalog, &options)?;
     catalog.apply(&bind_operators(&catalog, &families)?)?;
 
+    if super::full::is_low(env, dir, &options) {
+        // What is missing is for repair, which may need what nobody names.
+        build_version(&tables, &catalog, &families)?;
+        remove_unfinished(env, dir, &names, named_before);
+    }
     let logs = std::mem::take(&mut catalog.logs);
     let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;
     let number = catalog.next_file;

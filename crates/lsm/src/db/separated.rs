@@ -81,6 +81,8 @@ pub(crate) struct BlobState {
     named: HashMap<u64, u64>,
     /// Files that a collection reads.
     pub collecting: BTreeSet<u64>,
+    /// Collections that run or are queued.
+    pub running_collections: usize,
     /// Why the last collection failed, unless it was one of its sources.
     pub error: Option<Error>,
     /// Earliest time of the next one after that.
@@ -155,6 +157,19 @@ impl BlobState {
         first.map_or(u64::MAX, |(epoch, _)| *epoch)
     }
 
+    /// Over how many tables the references to each file are spread: to its number, and to names that stand for it.
+    pub fn spread(&self, catalog: &Catalog) -> HashMap<u64, u64> {
+        let mut spread = self.references.clone();
+        for group in catalog.lineage.groups().values() {
+            let tables: u64 = group.names.iter().map(|n| self.references(*n)).sum();
+            let targets = group.targets.values().flatten().map(|(_, to)| *to);
+            for to in targets.collect::<BTreeSet<u64>>() {
+                *spread.entry(to).or_default() += tables;
+            }
+        }
+        spread
+    }
+
     /// Tables that have references to a number.
     pub fn references(&self, number: u64) -> u64 {
         self.references.get(&number).copied().unwrap_or(0)
@@ -168,6 +183,12 @@ pub(crate) struct Settled {
     moved: Option<(Vec<u64>, Moved)>,
     /// Files that nobody names and nobody read: left of families that are gone.
     pub unnamed: Vec<PathBuf>,
+}
+
+impl Settled {
+    pub fn is_a_collection(&self) -> bool {
+        self.moved.is_some()
+    }
 }
 
 impl Engine {
@@ -263,6 +284,8 @@ impl Engine {
         for name in &edit.forget_names {
             blobs.named.remove(name);
         }
+        let forgotten = edit.forget_names.len() as u64;
+        self.counters.names_forgotten.add(forgotten);
         for number in &edit.remove_blobs {
             blobs.unreadable.remove(number);
         }
@@ -270,6 +293,9 @@ impl Engine {
             sources.iter().for_each(|n| {
                 blobs.unreadable.remove(n);
             });
+            let lineage = &state.catalog.lineage;
+            let made = sources.iter().filter(|n| lineage.is_name(**n)).count();
+            self.counters.names_made.add(made as u64);
             blobs.epoch += 1;
             let epoch = blobs.epoch;
             blobs.named.extend(sources.iter().map(|s| (*s, epoch)));

@@ -6,7 +6,7 @@ use super::levels::Levels;
 use crate::blob::FamilyShare;
 use crate::compaction::{compaction_debt, level_targets, scores};
 use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_env::{BudgetUse, Counter, Env, IoPriority};
+use basalt_env::{BudgetUse, Counter, Env, Gauge, IoPriority};
 use std::sync::Arc;
 
 /// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].
@@ -55,6 +55,8 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// Table files that the tree names.
     pub table_files: u64,
+    /// Files that nobody needs any more and that could not be removed yet: it is tried again.
+    pub unremoved_files: u64,
     /// Blob files.
     pub blobs: BlobStats,
     /// Bytes that compactions should move soon.
@@ -78,14 +80,39 @@ pub struct BlobStats {
     pub live_records: u64,
     /// Their bytes, keys and headers included.
     pub live_bytes: u64,
+    /// Of the live bytes those that are probably overwritten or deleted by entries that no compaction has merged with theirs yet. An estimate.
+    pub hidden_bytes: u64,
+    /// Bytes above the bound that is `max_space_amp` times what can be reached, or `space_slack` more than that if this is more. Collections
+    /// bring it down after bulk deletes, expiry or a snapshot's end.
+    pub space_debt: u64,
+    /// See [`crate::Options::space_slack`].
+    pub space_slack: u64,
+    /// How hard the bound slows writers, from 0 (not at all) to 1.
+    pub pressure: f64,
     /// Numbers of collected files that tables still have.
     pub names: u64,
-    /// Collections, and what they read and wrote.
+    /// Such numbers made since the store was opened.
+    pub names_made: u64,
+    /// Such numbers forgotten since then, because no table had them any more.
+    pub names_forgotten: u64,
+    /// Collections that ended well.
     pub collections: u64,
+    /// Collections running or queued.
+    pub collecting: u64,
     /// Bytes that they read.
     pub collected_bytes_read: u64,
     /// Bytes that they wrote.
     pub collected_bytes_written: u64,
+    /// What the bound costs at this moment: so many seconds back, at most about a minute, everything was counted that follows.
+    pub recent_seconds: f64,
+    /// Bytes written by logs, flushes, compactions and collections.
+    pub recent_bytes_written: u64,
+    /// Bytes of blob files that flushes and compactions added.
+    pub recent_bytes_added: u64,
+    /// Bytes that collections wrote.
+    pub recent_collection_bytes_written: u64,
+    /// Bytes that collections read.
+    pub recent_collection_bytes_read: u64,
     /// [`crate::Options::max_space_amp`].
     pub max_space_amp: f64,
     /// The files by what part of each is garbage: below a tenth, below two tenths, and so on.
@@ -137,6 +164,19 @@ impl BlobStats {
         self.bytes.saturating_sub(self.live_bytes)
     }
 
+    /// Of the bytes that the store wrote lately, the share that collections wrote; 0 when nothing was.
+    pub fn collections_share(&self) -> f64 {
+        self.recent_collection_bytes_written as f64 / self.recent_bytes_written.max(1) as f64
+    }
+
+    /// How often values lately went to blob files for each time that they came to them; 1 without collections.
+    pub fn collections_write_amp(&self) -> f64 {
+        match self.recent_bytes_added {
+            0 => 1.0,
+            added => 1.0 + self.recent_collection_bytes_written as f64 / added as f64,
+        }
+    }
+
     /// Bytes on disk for each live byte; 1 without blob files.
     pub fn space_amp(&self) -> f64 {
         match self.bytes {
@@ -170,7 +210,8 @@ impl Stats {
 /// How often and how long writers were held back for one cause, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallStats {
-    /// `memtables` that wait for their flush, tables in `level0`, `compaction_debt`, or the `memory_budget`.
+    /// `memtables` that wait for their flush, tables in `level0`, `compaction_debt`, the `memory_budget`, or `space`: the bound on garbage in
+    /// blob files.
     pub cause: &'static str,
     /// Periods in which one group of writes after the other was held back.
     pub count: u64,
@@ -243,6 +284,11 @@ pub(crate) struct Counters {
     pub compaction_read: Counter,
     pub compaction_written: Counter,
     pub collections: Counter,
+    pub collections_begun: Counter,
+    pub collecting: Gauge,
+    pub names_made: Counter,
+    pub names_forgotten: Counter,
+    pub blob_bytes_added: Counter,
     pub collected_read: Counter,
     pub collected_written: Counter,
     pub commit_groups: Counter,
@@ -253,10 +299,12 @@ pub(crate) struct Counters {
     pub stall_l0_us: Counter,
     pub stall_debt_us: Counter,
     pub stall_memory_us: Counter,
+    pub stall_space_us: Counter,
     pub stalls_memtables: Counter,
     pub stalls_l0: Counter,
     pub stalls_debt: Counter,
     pub stalls_memory: Counter,
+    pub stalls_space: Counter,
     pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,
@@ -304,6 +352,27 @@ impl Counters {
                 "blob_collections_total",
                 "Times that live values of blob files were rewritten",
             ),
+            collections_begun: c(
+                "blob_collections_begun_total",
+                "Times that it was begun to rewrite live values of blob files",
+            ),
+            collecting: env.metrics().gauge(
+                "blob_collections_running",
+                &[("store", name)],
+                "Collections that run now",
+            ),
+            names_made: c(
+                "blob_names_made_total",
+                "Numbers of collected blob files that became names for others",
+            ),
+            names_forgotten: c(
+                "blob_names_forgotten_total",
+                "Numbers of collected blob files that no table had any more",
+            ),
+            blob_bytes_added: c(
+                "blob_bytes_added_total",
+                "Bytes of blob files that flushes and compactions added",
+            ),
             collected_read: c(
                 "blob_collection_bytes_read_total",
                 "Bytes of blob files read by collections",
@@ -323,10 +392,12 @@ impl Counters {
             stall_l0_us: stall("level0"),
             stall_debt_us: stall("compaction_debt"),
             stall_memory_us: stall("memory_budget"),
+            stall_space_us: stall("space"),
             stalls_memtables: stalls("memtables"),
             stalls_l0: stalls("level0"),
             stalls_debt: stalls("compaction_debt"),
             stalls_memory: stalls("memory_budget"),
+            stalls_space: stalls("space"),
             levels: Levels::default(),
             label: name.to_string(),
         }
@@ -391,6 +462,7 @@ impl Engine {
                 levels,
             });
         }
+        let full = self.fullness();
         let (live_logs, compactions, blobs, read_only) = {
             let s = self.state.lock();
             let error = s
@@ -404,6 +476,7 @@ impl Engine {
                 self.blob_stats(&s),
                 error
                     .map(|e| e.to_string())
+                    .or(full)
                     .or_else(|| self.read_only.then(|| READING.to_string())),
             )
         };
@@ -418,6 +491,7 @@ impl Engine {
             stall("level0", &c.stalls_l0, &c.stall_l0_us),
             stall("compaction_debt", &c.stalls_debt, &c.stall_debt_us),
             stall("memory_budget", &c.stalls_memory, &c.stall_memory_us),
+            stall("space", &c.stalls_space, &c.stall_space_us),
         ];
         let log_bytes = live_logs
             .iter()
@@ -449,6 +523,7 @@ impl Engine {
             memtable_bytes: view.active.memory()
                 + view.sealed.iter().map(|g| g.memory()).sum::<u64>(),
             table_files,
+            unremoved_files: self.tables.unremoved(),
             blobs,
             compaction_debt: debt,
             compactions,

@@ -1,7 +1,7 @@
 //! Holding writers back: gradually as background work falls behind, and wholly only at the end.
 //!
-//! Three backlogs press: tables in level 0 (every read looks into each), memtables that wait for their flush (memory), and bytes
-//! that compactions owe (space, and the reads of later). Each is a number that is 0 while all is well and 1 where writers wait.
+//! Four backlogs press: tables in level 0 (every read looks into each), memtables that wait for their flush (memory), bytes
+//! that compactions owe (space, and the reads of later), and garbage in blob files near its bound ([`super::space`]). Each is a number that is 0 while all is well and 1 where writers wait.
 //! In between, writers get a share of the rate at which that backlog was last seen to shrink: twice of it where slowing
 //! begins, so that a burst passes almost unhindered, the same at about a third of the way, where a steady load settles, and a
 //! small part near the end. A group pays for its bytes after it was let in, out of the time that passes until the next one, so
@@ -36,6 +36,8 @@ enum Cause {
     /// The environment's memory budget.
     Memory,
     Debt,
+    /// The bound on garbage in blob files.
+    Space,
 }
 
 impl Cause {
@@ -45,6 +47,7 @@ impl Cause {
             Cause::Memtables => "memtables",
             Cause::Memory => "memory_budget",
             Cause::Debt => "compaction_debt",
+            Cause::Space => "space",
         }
     }
 }
@@ -104,8 +107,11 @@ impl Backlog {
 pub(crate) struct Drain {
     level0: AtomicU64,
     memtables: AtomicU64,
+    space: AtomicU64,
     /// When level 0 last gave tables away and still had work left: the next time counts from here.
     busy_since: Mutex<Option<Duration>>,
+    /// When a collection last ended and another was wanted.
+    collecting_since: Mutex<Option<Duration>>,
 }
 
 impl Drain {
@@ -113,7 +119,9 @@ impl Drain {
         Drain {
             level0: AtomicU64::new(FIRST_GUESS),
             memtables: AtomicU64::new(FIRST_GUESS),
+            space: AtomicU64::new(FIRST_GUESS),
             busy_since: Mutex::new(None),
+            collecting_since: Mutex::new(None),
         }
     }
 
@@ -130,6 +138,18 @@ impl Drain {
         *since = more.then_some(now);
         drop(since);
         learn(&self.level0, bytes, now.saturating_sub(from));
+    }
+}
+
+impl Drain {
+    /// A collection that began at `began` has made blob files so many bytes smaller. `more`: others run, or are waited for: then the time
+    /// until the next one ends counts, in which threads may be busy elsewhere.
+    pub fn gave_space_back(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
+        let mut since = self.collecting_since.lock();
+        let from = since.take().unwrap_or(began);
+        *since = more.then_some(now);
+        drop(since);
+        learn(&self.space, bytes, now.saturating_sub(from));
     }
 }
 
@@ -214,6 +234,7 @@ impl Engine {
             (Cause::Level0, view.backlog.level0, &drain.level0),
             (Cause::Memtables, memtables, &drain.memtables),
             (Cause::Debt, view.backlog.debt, &drain.level0),
+            (Cause::Space, self.space.pressure(), &drain.space),
         ]
         .into_iter()
         .filter(|(_, p, _)| *p > 0.0)
@@ -230,6 +251,7 @@ impl Engine {
             Cause::Memtables => &self.counters.stall_memtables_us,
             Cause::Memory => &self.counters.stall_memory_us,
             Cause::Debt => &self.counters.stall_debt_us,
+            Cause::Space => &self.counters.stall_space_us,
         };
         counter.add(time.as_micros() as u64);
         let mut now = self.stalling.now.lock();
@@ -252,6 +274,7 @@ impl Engine {
             Cause::Memtables => &self.counters.stalls_memtables,
             Cause::Memory => &self.counters.stalls_memory,
             Cause::Debt => &self.counters.stalls_debt,
+            Cause::Space => &self.counters.stalls_space,
         };
         counter.add(1);
         self.tell(|| Event::StallBegin {

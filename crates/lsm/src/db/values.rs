@@ -73,7 +73,7 @@ impl KeptLog {
     fn finish(
         mut self,
         env: &Env,
-        tables: &TableStore,
+        tables: &Arc<TableStore>,
         new_number: &dyn Fn() -> u64,
         warm_cache: bool,
     ) -> Result<Option<(u64, BlobMeta)>> {
@@ -84,7 +84,7 @@ impl KeptLog {
         let end = self.kept.last().expect("not empty").place.end;
         let number = new_number();
         let path = tables.dir().join(index_name(number));
-        let mut created = Created::new(env);
+        let mut created = Created::new(tables);
         let file = env.fs().create(&path)?;
         created.add(path.clone());
         let options = BlobOptions {
@@ -160,7 +160,7 @@ impl<'n> Values<'n> {
     pub fn finish(
         self,
         env: &Env,
-        tables: &TableStore,
+        tables: &Arc<TableStore>,
         warm_cache: bool,
     ) -> Result<Vec<(u64, BlobMeta)>> {
         let log = match self.log {

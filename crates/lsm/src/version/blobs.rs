@@ -124,31 +124,26 @@ impl Drop for BlobFile {
             if let Some(reader) = self.reader.get() {
                 reader.forget_index();
             }
-            let (fs, paths) = (self.store.env.fs().clone(), self.paths());
-            let (store, number, meta) = (self.store.clone(), self.number, self.meta.clone());
-            // A failed removal leaves an orphan, which the next open removes.
+            let (store, paths) = (self.store.clone(), self.paths());
+            let (number, meta) = (self.number, self.meta.clone());
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let told = store.removed.get();
                     let mut paths = paths.into_iter();
                     let records = paths.next().expect("the one with the records");
-                    let gone = match store.dead_logs.get().filter(|_| meta.index.is_some()) {
-                        None => fs.remove(&records).is_ok(),
+                    match store.dead_logs.get().filter(|_| meta.index.is_some()) {
+                        None => store.remove_and_tell(&records, FileKind::Blob, number),
                         Some(recycle) => {
                             // Space with holes in it is written anew where it is used again.
                             let whole = meta.size + meta.size / 16 >= meta.data_end;
                             recycle(number, whole.then_some(meta.data_end));
-                            true
+                            if let Some(told) = store.removed.get() {
+                                told(FileKind::Blob, number, &records);
+                            }
                         }
-                    };
-                    for index in paths {
-                        let _ = fs.remove(&index);
                     }
-                    if gone && let Some(told) = told {
-                        told(FileKind::Blob, number, &records);
-                    }
+                    paths.for_each(|index| store.remove(&index));
                 });
         }
     }

@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod edit;
 pub mod manifest;
 mod open;
+mod removal;
 
 pub use blobs::{BlobFile, BlobSet, blob_name, blob_names, index_name, log_name};
 
@@ -19,6 +20,7 @@ use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, Result};
 use open::{OpenFile, OpenTables};
+use removal::Removal;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,6 +58,7 @@ pub struct TableStore {
     /// Told of each file that was removed because nobody reads it any more.
     removed: OnceLock<Removed>,
     dead_logs: OnceLock<DeadLogs>,
+    removal: Removal,
 }
 
 impl TableStore {
@@ -68,6 +71,7 @@ impl TableStore {
             open: OpenTables::new(env),
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
+            removal: Removal::default(),
         })
     }
 
@@ -252,18 +256,12 @@ impl Drop for TableFile {
     fn drop(&mut self) {
         self.file.close();
         if self.obsolete.load(Atomic::SeqCst) {
-            let (fs, path) = (self.store.env.fs().clone(), self.path());
             let (store, number) = (self.store.clone(), self.number);
-            // A failed removal leaves an orphan, which the next open removes.
             self.store
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    if fs.remove(&path).is_ok()
-                        && let Some(told) = store.removed.get()
-                    {
-                        told(FileKind::Table, number, &path);
-                    }
+                    store.remove_and_tell(&store.path(number), FileKind::Table, number);
                 });
         }
     }

@@ -216,6 +216,10 @@ impl Execution<'_> {
         self.families.clear();
         self.gone.clear();
         let db = self.db.take().expect("open");
+        let blobs = db.stats().blobs;
+        self.did("collections", blobs.collections);
+        self.did("names_made", blobs.names_made);
+        self.did("names_forgotten", blobs.names_forgotten);
         match way {
             0 | 1 => {
                 let closed = db.close();

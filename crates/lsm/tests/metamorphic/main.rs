@@ -31,7 +31,7 @@ const SETS: u64 = 51;
 const OPERATIONS: usize = 300;
 
 /// How often what an operation is there for must really have happened, in all executions at scale 1.
-const FLOORS: [(&str, u64); 23] = [
+const FLOORS: [(&str, u64); 26] = [
     ("executions", 4 * (SETS - 1)),
     ("operands", 12_000),
     ("full_merges", 20_000),
@@ -55,6 +55,9 @@ const FLOORS: [(&str, u64); 23] = [
     ("compactions_of_everything", 20),
     ("compactions_of_a_range", 50),
     ("compactions_cancelled", 60),
+    ("collections", 100),
+    ("names_made", 100),
+    ("names_forgotten", 50),
 ];
 
 /// What the first set of options answers; the others are held against it.

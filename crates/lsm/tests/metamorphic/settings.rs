@@ -184,6 +184,7 @@ impl Settings {
             let extractor = draw_extractor(&mut c, n);
             of(&mut options, name).prefix_extractor = extractor;
         }
+        options.max_space_amp = c.pick(&[1.05, 1.1, 1.25, 3.0]);
         options.validate().expect("drawn inside the limits");
         options
     }

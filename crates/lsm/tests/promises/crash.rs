@@ -4,10 +4,12 @@
 
 use crate::agreement::{Agreed, reads_agree};
 use crate::chance::{Chance, numbers_of, on_two_threads, scale};
-use crate::history::{End, Item, LARGE_BUFFER, Op, Shape, What, history, options};
+use crate::history::{
+    End, Item, LARGE_BUFFER, Op, Shape, What, churn, collecting, history, options,
+};
 use crate::model::{Model, difference, digest, visible};
 use crate::runner::{
-    DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
+    Collected, DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
 };
 use basalt_fs::sim::{CrashPolicy, SimSnapshot};
 use basalt_fs::{FileSystem, OpKind, SimFs, repeat};
@@ -24,6 +26,8 @@ struct Moment {
     /// Commits that may be there.
     handed_in: usize,
     wall_ms: u64,
+    /// A collection is on its way.
+    collecting: bool,
 }
 
 /// A history that ran through, and all its moments.
@@ -38,6 +42,8 @@ struct Recorded {
     ranges_deleted: u64,
     /// Compactions cancelled on their way.
     cancelled: u64,
+    /// What became of blob files.
+    collected: Collected,
 }
 
 /// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
@@ -86,6 +92,9 @@ struct Tally {
     ranges_deleted: u64,
     /// Compactions that they cancelled.
     cancelled: u64,
+    /// What became of blob files, and states in which a collection was on its way.
+    collected: Collected,
+    collecting: u64,
     agreed: Agreed,
     depth2: u64,
     depth3: u64,
@@ -134,13 +143,25 @@ fn record(seed: u64) -> Recorded {
             durable: seen.durable.load(SeqCst) as usize,
             handed_in: seen.handed_in.load(SeqCst) as usize,
             wall_ms: seen.wall_ms.load(SeqCst),
+            collecting: seen.collects(),
         });
     });
     // Every so often a history with a write buffer so large that logs grow as they fill.
     let large = seed % 20 == 6;
-    let options_seed = if large { LARGE_BUFFER } else { seed };
+    // And in every third one values are collected as often as they are written.
+    let churns = seed % 3 == 1;
+    let options_seed = match () {
+        () if large => LARGE_BUFFER,
+        () if churns => collecting(seed),
+        () => seed,
+    };
     let mut runner = Runner::watched(disk.clone(), seed, options_seed, progress);
     let mut ops = history(seed, SHAPE);
+    if churns {
+        ops.truncate(40);
+        ops.retain(|op| !matches!(op, Op::Reopen { .. } | Op::DropFamily(_)));
+        ops.extend(churn(seed, 8));
+    }
     if large {
         ops.truncate(30);
         ops.extend((0..16).map(|n| Op::Write {
@@ -171,6 +192,7 @@ fn record(seed: u64) -> Recorded {
     let (appended, ranges_deleted) = (runner.appended, runner.ranges_deleted);
     let cancelled = runner.cancelled;
     runner.vanish();
+    let collected = runner.collected;
     drop(runner);
     disk.on_mutation(|_| ());
     let moments = std::mem::take(&mut *moments.lock().expect("one thread"));
@@ -181,6 +203,7 @@ fn record(seed: u64) -> Recorded {
         appended,
         ranges_deleted,
         cancelled,
+        collected,
     }
 }
 
@@ -303,6 +326,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
         appended: recorded.appended,
         ranges_deleted: recorded.ranges_deleted,
         cancelled: recorded.cancelled,
+        collected: recorded.collected,
         ..Tally::default()
     };
     let mut c = Chance::of(&[seed, 5]);
@@ -333,6 +357,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
             tally.states += 1 + depth;
             tally.depth2 += u64::from(depth >= 1);
             tally.depth3 += u64::from(depth >= 2);
+            tally.collecting += u64::from(moment.collecting);
             tally.cut += u64::from(prefix < moment.handed_in);
             tally.more += u64::from(prefix > moment.durable);
             *tally
@@ -371,6 +396,8 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.appended += t.appended;
         all.ranges_deleted += t.ranges_deleted;
         all.cancelled += t.cancelled;
+        all.collected.add(t.collected);
+        all.collecting += t.collecting;
         all.agreed.add(t.agreed);
         all.depth2 += t.depth2;
         all.depth3 += t.depth3;
@@ -387,7 +414,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     basalt_fs::campaign!(
-        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} cancelled={} read_in_all_ways={} keys={} absent={} prefixes={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} cancelled={} {:?} while_collecting={} read_in_all_ways={} keys={} absent={} prefixes={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
         all.depth3,
@@ -395,6 +422,8 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.appended,
         all.ranges_deleted,
         all.cancelled,
+        all.collected,
+        all.collecting,
         all.agreed.stores,
         all.agreed.keys,
         all.agreed.absent,
@@ -440,6 +469,18 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.cancelled >= 10 * scale(),
         "only {} compactions cancelled on their way",
         all.cancelled
+    );
+    let collected = all.collected;
+    assert!(
+        collected.collections >= 40 * scale()
+            && collected.made >= 40 * scale()
+            && collected.forgotten >= 20 * scale(),
+        "only {collected:?}"
+    );
+    assert!(
+        all.collecting >= 400 * scale(),
+        "only {} states in the middle of a collection",
+        all.collecting
     );
     assert!(
         all.depth2 >= all.states / 15,

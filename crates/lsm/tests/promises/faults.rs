@@ -5,7 +5,7 @@
 use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
-use crate::runner::{DIR, Runner, environment, read_all, sim_disk, verify_closed};
+use crate::runner::{Collected, DIR, Runner, environment, read_all, sim_disk, verify_closed};
 use basalt_fs::fault::{Fault, FaultKind};
 use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
 use basalt_fs::{FaultFs, FileSystem, OpKind, When, campaign, repeat};
@@ -43,6 +43,7 @@ struct Run {
     fired: Fired,
     errors: u64,
     releases: u64,
+    collected: Collected,
 }
 
 /// Runs a history whose `k`-th call fails.
@@ -133,6 +134,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
         fired,
         errors,
         releases: r.releases,
+        collected: r.collected,
     }
 }
 
@@ -149,20 +151,24 @@ fn every_call_fails_in_every_way() {
         assert_eq!(dry.errors, 0, "nothing struck");
         let mut fired = Fired::new();
         let (mut errors, mut releases) = (0, 0);
+        let mut collected = Collected::default();
         for k in 1..=dry.calls {
             let r = run(seed, fault, k);
             errors += r.errors;
             releases += r.releases;
+            collected.add(r.collected);
             for (pair, n) in r.fired {
                 *fired.entry(pair).or_default() += n;
             }
         }
-        (dry.calls, dry.made, fired, errors, releases)
+        (dry.calls, dry.made, fired, errors, releases, collected)
     });
     let mut fired = Fired::new();
     let (mut runs, mut errors, mut releases) = (0, 0, 0);
     let mut made = Vec::new();
-    for (calls, kinds, f, e, released) in results {
+    let mut collected = Collected::default();
+    for (calls, kinds, f, e, released, c) in results {
+        collected.add(c);
         runs += calls;
         errors += e;
         releases += released;
@@ -171,7 +177,7 @@ fn every_call_fails_in_every_way() {
             .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
     basalt_fs::campaign!(
-        "fault_runs={runs} errors_met={errors} idle_releases={releases} pairs={} wrong_bits={}",
+        "fault_runs={runs} errors_met={errors} idle_releases={releases} {collected:?} pairs={} wrong_bits={}",
         fired.len(),
         fired.get(&(OpKind::Read, FaultKind::BitFlip)).unwrap_or(&0)
     );
@@ -179,6 +185,12 @@ fn every_call_fails_in_every_way() {
     assert!(
         releases >= 8000 * scale(),
         "only {releases} idle stores gave back their logs"
+    );
+    assert!(
+        collected.collections >= 2000 * scale()
+            && collected.made >= 2000 * scale()
+            && collected.forgotten >= 1000 * scale(),
+        "only {collected:?}"
     );
     for op in made {
         for (kind, _) in FAULTS {

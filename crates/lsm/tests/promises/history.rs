@@ -423,6 +423,41 @@ impl EventListener for Listening {
     }
 }
 
+/// The seed of options that keep most values in blob files and collect them early: one for each `n`.
+pub fn collecting(n: u64) -> u64 {
+    let wanted = |seed: &u64| {
+        let o = options(*seed);
+        o.default_family.min_blob_size.is_some() && o.max_space_amp < 1.2
+    };
+    (n * 1000..).find(wanted).expect("there are many")
+}
+
+/// Operations after which much of blob files is garbage, and some is not: values of a few kilobytes, written again and again.
+pub fn churn(seed: u64, rounds: u64) -> Vec<Op> {
+    let mut c = Chance::of(&[seed, 8]);
+    let mut ops = Vec::new();
+    for _ in 0..rounds {
+        let items = (0..8).map(|_| Item {
+            family: 0,
+            key: c.below(16) as u16,
+            what: What::Put(c.within(800, 4000) as u32),
+        });
+        ops.push(Op::Write {
+            items: items.collect(),
+            sync: c.percent(50),
+        });
+        ops.push(Op::Flush);
+        ops.push(Op::CompactRange {
+            family: 0,
+            from: None,
+            to: None,
+        });
+        ops.push(Op::Step(c.within(1, 9) as u8));
+    }
+    ops.push(Op::Settle);
+    ops
+}
+
 /// The seed of options whose write buffer is larger than the first log.
 pub const LARGE_BUFFER: u64 = u64::MAX;
 
@@ -458,6 +493,7 @@ pub fn options(seed: u64) -> Options {
     if c.percent(30) {
         options.listeners.push(Arc::new(Listening));
     }
+    options.max_space_amp = c.pick(&[1.05, 1.1, 1.25, 2.0]);
     if seed == LARGE_BUFFER {
         options.write_buffer_bytes = 600_000;
     }

@@ -18,4 +18,5 @@ mod history;
 mod latency;
 mod model;
 mod runner;
+mod space;
 mod threads;

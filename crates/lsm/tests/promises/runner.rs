@@ -10,8 +10,7 @@ mod rest;
 
 use crate::history::{End, FAMILIES, Item, Op, What, key_bytes, options, value_bytes};
 use crate::model::{Change, Commit, Entry, Key, Model, State, Table, difference, digest, visible};
-use basalt_env::{Clock, ManualClock};
-use basalt_env::{Env, EnvBuilder};
+use basalt_env::{Clock, Env, EnvBuilder, Gauge, ManualClock};
 use basalt_fs::{FileSystem, SimFs};
 use basalt_lsm::db::Iter;
 use basalt_lsm::{
@@ -44,6 +43,45 @@ pub struct Progress {
     pub wall_ms: AtomicU64,
     /// Operations begun.
     pub op: AtomicU64,
+    /// Collections of blob files that run now.
+    pub collecting: Mutex<Option<Gauge>>,
+}
+
+impl Progress {
+    /// True while a collection of blob files runs.
+    pub fn collects(&self) -> bool {
+        let gauge = self.collecting.lock().expect("never held in a panic");
+        gauge.as_ref().is_some_and(|g| g.get() > 0)
+    }
+}
+
+/// What became of blob files.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Collected {
+    /// Collections.
+    pub collections: u64,
+    /// Names that their sources became.
+    pub made: u64,
+    /// Names that no table had any more.
+    pub forgotten: u64,
+}
+
+impl Collected {
+    pub fn add(&mut self, more: Collected) {
+        self.collections += more.collections;
+        self.made += more.made;
+        self.forgotten += more.forgotten;
+    }
+
+    /// What an open store has done since it was opened.
+    pub fn by(db: &Db) -> Collected {
+        let blobs = db.stats().blobs;
+        Collected {
+            collections: blobs.collections,
+            made: blobs.names_made,
+            forgotten: blobs.names_forgotten,
+        }
+    }
 }
 
 struct Sent {
@@ -86,6 +124,8 @@ pub struct Runner {
     pub ranges_deleted: u64,
     /// Compactions cancelled on their way.
     pub cancelled: u64,
+    /// What became of blob files in stores that were ended.
+    pub collected: Collected,
     /// Errors are allowed, wrong answers are not.
     tolerant: bool,
     /// Told of every environment made anew.
@@ -198,6 +238,7 @@ impl Runner {
             appended: 0,
             ranges_deleted: 0,
             cancelled: 0,
+            collected: Collected::default(),
             tolerant: false,
             hands_in_use: HandsInUse::default(),
             damage_allowed: false,
@@ -320,6 +361,13 @@ impl Runner {
             .iter()
             .map(|n| (n.clone(), db.family(n).expect("it is listed")))
             .collect();
+        // The same gauge that the store has, as long as it is open.
+        let gauge = (self.env.metrics()).gauge("blob_collections_running", &[("store", DIR)], "");
+        *self
+            .progress
+            .collecting
+            .lock()
+            .expect("never held in a panic") = Some(gauge);
         self.db = Some(db);
         // What failed before may be there now, whole: find out, and hold the store to it from here on.
         if !self.maybe.is_empty() {
@@ -402,6 +450,7 @@ impl Runner {
     pub fn end(&mut self, how: End) {
         self.wait_for_tickets();
         let Some(db) = self.db.take() else { return };
+        self.collected.add(Collected::by(&db));
         self.let_go();
         match how {
             End::Close => {
@@ -738,6 +787,7 @@ impl Runner {
         self.let_go();
         self.sent.clear();
         if let Some(db) = self.db.take() {
+            self.collected.add(Collected::by(&db));
             db.abandon();
         }
     }

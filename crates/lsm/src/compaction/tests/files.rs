@@ -93,6 +93,7 @@ impl Room {
             running: &[],
             hurried: false,
             still_for: Default::default(),
+            shadows: Default::default(),
         });
         plan.expect("level 0 is due")
     }

@@ -59,6 +59,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         running: &[],
         hurried: false,
         still_for: Default::default(),
+        shadows: Default::default(),
     }
 }
 

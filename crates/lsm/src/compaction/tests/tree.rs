@@ -71,6 +71,7 @@ impl Tree {
             running: &[],
             hurried: false,
             still_for: Default::default(),
+            shadows: Default::default(),
         }
     }
 

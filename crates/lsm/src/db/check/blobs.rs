@@ -89,6 +89,7 @@ fn open(
 struct Referred {
     records: Vec<u64>,
     hash_sum: u64,
+    bytes: u64,
 }
 
 impl Referred {
@@ -118,6 +119,7 @@ impl Walk<'_> {
                 self.bad_blobs.insert(number);
                 self.report.note(e)?;
             }
+            self.report.blob_bytes += blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
             self.step(blob.meta.size);
         }
         match sure {
@@ -167,6 +169,7 @@ impl Walk<'_> {
                 }
             }
         }
+        self.report.referred_bytes += referred.values().map(|r| r.bytes).sum::<u64>();
         // Where a table cannot be read its references are not known.
         if !self.bad_tables.is_empty() {
             return Ok(());
@@ -202,8 +205,9 @@ impl Walk<'_> {
         if self.bad_blobs.contains(&file.number) {
             return Ok(());
         }
-        let (ordinal, _) = file.reader()?.find(&name, true)?;
+        let (ordinal, place) = file.reader()?.find(&name, true)?;
         let of = referred.entry(file.number).or_default();
+        of.bytes += place.end - place.start;
         of.hash_sum = of.hash_sum.wrapping_add(name.hash(file.meta.file_id));
         let bad = |what: &str| {
             Err(Error::corruption(

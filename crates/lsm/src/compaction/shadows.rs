@@ -1,0 +1,107 @@
+//! Hidden garbage: values in blob files whose keys were overwritten or deleted, and whose references no compaction has met since.
+//!
+//! It is not known, it is estimated: from how many references and tombstones stand above other tables, and from what compactions have lately
+//! found below such entries. References are small, so merging them early is cheap against the values that it lets go of.
+
+use super::pick::{ENTRIES_A_RANGE, idle};
+use crate::version::{FamilyVersion, LEVELS, TableFile};
+use std::sync::Arc;
+
+/// What an entry of an upper level is likely to hide of a family's blob files.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Shadows {
+    /// Bytes behind the older version that a reference hides: the mean length, times how often there is one.
+    pub a_reference: f64,
+    /// Bytes behind what a tombstone hides.
+    pub a_delete: f64,
+    /// All bytes that the family has in blob files: no more can be hidden.
+    pub most: f64,
+    /// Hidden bytes for which a merge is due. 0: none ever is.
+    pub room: f64,
+    /// The disk is full: whatever tombstones stand over anything are to come down, at any price.
+    pub full: bool,
+}
+
+impl Shadows {
+    /// What one table hides if there is something below it.
+    fn of(&self, t: &TableFile) -> f64 {
+        let references: u64 = t.meta.references.iter().map(|(_, n)| n).sum();
+        let ranges = t.meta.range_deletes.saturating_mul(ENTRIES_A_RANGE);
+        references as f64 * self.a_reference
+            + t.meta.deletes.saturating_add(ranges) as f64 * self.a_delete
+    }
+
+    /// Hidden bytes by level, of tables for which `counts` is true. Tables above nothing hide nothing.
+    fn levels(&self, v: &FamilyVersion, counts: impl Fn(&TableFile) -> bool) -> [f64; LEVELS] {
+        let mut hidden = [0.0; LEVELS];
+        let Some(deepest) = (0..LEVELS).rev().find(|&l| !v.levels[l].is_empty()) else {
+            return hidden;
+        };
+        if self.most == 0.0 {
+            return hidden;
+        }
+        let mut left = self.most;
+        for (level, tables) in v.levels.iter().enumerate().take(deepest + 1) {
+            for (n, t) in tables.iter().enumerate() {
+                if !counts(t) {
+                    continue;
+                }
+                let own = self.of(t).min(left);
+                // Level 0 is sorted by age: what is older may lie below in it, too.
+                let older = (level == 0).then(|| &tables[n + 1..]).into_iter().flatten();
+                if own > 0.0 && (meets_below(v, level, t) || older.into_iter().any(|o| o.meets(t)))
+                {
+                    hidden[level] += own;
+                    left -= own;
+                }
+            }
+        }
+        hidden
+    }
+
+    /// True when tombstones, or references that may hide others, stand above something in a level.
+    fn hides_any(&self, v: &FamilyVersion, level: usize) -> bool {
+        let tables = &v.levels[level];
+        tables.iter().enumerate().any(|(n, t)| {
+            let kills = t.meta.deletes + t.meta.range_deletes > 0
+                || (self.a_reference > 0.0 && !t.meta.references.is_empty());
+            let older = if level == 0 { &tables[n + 1..] } else { &[] };
+            kills && idle(t) && (meets_below(v, level, t) || older.iter().any(|o| o.meets(t)))
+        })
+    }
+
+    /// Hidden bytes of a family.
+    pub fn hidden(&self, v: &FamilyVersion) -> u64 {
+        self.levels(v, |_| true).iter().sum::<f64>() as u64
+    }
+
+    /// By level, how much a merge out of it is due for what it hides: from 1 on, where that is more than the merge would rewrite.
+    pub fn scores(&self, v: &FamilyVersion, below: impl Fn(usize) -> usize) -> [f64; LEVELS] {
+        if self.full {
+            return core::array::from_fn(|level| {
+                f64::from(level < LEVELS - 1 && self.hides_any(v, level))
+            });
+        }
+        if self.room <= 0.0 {
+            return [0.0; LEVELS];
+        }
+        let mut scores = self.levels(v, idle);
+        for (level, score) in scores.iter_mut().enumerate().take(LEVELS - 1) {
+            let rewritten = v.level_bytes(level) + v.level_bytes(below(level));
+            *score = match *score < rewritten as f64 {
+                true => 0.0,
+                false => *score / self.room,
+            };
+        }
+        scores[LEVELS - 1] = 0.0;
+        scores
+    }
+}
+
+/// True when a deeper level has a table whose keys reach into `t`'s.
+fn meets_below(v: &FamilyVersion, level: usize, t: &Arc<TableFile>) -> bool {
+    v.levels[level + 1..].iter().any(|tables| {
+        let first = tables.partition_point(|b| b.ends_before(t.smallest_user()));
+        tables.get(first).is_some_and(|b| b.meets(t))
+    })
+}

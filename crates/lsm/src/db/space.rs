@@ -1,0 +1,359 @@
+//! The space that blob files take, against the bound that users set: what of it is garbage, how urgent collections are, and
+//! how hard writers are pressed as the last resort (decision 0021).
+//!
+//! The bound: blob files, what running collections write, and what memtables are about to add stay under [`crate::Options::max_space_amp`]
+//! times the bytes that can be reached, or [`Options::space_slack`] more than these, whichever is more. The difference is the *room* for
+//! garbage. Exposed garbage (marked) is collected; hidden garbage (estimated, [`Shadows`]) is exposed by compactions.
+
+use super::engine::{Engine, State};
+use super::generation::View;
+use super::stats::BlobStats;
+use crate::blob::FamilyShare;
+use crate::compaction::Shadows;
+use crate::options::Options;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+/// From this part of the room on writers are slowed.
+const SLOW_FROM: f64 = 0.88;
+/// Here they are slowed as much as they ever are: what is left is for what nobody foresees, a memtable more or less.
+const SLOWEST_AT: f64 = 0.97;
+/// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
+const MOST_PRESSURE: f64 = 0.97;
+/// What hidden garbage may take of the room before key compactions are made for it.
+const HIDDEN_SHARE: f64 = 0.1;
+/// What collections and all else wrote is remembered for so long, in so many steps.
+const WINDOW: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_secs(2);
+
+impl Options {
+    /// Bytes by which blob files may be larger than what can be reached, however little that is: twice of what memtables may hold. 512 MiB
+    /// by default. So stores below it divided by `max_space_amp - 1` are not slowed for space.
+    pub fn space_slack(&self) -> u64 {
+        let memtables = self.max_sealed_memtables as u64 + 1;
+        self.write_buffer_bytes.saturating_mul(2 * memtables)
+    }
+}
+
+/// What is behind the space of blob files at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fill {
+    /// Bytes of the files.
+    pub disk: u64,
+    /// Records that are not marked.
+    pub live: FamilyShare,
+    /// Of these the bytes that are probably overwritten.
+    pub hidden: u64,
+    /// Bytes marked, or of dropped families, in files that may be collected.
+    pub marked: u64,
+    /// Garbage in files that nobody collects yet.
+    pub idle: u64,
+    /// What running collections write at most.
+    pub copying: u64,
+    /// What memtables will add.
+    pub coming: u64,
+    /// Bytes of older values that this will hide.
+    pub will_hide: u64,
+    /// By family.
+    pub shadows: BTreeMap<u32, Shadows>,
+}
+
+impl Fill {
+    /// Bytes that some reader can reach.
+    pub fn reachable(&self) -> u64 {
+        self.live.bytes.saturating_sub(self.hidden)
+    }
+
+    pub fn garbage(&self) -> u64 {
+        self.disk.saturating_sub(self.live.bytes)
+    }
+
+    /// The part of the room that garbage of `exposed` bytes takes together with hidden garbage, which counts at most half of it:
+    /// collections cannot help that.
+    fn part(&self, exposed: u64, amp: f64) -> f64 {
+        let room = (amp - 1.0) * self.reachable() as f64;
+        let used = exposed as f64 + (self.hidden as f64).min(room / 2.0);
+        match used {
+            0.0 => 0.0,
+            used => used / room,
+        }
+    }
+
+    /// How urgent another collection is: what those that run leave of the room. 1 is the bound.
+    pub fn urgency(&self, amp: f64) -> f64 {
+        self.part(self.idle, amp)
+    }
+
+    /// As [`Fill::urgency`], with what is being collected.
+    pub fn pressure_on_collections(&self, amp: f64) -> f64 {
+        self.part(self.garbage(), amp)
+    }
+
+    /// How many bytes more there may be.
+    pub fn left(&self, options: &Options) -> u64 {
+        let bound = self.reachable() + room(options, self.reachable() as f64) as u64;
+        bound.saturating_sub(self.disk + self.copying + self.coming)
+    }
+
+    /// What one collection may write: what is written and what it replaces are there together for a while. Not too little near the bound,
+    /// or files would become smaller and smaller.
+    pub fn most_copied(&self, options: &Options) -> u64 {
+        let least = room(options, self.reachable() as f64) as u64 / 32;
+        (self.left(options) / 2).max(least)
+    }
+
+    /// How many bytes more than the bound there are.
+    pub fn debt(&self, options: &Options) -> u64 {
+        let reachable = self.reachable();
+        let room = room(options, reachable as f64);
+        (self.disk + self.copying).saturating_sub(reachable + room as u64)
+    }
+}
+
+/// Bytes that there may be beside those that can be reached.
+fn room(options: &Options, reachable: f64) -> f64 {
+    ((options.max_space_amp - 1.0) * reachable).max(options.space_slack() as f64)
+}
+
+/// How low a share of garbage a file may have to be collected, at this urgency. While there is room, collections wait for files that
+/// are nearly empty; at the bound any is taken whose garbage is worth it: were all below the last figure, the bound would be kept.
+pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
+    let floor = (1.0 - 1.0 / amp) / 3.0;
+    match urgency {
+        u if u < 0.5 => 1.0,
+        u if u < 0.82 => 1.0 - (u - 0.5) / 0.32 * 0.5,
+        _ => floor,
+    }
+}
+
+/// How many collections may run at this pressure, of `most`.
+pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
+    match pressure {
+        p if p < 0.86 => 1,
+        p if p < 0.92 => 2.min(most),
+        _ => most,
+    }
+}
+
+/// What was written, by whom, at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Written {
+    at: Duration,
+    all: u64,
+    by_collections: u64,
+    read_by_collections: u64,
+    added: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Reachable bytes as the bound has them for writers: falls behind what collections free, see [`Engine::weigh`].
+    eased: f64,
+    /// Bytes of blob files when they were last weighed.
+    disk: u64,
+    window: VecDeque<Written>,
+    /// Of references that came down, how many hid an older one, by family.
+    hits: HashMap<u32, f64>,
+}
+
+/// The state of the bound.
+#[derive(Default)]
+pub(crate) struct Space {
+    /// How hard it presses writers, 0 to 1, as bits.
+    pressure: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+impl Space {
+    /// How hard the bound presses writers: 0 is not at all, and it is never 1.
+    pub fn pressure(&self) -> f64 {
+        f64::from_bits(self.pressure.load(Relaxed))
+    }
+
+    /// A merge of a family's upper tables has met so many references, and as many older versions below them.
+    pub fn learn_hits(&self, family: u32, references: u64, hidden: u64) {
+        if references > 0 {
+            let seen = (hidden as f64 / references as f64).min(1.0);
+            let mut inner = self.inner.lock();
+            inner
+                .hits
+                .entry(family)
+                .and_modify(|h| *h = (*h + seen) / 2.0)
+                .or_insert(seen);
+        }
+    }
+
+    /// How often a reference hides an older one. Until a merge has told, always: what is due too early teaches.
+    fn hits(&self, family: u32) -> f64 {
+        let inner = self.inner.lock();
+        inner.hits.get(&family).copied().unwrap_or(1.0)
+    }
+}
+
+impl Engine {
+    /// What blob files take now. The caller holds `state`.
+    pub(super) fn fill(&self, state: &State, view: &View) -> Fill {
+        let now = self.env.clock().now();
+        let mut fill = Fill::default();
+        let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
+        for (number, blob) in &state.catalog.blobs {
+            let size = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            let (mut alive, mut all) = (0, 0);
+            for (id, share) in &blob.meta.families {
+                all += share.bytes;
+                if !state.catalog.families.contains_key(id) {
+                    continue;
+                }
+                let marked = blob.garbage.families().get(id).copied().unwrap_or_default();
+                let own = families.entry(*id).or_default();
+                own.records += share.records - marked.records;
+                own.bytes += share.bytes - marked.bytes;
+                alive += share.bytes - marked.bytes;
+            }
+            fill.disk += size;
+            let collecting = state.blobs.collecting.contains(number);
+            if collecting || state.blobs.may_collect(*number, now) {
+                fill.marked += all - alive;
+            }
+            match collecting {
+                true => fill.copying += alive,
+                false => fill.idle += size.saturating_sub(alive),
+            }
+        }
+        for share in families.values() {
+            fill.live.records += share.records;
+            fill.live.bytes += share.bytes;
+        }
+        let amp = self.options.max_space_amp;
+        let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
+            .max(self.options.write_buffer_bytes as f64);
+        let full = self.full.is_refusing();
+        for (id, family) in view.families.iter() {
+            let share = families.get(id).copied().unwrap_or_default();
+            let hits = self.space.hits(*id);
+            if family.options.min_blob_size.is_some() {
+                let generations = std::iter::once(&view.active).chain(&view.sealed);
+                let memory: usize = generations
+                    .filter_map(|g| g.mems.get(id))
+                    .map(|m| m.memory())
+                    .sum();
+                fill.coming += memory as u64;
+                if share.records > 0 {
+                    fill.will_hide += (memory as f64 * hits) as u64;
+                }
+            }
+            if share.records == 0 {
+                if full {
+                    fill.shadows.entry(*id).or_default().full = true;
+                }
+                continue;
+            }
+            let mean = share.bytes as f64 / share.records as f64;
+            let shadows = Shadows {
+                a_reference: mean * hits,
+                a_delete: mean,
+                most: share.bytes as f64,
+                room,
+                full,
+            };
+            if let Some(version) = view.version.families.get(id) {
+                fill.hidden += shadows.hidden(version);
+            }
+            fill.shadows.insert(*id, shadows);
+        }
+        fill.hidden = fill.hidden.min(fill.live.bytes);
+        fill
+    }
+
+    /// Weighs blob files against the bound anew. After each change of theirs; the caller holds `state`.
+    ///
+    /// Who writes is not held for space that a bulk delete, an expiry or a snapshot's end has turned to garbage: for writers the reachable bytes
+    /// stay what they were, and fall by half of what collections free from then on. So at least half of what is freed stays free, and
+    /// [`Fill::debt`] ends.
+    pub(super) fn weigh(&self, state: &State, view: &View) {
+        if state.catalog.blobs.is_empty() {
+            self.space.pressure.store(0f64.to_bits(), Relaxed);
+            return;
+        }
+        let fill = self.fill(state, view);
+        let amp = self.options.max_space_amp;
+        let reachable = fill.reachable() as f64 + (fill.coming - fill.will_hide) as f64;
+        let mut inner = self.space.inner.lock();
+        let freed = inner.disk.saturating_sub(fill.disk) as f64;
+        inner.disk = fill.disk;
+        inner.eased = (inner.eased - freed / (2.0 * amp)).max(reachable);
+        let all = (fill.disk + fill.copying + fill.coming) as f64;
+        let beside = all - inner.eased;
+        // What neither a collection nor a compaction can give back, nobody need wait for.
+        let can_go = (fill.marked + fill.hidden + fill.copying + fill.will_hide) as f64;
+        let part = beside.min(can_go) / room(&self.options, inner.eased);
+        let pressure = ((part - SLOW_FROM) / (SLOWEST_AT - SLOW_FROM)).clamp(0.0, MOST_PRESSURE);
+        self.space.pressure.store(pressure.to_bits(), Relaxed);
+        self.note_written(&mut inner);
+    }
+
+    fn written(&self) -> Written {
+        let c = &self.counters;
+        let by_collections = c.collected_written.get();
+        Written {
+            at: self.env.clock().now(),
+            all: c.wal_bytes.get()
+                + c.flush_bytes.get()
+                + c.compaction_written.get()
+                + by_collections,
+            by_collections,
+            read_by_collections: c.collected_read.get(),
+            added: c.blob_bytes_added.get(),
+        }
+    }
+
+    fn note_written(&self, inner: &mut Inner) {
+        let now = self.written();
+        let last = inner.window.back().map(|w| w.at);
+        if last.is_none_or(|at| now.at.saturating_sub(at) >= STEP) {
+            inner.window.push_back(now);
+        }
+        while inner.window.len() > 1 && now.at.saturating_sub(inner.window[1].at) >= WINDOW {
+            inner.window.pop_front();
+        }
+    }
+
+    /// What blob files take, what of it is alive, and what the bound costs.
+    pub(super) fn blob_stats(&self, state: &State) -> BlobStats {
+        let c = &self.counters;
+        let fill = self.fill(state, &self.view());
+        let now = self.written();
+        let since = {
+            let inner = self.space.inner.lock();
+            inner.window.front().copied().unwrap_or_default()
+        };
+        let mut all = BlobStats {
+            hidden_bytes: fill.hidden,
+            space_debt: fill.debt(&self.options),
+            space_slack: self.options.space_slack(),
+            pressure: self.space.pressure(),
+            names: state.catalog.lineage.names().len() as u64,
+            names_made: c.names_made.get(),
+            names_forgotten: c.names_forgotten.get(),
+            collections: c.collections.get(),
+            collecting: state.blobs.running_collections as u64,
+            collected_bytes_read: c.collected_read.get(),
+            collected_bytes_written: c.collected_written.get(),
+            recent_seconds: now.at.saturating_sub(since.at).as_secs_f64(),
+            recent_bytes_written: now.all - since.all,
+            recent_bytes_added: now.added - since.added,
+            recent_collection_bytes_written: now.by_collections - since.by_collections,
+            recent_collection_bytes_read: now.read_by_collections - since.read_by_collections,
+            max_space_amp: self.options.max_space_amp,
+            error: state.blobs.failure().map(|e| e.to_string()),
+            ..BlobStats::default()
+        };
+        for blob in state.catalog.blobs.values() {
+            let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
+        }
+        all
+    }
+}

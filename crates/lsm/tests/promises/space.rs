@@ -1,0 +1,355 @@
+//! Space: the power goes at every call of a store that fills its disk and helps itself, and a soak in which what a store says of its blob
+//! files is held against a scan.
+
+use crate::chance::{Chance, on_two_threads, scale};
+use crate::history::value_bytes;
+use crate::runner::{DIR, environment, read_all, sim_disk};
+use basalt_env::{Clock, Env, EnvBuilder};
+use basalt_fs::sim::{CrashPolicy, SimSnapshot};
+use basalt_fs::{FileSystem, OpKind, campaign, repeat};
+use basalt_lsm::{Db, ErrorKind, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+type Table = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Values of a few kilobytes in blob files of a few, and much of everything else.
+fn options(min_blob_size: Option<usize>) -> Options {
+    Options {
+        write_buffer_bytes: 8192,
+        default_family: FamilyOptions {
+            min_blob_size,
+            table_bytes: 4096,
+            base_level_bytes: 16 << 10,
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// A sound store without anything that belongs to nothing.
+fn verify(env: &Env, options: &Options) -> basalt_lsm::db::VerifyReport {
+    let report = Db::verify_store(env, DIR, options, &mut |_, _| ()).expect("it can be walked");
+    assert!(report.damage.is_empty(), "{:?}", report.damage);
+    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    report
+}
+
+struct Moment {
+    disk: SimSnapshot,
+    /// Commits acknowledged, all of them durable.
+    acknowledged: usize,
+}
+
+/// A store that fills its disk twice.
+struct Filled {
+    /// While the disk was full.
+    moments: Vec<Moment>,
+    /// What it shows after so many commits.
+    states: Vec<Table>,
+    collections: u64,
+    wall_ms: u64,
+}
+
+fn fill(seed: u64) -> Filled {
+    let mut c = Chance::of(&[seed, 21]);
+    let disk = sim_disk(seed, 512, 640 << 10);
+    let fs: Arc<dyn FileSystem> = disk.clone();
+    let (env, hands) = environment(&fs, seed * 6, 1_700_000_000_000);
+    let options = options(Some(500));
+    let (full, acknowledged) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let moments = Arc::new(Mutex::new(Vec::new()));
+    let (sink, is_full, so_far) = (moments.clone(), full.clone(), acknowledged.clone());
+    disk.on_mutation(move |disk| {
+        if is_full.load(SeqCst) {
+            let acknowledged = so_far.load(SeqCst);
+            let moment = Moment { disk, acknowledged };
+            sink.lock().expect("one thread").push(moment);
+        }
+    });
+    let db = Db::open(&env, DIR, options.clone()).expect("there is space");
+    let f = db.default_family();
+    let (mut states, mut n) = (vec![Table::new()], 0u64);
+    let mut collections = 0;
+    for round in 0..2 {
+        let full_now = loop {
+            n += 1;
+            assert!(n < 5000, "the disk never fills");
+            let (key, value) = (
+                format!("{:03}", c.below(250)),
+                value_bytes(n, c.within(600, 4000) as u32),
+            );
+            match db.put(&f, key.as_bytes(), &value, &WriteOptions::SYNC) {
+                Ok(_) => {
+                    let mut next = states.last().expect("the first is there").clone();
+                    next.insert(key.into_bytes(), value);
+                    states.push(next);
+                    acknowledged.fetch_add(1, SeqCst);
+                }
+                Err(e) => break e,
+            }
+            env.jobs().step();
+        };
+        // Were the reserve not kept, it would be the log that fails.
+        assert_eq!(full_now.kind(), ErrorKind::NoSpace, "{full_now}");
+        assert!(
+            full_now.to_string().contains("kept for what makes space"),
+            "{full_now}"
+        );
+        full.store(true, SeqCst);
+        let wait = |tries: &mut u32| {
+            hands.advance(Duration::from_secs(2));
+            while env.jobs().step() {}
+            *tries += 1;
+            assert!(*tries < 10, "round {round}: {:?}", db.stats());
+        };
+        let keys: Vec<Vec<u8>> = states.last().expect("not empty").keys().cloned().collect();
+        for key in keys {
+            if c.percent(70) {
+                let mut tries = 0;
+                // The lower half of the reserve is for what makes space alone.
+                while let Err(e) = db.delete(&f, &key, &WriteOptions::SYNC) {
+                    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                    wait(&mut tries);
+                }
+                let mut next = states.last().expect("not empty").clone();
+                next.remove(&key);
+                states.push(next);
+                acknowledged.fetch_add(1, SeqCst);
+                env.jobs().step();
+            }
+        }
+        let mut tries = 0;
+        while let Err(e) = db.put(&f, b"again", b"yes", &WriteOptions::SYNC) {
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            wait(&mut tries);
+        }
+        let mut next = states.last().expect("not empty").clone();
+        next.insert(b"again".to_vec(), b"yes".to_vec());
+        states.push(next);
+        acknowledged.fetch_add(1, SeqCst);
+        collections = db.stats().blobs.collections;
+    }
+    let wall_ms = env.clock().wall_ms();
+    db.close().expect("there is space");
+    verify(&env, &options);
+    disk.on_mutation(|_| ());
+    Filled {
+        moments: std::mem::take(&mut *moments.lock().expect("one thread")),
+        states,
+        collections,
+        wall_ms,
+    }
+}
+
+fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, chance: u64) {
+    let disk: Arc<dyn FileSystem> = moment.disk.crash(policy, chance);
+    // Never the one in six that limits background I/O.
+    let (env, hands) = environment(&disk, chance * 6, filled.wall_ms);
+    let options = options(Some(500));
+    let db = Db::open(&env, DIR, options.clone())
+        .unwrap_or_else(|e| panic!("open after a crash at {:?}: {e}", moment.disk));
+    let shown: Table = (read_all(&db).expect("it can be read").remove("default"))
+        .expect("every store has it")
+        .into_iter()
+        .map(|(key, entry)| (key, entry.value))
+        .collect();
+    let may =
+        &filled.states[moment.acknowledged..(moment.acknowledged + 2).min(filled.states.len())];
+    let at = may.iter().position(|s| *s == shown);
+    assert!(
+        at.is_some(),
+        "{policy:?} at {:?}: neither {} commits nor one more",
+        moment.disk,
+        moment.acknowledged
+    );
+    let f = db.default_family();
+    let mut tries = 0;
+    let mut wait = |e: &basalt_lsm::Error| {
+        hands.advance(Duration::from_secs(2));
+        while env.jobs().step() {}
+        tries += 1;
+        let at = &moment.disk;
+        assert!(tries < 20, "{policy:?} at {at:?}: {e} {:?}", db.stats());
+    };
+    for key in shown.keys().take(shown.len() * 9 / 10) {
+        while let Err(e) = db.delete(&f, key, &WriteOptions::UNSYNCED) {
+            wait(&e);
+        }
+    }
+    while let Err(e) = db.put(&f, b"after", b"yes", &WriteOptions::SYNC) {
+        wait(&e);
+    }
+    db.close()
+        .unwrap_or_else(|e| panic!("close after a crash: {e}"));
+    verify(&env, &options);
+}
+
+#[test]
+fn power_cuts_while_a_full_disk_helps_itself() {
+    let stores = 2 * scale();
+    let done = on_two_threads(stores, |seed| {
+        let _repeat = repeat!(
+            power_cuts_while_a_full_disk_helps_itself,
+            "BASALT_CASE={seed}"
+        );
+        let filled = fill(seed);
+        let mut calls = BTreeSet::new();
+        for (i, moment) in filled.moments.iter().enumerate() {
+            calls.insert((
+                moment.disk.call,
+                moment
+                    .disk
+                    .path
+                    .rsplit('.')
+                    .next()
+                    .unwrap_or("")
+                    .to_string(),
+            ));
+            let policy = CrashPolicy::ALL[(i + seed as usize) % CrashPolicy::ALL.len()];
+            check(&filled, moment, policy, i as u64 ^ seed << 32);
+        }
+        (filled.moments.len() as u64, filled.collections, calls)
+    });
+    let states: u64 = done.iter().map(|d| d.0).sum();
+    let collections: u64 = done.iter().map(|d| d.1).sum();
+    let calls: BTreeSet<_> = done.into_iter().flat_map(|d| d.2).collect();
+    campaign!(
+        "full_disk_crash_states={states} collections={collections} kinds={}",
+        calls.len()
+    );
+    if campaign::case().is_some() {
+        return;
+    }
+    assert!(states >= 1000 * scale(), "only {states} states");
+    assert!(
+        collections >= 10 * scale(),
+        "only {collections} collections"
+    );
+    for call in [OpKind::Create, OpKind::Append, OpKind::Remove] {
+        assert!(
+            calls.contains(&(call, "blob".to_string())),
+            "no crash after {} of a blob file: {calls:?}",
+            call.name()
+        );
+    }
+}
+
+/// How long the soak writes: `BASALT_SOAK_MINUTES`, and once in each it is held against a scan. Without it two short rounds.
+fn soak_minutes() -> Option<u64> {
+    std::env::var("BASALT_SOAK_MINUTES").ok()?.parse().ok()
+}
+
+/// Threads that overwrite and delete values of a few kilobytes, background work on threads of its own; again and again the store is closed and
+/// every reference followed: live bytes and disk bytes are what the store had said, and what readers see is what was written.
+#[test]
+fn a_soak_is_reconciled_with_a_scan() {
+    let _repeat = repeat!(
+        a_soak_is_reconciled_with_a_scan,
+        "BASALT_SOAK_MINUTES={}",
+        soak_minutes().unwrap_or(0)
+    );
+    let disk = sim_disk(5, 512, 1 << 40);
+    let clock = Clock::system();
+    let rounds = soak_minutes().map_or(2 * scale(), |m| m.max(1));
+    let mut there = Table::new();
+    let (mut collections, mut forgotten) = (0, 0);
+    for round in 0..rounds {
+        let env = EnvBuilder::new(disk.clone() as Arc<dyn FileSystem>)
+            .threads(3)
+            .seed(round)
+            .build();
+        let options = Options {
+            write_buffer_bytes: 64 << 10,
+            max_space_amp: [1.1, 1.25, 1.5][round as usize % 3],
+            ..options(Some(1000))
+        };
+        let db = Db::open(&env, DIR, options.clone()).expect("a sound store opens");
+        let end = soak_minutes().map(|_| clock.now() + Duration::from_secs(60));
+        let written: Vec<Table> = basalt_env::thread::scope(|threads| {
+            let writers: Vec<_> = (0..2u64)
+                .map(|writer| {
+                    let (db, clock) = (&db, &clock);
+                    let own: Table = (there.iter())
+                        .filter(|(k, _)| k[0] == b'0' + writer as u8)
+                        .map(|(k, v)| (k.clone(), v.clone()))
+                        .collect();
+                    threads.spawn(move || {
+                        write(db, writer, round, own, &|n| match end {
+                            Some(end) => clock.now() >= end,
+                            None => n >= 2000,
+                        })
+                    })
+                })
+                .collect();
+            (writers.into_iter())
+                .map(|w| w.join().expect("it wrote"))
+                .collect()
+        });
+        there = written.into_iter().flatten().collect();
+        db.flush().expect("a sound disk");
+        db.settle().expect("a sound disk");
+        let f = db.default_family();
+        for (key, value) in &there {
+            let got = db
+                .get(&f, key, &ReadOptions::default())
+                .expect("it is there");
+            assert_eq!(got.as_deref(), Some(&value[..]));
+        }
+        let blobs = db.stats().blobs;
+        collections += blobs.collections;
+        forgotten += blobs.names_forgotten;
+        db.close().expect("a sound disk");
+        let report = verify(&env, &options);
+        let names = disk.list(std::path::Path::new(DIR)).expect("it is there");
+        let on_disk: u64 = (names.iter().filter(|e| e.name.ends_with(".blob")))
+            .map(|e| {
+                disk.stat(&std::path::Path::new(DIR).join(&e.name))
+                    .expect("listed")
+                    .len
+            })
+            .sum();
+        assert_eq!(report.blob_bytes, on_disk, "the scan against the disk");
+        assert_eq!(blobs.bytes, on_disk, "what the store said against the disk");
+        assert_eq!(
+            blobs.live_bytes, report.referred_bytes,
+            "live bytes against what references lead to"
+        );
+        assert_eq!(blobs.garbage_bytes(), on_disk - report.referred_bytes);
+        assert!(blobs.space_debt == 0, "{blobs:?}");
+    }
+    campaign!("soak_rounds={rounds} collections={collections} names_forgotten={forgotten}");
+    assert!(
+        collections >= 10 * rounds && forgotten >= 10 * rounds,
+        "{collections} collections, {forgotten} names"
+    );
+}
+
+/// Overwrites and deletes keys of a writer's own until `enough` says so. What they are then.
+fn write(db: &Db, writer: u64, round: u64, mut own: Table, enough: &dyn Fn(u64) -> bool) -> Table {
+    let mut c = Chance::of(&[writer, round, 22]);
+    let f = db.default_family();
+    let mut n = 0;
+    while !enough(n) {
+        n += 1;
+        let key = format!("{writer}{:03}", c.below(300)).into_bytes();
+        if c.percent(10) {
+            db.delete(&f, &key, &WriteOptions::UNSYNCED)
+                .expect("a sound disk");
+            own.remove(&key);
+            continue;
+        }
+        let value = value_bytes(round << 32 | writer << 31 | n, c.within(100, 5000) as u32);
+        let mut batch = WriteBatch::new();
+        batch.put(&f, &key, &value).expect("inside the limits");
+        db.write(batch, &WriteOptions::UNSYNCED)
+            .expect("a sound disk");
+        own.insert(key, value);
+    }
+    own
+}
