@@ -81,7 +81,8 @@ pub enum Event {
     },
     /// A blob file has become part of the store.
     BlobFileCreated(BlobFileInfo),
-    /// The file of a blob file that nobody reads any more was removed: it was collected, or nothing in it was alive.
+    /// The file of a blob file that nobody reads any more was removed: it was collected, or nothing in it was alive. One that was a log may be there
+    /// as long as its space waits for the next log.
     BlobFileDeleted {
         /// The file's number.
         number: u64,

@@ -644,7 +644,11 @@ impl BlobReader {
 
     /// Page `n`, hash pages first, from the cache or the file.
     fn page(&self, kind: BlockKind, n: usize, how: How) -> Result<Bytes> {
-        if let Some(page) = self.env.cache().get(self.page_key(n)) {
+        // A job that misses is nobody who reads: what is worth warming is judged by lookups.
+        let key = self.page_key(n);
+        if (how.foreground || self.env.cache().contains(key))
+            && let Some(page) = self.env.cache().get(key)
+        {
             return Ok(page);
         }
         if how.foreground {
