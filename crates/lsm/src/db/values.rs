@@ -9,7 +9,7 @@ use crate::blob::{BlobMeta, BlobOptions, LogIndexBuilder, Name, Reference, Separ
 use crate::key::{Kind, SeqNo};
 use crate::sink::Created;
 use crate::version::{TableStore, index_name};
-use basalt_env::{Env, IoPriority};
+use basalt_env::{CacheKey, Env, IoPriority};
 use basalt_fs::{File, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,11 +54,9 @@ impl KeptLog {
         })
     }
 
-    /// Takes a record in that a table will refer to. False when it is not in the log.
-    fn take(&mut self, name: &Name<'_>, value_len: usize) -> bool {
-        let Some(at) = self.places.of(name.seq) else {
-            return false;
-        };
+    /// Takes a record in that a table will refer to. Where readers will look for it in the cache; `None` when it is not in the log.
+    fn take(&mut self, name: &Name<'_>, value_len: usize) -> Option<CacheKey> {
+        let at = self.places.of(name.seq)?;
         let len = (record::HEADER_LEN + name.key.len() + value_len) as u64;
         self.kept.push(Kept {
             place: at..at + len,
@@ -66,7 +64,10 @@ impl KeptLog {
             seq: name.seq,
             hash: name.hash(self.file_id),
         });
-        true
+        Some(CacheKey {
+            file: self.file_id,
+            offset: at,
+        })
     }
 
     /// Writes the index. `None` when nothing refers to the log.
@@ -139,8 +140,9 @@ impl<'n> Values<'n> {
             return Ok(None);
         }
         if let Some(log) = &mut self.log
-            && log.take(name, payload.len())
+            && let Some(at) = log.take(name, payload.len())
         {
+            self.separator.warm(at, name, kind, payload);
             let expiry = payload.first_chunk().map(|at| u64::from_le_bytes(*at));
             let reference = Reference {
                 number: log.number,
