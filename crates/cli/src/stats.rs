@@ -172,6 +172,10 @@ impl Report {
                     "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
                     "bytes_written": e.blobs.collected_bytes_written,
                 },
+                "reads": {
+                    "hits": e.blob_reads.hits, "reads": e.blob_reads.reads, "bytes": e.blob_reads.bytes,
+                    "ahead": e.blob_reads.ahead, "ahead_unused": e.blob_reads.ahead_unused,
+                },
                 "error": e.blobs.error,
             },
             "read_only": e.read_only,

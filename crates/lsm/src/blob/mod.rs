@@ -13,6 +13,7 @@
 //! panic, or allocate beyond what the file holds.
 
 mod builder;
+pub(crate) mod counts;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 pub mod garbage;

@@ -1,6 +1,7 @@
 //! Reading a blob file: its directory when it is opened, then index pages through the cache, then each value by one read of the device.
 
 use super::builder::Blocks;
+use super::counts::ReadCounts;
 use super::index::{self, PLACES_A_PAGE};
 use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
@@ -145,6 +146,7 @@ pub(super) fn read_directory(
 /// An open blob file.
 pub struct BlobReader {
     env: Env,
+    counts: ReadCounts,
     /// Where the records are.
     records: Box<dyn Source>,
     records_path: PathBuf,
@@ -247,6 +249,7 @@ impl BlobReader {
                 false => 1,
             },
             own_memory: info.own_memory,
+            counts: ReadCounts::of(env),
             env: env.clone(),
             records: records.0,
             records_path: records.1.to_path_buf(),
@@ -424,6 +427,7 @@ impl BlobReader {
         place: &Range<u64>,
     ) -> Option<Result<Bytes>> {
         let record = self.env.cache().get(self.value_key(place))?;
+        self.counts.hits.add(1);
         // It was verified before it was put there.
         let head = record::is(&self.records_path, place.start, &record, name);
         Some(head.map(|head| record.slice(head.value())))
@@ -452,6 +456,8 @@ impl BlobReader {
         mut booked: Reservation,
         how: How,
     ) -> Result<Bytes> {
+        self.counts.reads.add(1);
+        self.counts.bytes.add(bytes.len() as u64);
         let id = self.directory.records_in;
         let head = record::check_is(&self.records_path, id, place.start, &bytes, name)?;
         self.check_len(&head, place)?;
@@ -612,6 +618,11 @@ impl BlobReader {
                 ),
             )),
         }
+    }
+
+    /// Where what it reads is counted.
+    pub(super) fn counts(&self) -> &ReadCounts {
+        &self.counts
     }
 
     /// What its memory is of.

@@ -4,7 +4,7 @@ use super::{BlobBuilder, BlobMeta, BlobOptions, Name, Reference, record};
 use crate::key::Kind;
 use crate::sink::Created;
 use crate::version::TableStore;
-use basalt_env::{CacheKey, Env, IoPriority};
+use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
 use basalt_fs::{ErrorKind, Result};
 use std::sync::Arc;
 
@@ -112,6 +112,30 @@ impl<'a> Separator<'a> {
     pub fn last(&self) -> (u64, u32, u128) {
         let (number, builder) = self.open.as_ref().expect("a payload was taken");
         (*number, builder.records() as u32 - 1, builder.file_id())
+    }
+
+    /// Puts a record that lies elsewhere into the cache, as those that are written here.
+    pub fn warm(&self, at: CacheKey, name: &Name<'_>, kind: Kind, payload: &[u8]) {
+        let (cache, len) = (
+            self.env.cache(),
+            record::HEADER_LEN + name.key.len() + payload.len(),
+        );
+        if !self.warm.1 || !cache.takes(len) {
+            return;
+        }
+        let mut bytes = Vec::with_capacity(len);
+        let sum = record::value_sum(payload);
+        record::encode_head(
+            &mut bytes,
+            at.file,
+            at.offset,
+            name,
+            kind,
+            payload.len(),
+            sum,
+        );
+        bytes.extend_from_slice(payload);
+        cache.insert(at, bytes.into(), len, CachePriority::Normal);
     }
 
     /// Where the record of the last payload would be in the cache.

@@ -1,6 +1,7 @@
 //! Many values at once: the index pages that they need are read together, then the values, from whichever files. So a call that wants many
 //! waits for about as many reads in a row as one that wants one, and knows how long the values are before it reads any.
 
+use super::counts::ReadCounts;
 use super::index;
 use super::reader::{BlobReader, How};
 use super::record::{HEADER_LEN, Name};
@@ -41,6 +42,11 @@ impl Located<'_> {
     /// Bytes that reading it brings into memory.
     pub fn read_len(&self) -> usize {
         (self.place.end - self.place.start) as usize
+    }
+
+    /// Where what is read is counted.
+    pub fn counts(&self) -> &ReadCounts {
+        self.reader.counts()
     }
 
     /// Where memory is booked.

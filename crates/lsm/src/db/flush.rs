@@ -358,8 +358,7 @@ impl Engine {
         let new_number = || self.new_file_number();
         let separator =
             Separator::new(&self.env, &self.tables, &new_number, IoPriority::High, warm);
-        let log = KeptLog::of(generation, warm.then_some(&self.env));
-        let mut values = Values::new(separator, log, &new_number);
+        let mut values = Values::new(separator, KeptLog::of(generation), &new_number);
         for (id, mem) in &generation.mems {
             let Some(family) = view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;

@@ -86,7 +86,8 @@ pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
 pub use stats::{
-    BlobShare, BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats, Stats,
+    BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats,
+    Stats,
 };
 pub use ticket::Ticket;
 

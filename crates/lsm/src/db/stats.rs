@@ -4,6 +4,7 @@ use super::engine::Engine;
 use super::generation::View;
 use super::levels::Levels;
 use crate::blob::FamilyShare;
+use crate::blob::counts::ReadCounts;
 use crate::compaction::{compaction_debt, level_targets, scores};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{BudgetUse, Counter, Env, Gauge, IoPriority};
@@ -59,6 +60,8 @@ pub struct Stats {
     pub unremoved_files: u64,
     /// Blob files.
     pub blobs: BlobStats,
+    /// Reads of values in blob files, of all stores of the environment since it was made.
+    pub blob_reads: BlobReadStats,
     /// Bytes that compactions should move soon.
     pub compaction_debt: u64,
     /// Compactions running or queued.
@@ -121,6 +124,34 @@ pub struct BlobStats {
     pub oldest_made_ms: Option<u64>,
     /// Why files are not collected that should be. It is tried again, and hinders nobody else.
     pub error: Option<String>,
+}
+
+/// What reading values of blob files came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlobReadStats {
+    /// Values that were in the cache.
+    pub hits: u64,
+    /// Values that were read from the device.
+    pub reads: u64,
+    /// Bytes read for them.
+    pub bytes: u64,
+    /// Values that cursors read before they were asked for.
+    pub ahead: u64,
+    /// Those of them that nobody came to.
+    pub ahead_unused: u64,
+}
+
+impl BlobReadStats {
+    fn of(env: &Env) -> BlobReadStats {
+        let counts = ReadCounts::of(env);
+        BlobReadStats {
+            hits: counts.hits.get(),
+            reads: counts.reads.get(),
+            bytes: counts.bytes.get(),
+            ahead: counts.ahead.get(),
+            ahead_unused: counts.ahead_unused.get(),
+        }
+    }
 }
 
 /// Some of the files in [`BlobStats`].
@@ -525,6 +556,7 @@ impl Engine {
             table_files,
             unremoved_files: self.tables.unremoved(),
             blobs,
+            blob_reads: BlobReadStats::of(&self.env),
             compaction_debt: debt,
             compactions,
             last_seq: self.visible.load(SeqCst),

@@ -134,3 +134,68 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
     let report = Db::verify_store(&env, "db", &options(1.1), &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
 }
+
+/// Every value that is shown was a hit or a read, and what walks read ahead they came to, or it is counted as read in vain.
+#[test]
+fn reads_of_values_are_counted() {
+    let env = room(8 << 20);
+    let db = Db::open(&env, "db", options(10.0)).unwrap();
+    put(&db, 0..200, 0, LEN);
+    db.flush().unwrap();
+    let reads = || db.stats().blob_reads;
+    get(&db, 0..20, 0, LEN);
+    get(&db, 0..20, 0, LEN);
+    let counted = reads();
+    assert_eq!((counted.hits, counted.reads, counted.ahead), (20, 20, 0));
+    assert!((20 * LEN as u64..20 * LEN as u64 + 2000).contains(&counted.bytes));
+    let f = db.default_family();
+    let none = ReadOptions {
+        fill_cache: false,
+        ..ReadOptions::default()
+    };
+    let mut iter = db.iter(&f, &none).unwrap();
+    iter.seek(&50u64.to_be_bytes()).unwrap();
+    let mut shown = 0;
+    while iter.valid() {
+        assert_eq!(iter.value(), value(50 + shown, 0, LEN));
+        shown += 1;
+        iter.next().unwrap();
+    }
+    let whole = reads();
+    assert_eq!((shown, whole.reads - counted.reads), (150, 150));
+    assert!(whole.ahead > 100 && whole.ahead_unused == 0, "{whole:?}");
+    // One that turns, one that seeks and one that leaves.
+    for end in 0..3 {
+        let before = reads();
+        iter.seek(&60u64.to_be_bytes()).unwrap();
+        let mut shown = 1;
+        for _ in 0..5 {
+            iter.next().unwrap();
+            shown += 1;
+        }
+        match end {
+            0 => iter.prev().unwrap(),
+            1 => iter.seek(&0u64.to_be_bytes()).unwrap(),
+            _ => iter = db.iter(&f, &none).unwrap(),
+        }
+        let after = reads();
+        // The entry that is turned back to is read once more; the one that is sought is in the cache.
+        let again = u64::from(end == 0);
+        let unused = after.ahead_unused - before.ahead_unused;
+        assert!(unused > 0, "{end}: {after:?}");
+        assert_eq!(after.reads - before.reads, shown + again + unused, "{end}");
+    }
+    drop(iter);
+    let text = env.metrics().prometheus();
+    let now = reads();
+    for (name, n) in [
+        ("blob_value_reads_total", now.reads),
+        ("blob_read_ahead_unused_total", now.ahead_unused),
+    ] {
+        assert!(
+            text.contains(&format!("basalt_{name} {n}\n")),
+            "{name} in\n{text}"
+        );
+    }
+    db.close().unwrap();
+}

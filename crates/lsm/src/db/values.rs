@@ -9,7 +9,7 @@ use crate::blob::{BlobMeta, BlobOptions, LogIndexBuilder, Name, Reference, Separ
 use crate::key::{Kind, SeqNo};
 use crate::sink::Created;
 use crate::version::{TableStore, index_name};
-use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
+use basalt_env::{CacheKey, Env, IoPriority};
 use basalt_fs::{File, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,13 +32,11 @@ pub(super) struct KeptLog {
     file: Arc<dyn File>,
     places: Places,
     kept: Vec<Kept>,
-    /// Records go into its cache.
-    warm: Option<Env>,
 }
 
 impl KeptLog {
     /// The log of a sealed generation, if it is worth keeping and can be relied on. It is synced then.
-    pub fn of(generation: &Generation, warm: Option<&Env>) -> Option<KeptLog> {
+    pub fn of(generation: &Generation) -> Option<KeptLog> {
         let log: &GenerationLog = generation.log_file()?;
         let places = generation.places();
         if places.is_empty() || places.blocks.bytes as f64 > MOST_BLOCKS * places.bytes as f64 {
@@ -53,37 +51,23 @@ impl KeptLog {
             file: log.file.clone(),
             places,
             kept: Vec::new(),
-            warm: warm.cloned(),
         })
     }
 
-    /// Takes a record in that a table will refer to. False when it is not in the log.
-    fn take(&mut self, name: &Name<'_>, kind: Kind, value: &[u8]) -> bool {
-        let Some(at) = self.places.of(name.seq) else {
-            return false;
-        };
-        let len = (record::HEADER_LEN + name.key.len() + value.len()) as u64;
-        if let Some(cache) = (self.warm.as_ref())
-            .map(Env::cache)
-            .filter(|c| c.takes(len as usize))
-        {
-            let (id, sum) = (self.file_id, record::value_sum(value));
-            let mut record = Vec::with_capacity(len as usize);
-            record::encode_head(&mut record, id, at, name, kind, value.len(), sum);
-            record.extend_from_slice(value);
-            let key = CacheKey {
-                file: id,
-                offset: at,
-            };
-            cache.insert(key, record.into(), len as usize, CachePriority::Normal);
-        }
+    /// Takes a record in that a table will refer to. Where readers will look for it in the cache; `None` when it is not in the log.
+    fn take(&mut self, name: &Name<'_>, value_len: usize) -> Option<CacheKey> {
+        let at = self.places.of(name.seq)?;
+        let len = (record::HEADER_LEN + name.key.len() + value_len) as u64;
         self.kept.push(Kept {
             place: at..at + len,
             family: name.family,
             seq: name.seq,
             hash: name.hash(self.file_id),
         });
-        true
+        Some(CacheKey {
+            file: self.file_id,
+            offset: at,
+        })
     }
 
     /// Writes the index. `None` when nothing refers to the log.
@@ -156,8 +140,9 @@ impl<'n> Values<'n> {
             return Ok(None);
         }
         if let Some(log) = &mut self.log
-            && log.take(name, kind, payload)
+            && let Some(at) = log.take(name, payload.len())
         {
+            self.separator.warm(at, name, kind, payload);
             let expiry = payload.first_chunk().map(|at| u64::from_le_bytes(*at));
             let reference = Reference {
                 number: log.number,

@@ -10,6 +10,7 @@
 //! was in vain. Where running ahead meets many entries that are not shown it rests, so that nobody waits for more than was asked for.
 
 use super::user::{UserIter, without_expiry};
+use crate::blob::counts::ReadCounts;
 use crate::blob::together::{self, Pages};
 use crate::blob::{Name, Reference};
 use crate::key::SeqNo;
@@ -33,6 +34,8 @@ pub(super) struct Shown {
     pub(super) expire_at_ms: Option<u64>,
     /// What was left of the skip budget, and jumps that did not count yet.
     pub(super) left: (u64, u64),
+    /// Its value was read before it was come to.
+    ahead: bool,
 }
 
 enum Value {
@@ -56,6 +59,7 @@ impl Shown {
             },
             expire_at_ms,
             left,
+            ahead: false,
         }
     }
 
@@ -86,6 +90,17 @@ struct Run {
     up: bool,
     entries: VecDeque<Shown>,
     beneath: Beneath,
+    /// Where it is counted what was read in vain, once something was read.
+    counts: Option<ReadCounts>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let unused = self.entries.iter().filter(|e| e.ahead).count();
+        if let Some(counts) = self.counts.as_ref().filter(|_| unused > 0) {
+            counts.ahead_unused.add(unused as u64);
+        }
+    }
 }
 
 /// See the module.
@@ -195,6 +210,7 @@ impl ReadAhead {
             up,
             entries,
             beneath,
+            counts: None,
         });
         self.show_first()
     }
@@ -261,16 +277,28 @@ impl ReadAhead {
                 Err(e) => came.push((i, Err(e))),
             }
         }
+        run.counts = run
+            .counts
+            .take()
+            .or_else(|| Some(wanted.first()?.counts().clone()));
         for ((i, to), read) in places.into_iter().zip(together::read(&wanted, values.how)) {
             came.push((i, read.and_then(|payload| without_expiry(payload, &to))));
         }
+        let mut ahead = 0;
         for (i, value) in came {
             match value {
-                Ok(value) => run.entries[i].value = Value::Here(value),
+                Ok(value) => {
+                    run.entries[i].value = Value::Here(value);
+                    run.entries[i].ahead = i > 0;
+                    ahead += u64::from(i > 0);
+                }
                 Err(e) if i == 0 => run.entries[i].value = Value::Failed(e),
                 // It is read again when it is to be shown: perhaps the device will do it then.
                 Err(_) => {}
             }
+        }
+        if let Some(counts) = &run.counts {
+            counts.ahead.add(ahead);
         }
         if values.how.fill_cache {
             self.pages = Pages::default();
@@ -287,10 +315,11 @@ impl ReadAhead {
         }
         if run.entries.len() > 1 {
             run.entries.pop_front();
+            run.entries[0].ahead = false;
             return self.show_first();
         }
-        let run = self.run.take().expect("there is a run");
-        match run.beneath {
+        let mut run = self.run.take().expect("there is a run");
+        match std::mem::replace(&mut run.beneath, Beneath::There) {
             Beneath::There => self.step_beneath(up)?,
             Beneath::Rests => self.at.resume(up)?,
             Beneath::Behind => return Ok(()),

@@ -270,6 +270,11 @@ fn engine(e: &mut Executor, out: &mut String) {
             );
         }
     }
+    line!(out, "blob_value_hits:{}", s.blob_reads.hits);
+    line!(out, "blob_value_reads:{}", s.blob_reads.reads);
+    line!(out, "blob_value_bytes_read:{}", s.blob_reads.bytes);
+    line!(out, "blob_read_ahead_values:{}", s.blob_reads.ahead);
+    line!(out, "blob_read_ahead_unused:{}", s.blob_reads.ahead_unused);
     for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
         line!(out, "write_amp_{cause}:{amp:.2}");
     }

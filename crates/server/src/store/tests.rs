@@ -91,5 +91,5 @@ fn headers_of_collections_stay_in_the_tree_whatever_is_asked_for() {
     let options = Retired::default().add_to(options);
     let least = options.family(KEYS_FAMILY).min_blob_size;
     assert_eq!(least, Some(layout::LEAST_MIN_BLOB_SIZE));
-    assert!(layout::COLLECTION_HEADER_LEN * 4 < layout::LEAST_MIN_BLOB_SIZE);
+    const { assert!(layout::COLLECTION_HEADER_LEN * 4 < layout::LEAST_MIN_BLOB_SIZE) };
 }

@@ -111,6 +111,14 @@ fn large_values_live_in_blob_files_and_every_command_sees_them_whole() {
     for n in 0..20 {
         assert_eq!(c.reply().unwrap(), bulk(&value(n % 5 + 2)).as_bytes());
     }
+    let (hits, reads) = (
+        info(&mut c, "blob_value_hits"),
+        info(&mut c, "blob_value_reads"),
+    );
+    assert!(
+        hits >= 15 && reads >= (keys - 2) as u64,
+        "{hits} hits, {reads} reads"
+    );
     assert_eq!(c.words("FLUSHALL"), "+OK\r\n");
     until(|| info(&mut c, "blob_files") == 0);
 }

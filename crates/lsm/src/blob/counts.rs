@@ -1,0 +1,47 @@
+//! What reading values of blob files comes to, counted for a whole environment, as its cache is.
+
+use basalt_env::{Counter, Env};
+
+/// The counters. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ReadCounts {
+    /// Values found in the cache.
+    pub hits: Counter,
+    /// Values read from the device.
+    pub reads: Counter,
+    /// Their bytes, header and key included.
+    pub bytes: Counter,
+    /// Values that cursors read before they were asked for.
+    pub ahead: Counter,
+    /// Those of them that nobody came to.
+    pub ahead_unused: Counter,
+}
+
+impl ReadCounts {
+    /// Of an environment.
+    pub fn of(env: &Env) -> ReadCounts {
+        let c = |name, help| env.metrics().counter(name, &[], help);
+        ReadCounts {
+            hits: c(
+                "blob_value_hits_total",
+                "Values of blob files that were in the cache",
+            ),
+            reads: c(
+                "blob_value_reads_total",
+                "Values of blob files that were read from the device",
+            ),
+            bytes: c(
+                "blob_value_bytes_read_total",
+                "Bytes of blob files read from the device for values that were asked for",
+            ),
+            ahead: c(
+                "blob_read_ahead_values_total",
+                "Values of blob files that cursors read before they were asked for",
+            ),
+            ahead_unused: c(
+                "blob_read_ahead_unused_total",
+                "Values of blob files that cursors read and nobody came to",
+            ),
+        }
+    }
+}
