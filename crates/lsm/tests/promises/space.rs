@@ -226,9 +226,9 @@ fn power_cuts_while_a_full_disk_helps_itself() {
     if campaign::case().is_some() {
         return;
     }
-    assert!(states >= 1000 * scale(), "only {states} states");
+    assert!(states >= 1500 * scale(), "only {states} states");
     assert!(
-        collections >= 10 * scale(),
+        collections >= 40 * scale(),
         "only {collections} collections"
     );
     for call in [OpKind::Create, OpKind::Append, OpKind::Remove] {
