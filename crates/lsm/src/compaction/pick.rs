@@ -287,7 +287,7 @@ fn scores_when(
     let trigger = l0_trigger(version, options, hurried) as f64;
     let l0_bytes = options.base_level_bytes as f64 * trigger / options.l0_compaction_trigger as f64;
     let mut out = Vec::with_capacity(LEVELS);
-    for level in 0..LAST {
+    for (level, hides) in hidden.into_iter().enumerate().take(LAST) {
         let tables = version.levels[level].iter().filter(|t| idle(t));
         let bytes = bytes_of(tables.clone()) as f64;
         let score = if level == 0 {
@@ -298,7 +298,7 @@ fn scores_when(
         } else {
             bytes / targets.bytes[level] as f64
         };
-        out.push((level, score.max(hidden[level]), hidden[level] > score));
+        out.push((level, score.max(hides), hides > score));
     }
     out.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     out

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 /// From this part of the room on writers are slowed.
-const SLOW_FROM: f64 = 0.88;
+const SLOW_FROM: f64 = 0.84;
 /// Here they are slowed as much as they ever are: what is left is for what nobody foresees, a memtable more or less.
-const SLOWEST_AT: f64 = 0.97;
+const SLOWEST_AT: f64 = 0.95;
 /// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
 const MOST_PRESSURE: f64 = 0.97;
 /// What hidden garbage may take of the room before key compactions are made for it.
@@ -123,7 +123,7 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
     let floor = (1.0 - 1.0 / amp) / 3.0;
     match urgency {
         u if u < 0.5 => 1.0,
-        u if u < 0.82 => 1.0 - (u - 0.5) / 0.32 * 0.5,
+        u if u < 0.8 => 1.0 - (u - 0.5) / 0.3 * 0.5,
         _ => floor,
     }
 }
@@ -131,8 +131,8 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
 /// How many collections may run at this pressure, of `most`.
 pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
     match pressure {
-        p if p < 0.86 => 1,
-        p if p < 0.92 => 2.min(most),
+        p if p < 0.85 => 1,
+        p if p < 0.9 => 2.min(most),
         _ => most,
     }
 }

@@ -55,9 +55,9 @@ const FLOORS: [(&str, u64); 26] = [
     ("compactions_of_everything", 20),
     ("compactions_of_a_range", 50),
     ("compactions_cancelled", 60),
-    ("collections", 100),
-    ("names_made", 100),
-    ("names_forgotten", 50),
+    ("collections", 1000),
+    ("names_made", 1200),
+    ("names_forgotten", 1000),
 ];
 
 /// What the first set of options answers; the others are held against it.

@@ -158,7 +158,7 @@ fn record(seed: u64) -> Recorded {
     let mut runner = Runner::watched(disk.clone(), seed, options_seed, progress);
     let mut ops = history(seed, SHAPE);
     if churns {
-        ops.truncate(40);
+        ops.truncate(65);
         ops.retain(|op| !matches!(op, Op::Reopen { .. } | Op::DropFamily(_)));
         ops.extend(churn(seed, 8));
     }
@@ -472,13 +472,13 @@ fn a_power_cut_after_every_change_of_the_disk() {
     );
     let collected = all.collected;
     assert!(
-        collected.collections >= 40 * scale()
-            && collected.made >= 40 * scale()
-            && collected.forgotten >= 20 * scale(),
+        collected.collections >= 80 * scale()
+            && collected.made >= 80 * scale()
+            && collected.forgotten >= 60 * scale(),
         "only {collected:?}"
     );
     assert!(
-        all.collecting >= 400 * scale(),
+        all.collecting >= 2000 * scale(),
         "only {} states in the middle of a collection",
         all.collecting
     );

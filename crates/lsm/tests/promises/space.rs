@@ -226,9 +226,9 @@ fn power_cuts_while_a_full_disk_helps_itself() {
     if campaign::case().is_some() {
         return;
     }
-    assert!(states >= 1000 * scale(), "only {states} states");
+    assert!(states >= 1500 * scale(), "only {states} states");
     assert!(
-        collections >= 10 * scale(),
+        collections >= 40 * scale(),
         "only {collections} collections"
     );
     for call in [OpKind::Create, OpKind::Append, OpKind::Remove] {
@@ -307,20 +307,27 @@ fn a_soak_is_reconciled_with_a_scan() {
         db.close().expect("a sound disk");
         let report = verify(&env, &options);
         let names = disk.list(std::path::Path::new(DIR)).expect("it is there");
-        let on_disk: u64 = (names.iter().filter(|e| e.name.ends_with(".blob")))
-            .map(|e| {
-                disk.stat(&std::path::Path::new(DIR).join(&e.name))
-                    .expect("listed")
-                    .len
-            })
-            .sum();
-        assert_eq!(report.blob_bytes, on_disk, "the scan against the disk");
-        assert_eq!(blobs.bytes, on_disk, "what the store said against the disk");
+        let stat = |name: &str| {
+            disk.stat(&std::path::Path::new(DIR).join(name))
+                .expect("listed")
+        };
+        let of =
+            |end: &'static str| (names.iter().map(|e| &*e.name)).filter(move |n| n.ends_with(end));
+        // All logs of a closed store are blob files. They keep whole blocks, of which a few are not counted.
+        let exact: u64 = (of(".blob").chain(of(".index"))).map(|n| stat(n).len).sum();
+        let logs: u64 = of(".log").map(|n| stat(n).on_disk).sum();
+        let blocks = of(".log").count() as u64 * 3 * 4096;
+        let (told, there) = (report.blob_bytes, exact + logs);
+        assert!(
+            told <= there && there <= told + blocks,
+            "the scan found {told} bytes, on the disk are {there}: {blobs:?}"
+        );
+        assert_eq!(blobs.bytes, told, "what the store said against the scan");
         assert_eq!(
             blobs.live_bytes, report.referred_bytes,
             "live bytes against what references lead to"
         );
-        assert_eq!(blobs.garbage_bytes(), on_disk - report.referred_bytes);
+        assert_eq!(blobs.garbage_bytes(), told - report.referred_bytes);
         assert!(blobs.space_debt == 0, "{blobs:?}");
     }
     campaign!("soak_rounds={rounds} collections={collections} names_forgotten={forgotten}");
