@@ -164,11 +164,9 @@ fn nobodys(e: &DirEntry) -> bool {
 /// another power cut, which is not so of what an edit has let go of.
 pub(crate) fn remove_unfinished(env: &Env, dir: &Path, names: &[String], next_file: u64) {
     for name in names {
-        let number = match StoreFile::parse(name) {
-            Some(StoreFile::Table(n) | StoreFile::Blob(n) | StoreFile::Log(n)) => n,
-            _ => continue,
-        };
-        if number >= next_file {
+        // A manifest is among it that `CURRENT` was to name, and does not.
+        let number = StoreFile::parse(name).and_then(StoreFile::number);
+        if number.is_some_and(|n| n >= next_file) {
             let _ = env.fs().remove(&dir.join(name));
         }
     }

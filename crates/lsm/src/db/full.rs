@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// The reserve is at most this part of the disk.
 const PART_OF_DISK: u64 = 16;
+/// Of the reserve what a fresh manifest and small files take.
+const SMALL_FILES: u64 = 64 << 10;
 /// What is free is asked for once in this part of the reserve.
 const LOOKS: u64 = 16;
 
@@ -29,7 +31,8 @@ impl Options {
     /// disk. By default 320 MiB from a disk of 5 GiB on.
     pub fn disk_reserve(&self, total: u64) -> u64 {
         let memtables = self.max_sealed_memtables as u64 + 2;
-        (self.write_buffer_bytes.saturating_mul(memtables)).min(total / PART_OF_DISK)
+        let reserve = self.write_buffer_bytes.saturating_mul(memtables);
+        (reserve.saturating_add(SMALL_FILES)).min(total / PART_OF_DISK)
     }
 }
 

@@ -348,7 +348,7 @@ fn deletes_free_a_full_disk() {
         let mut options = options(500);
         options.default_family.min_blob_size = min_blob_size;
         let reserve = options.disk_reserve(6 << 20);
-        assert_eq!(reserve, 320 << 10);
+        assert_eq!(reserve, 384 << 10);
         let dir = format!("db{min_blob_size:?}");
         let db = Db::open(&env, &dir, options.clone()).unwrap();
         let f = db.default_family();
@@ -371,7 +371,7 @@ fn deletes_free_a_full_disk() {
             assert!(
                 db.stats()
                     .read_only
-                    .is_some_and(|why| why.contains("327680"))
+                    .is_some_and(|why| why.contains("393216"))
             );
             assert!(db.stats().memtable_bytes > 0, "not all is flushed yet");
             let read = ReadOptions::default();

@@ -55,7 +55,7 @@ struct Filled {
 
 fn fill(seed: u64) -> Filled {
     let mut c = Chance::of(&[seed, 21]);
-    let disk = sim_disk(seed, 512, 640 << 10);
+    let disk = sim_disk(seed, 512, 1 << 20);
     let fs: Arc<dyn FileSystem> = disk.clone();
     let (env, hands) = environment(&fs, seed * 6, 1_700_000_000_000);
     let options = options(Some(500));
@@ -192,15 +192,21 @@ fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, chance: u64) {
 
 #[test]
 fn power_cuts_while_a_full_disk_helps_itself() {
-    let stores = 2 * scale();
-    let done = on_two_threads(stores, |seed| {
+    // Each store's moments in two halves, for two threads.
+    let halves = 2 * scale();
+    let done = on_two_threads(halves, |half| {
+        let seed = half / 2;
         let _repeat = repeat!(
             power_cuts_while_a_full_disk_helps_itself,
-            "BASALT_CASE={seed}"
+            "BASALT_CASE={half}"
         );
         let filled = fill(seed);
         let mut calls = BTreeSet::new();
-        for (i, moment) in filled.moments.iter().enumerate() {
+        let mut states = 0;
+        let own = |i: &usize| *i as u64 % 2 == half % 2;
+        for i in (0..filled.moments.len()).filter(own) {
+            let moment = &filled.moments[i];
+            states += 1;
             calls.insert((
                 moment.disk.call,
                 moment
@@ -214,7 +220,7 @@ fn power_cuts_while_a_full_disk_helps_itself() {
             let policy = CrashPolicy::ALL[(i + seed as usize) % CrashPolicy::ALL.len()];
             check(&filled, moment, policy, i as u64 ^ seed << 32);
         }
-        (filled.moments.len() as u64, filled.collections, calls)
+        (states, filled.collections, calls)
     });
     let states: u64 = done.iter().map(|d| d.0).sum();
     let collections: u64 = done.iter().map(|d| d.1).sum();
