@@ -58,6 +58,7 @@ fn list(dir: &Path, args: &args::BlobList) -> Outcome {
             "dir": dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
             "live_bytes": all.live_bytes, "garbage_bytes": all.garbage_bytes(), "names": all.names,
             "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp, "headroom_bytes": all.headroom_bytes(),
+            "space_debt": all.space_debt, "hidden_bytes": all.hidden_bytes,
         });
         format!("{report:#}\n")
     } else {

@@ -166,6 +166,16 @@ impl Report {
                 "files": e.blobs.files, "bytes": e.blobs.bytes, "live_records": e.blobs.live_records,
                 "live_bytes": e.blobs.live_bytes, "garbage_bytes": e.blobs.garbage_bytes(), "names": e.blobs.names,
                 "space_amp": rounded(e.blobs.space_amp()), "max_space_amp": rounded(e.blobs.max_space_amp),
+                "hidden_bytes": e.blobs.hidden_bytes, "space_debt": e.blobs.space_debt, "space_slack": e.blobs.space_slack,
+                "pressure": rounded(e.blobs.pressure), "collecting": e.blobs.collecting,
+                "names_made": e.blobs.names_made, "names_forgotten": e.blobs.names_forgotten,
+                "recent": {
+                    "seconds": rounded(e.blobs.recent_seconds), "bytes_written": e.blobs.recent_bytes_written,
+                    "bytes_added": e.blobs.recent_bytes_added,
+                    "collection_bytes_read": e.blobs.recent_collection_bytes_read,
+                    "collection_bytes_written": e.blobs.recent_collection_bytes_written,
+                    "collections_write_amp": rounded(e.blobs.collections_write_amp()),
+                },
                 "headroom_bytes": e.blobs.headroom_bytes(), "oldest_made_ms": e.blobs.oldest_made_ms,
                 "by_garbage": by_garbage,
                 "since_open": {
@@ -349,6 +359,11 @@ impl Report {
                         ),
                     ),
                     ("room below the bound", room(&e.blobs)),
+                    (
+                        "overwritten, not merged yet",
+                        format!("about {}", human_bytes(e.blobs.hidden_bytes)),
+                    ),
+                    ("the bound costs, last minute", bound_costs(&e.blobs)),
                     ("names of collected files", e.blobs.names.to_string()),
                     (
                         "collections read / wrote",
@@ -479,6 +494,15 @@ fn by_cause(e: &Stats) -> String {
             causes.join(", ")
         }
     }
+}
+
+/// What keeping the bound on space takes.
+fn bound_costs(blobs: &BlobStats) -> String {
+    format!(
+        "{:.2} bytes written to blob files for each that came, writers slowed by {:.0} %",
+        blobs.collections_write_amp(),
+        blobs.pressure * 100.0
+    )
 }
 
 /// How far blob files are from their bound.
@@ -624,6 +648,11 @@ mod tests {
                         shares
                     },
                     collected_bytes_written: 20,
+                    hidden_bytes: 1 << 20,
+                    space_debt: 7,
+                    pressure: 0.2,
+                    recent_bytes_added: 100,
+                    recent_collection_bytes_written: 50,
                     ..BlobStats::default()
                 },
                 stall_us: vec![("level 0", 1500)],
@@ -668,6 +697,8 @@ mod tests {
             "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
             "space amplification            1.20, at most 1.25",
             "room below the bound           512.00 KiB",
+            "overwritten, not merged yet    about 1.00 MiB",
+            "1.50 bytes written to blob files for each that came, writers slowed by 20 %",
             "write, by cause                log 1.10, flush 0.90, compaction 0.00, collection 0.20",
             "10 to  20 %    2 files    12.00 MiB  ##############################\n",
             "20 to  30 %    0 files\n",
@@ -688,6 +719,8 @@ mod tests {
             0.2
         );
         assert_eq!(json["blobs"]["headroom_bytes"], 512 << 10);
+        assert_eq!(json["blobs"]["space_debt"], 7);
+        assert_eq!(json["blobs"]["recent"]["collections_write_amp"], 1.5);
         assert_eq!(json["blobs"]["by_garbage"][1]["files"], 2);
         assert_eq!(json["blobs"]["by_garbage"][1]["from_percent"], 10);
         assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);

@@ -186,7 +186,8 @@ impl BlobStats {
 
     /// Bytes that files may grow by before they take more than the bound allows; negative beyond it.
     pub fn headroom_bytes(&self) -> i64 {
-        let most = self.live_bytes as f64 * self.max_space_amp;
+        let live = self.live_bytes as f64;
+        let most = (live * self.max_space_amp).max(live + self.space_slack as f64);
         most.min(i64::MAX as f64) as i64 - i64::try_from(self.bytes).unwrap_or(i64::MAX)
     }
 

@@ -254,6 +254,15 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "blob_space_amp:{:.2}", s.blobs.space_amp());
     line!(out, "blob_max_space_amp:{:.2}", s.blobs.max_space_amp);
     line!(out, "blob_headroom_bytes:{}", s.blobs.headroom_bytes());
+    line!(out, "blob_hidden_bytes:{}", s.blobs.hidden_bytes);
+    line!(out, "space_debt:{}", s.blobs.space_debt);
+    line!(out, "space_pressure:{:.2}", s.blobs.pressure);
+    line!(out, "blob_collections_running:{}", s.blobs.collecting);
+    line!(
+        out,
+        "blob_collections_write_amp:{:.2}",
+        s.blobs.collections_write_amp()
+    );
     if let Some(made) = s.blobs.oldest_made_ms {
         let age = e.env.clock().wall_ms().saturating_sub(made) / 1000;
         line!(out, "blob_oldest_file_age_seconds:{age}");

@@ -661,7 +661,7 @@ impl Run<'_> {
             c.last_seq = c.last_seq.max(meta.max_seq);
             let index = meta.index.map(|i| index_name(i.number));
             let stays = |n: &String| *n == name || Some(n) == index.as_ref();
-            if self.aside.iter().any(|n| stays(n)) {
+            if self.aside.iter().any(&stays) {
                 self.report.notes.push(format!(
                     "{name} stays after all: tables refer to values in it"
                 ));
