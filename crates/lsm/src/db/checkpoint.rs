@@ -160,7 +160,14 @@ impl Engine {
             self.copy(file, &from, &to, *end)?;
             report.log_bytes += end;
         }
-        let mut catalog = moment.catalog;
+        let Moment {
+            mut catalog,
+            _view,
+            logs,
+            _pinned: pinned,
+        } = moment;
+        drop((logs, pinned));
+        self.trim_logs([]);
         let number = catalog.next_file;
         catalog.next_file += 1;
         // Syncs the folder before `CURRENT`, and again after it.

@@ -15,13 +15,14 @@ use basalt_env::sync::Mutex;
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, File, Result};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Blob records of a log.
 #[derive(Clone, Default)]
 pub(crate) struct Places {
-    /// Sequence number and offset, both ascending.
-    list: Vec<(SeqNo, u64)>,
+    /// Sequence number and offset, both ascending, and length.
+    list: Vec<(SeqNo, u64, u32)>,
     /// Their bytes.
     pub bytes: u64,
     /// The blocks that they lie in.
@@ -30,15 +31,16 @@ pub(crate) struct Places {
 
 impl Places {
     fn add(&mut self, seq: SeqNo, offset: u64, len: u64) {
-        self.list.push((seq, offset));
+        self.list.push((seq, offset, len as u32));
         self.bytes += len;
         self.blocks.add(&(offset..offset + len));
     }
 
-    /// Where the record of a sequence number begins.
-    pub fn of(&self, seq: SeqNo) -> Option<u64> {
-        let at = self.list.binary_search_by_key(&seq, |(s, _)| *s).ok()?;
-        Some(self.list[at].1)
+    /// Where the record of a sequence number lies.
+    pub fn of(&self, seq: SeqNo) -> Option<Range<u64>> {
+        let at = self.list.binary_search_by_key(&seq, |(s, ..)| *s).ok()?;
+        let (_, start, len) = self.list[at];
+        Some(start..start + u64::from(len))
     }
 
     /// True when there are none.
@@ -156,7 +158,7 @@ impl Generation {
 
     /// Bytes of all its memtables.
     pub fn memory(&self) -> u64 {
-        let places = self.separated.lock().list.capacity() * size_of::<(SeqNo, u64)>();
+        let places = self.separated.lock().list.capacity() * size_of::<(SeqNo, u64, u32)>();
         self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + places as u64
     }
 

@@ -56,10 +56,15 @@ impl KeptLog {
 
     /// Takes a record in that a table will refer to. Where readers will look for it in the cache; `None` when it is not in the log.
     fn take(&mut self, name: &Name<'_>, value_len: usize) -> Option<CacheKey> {
-        let at = self.places.of(name.seq)?;
+        let place = self.places.of(name.seq)?;
         let len = (record::HEADER_LEN + name.key.len() + value_len) as u64;
+        if place.end - place.start != len {
+            // What is written out is not what was put under this number: it has its own record.
+            return None;
+        }
+        let at = place.start;
         self.kept.push(Kept {
-            place: at..at + len,
+            place,
             family: name.family,
             seq: name.seq,
             hash: name.hash(self.file_id),
