@@ -7,6 +7,7 @@ use super::{BlobMeta, IndexFile, builder, verify};
 use crate::wal::{FileKind, RecordReader};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -148,6 +149,32 @@ fn beside(env: &Env, path: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let all = env.fs().list(dir)?.into_iter();
     let named = all.filter(|e| !e.is_dir && e.name.ends_with(end));
     Ok(named.map(|e| dir.join(e.name)).collect())
+}
+
+/// Logs that indexes in a folder say they are of, by their ids, and where the records end that they name. Of indexes with numbers from `from` on that
+/// are not `known`: a log was synced before its index was begun.
+pub fn indexed_logs(
+    env: &Env,
+    dir: &Path,
+    from: u64,
+    known: &BTreeSet<u64>,
+) -> Result<BTreeMap<u128, u64>> {
+    let mut logs = BTreeMap::new();
+    for path in beside(env, &dir.join("x"), ".index")? {
+        let number = path.file_stem().and_then(|n| n.to_str()?.parse().ok());
+        if number.is_none_or(|n: u64| n < from || known.contains(&n)) {
+            continue;
+        }
+        match index_directory(env, &path) {
+            Ok((_, d)) => {
+                let end = logs.entry(d.records_in).or_insert(0);
+                *end = d.data_end.max(*end);
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(logs)
 }
 
 /// The index of a log: of several, left by flushes that were tried again, the one of the most records.

@@ -78,6 +78,7 @@ struct Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if !self.done {
+            self.engine.trim_logs([]);
             // What cannot be removed now the next checkpoint to the same place removes.
             let _ = self.engine.remove_unfinished(&self.dir, true);
         }

@@ -402,6 +402,8 @@ impl Engine {
                     kept = Some(number);
                     // Whatever becomes of the edit, the log is not to go with it.
                     paths.remove(0);
+                    // Of files that go the index goes first: for repair it proves that all tables of the flush are there.
+                    files.insert(0, paths.remove(0));
                 }
             }
             files.extend(paths);
@@ -431,7 +433,10 @@ impl Engine {
             .collect();
         let tables: Vec<u64> = edit.add_tables.iter().map(|t| t.number).collect();
         let blob_files: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
+        // Held, so that it does not die before it is trimmed.
+        let mut kept_log = None;
         self.install(edit, files, |_, view| {
+            kept_log = kept.and_then(|log| view.version.blobs.files.get(&log).cloned());
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
             assert_eq!(
                 last.number, generation.number,
@@ -452,12 +457,11 @@ impl Engine {
         }
         self.drain
             .flushed(generation.memory(), self.env.clock().now() - started);
-        if let Some(log) = kept {
-            let file = self.view().version.blobs.files.get(&log).cloned();
-            self.trim_logs(file);
-        }
+        // None, too, when all families went that have values in it.
+        let is_kept = kept_log.is_some();
+        self.trim_logs(kept_log);
         if log != 0 {
-            if kept.is_none() {
+            if !is_kept {
                 self.retire_log(log, end);
             }
             // A deleted file keeps its space, and its pages are still written out, as long as somebody has it open. Whoever holds the lock

@@ -516,6 +516,7 @@ impl Engine {
             && !space.pinned.contains_key(&number)
             && !self.closing.load(SeqCst)
         {
+            assert!(!space.recycled.contains(&path), "a log is retired once");
             space.recycled.push(path);
             return;
         }
@@ -559,7 +560,8 @@ impl Engine {
                     let stat = engine.env.fs().stat(&f.path());
                     stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
                 };
-                engine.trim_logs(logs.into_iter().filter(more));
+                let due: Vec<_> = logs.into_iter().filter(more).collect();
+                engine.trim_logs(due);
             });
     }
 

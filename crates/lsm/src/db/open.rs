@@ -12,6 +12,7 @@ use super::log::log_path;
 use super::values::Values;
 use crate::batch::Ops;
 use crate::blob::Separator;
+use crate::blob::inspect::indexed_logs;
 use crate::key::{MAX_SEQ, SeqNo};
 use crate::merge;
 use crate::options::Options;
@@ -23,7 +24,7 @@ use crate::wal::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -208,7 +209,11 @@ pub(crate) fn replay_logs(
     // A log that was left unsynced and lost its end: number, where it was cut.
     let mut cut: Option<(u64, u64)> = None;
     let mut last_seq = 0;
+    // A log with an index was synced, whatever the manifest says: what is missing of it is no torn tail.
+    let first = logs.keys().next().copied().unwrap_or(u64::MAX);
+    let indexed = indexed_logs(env, dir, first, &BTreeSet::new())?;
     for (&number, log) in logs {
+        let synced = (log.end).unwrap_or(indexed.get(&log.file_id).copied().unwrap_or(0));
         let path = log_path(dir, number);
         let missing = |what: &str| Error::corruption(&path, 0, what).with_reach(Reach::Store);
         let file = env.fs().open(&path).map_err(|e| {
@@ -226,7 +231,7 @@ pub(crate) fn replay_logs(
         let end = log.end.or(log.left).unwrap_or(u64::MAX);
         let header_end = reader.tail().end;
         while reader.tail().end < end
-            && let Some(record) = reader.next(log.end.unwrap_or(0))?
+            && let Some(record) = reader.next(synced)?
         {
             if record.offset >= end {
                 break;

@@ -215,9 +215,12 @@ impl Engine {
         edit.add_blobs.retain(|b| {
             let dead = b.meta.families.keys().all(gone);
             if dead {
-                settled
-                    .unnamed
-                    .extend(self.tables.blob_paths(b.number, &b.meta));
+                let mut paths = self.tables.blob_paths(b.number, &b.meta);
+                if b.meta.index.is_some() {
+                    // The manifest names the log until this edit is durable.
+                    paths.remove(0);
+                }
+                settled.unnamed.extend(paths);
             }
             !dead
         });

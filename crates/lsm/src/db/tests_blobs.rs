@@ -619,3 +619,83 @@ fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
     let copy = Db::open(&env, "copy", options).unwrap();
     expect(&copy, &copy.default_family(), &ReadOptions::default(), &old);
 }
+
+/// Calls something the first time that it merges.
+struct Calls {
+    inner: Append,
+    first: basalt_env::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl crate::merge::MergeOperator for Calls {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn full_merge(
+        &self,
+        key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> std::result::Result<Vec<u8>, crate::merge::MergeRefusal> {
+        let call = self.first.lock().take();
+        if let Some(call) = call {
+            call();
+        }
+        self.inner.full_merge(key, existing, operands)
+    }
+}
+
+/// A family goes while the flush runs whose log holds its values and nobody else's, and the flush's edit is never durable: the log is still what the
+/// manifest names, and has what other families were acknowledged.
+#[test]
+fn a_log_stays_until_the_edit_is_durable_that_lets_go_of_it() {
+    let disk = SimFs::new(SimOptions::default());
+    let faulty = FaultFs::new(disk.clone(), 1);
+    let env = Env::for_tests(faulty.clone(), 1);
+    let operator = Arc::new(Calls {
+        inner: Append::new(","),
+        first: basalt_env::sync::Mutex::new(None),
+    });
+    let options = Options {
+        default_family: FamilyOptions {
+            min_blob_size: Some(5000),
+            merge_operator: Some(operator.clone()),
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let large = db
+        .create_family("large", options.default_family.clone())
+        .unwrap();
+    for n in 0..20u64 {
+        let key = format!("{n:03}").into_bytes();
+        db.put(&large, &key, &value(n, 1, 16_000), &FREE).unwrap();
+        db.put(&f, &key, b"small", &FREE).unwrap();
+        db.merge(&f, &key, b"operand", &FREE).unwrap();
+    }
+    db.sync().unwrap();
+    let (other, faults) = (db.clone(), faulty.clone());
+    *operator.first.lock() = Some(Box::new(move || {
+        other.drop_family(&large).unwrap();
+        faults.inject(Fault {
+            op: Some(OpKind::Append),
+            path: "MANIFEST".into(),
+            when: When::From(1),
+            kind: FaultKind::Eio,
+        });
+    }));
+    db.flush().unwrap_err();
+    assert!(operator.first.lock().is_none(), "the flush merged");
+    db.abandon();
+    faulty.clear();
+    let env = Env::for_tests(disk.crash(CrashPolicy::NamesWithoutContent, 1), 1);
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    for n in 0..20u64 {
+        let key = format!("{n:03}").into_bytes();
+        let found = db.get(&f, &key, &ReadOptions::default()).unwrap();
+        assert_eq!(found.as_deref(), Some(&b"small,operand"[..]));
+    }
+    assert_eq!(db.families(), ["default"]);
+}

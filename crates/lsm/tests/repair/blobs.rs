@@ -280,6 +280,22 @@ fn logs_that_are_blob_files() {
                 fs.overwrite(&path(name), to, &vec![0; n]).unwrap();
             });
         }
+        // The last edits: some made logs blob files, whose holes are no damage.
+        let (_, len) = store.files("MANIFEST").pop().unwrap();
+        for i in 0..30 {
+            let at = len - 1 - r.below(len.min(6000));
+            let what = format!("{manifest} at {at} of {len}, kind {i}");
+            store.try_damage(&what, |fs| match i % 3 {
+                0 => fs.truncate(&path(&manifest), at / 512 * 512).unwrap(),
+                1 => {
+                    let n = (len - at / 512 * 512).min(1024) as usize;
+                    fs.overwrite(&path(&manifest), at / 512 * 512, &vec![0; n])
+                        .unwrap();
+                }
+                _ => fs.flip_bit(&path(&manifest), at, (at % 8) as u8).unwrap(),
+            });
+            cases += 1;
+        }
         let report = store.try_damage("no manifest", |fs| {
             remove(fs, &manifest);
             remove(fs, "CURRENT");

@@ -2,6 +2,7 @@
 
 use super::Loss;
 use crate::blob::garbage::Garbage;
+use crate::blob::inspect::indexed_logs;
 use crate::db::open::{StoreFile, load_catalog};
 use crate::options::Options;
 use crate::table;
@@ -57,7 +58,9 @@ pub(in crate::db) fn learn(
 ) -> Result<Option<(Learned, Option<Error>)>> {
     match load_catalog(env, dir, names) {
         Ok(None) => Ok(None),
-        Ok(Some((current, catalog, _))) if missing_files(&catalog, names) => {
+        Ok(Some((current, catalog, _)))
+            if missing_files(&catalog, names) || has_flushed_logs(env, dir, &catalog)? =>
+        {
             let learned = cut_short(env, dir, names, options, &current, catalog)?;
             Ok(Some((learned, None)))
         }
@@ -89,7 +92,16 @@ fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
         || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
 }
 
-/// Files that the manifest names are gone. Files go only after an edit that lets go of them is durable: when there is also something
+/// A log that is live by the manifest has an index: an edit is lost that made it a blob file, and holes in it are no damage; or that edit was
+/// never written, and all that is in the log is in tables as well.
+fn has_flushed_logs(env: &Env, dir: &Path, catalog: &Catalog) -> Result<bool> {
+    let first = catalog.logs.keys().next().copied().unwrap_or(u64::MAX);
+    let indexed = indexed_logs(env, dir, first, &catalog.indexes())?;
+    let mut logs = catalog.logs.values();
+    Ok(logs.any(|log| indexed.contains_key(&log.file_id)))
+}
+
+/// Files that the manifest names are gone, or there is an index that it should name. Files go only after an edit that lets go of them is durable: when there is also something
 /// that a later edit may have left, a torn tail or tables that no edit names, then such an edit is lost, and what looks like
 /// the manifest's end is not.
 fn cut_short(
@@ -106,6 +118,7 @@ fn cut_short(
     };
     l.absorb_manifest(env, dir, current.number, Some(*current), options)?;
     let torn = whole(env, dir, current.number)?.is_none_or(|(_, torn)| torn);
+    let indexes = l.catalog.indexes();
     let strange = names.iter().any(|n| match StoreFile::parse(n) {
         Some(StoreFile::Table(n)) => {
             !l.retired_tables.contains(&n) && l.catalog.family_of(n).is_none()
@@ -113,6 +126,7 @@ fn cut_short(
         Some(StoreFile::Blob(n)) => {
             !l.retired_blobs.contains(&n) && !l.catalog.blobs.contains_key(&n)
         }
+        Some(StoreFile::Index(n)) => !indexes.contains(&n),
         _ => false,
     });
     if !torn && !strange {
@@ -131,7 +145,7 @@ fn cut_short(
         l.losses.push(Loss::of_file(
             &name,
             l.end..len.max(l.end),
-            "files that the edits before this place name are gone: at least one edit behind it is lost",
+            "files that the edits before this place name are gone, or one is there that they should name: at least one edit behind it is lost",
         ));
         l.damaged.push(name);
     }

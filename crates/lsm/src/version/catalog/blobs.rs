@@ -5,7 +5,7 @@ use crate::blob::garbage::Garbage;
 use crate::blob::{BlobMeta, FamilyShare};
 use crate::version::edit::{AddBlob, Edit};
 use basalt_fs::Result;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A blob file as the manifest knows it.
@@ -99,7 +99,7 @@ impl Catalog {
     }
 
     /// Numbers of the files with the indexes of logs that are blob files.
-    pub fn indexes(&self) -> HashSet<u64> {
+    pub fn indexes(&self) -> BTreeSet<u64> {
         let indexes = self.blobs.values().filter_map(|b| b.meta.index);
         indexes.map(|i| i.number).collect()
     }
