@@ -75,13 +75,7 @@ fn open(env: &Env, path: &Path) -> Result<(BlobReader, BlobReport)> {
     let hash_sum = directory.hash_sum;
     let meta = builder::meta(directory, None, size, 0);
     let reader = BlobReader::open(env, Arc::new(file), path, &meta)?;
-    let layout = reader.layout();
-    let report = BlobReport {
-        meta,
-        layout,
-        hash_sum,
-    };
-    Ok((reader, report))
+    Ok(with_report(reader, meta, hash_sum))
 }
 
 fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobReport)> {
@@ -106,13 +100,17 @@ fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobRepo
         &meta,
     )?;
     meta.size = reader.blocks()?;
+    Ok(with_report(reader, meta, hash_sum))
+}
+
+fn with_report(reader: BlobReader, meta: BlobMeta, hash_sum: u64) -> (BlobReader, BlobReport) {
     let layout = reader.layout();
     let report = BlobReport {
         meta,
         layout,
         hash_sum,
     };
-    Ok((reader, report))
+    (reader, report)
 }
 
 fn check_count(path: &Path, directory: &Directory) -> Result<()> {

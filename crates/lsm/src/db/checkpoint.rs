@@ -1,6 +1,7 @@
-//! Checkpoints: a copy of the store that shares its tables.
+//! Checkpoints: a copy of the store that shares its tables and blob files.
 //!
-//! Tables never change, so a second name is a copy. What the memtables hold is in the logs, which are copied up to where they were
+//! Tables and blob files never change, so a second name is a copy; of a log that is a blob file no more than blocks without records goes, and none is used
+//! again that has a second name. What the memtables hold is in the logs, which are copied up to where they were
 //! synced when the checkpoint's moment was taken; or it is flushed first when that is too much to copy. The moment is taken under the
 //! writer's lock and the manifest's, so catalog, tables and ends of logs fit; all that takes long happens after it, beside writers.
 //!

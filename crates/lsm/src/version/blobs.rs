@@ -1,5 +1,6 @@
 //! The blob files of a version: opened when first read, removed when the last version or reader that holds them lets go and the
-//! manifest no longer names them.
+//! manifest no longer names them. One that is a log has its index in a second file, gives back the blocks in which no record lies, and
+//! is handed to whoever makes logs when it dies: its space may be the next one's.
 
 use super::open::OpenFile;
 use super::{FileKind, TableStore, catalog::Catalog};
