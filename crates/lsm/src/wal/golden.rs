@@ -92,16 +92,9 @@ fn golden_log() -> Vec<u8> {
         let mut batches = batches;
         let mut records = Vec::new();
         for b in &mut batches {
-            records.push(Outgoing {
-                payload_crc: payload_crc(&b.buf[RECORD_HEADER..], &b.separated),
-                separated: &b.separated,
-                offset: 0,
-                kind: RecordKind::Batch,
-                first_seq: seq,
-                count: b.count,
-                buf: &mut b.buf,
-            });
+            let first = seq;
             seq += u64::from(b.count);
+            records.push(Outgoing::of_batch(b, first));
         }
         w.append(&mut records, sync).unwrap();
     }

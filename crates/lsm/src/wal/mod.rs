@@ -129,6 +129,22 @@ pub struct Outgoing<'a> {
     pub offset: u64,
 }
 
+#[cfg(test)]
+impl<'a> Outgoing<'a> {
+    /// A batch that begins with this sequence number.
+    fn of_batch(batch: &'a mut crate::batch::WriteBatch, first_seq: u64) -> Outgoing<'a> {
+        Outgoing {
+            payload_crc: payload_crc(&batch.buf[RECORD_HEADER..], &batch.separated),
+            separated: &batch.separated,
+            offset: 0,
+            kind: RecordKind::Batch,
+            first_seq,
+            count: batch.count,
+            buf: &mut batch.buf,
+        }
+    }
+}
+
 /// A record read back.
 #[derive(Debug, Clone)]
 pub struct Record {

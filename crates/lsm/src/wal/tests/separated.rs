@@ -56,16 +56,9 @@ fn append_batches(
     let (mut seq, mut records, mut all) = (first, Vec::new(), Vec::new());
     for b in batches {
         all.push((seq, operations(&b.buf[RECORD_HEADER..])));
-        records.push(Outgoing {
-            payload_crc: payload_crc(&b.buf[RECORD_HEADER..], &b.separated),
-            separated: &b.separated,
-            offset: 0,
-            kind: RecordKind::Batch,
-            first_seq: seq,
-            count: b.count,
-            buf: &mut b.buf,
-        });
+        let first = seq;
         seq += u64::from(b.count);
+        records.push(Outgoing::of_batch(b, first));
     }
     w.append(&mut records, sync).unwrap();
     all
