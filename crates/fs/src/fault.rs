@@ -37,6 +37,8 @@ pub enum FaultKind {
     FailedSync,
     /// A read returns one bit turned over.
     BitFlip,
+    /// It fails with `Unsupported`, as on a filesystem that cannot do it.
+    Unsupported,
     /// It takes so much longer.
     Latency(Duration),
 }
@@ -72,15 +74,16 @@ impl FaultKind {
             FaultKind::ShortWrite => op == OpKind::Append,
             FaultKind::FailedSync => op.syncs(),
             FaultKind::BitFlip => op == OpKind::Read,
+            FaultKind::Unsupported => op == OpKind::ReleaseRange,
             FaultKind::Latency(_) => true,
         }
     }
 
     fn error(self, op: OpKind, path: &Path) -> Error {
-        let code = if self == FaultKind::Enospc {
-            rustix::io::Errno::NOSPC
-        } else {
-            rustix::io::Errno::IO
+        let code = match self {
+            FaultKind::Enospc => rustix::io::Errno::NOSPC,
+            FaultKind::Unsupported => rustix::io::Errno::OPNOTSUPP,
+            _ => rustix::io::Errno::IO,
         };
         Error::io(op.name(), path, code.into()).context("injected fault")
     }

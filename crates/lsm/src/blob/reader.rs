@@ -447,6 +447,11 @@ impl BlobReader {
         self.take_value(name, place, bytes, booked, how)
     }
 
+    /// The value of a record that was met at a place before.
+    pub fn value_again(&self, name: &Name<'_>, place: &Range<u64>) -> Result<Bytes> {
+        self.value_at(name, place, How::job(false))
+    }
+
     /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking.
     pub(super) fn take_value(
         &self,

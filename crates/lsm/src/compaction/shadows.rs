@@ -18,6 +18,8 @@ pub struct Shadows {
     pub most: f64,
     /// Hidden bytes for which a merge is due. 0: none ever is.
     pub room: f64,
+    /// The bound is near: a merge is due whatever it rewrites.
+    pub pressed: bool,
     /// The disk is full: whatever tombstones stand over anything are to come down, at any price.
     pub full: bool,
 }
@@ -75,7 +77,8 @@ impl Shadows {
         self.levels(v, |_| true).iter().sum::<f64>() as u64
     }
 
-    /// By level, how much a merge out of it is due for what it hides: from 1 on, where that is more than the merge would rewrite.
+    /// By level, how much a merge out of it is due for what it hides: from 1 on, where that is more than the merge would rewrite, or the
+    /// bound is near.
     pub fn scores(&self, v: &FamilyVersion, below: impl Fn(usize) -> usize) -> [f64; LEVELS] {
         if self.full {
             return core::array::from_fn(|level| {
@@ -88,9 +91,9 @@ impl Shadows {
         let mut scores = self.levels(v, idle);
         for (level, score) in scores.iter_mut().enumerate().take(LEVELS - 1) {
             let rewritten = v.level_bytes(level) + v.level_bytes(below(level));
-            *score = match *score < rewritten as f64 {
-                true => 0.0,
-                false => *score / self.room,
+            *score = match self.pressed || *score >= rewritten as f64 {
+                true => *score / self.room,
+                false => 0.0,
             };
         }
         scores[LEVELS - 1] = 0.0;

@@ -13,7 +13,8 @@ use super::separated::{BlobChange, Collection, Moved, NewPlace};
 use super::space::{collections_at, least_share};
 use crate::blob::garbage::Garbage;
 use crate::blob::lineage::Collected;
-use crate::blob::{Name, Separator};
+use crate::blob::record::HEADER_LEN as RECORD_HEADER;
+use crate::blob::{BlobReader, Name, Separator};
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::listener::Event;
 use crate::version::catalog::CatalogBlob;
@@ -24,12 +25,15 @@ use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Live bytes that a collection takes into memory, and sorts: its targets are in key order.
+/// Live bytes of a collection, unless one file has more.
 const LIVE_BYTES: u64 = 64 << 20;
+/// Of these it takes so many write buffers into memory. Its targets are in key order: the rest is read anew where it belongs.
+const BUFFERS: u64 = 4;
 /// Files that a collection takes at most.
 const SOURCES: usize = 64;
 /// Files go along with another that have so much of its share of garbage.
@@ -45,10 +49,12 @@ struct Live {
     key: Bytes,
     seq: SeqNo,
     kind: Kind,
-    value: Bytes,
+    /// `None` where memory is used up.
+    value: Option<Bytes>,
     sum: u64,
     source: u64,
     ordinal: u32,
+    place: Range<u64>,
     /// Where it is in the cache, if it is there.
     cached: Option<CacheKey>,
 }
@@ -60,6 +66,12 @@ struct Sources {
 }
 
 impl Sources {
+    fn reader(&self, number: u64) -> Result<&BlobReader> {
+        let mut files = self.files.iter().map(|(f, _)| f);
+        let file = files.find(|f| f.number == number);
+        file.expect("what is alive came from one of them").reader()
+    }
+
     /// Somebody reads them.
     fn index_is_cached(&self) -> bool {
         let mut files = self.files.iter();
@@ -157,7 +169,11 @@ impl Engine {
             true => WORTH_IT_WHEN_FULL,
             false => least_share(fill.urgency(amp), amp),
         };
-        let candidates = self.candidates(state, least);
+        let mut candidates = self.candidates(state, least);
+        if full {
+            let spare = self.full.spare().saturating_sub(fill.copying);
+            candidates.retain(|c| c.alive <= spare);
+        }
         let first = candidates.first()?;
         let most_live = LIVE_BYTES.min(fill.most_copied(&self.options));
         let (mut files, mut live) = (Vec::new(), 0);
@@ -178,6 +194,7 @@ impl Engine {
     /// Queues collections as long as they are due and there may be more of them.
     pub fn schedule_collections(self: &Arc<Self>) {
         loop {
+            self.see_what_is_free();
             let mut state = self.state.lock();
             let now = self.env.clock().now();
             // On a full disk they are what helps.
@@ -281,11 +298,17 @@ impl Engine {
             };
             numbers.iter().filter_map(of).sum()
         };
-        let _booked = self.env.ledger().reserve(MemoryKind::Buffer, live_bytes);
+        let ledger = self.env.ledger();
+        let write_buffer = self.options.write_buffer_bytes;
+        let mut memory = (write_buffer.saturating_mul(BUFFERS))
+            .min(LIVE_BYTES)
+            .min(live_bytes);
+        let _booked = ledger.reserve(MemoryKind::Buffer, memory);
         let mut live = Vec::new();
         let mut read = 0;
         for (file, garbage) in &sources.files {
-            read += self.read_live(file, garbage, &sources.orders, io, cancelled, &mut live)?;
+            let into = (&mut live, &mut memory);
+            read += self.read_live(file, garbage, &sources.orders, io, cancelled, into)?;
         }
         live.sort_by(|a, b| {
             let keys = || sources.orders[&a.family].user(&a.key, &b.key);
@@ -316,7 +339,16 @@ impl Engine {
                 key: &r.key,
                 seq: r.seq,
             };
-            separator.put_summed(&name, r.kind, &r.value, r.sum)?;
+            let value = match r.value {
+                Some(value) => value,
+                None => {
+                    let len = r.place.end - r.place.start;
+                    read += len;
+                    self.env.io_limit().acquire(len, io);
+                    sources.reader(r.source)?.value_again(&name, &r.place)?
+                }
+            };
+            separator.put_summed(&name, r.kind, &value, r.sum)?;
             let (file, ordinal, file_id) = separator.last();
             renamed.extend(r.cached.map(|from| (from, separator.last_cached())));
             let targets = done.targets.entry(r.family).or_default();
@@ -327,7 +359,7 @@ impl Engine {
                 file,
                 ordinal,
                 family: r.family,
-                bytes: (crate::blob::record::HEADER_LEN + r.key.len() + r.value.len()) as u64,
+                bytes: r.place.end - r.place.start,
                 hash: name.hash(file_id),
             };
             (moved.places.entry(r.source).or_default()).push((r.ordinal, place));
@@ -425,7 +457,7 @@ impl Engine {
         orders: &BTreeMap<u32, Cmp>,
         io: IoPriority,
         cancelled: &AtomicBool,
-        live: &mut Vec<Live>,
+        (live, memory): (&mut Vec<Live>, &mut u64),
     ) -> Result<u64> {
         let reader = file.reader()?;
         let mut sum = garbage.hash_sum();
@@ -441,15 +473,24 @@ impl Engine {
             &mut |ordinal, record| {
                 sum = sum.wrapping_add(record.name().hash(file.meta.file_id));
                 if orders.contains_key(&record.family) {
+                    let len = RECORD_HEADER + record.key.len() + record.value.len();
+                    let place = record.at..record.at + len as u64;
+                    let left = memory.checked_sub(len as u64);
+                    *memory = left.unwrap_or(*memory);
                     live.push(Live {
                         family: record.family,
-                        key: record.key,
+                        key: match left {
+                            Some(_) => record.key,
+                            // Alone: it shares its memory with the value.
+                            None => Bytes::copy_from_slice(&record.key),
+                        },
                         seq: record.seq,
                         kind: record.kind,
-                        value: record.value,
+                        value: left.map(|_| record.value),
                         sum: record.value_sum,
                         source: file.number,
                         ordinal,
+                        place,
                         cached: reader.cached_at(record.at),
                     });
                 }

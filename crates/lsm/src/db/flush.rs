@@ -358,7 +358,11 @@ impl Engine {
         let new_number = || self.new_file_number();
         let separator =
             Separator::new(&self.env, &self.tables, &new_number, IoPriority::High, warm);
-        let mut values = Values::new(separator, KeptLog::of(generation), &new_number);
+        let mut values = Values::new(
+            separator,
+            KeptLog::of(generation, self.logs.can_trim()),
+            &new_number,
+        );
         for (id, mem) in &generation.mems {
             let Some(family) = view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;

@@ -42,12 +42,19 @@ pub(crate) struct Full {
     refusing: AtomicBool,
     /// Bytes that may still be let in before what is free is asked for again.
     unseen: AtomicU64,
+    /// What was free when it was last asked for, less half of the reserve; a quarter at least.
+    spare: AtomicU64,
 }
 
 impl Full {
     /// True while batches that add data are refused.
     pub fn is_refusing(&self) -> bool {
         self.refusing.load(SeqCst)
+    }
+
+    /// What all collections that run on a full disk may write: the other half of the reserve is for flushes and merges.
+    pub fn spare(&self) -> u64 {
+        self.spare.load(SeqCst)
     }
 }
 
@@ -89,11 +96,25 @@ impl Engine {
         Error::new(ErrorKind::NoSpace, what).with_reach(Reach::Store)
     }
 
-    /// Asks how much is free, and decides whether to take writes.
-    fn look_at_the_disk(self: &Arc<Self>) -> Option<(Space, u64)> {
-        // A filesystem that does not tell has its own errors when it is full.
+    /// How much is free, and what of it is the reserve. `None` from a filesystem that does not tell: it has its own errors when it is full.
+    fn free(&self) -> Option<(Space, u64)> {
         let space = self.env.fs().space(&self.dir).ok()?;
         let reserve = self.options.disk_reserve(space.total);
+        let spare = space.free.saturating_sub(reserve / 2).max(space.free / 4);
+        self.full.spare.store(spare, SeqCst);
+        Some((space, reserve))
+    }
+
+    /// Before collections are chosen on a full disk.
+    pub(super) fn see_what_is_free(&self) {
+        if self.full.is_refusing() {
+            self.free();
+        }
+    }
+
+    /// Asks how much is free, and decides whether to take writes.
+    fn look_at_the_disk(self: &Arc<Self>) -> Option<(Space, u64)> {
+        let (space, reserve) = self.free()?;
         let full = &self.full;
         full.unseen.store((reserve / LOOKS).max(4096), SeqCst);
         // A little more than was too little, or it would go back and forth.

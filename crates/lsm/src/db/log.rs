@@ -76,6 +76,8 @@ struct Space {
     synced: Option<bool>,
     /// Most of the last log were large values.
     large: bool,
+    /// The filesystem cannot take back a part of a file.
+    keeps_all: bool,
 }
 
 /// Spare and recycled logs.
@@ -93,7 +95,13 @@ impl LogSpace {
             last_end: 0,
             synced: None,
             large: false,
+            keeps_all: false,
         }))
+    }
+
+    /// Whether a log can give back what is no large value.
+    pub fn can_trim(&self) -> bool {
+        !self.0.lock().keeps_all
     }
 }
 
@@ -539,8 +547,13 @@ impl Engine {
             due
         };
         for log in due {
-            // What stays allocated is space and no harm; the next open tries again.
-            let _ = log.trim();
+            match log.trim() {
+                Err(e) if e.kind() == ErrorKind::Unsupported => {
+                    self.logs.0.lock().keeps_all = true;
+                }
+                // What stays allocated is space and no harm; the next open tries again.
+                Ok(()) | Err(_) => {}
+            }
         }
     }
 

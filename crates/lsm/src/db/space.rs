@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// From this part of the room on writers are slowed.
 const SLOW_FROM: f64 = 0.84;
+/// From here on merges that expose garbage are made whatever they rewrite: nobody is slowed for what no merge is due for.
+const MERGE_FROM: f64 = 0.8;
 /// Here they are slowed as much as they ever are: what is left is for what nobody foresees, a memtable more or less.
 const SLOWEST_AT: f64 = 0.95;
 /// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
@@ -89,6 +91,13 @@ impl Fill {
     /// As [`Fill::urgency`], with what is being collected.
     pub fn pressure_on_collections(&self, amp: f64) -> f64 {
         self.part(self.garbage(), amp)
+    }
+
+    /// The part of the room that all garbage takes, with what is on its way.
+    fn part_of_room(&self, options: &Options) -> f64 {
+        let reachable = (self.reachable() + self.coming - self.will_hide) as f64;
+        let all = (self.disk + self.copying + self.coming) as f64;
+        (all - reachable) / room(options, reachable)
     }
 
     /// How many bytes more there may be.
@@ -256,6 +265,7 @@ impl Engine {
                 a_delete: mean,
                 most: share.bytes as f64,
                 room,
+                pressed: false,
                 full,
             };
             if let Some(version) = view.version.families.get(id) {
@@ -264,6 +274,8 @@ impl Engine {
             fill.shadows.insert(*id, shadows);
         }
         fill.hidden = fill.hidden.min(fill.live.bytes);
+        let pressed = fill.part_of_room(&self.options) >= MERGE_FROM;
+        (fill.shadows.values_mut()).for_each(|shadows| shadows.pressed = pressed);
         fill
     }
 

@@ -8,6 +8,7 @@ use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
 use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{FileSystem, OpKind, When};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -506,4 +507,206 @@ fn the_bound_costs_what_greedy_collections_cost() {
         uniform < 3.8 && skewed < 3.2,
         "{uniform:.2} for uniform overwrites, {skewed:.2} for skewed ones"
     );
+}
+
+/// Level 0 holds on to what it has until its entries hide enough: here a merge would rewrite more than it lets go of.
+fn lazy() -> Options {
+    let mut options = options(100);
+    options.default_family.l0_compaction_trigger = 1000;
+    options.default_family.l0_slowdown = 2000;
+    options.default_family.base_level_bytes = 64 << 20;
+    options
+}
+
+/// Nobody is slowed for garbage that is not being made away with: what entries hide is exposed before the bound is met, whatever that rewrites.
+#[test]
+fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
+    let options = lazy();
+    let mut s = Paced::new(options.clone(), 500);
+    let f = s.db.default_family();
+    let mut values = BTreeMap::new();
+    let put = |s: &mut Paced, n: u64| {
+        // Keys longer than values, which do not compress.
+        let mut key = Vec::new();
+        (0..30).for_each(|i: u64| {
+            key.extend(
+                (n * 31 + i)
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    .to_be_bytes(),
+            )
+        });
+        let value = vec![n as u8; 120];
+        s.db.put(&f, &key, &value, &FREE).unwrap();
+        s.pass(50);
+        key
+    };
+    const KEYS: u64 = 4000;
+    for n in 0..KEYS {
+        values.insert(put(&mut s, n), n);
+    }
+    // Merges tell that references hide older ones ...
+    for _ in 0..3 {
+        for n in 0..100 {
+            put(&mut s, n);
+        }
+        s.db.compact_range(&f, None, None).unwrap();
+    }
+    // ... and then nobody merges.
+    for n in 0..KEYS / 2 {
+        put(&mut s, n * 2);
+    }
+    s.db.flush().unwrap();
+    s.db.settle().unwrap();
+    let blobs = s.db.stats().blobs;
+    assert_eq!((blobs.pressure, blobs.space_debt), (0.0, 0), "{blobs:?}");
+    assert!(blobs.collections > 0, "{blobs:?}");
+    assert!(blobs.hidden_bytes < options.space_slack() / 2, "{blobs:?}");
+    s.reconcile(&options);
+}
+
+/// A file with more that is alive than a collection may take into memory is collected all the same, the rest read a second time.
+#[test]
+fn a_collection_reads_again_what_it_has_no_memory_for() {
+    let mut options = options(500);
+    options.write_buffer_bytes = 16 << 10;
+    let s = Paced::new(options.clone(), 500);
+    let f = s.db.default_family();
+    const LARGE: usize = 100_000;
+    let value = |n: u64, round: u8| {
+        let mut v = vec![round; LARGE];
+        v[..8].copy_from_slice(&n.to_be_bytes());
+        v
+    };
+    // Key 30 * n + m is in the n-th log.
+    for n in 0..8u64 {
+        let mut batch = WriteBatch::new();
+        for m in 0..3 {
+            let key = 30 * (2 - m) + n;
+            batch.put(&f, &key.to_be_bytes(), &value(key, 1)).unwrap();
+        }
+        s.db.write(batch, &FREE).unwrap();
+        s.db.flush().unwrap();
+    }
+    for n in 0..8u64 {
+        s.db.put(&f, &n.to_be_bytes(), b"small now", &FREE).unwrap();
+    }
+    s.db.flush().unwrap();
+    s.db.compact_range(&f, None, None).unwrap();
+    s.db.settle().unwrap();
+    let blobs = s.db.stats().blobs;
+    let (read, written) = (blobs.collected_bytes_read, blobs.collected_bytes_written);
+    assert!(blobs.collections > 0, "{blobs:?}");
+    assert!(
+        read >= 2 * (written - written / 20),
+        "{read} read for {written} written"
+    );
+    for n in 0..8u64 {
+        for m in 1..3 {
+            let key = 30 * m + n;
+            let found = s.db.get(&f, &key.to_be_bytes(), &ReadOptions::default());
+            assert_eq!(found.unwrap().as_deref(), Some(&value(key, 1)[..]));
+        }
+    }
+    s.reconcile(&options);
+}
+
+/// On a full disk collections leave half of the reserve to flushes and merges, however many run.
+#[test]
+fn collections_do_not_use_up_the_reserve() {
+    const CAPACITY: u64 = 6 << 20;
+    let disk = SimFs::new(SimOptions {
+        capacity: CAPACITY,
+        ..SimOptions::default()
+    });
+    let hands = ManualClock::new(1_700_000_000_000);
+    let env = EnvBuilder::for_tests(disk, 1)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    let options = options(500);
+    let reserve = options.disk_reserve(CAPACITY);
+    let db = Db::open(&env, "db", options).unwrap();
+    let f = db.default_family();
+    // Each log has more than half of the reserve, and becomes a blob file with a quarter of garbage.
+    let mut there = 0u64;
+    loop {
+        let mut batch = WriteBatch::new();
+        for n in 0..4 {
+            let key = (there * 4 + n).to_be_bytes();
+            batch.put(&f, &key, &[7; 55_000]).unwrap();
+        }
+        if db.write(batch, &FREE).is_err() {
+            break;
+        }
+        there += 1;
+        while env.jobs().step() {}
+    }
+    for n in 0..there {
+        db.delete(&f, &(4 * n).to_be_bytes(), &FREE).unwrap();
+    }
+    let engine = &db.0.0;
+    let mut seen = 0;
+    while engine.full.is_refusing() {
+        hands.advance(Duration::from_millis(500));
+        let fill = {
+            let state = engine.state.lock();
+            engine.fill(&state, &engine.view())
+        };
+        let free = env.fs().space(std::path::Path::new("db")).unwrap().free;
+        if fill.copying > 0 {
+            seen += 1;
+            let spare = free.saturating_sub(reserve / 2).max(free / 4);
+            assert!(
+                fill.copying <= spare + reserve / 16,
+                "{} bytes are to be written with {free} free",
+                fill.copying
+            );
+        }
+        env.jobs().step();
+    }
+    assert!(seen > 3, "{seen} moments with collections");
+    db.put(&f, b"again", &[8; VALUE], &FREE).unwrap();
+    db.close().unwrap();
+}
+
+/// Where a file cannot give a part of itself back, logs stay only if nearly all of them is large values.
+#[test]
+fn logs_that_cannot_give_space_back_are_not_kept_for_a_part_of_them() {
+    let disk = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(disk.clone(), 1);
+    let env = EnvBuilder::for_tests(faults.clone(), 1).build();
+    faults.inject(Fault {
+        op: Some(OpKind::ReleaseRange),
+        path: String::new(),
+        when: When::From(1),
+        kind: FaultKind::Unsupported,
+    });
+    let options = Options {
+        write_buffer_bytes: 1 << 20,
+        ..options(10_000)
+    };
+    let db = Db::open(&env, "db", options).unwrap();
+    let f = db.default_family();
+    let mut kept = Vec::new();
+    for round in 0..4u64 {
+        for n in 0..20u64 {
+            let key = (round * 100 + n).to_be_bytes();
+            let mut batch = WriteBatch::new();
+            batch.put(&f, &key, &[1; 20_000]).unwrap();
+            // The last round has large values alone.
+            for m in (0..20u64).filter(|_| round < 3) {
+                let key = (1000 + n * 20 + m).to_be_bytes();
+                batch.put(&f, &key, &[2; 1000]).unwrap();
+            }
+            db.write(batch, &FREE).unwrap();
+        }
+        db.flush().unwrap();
+        let files = db.blob_files();
+        kept.push(files.iter().filter(|b| b.meta.index.is_some()).count());
+    }
+    assert_eq!(
+        kept,
+        [1, 1, 1, 2],
+        "logs that are blob files after each round"
+    );
+    db.close().unwrap();
 }
