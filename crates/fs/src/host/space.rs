@@ -5,6 +5,7 @@
 //! write and one flush, and no journal commit.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -20,6 +21,8 @@ use crate::{AlignedBuf, Error, Result};
 const BLOCK: u64 = 4096;
 /// Appends that grow the file wait for at most one piece.
 const PIECE: u64 = 1 << 20;
+/// Holes of a reused log are filled if they are at most this part of it: that costs less than all the syncs that would allocate space anew.
+const FILLED: u64 = 8;
 
 impl HostFile {
     fn space_error(&self, what: &str, e: Errno) -> Error {
@@ -48,6 +51,7 @@ impl HostFile {
         if self.size.load(SeqCst) < goal {
             self.reserve(goal)?;
             let zeros = AlignedBuf::zeroed_direct(PIECE.min(goal) as usize);
+            let piece = |len| &zeros[..len as usize];
             loop {
                 let space = self.space.lock();
                 let size = self.size.load(SeqCst);
@@ -62,20 +66,65 @@ impl HostFile {
                     break;
                 }
                 let len = PIECE.min(goal - from);
-                let piece = [IoSlice::new(&zeros[..len as usize])];
-                // Directly where possible: dirty pages here would be written back inside the next append's sync.
-                let (fd, unit) = match &self.direct {
-                    Some((fd, align)) => (fd.as_fd(), Some(align.offset)),
-                    None => (self.main_fd(), None),
-                };
-                self.sys()
-                    .write_all(fd, &piece, from, unit, Account::Prewrite)
+                self.write_zeros(piece(len), from)
                     .map_err(|e| self.space_error(what, e).at(self.path(), from))?;
                 self.size.store(from + len, SeqCst);
                 MutexGuard::unlock_fair(space);
             }
         }
         self.publish_written()
+    }
+
+    /// Directly where possible: dirty pages here would be written back inside the next append's sync.
+    fn write_zeros(&self, zeros: &[u8], at: u64) -> rustix::io::Result<()> {
+        let (fd, unit) = match &self.direct {
+            Some((fd, align)) => (fd.as_fd(), Some(align.offset)),
+            None => (self.main_fd(), None),
+        };
+        let zeros = [IoSlice::new(zeros)];
+        self.sys()
+            .write_all(fd, &zeros, at, unit, Account::Prewrite)
+    }
+
+    /// What is not written below `size`, whole blocks, if that is little enough to be filled.
+    fn few_holes(&self, size: u64) -> Option<Vec<Range<u64>>> {
+        let (mut holes, mut bytes, mut at) = (Vec::new(), 0, 0);
+        loop {
+            let hole = self.data_until(at, size);
+            if hole >= size {
+                return Some(holes);
+            }
+            // After the last there is no data.
+            let end = match rustix::fs::seek(self.main_fd(), SeekFrom::Data(hole)) {
+                Ok(data) => data.min(size),
+                Err(Errno::NXIO) => size,
+                Err(_) => return None,
+            };
+            bytes += end - hole;
+            let whole = hole % BLOCK == 0 && end % BLOCK == 0;
+            if !whole || end <= at || bytes > size / FILLED {
+                return None;
+            }
+            holes.push(hole..end);
+            at = end;
+        }
+    }
+
+    fn fill(&self, holes: &[Range<u64>]) -> Result<()> {
+        let largest = holes.iter().map(|h| h.end - h.start).max().unwrap_or(0);
+        let zeros = AlignedBuf::zeroed_direct(PIECE.min(largest) as usize);
+        for hole in holes {
+            let mut at = hole.start;
+            while at < hole.end {
+                let len = PIECE.min(hole.end - at);
+                self.write_zeros(&zeros[..len as usize], at).map_err(|e| {
+                    self.space_error("filling the holes of a reused log", e)
+                        .at(self.path(), at)
+                })?;
+                at += len;
+            }
+        }
+        Ok(())
     }
 
     /// Asks for the blocks in one go, so that they lie together and a full disk is noticed before anything is
@@ -120,7 +169,7 @@ impl HostFile {
     }
 
     /// Takes the content this file has from an earlier life as written space, and brings it to `capacity`.
-    /// What is not really written (holes left by `release_range`) is cut off first.
+    /// What is not really written (holes left by `release_range`) is filled if it is little; else it is cut off from there on.
     pub(super) fn adopt_space(&self, capacity: u64) -> Result<()> {
         self.end_windows(&mut self.tail.lock())?;
         let size = self.size.load(SeqCst);
@@ -129,7 +178,14 @@ impl HostFile {
         self.sync_now(true)?;
         let _ = rustix::fs::fadvise(self.main_fd(), 0, None, Advice::DontNeed);
         let written = self.data_until(0, size);
-        if written < size {
+        let holes = match written < size {
+            true => self.few_holes(size),
+            false => None,
+        };
+        if let Some(holes) = holes {
+            self.fill(&holes)?;
+            self.publish_written()?;
+        } else if written < size {
             let kept = written / BLOCK * BLOCK;
             rustix::fs::ftruncate(self.main_fd(), kept)
                 .map_err(|e| self.space_error("cutting off the holes of a reused log", e))?;

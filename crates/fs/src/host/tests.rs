@@ -297,6 +297,37 @@ fn holes_are_cut_off_before_reuse() {
     assert!(blocks >= 256 * 1024, "only {blocks} bytes are allocated");
 }
 
+/// A few holes are filled: all of the log is written space again, and what is around them stays.
+#[test]
+fn few_holes_are_filled_before_reuse() {
+    let dir = Dir::new();
+    let fs = dir.fs();
+    const SIZE: u64 = 1 << 20;
+    let old = log(&fs, "1.log", SIZE, None);
+    let first = pattern(1, 0, SIZE as usize);
+    put(&old, &first, Intent::Sync);
+    old.sync_data().unwrap();
+    let holes = [4096..8192, 200 << 10..240 << 10, SIZE - 8192..SIZE];
+    for hole in &holes {
+        old.release_range(hole.clone()).unwrap();
+    }
+    drop(old);
+    let new = log(&fs, "2.log", 0, Some("1.log"));
+    assert_eq!(new.allocated(), SIZE);
+    assert_eq!(host(&new).written_to.load(SeqCst), SIZE);
+    let blocks = rustix::fs::stat(dir.0.join("2.log")).unwrap().st_blocks as u64 * 512;
+    assert!(blocks >= SIZE, "only {blocks} bytes are allocated");
+    let got = new.read(0, SIZE as usize).unwrap();
+    let zero = |at: u64| holes.iter().any(|h| h.contains(&at));
+    for (at, (got, first)) in got.iter().zip(&first).enumerate() {
+        let expected = if zero(at as u64) { 0 } else { *first };
+        assert_eq!(*got, expected, "byte {at}");
+    }
+    // Everything is really there: no hole is left for a sync to allocate.
+    let hole = rustix::fs::seek(host(&new).main_fd(), rustix::fs::SeekFrom::Hole(0));
+    assert_eq!(hole, Ok(SIZE));
+}
+
 #[test]
 fn a_failed_append_poisons_appends() {
     let dir = Dir::new();

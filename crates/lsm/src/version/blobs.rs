@@ -136,8 +136,8 @@ impl Drop for BlobFile {
                     match store.dead_logs.get().filter(|_| meta.index.is_some()) {
                         None => store.remove_and_tell(&records, FileKind::Blob, number),
                         Some(recycle) => {
-                            // Space with holes in it is written anew where it is used again.
-                            let whole = meta.size + meta.size / 16 >= meta.data_end;
+                            // Holes are filled where space is used again: few are worth it.
+                            let whole = meta.size + meta.data_end / 8 >= meta.data_end;
                             recycle(number, whole.then_some(meta.data_end));
                             if let Some(told) = store.removed.get() {
                                 told(FileKind::Blob, number, &records);
