@@ -2,8 +2,9 @@
 //!
 //! A synced commit or a read past the cache takes a tenth of a millisecond, unless it stands behind a merge's next mebibyte, and
 //! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground`]), and background work asks for
-//! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, its pieces are small ([`Courtesy::piece`]), and each is followed by
-//! a pause of [`PAUSE`] times as long as it took. It costs nothing where nobody waits, and ends where background work gets behind: somebody
+//! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, each of its pieces is followed by a pause of [`PAUSE`] times as
+//! long as it took. Beside reads the pieces are small ([`Courtesy::piece`]). Beside syncs alone they are not: a sync flushes what was written
+//! meanwhile, whatever its pieces were, and many small ones leave the device, and the processor, less time for it. It costs nothing where nobody waits, and ends where background work gets behind: somebody
 //! in a [`Hurry`] lifts it for all, because the device is one.
 //!
 //! Promise: nobody waits for a turn longer than [`LONGEST`] and a [`NAP`], however many come for it, and nobody outlasts a hurry by more
@@ -29,17 +30,34 @@ const NAP: Duration = Duration::from_millis(2);
 
 struct State {
     clock: Clock,
-    /// How often somebody in the foreground was about to wait for the device.
+    /// How often somebody in the foreground was about to wait for the device, and how often for a read.
     foreground: AtomicU64,
+    reads: AtomicU64,
     hurried: AtomicUsize,
     paused_us: AtomicU64,
     seen: Mutex<Seen>,
 }
 
-struct Seen {
-    /// `foreground` when it was looked at last, and when it was last seen to change.
+/// A count when it was looked at last, and when it was last seen to change.
+#[derive(Default)]
+struct Changes {
     count: u64,
     at: Option<Duration>,
+}
+
+impl Changes {
+    fn are_recent(&mut self, count: u64, now: Duration) -> bool {
+        if count != self.count {
+            self.count = count;
+            self.at = Some(now);
+        }
+        self.at.is_some_and(|at| now.saturating_sub(at) < LINGER)
+    }
+}
+
+struct Seen {
+    foreground: Changes,
+    reads: Changes,
     /// The next turn of background work, while it is courteous.
     next: Duration,
     /// What the last piece took: so long the next one has the device to itself.
@@ -66,19 +84,26 @@ impl Courtesy {
         Courtesy(Arc::new(State {
             clock,
             foreground: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             hurried: AtomicUsize::new(0),
             paused_us: AtomicU64::new(0),
             seen: Mutex::new(Seen {
-                count: 0,
-                at: None,
+                foreground: Changes::default(),
+                reads: Changes::default(),
                 next: Duration::ZERO,
                 took: Duration::ZERO,
             }),
         }))
     }
 
-    /// Says that somebody in the foreground is about to wait for the device.
+    /// Says that somebody in the foreground is about to wait for a read of the device.
     pub fn foreground(&self) {
+        self.0.foreground.fetch_add(1, Relaxed);
+        self.0.reads.fetch_add(1, Relaxed);
+    }
+
+    /// Says that somebody in the foreground is about to wait for a sync.
+    pub fn foreground_sync(&self) {
         self.0.foreground.fetch_add(1, Relaxed);
     }
 
@@ -90,7 +115,7 @@ impl Courtesy {
 
     /// How many of `bytes` to move at a time.
     pub fn piece(&self, bytes: usize) -> usize {
-        if bytes > SMALL_PIECE && self.0.is_courteous(self.0.clock.now()) {
+        if bytes > SMALL_PIECE && self.0.is_courteous_to_reads(self.0.clock.now()) {
             SMALL_PIECE
         } else {
             bytes
@@ -136,12 +161,15 @@ impl State {
             return false;
         }
         let count = self.foreground.load(Relaxed);
-        let mut seen = self.seen.lock();
-        if count != seen.count {
-            seen.count = count;
-            seen.at = Some(now);
+        self.seen.lock().foreground.are_recent(count, now)
+    }
+
+    fn is_courteous_to_reads(&self, now: Duration) -> bool {
+        if self.hurried.load(Relaxed) > 0 {
+            return false;
         }
-        seen.at.is_some_and(|at| now.saturating_sub(at) < LINGER)
+        let count = self.reads.load(Relaxed);
+        self.seen.lock().reads.are_recent(count, now)
     }
 }
 

@@ -539,6 +539,10 @@ impl File for FaultFile {
         })
     }
 
+    fn expect_appends(&self, to: u64) {
+        self.inner.expect_appends(to);
+    }
+
     fn release_range(&self, range: Range<u64>) -> Result<()> {
         self.shared
             .on_names(OpKind::ReleaseRange, &[&self.path], || {

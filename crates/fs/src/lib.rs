@@ -200,6 +200,10 @@ pub trait File: Send + Sync {
     /// synced appends there touch no metadata. May run beside appends. Only for logs.
     fn extend_log(&self, capacity: u64) -> Result<()>;
 
+    /// A hint: synced appends will go up to about `to`. Where each that grows the file would pay for its space anew, all of it is asked for now; it is
+    /// not written, and [`File::sync_all`] gives back what is left. Without effect where nothing is gained, or nothing can be had.
+    fn expect_appends(&self, _to: u64) {}
+
     /// Gives the space of whole blocks inside `range` back; reads there return zeros or `Corruption` later.
     fn release_range(&self, range: Range<u64>) -> Result<()>;
 

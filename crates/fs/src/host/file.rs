@@ -45,6 +45,8 @@ pub(super) struct Tail {
     pub(super) filled_to: u64,
     /// From the page of the append position up to here is allocated and was never written, but for that page.
     pub(super) fresh_to: u64,
+    /// Up to here blocks past the end may be allocated.
+    pub(super) reserved_to: u64,
     /// Where small lazy appends to a log go.
     pub(super) window: Option<Window>,
     /// It has none any more.
@@ -104,6 +106,7 @@ impl HostFile {
             tail: Mutex::new(Tail {
                 filled_to: 0,
                 fresh_to: 0,
+                reserved_to: 0,
                 window: None,
                 windows_ended: false,
             }),
@@ -259,7 +262,9 @@ impl HostFile {
         let mut tail = self.tail.lock();
         let _space = self.space.lock();
         let pos = self.pos.load(SeqCst);
-        if self.size.load(SeqCst) == pos {
+        // Blocks past the end go back, too.
+        let reserved = std::mem::take(&mut tail.reserved_to) > pos;
+        if self.size.load(SeqCst) == pos && !reserved {
             return Ok(());
         }
         self.written_to.fetch_min(pos, SeqCst);
@@ -332,6 +337,10 @@ impl File for HostFile {
         }
         self.check_appends()?;
         self.write_space(capacity)
+    }
+
+    fn expect_appends(&self, to: u64) {
+        self.reserve_past_end(to);
     }
 
     fn release_range(&self, range: Range<u64>) -> Result<()> {

@@ -13,7 +13,7 @@ use parking_lot::MutexGuard;
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::file::HostFile;
+use super::file::{HostFile, Kind};
 use super::sys::Account;
 use crate::{AlignedBuf, Error, Result};
 
@@ -73,6 +73,25 @@ impl HostFile {
             }
         }
         self.publish_written()
+    }
+
+    /// Asks for the blocks up to `to` without moving the end. A synced append there has the inode to write beside its data, and not what each
+    /// allocation changes, too. What cannot be had is no error here: the append itself meets it.
+    pub(super) fn reserve_past_end(&self, to: u64) {
+        let mut tail = self.tail.lock();
+        let _space = self.space.lock();
+        let from = self.size.load(SeqCst);
+        let to = to.min(i64::MAX as u64 - BLOCK).next_multiple_of(BLOCK);
+        if self.kind == Kind::ReadOnly || to <= from.max(tail.reserved_to) {
+            return;
+        }
+        let past_end = FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(self.main_fd(), past_end, from, to - from).is_err() {
+            // A part of it may be there: on a full disk others need that.
+            let _ = rustix::fs::ftruncate(self.main_fd(), from);
+            return;
+        }
+        tail.reserved_to = to;
     }
 
     /// Directly where possible: dirty pages here would be written back inside the next append's sync.

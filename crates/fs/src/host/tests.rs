@@ -328,6 +328,32 @@ fn few_holes_are_filled_before_reuse() {
     assert_eq!(hole, Ok(SIZE));
 }
 
+/// Appends that were announced find their blocks, and what they did not use goes back with the exact length.
+#[test]
+fn announced_appends_find_their_space_and_leave_none() {
+    let dir = Dir::new();
+    let fs = dir.fs();
+    let blocks = || rustix::fs::stat(dir.0.join("1.log")).unwrap().st_blocks as u64 * 512;
+    let log = log(&fs, "1.log", 0, None);
+    put(&log, &pattern(1, 0, 4096), Intent::Sync);
+    log.expect_appends(1 << 20);
+    assert_eq!((log.len(), log.allocated()), (4096, 4096));
+    assert!(blocks() >= 1 << 20, "only {} bytes are allocated", blocks());
+    let more = pattern(1, 4096, 300 << 10);
+    put(&log, &more, Intent::Sync);
+    log.sync_data().unwrap();
+    assert_eq!(log.allocated(), 4096 + (300 << 10));
+    assert!(blocks() >= 1 << 20);
+    log.sync_all().unwrap();
+    assert!(blocks() < 400 << 10, "{} bytes stay allocated", blocks());
+    assert!(log.read(4096, more.len()).unwrap()[..] == more[..]);
+    // On a disk that has not got so much nothing is taken.
+    log.expect_appends(u64::MAX);
+    assert!(blocks() < 400 << 10, "{} bytes stay allocated", blocks());
+    put(&log, &more, Intent::Sync);
+    log.sync_data().unwrap();
+}
+
 #[test]
 fn a_failed_append_poisons_appends() {
     let dir = Dir::new();

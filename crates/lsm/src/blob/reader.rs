@@ -28,7 +28,7 @@ const MAX_PAGE: usize = 16 << 20;
 /// Bytes of one read of a walk ...
 const WALK_STEP: u64 = 1 << 20;
 /// ... and bytes between two records that it reads although nobody wants them.
-const WALK_GAP: u64 = 16 << 10;
+const WALK_GAP: u64 = 64 << 10;
 
 /// Records up to this length are copied out of the memory they were read into, when they go into the cache: direct reads need it aligned to
 /// pages, and so short a record would waste as much as it is long.
@@ -582,7 +582,9 @@ impl BlobReader {
         };
         let (from, len) = (first.start, (last.end - first.start) as usize);
         before(len)?;
+        let turn = self.env.courtesy().turn();
         let all = read_exact(file, &self.records_path, from, len)?;
+        drop(turn);
         let id = self.directory.records_in;
         // Whoever keeps records keeps what was read around them, unless that is much.
         let kept: u64 = run.iter().map(|(_, p)| p.end - p.start).sum();

@@ -148,7 +148,7 @@ impl Engine {
         let number = self.new_file_number();
         let path = log_path(&self.dir, number);
         let fs = self.env.fs();
-        let (reuse, capacity) = {
+        let (reuse, capacity, expected) = {
             let mut space = self.logs.0.lock();
             let target = self.log_limit();
             let least = FIRST_LOG_BYTES.min(target);
@@ -161,7 +161,11 @@ impl Engine {
                 Some(true) if !space.large => space.last_end.clamp(least, target),
                 Some(_) => 0,
             };
-            (space.recycled.pop(), capacity)
+            let expected = match space.synced {
+                Some(true) if space.large && !self.full.is_refusing() => space.last_end.min(target),
+                _ => 0,
+            };
+            (space.recycled.pop(), capacity, expected)
         };
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
         let capacity = if reuse.is_some() { 0 } else { capacity };
@@ -180,6 +184,7 @@ impl Engine {
             }
             (made, _) => made,
         }
+        .inspect(|log| log.writer.file().expect_appends(expected))
     }
 
     fn begin_log(
@@ -258,7 +263,7 @@ impl Engine {
         sync: bool,
     ) -> Result<()> {
         if sync {
-            self.env.courtesy().foreground();
+            self.env.courtesy().foreground_sync();
             self.end_left_logs(writer)?;
         }
         let log = self.ensure_log(writer)?;
@@ -281,7 +286,7 @@ impl Engine {
     /// Makes every record so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
-        self.env.courtesy().foreground();
+        self.env.courtesy().foreground_sync();
         self.end_left_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());
