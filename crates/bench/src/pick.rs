@@ -13,6 +13,9 @@ pub enum Distribution {
     Zipfian,
     /// Few of them most of the time, the newest ones
     Latest,
+    /// One after the other in an order of chance, again and again: what is overwritten was written longest ago, as in a queue (puts
+    /// alone)
+    Cyclic,
 }
 
 /// The exponent that YCSB uses.
@@ -27,7 +30,10 @@ pub fn unit(random: &Random) -> f64 {
 pub fn pick(how: Distribution, random: &Random, data: &Data, inserted: u64) -> u64 {
     let total = data.keys() + inserted;
     let (zipf, oldest_first) = match how {
-        Distribution::Uniform => return data.in_order_of_age(random.below(total), false),
+        // Puts have their turn's number; nobody else is asked for this one.
+        Distribution::Uniform | Distribution::Cyclic => {
+            return data.in_order_of_age(random.below(total), false);
+        }
         Distribution::Zipfian => (Zipf::new(data.keys()), false),
         Distribution::Latest => (Zipf::new(total), true),
     };

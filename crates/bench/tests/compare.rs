@@ -268,6 +268,10 @@ fn every_workload_that_chooses_keys_takes_every_distribution() {
         let results = report["results"].as_array().unwrap();
         assert_eq!(results.len(), workloads.len());
     }
+    let puts = ["overwrite", "durable-put"];
+    let more = ["--keys", "2000", "--ops", "300", "--distribution", "cyclic"];
+    let report = compare(&s, &puts, &more);
+    assert_eq!(report["config"]["distribution"], "cyclic");
 }
 
 #[test]
@@ -331,7 +335,11 @@ fn pairs_are_summed_up_and_make_a_page() {
 fn what_cannot_be_compared_is_named() {
     let s = Scratch::new("wrong");
     std::fs::write(s.0.join("x.json"), "{}").unwrap();
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
+        (
+            &["compare", "overwrite", "ycsb-a", "--distribution", "cyclic"],
+            "ycsb-a does more",
+        ),
         (&["compare", "fill"], "fill"),
         (
             &[

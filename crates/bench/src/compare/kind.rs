@@ -143,6 +143,14 @@ impl Kind {
         )
     }
 
+    /// Whether keys may be put in turn: whoever reads needs more than that.
+    pub fn takes_turns(self) -> bool {
+        matches!(
+            self,
+            Kind::Overwrite | Kind::Ingest | Kind::DurablePut | Kind::DurablePutWhileReading
+        )
+    }
+
     /// How keys are chosen when nothing is said.
     pub fn distribution(self) -> Distribution {
         match self {
@@ -227,6 +235,10 @@ impl Kind {
         let log = asked.log();
         let batch = asked.args.batch;
         let chosen = move |w: &Worker| pick(how, &w.random, &w.data, w.added.load(Relaxed));
+        let put = move |w: &Worker, n: u64| match how {
+            Distribution::Cyclic => w.data.shuffled(n),
+            _ => chosen(w),
+        };
         // Scans begin at keys of the fill: of those it is known how many follow.
         let filled = move |w: &Worker| pick(how, &w.random, &w.data, 0);
         let seek = move |nexts: u64, presence: Presence| -> Arc<Operation> {
@@ -258,8 +270,8 @@ impl Kind {
                 }
             }),
             Kind::FillRandom => Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), log)),
-            Kind::Overwrite | Kind::Ingest => Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
+            Kind::Overwrite | Kind::Ingest => Arc::new(move |w: &mut Worker, n| {
+                let n = put(w, n);
                 w.put(n, log)
             }),
             Kind::FolderLoad => {
@@ -274,8 +286,8 @@ impl Kind {
                 Arc::new(move |w: &mut Worker, _| folder.export(w))
             }
             Kind::DurablePut | Kind::DurablePutWhileReading => {
-                Arc::new(move |w: &mut Worker, _| {
-                    let n = chosen(w);
+                Arc::new(move |w: &mut Worker, n| {
+                    let n = put(w, n);
                     w.put(n, Log::Synced)
                 })
             }

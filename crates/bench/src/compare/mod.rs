@@ -20,6 +20,7 @@ use crate::args::{CompareArgs, Switch};
 use crate::device::{Device, Measured};
 use crate::engine::{EngineName, host_directory, remove_tree};
 use crate::machine;
+use crate::pick::Distribution;
 use crate::report::round;
 use crate::workload::common_config;
 use basalt::env::Clock;
@@ -102,6 +103,14 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     {
         return Err(Stop::new(format!(
             "--distribution says which of the keys are chosen, and {} has no choice; leave one of the two out",
+            kind.word()
+        )));
+    }
+    if args.distribution == Some(Distribution::Cyclic)
+        && let Some(kind) = args.workloads.iter().find(|k| !k.takes_turns())
+    {
+        return Err(Stop::new(format!(
+            "--distribution cyclic is for workloads that put keys and do nothing else, and {} does more; leave one of the two out",
             kind.word()
         )));
     }
