@@ -1,7 +1,7 @@
 //! Courtesy: while somebody in the foreground waits for the device, background work leaves most of its time to them.
 //!
 //! A synced commit or a read past the cache takes a tenth of a millisecond, unless it stands behind a merge's next mebibyte, and
-//! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground`]), and background work asks for
+//! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground_read`]), and background work asks for
 //! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, each of its pieces is followed by a pause of [`PAUSE`] times as
 //! long as it took. Beside reads the pieces are small ([`Courtesy::piece`]). Beside syncs alone they are not: a sync flushes what was written
 //! meanwhile, whatever its pieces were, and many small ones leave the device, and the processor, less time for it. It costs nothing where nobody waits, and ends where background work gets behind: somebody
@@ -68,6 +68,15 @@ struct Seen {
 #[derive(Clone)]
 pub struct Courtesy(Arc<State>);
 
+/// Whom background work leaves most of the device's time to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spared {
+    /// Somebody waits for a read, others perhaps for a sync.
+    Reads,
+    /// Somebody waits for a sync, and nobody for a read.
+    Syncs,
+}
+
 /// Background work is in a hurry, in whichever store, until this is dropped.
 pub struct Hurry(Arc<State>);
 
@@ -97,7 +106,7 @@ impl Courtesy {
     }
 
     /// Says that somebody in the foreground is about to wait for a read of the device.
-    pub fn foreground(&self) {
+    pub fn foreground_read(&self) {
         self.0.foreground.fetch_add(1, Relaxed);
         self.0.reads.fetch_add(1, Relaxed);
     }
@@ -111,6 +120,16 @@ impl Courtesy {
     pub fn hurry(&self) -> Hurry {
         self.0.hurried.fetch_add(1, Relaxed);
         Hurry(self.0.clone())
+    }
+
+    /// Whether background work spares anybody now: reads and syncs, or syncs alone.
+    pub fn spares(&self) -> Option<Spared> {
+        let now = self.0.clock.now();
+        match (self.0.is_courteous(now), self.0.is_courteous_to_reads(now)) {
+            (_, true) => Some(Spared::Reads),
+            (true, false) => Some(Spared::Syncs),
+            (false, false) => None,
+        }
     }
 
     /// How many of `bytes` to move at a time.

@@ -27,7 +27,7 @@ pub use budget::{
 };
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
-pub use courtesy::{Courtesy, Hurry, SMALL_PIECE, Turn};
+pub use courtesy::{Courtesy, Hurry, SMALL_PIECE, Spared, Turn};
 pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
     Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricSource, MetricValue, Metrics,

@@ -39,7 +39,7 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
     let (hands, clock, courtesy) = courtesy();
     let mut busy = Duration::ZERO;
     for i in 0..100 {
-        courtesy.foreground();
+        courtesy.foreground_read();
         assert_eq!(courtesy.piece(BIG), SMALL_PIECE);
         assert_eq!(courtesy.piece(1000), 1000, "never more than there is");
         // A foreground that goes on while the background pauses.
@@ -61,9 +61,9 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
 #[test]
 fn a_foreground_that_ends_ends_the_pause() {
     let (hands, clock, courtesy) = courtesy();
-    courtesy.foreground();
+    courtesy.foreground_read();
     piece(&hands, &clock, &courtesy, 10 * MS);
-    courtesy.foreground();
+    courtesy.foreground_read();
     let waited = piece(&hands, &clock, &courtesy, MS);
     assert!(waited <= 4 * MS, "of 30 ms: {waited:?}");
 }
@@ -71,16 +71,16 @@ fn a_foreground_that_ends_ends_the_pause() {
 #[test]
 fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
     let (hands, clock, courtesy) = courtesy();
-    courtesy.foreground();
+    courtesy.foreground_read();
     piece(&hands, &clock, &courtesy, 10 * MS);
     let (one, other) = (courtesy.hurry(), courtesy.clone().hurry());
     for hurry in [one, other] {
-        courtesy.foreground();
+        courtesy.foreground_read();
         assert_eq!(courtesy.piece(BIG), BIG);
         assert_eq!(piece(&hands, &clock, &courtesy, MS), Duration::ZERO);
         drop(hurry);
     }
-    courtesy.foreground();
+    courtesy.foreground_read();
     assert_eq!(courtesy.piece(BIG), SMALL_PIECE);
     assert!(piece(&hands, &clock, &courtesy, MS) > Duration::ZERO);
 }
@@ -105,7 +105,7 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
         let _until = Until(done);
         scope.spawn(move || {
             while !done.load(SeqCst) {
-                shared.foreground();
+                shared.foreground_read();
                 started.store(true, SeqCst);
             }
         });
@@ -133,12 +133,12 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
 #[test]
 fn two_that_come_for_one_turn_get_it_one_after_the_other() {
     let (hands, clock, courtesy) = courtesy();
-    courtesy.foreground();
+    courtesy.foreground_read();
     piece(&hands, &clock, &courtesy, MS / 2);
-    courtesy.foreground();
+    courtesy.foreground_read();
     let first = courtesy.turn();
     let came = clock.now();
-    courtesy.foreground();
+    courtesy.foreground_read();
     // The first one's piece is not over: the second waits for as long as one takes.
     let second = courtesy.turn();
     assert!(clock.now() - came >= MS / 2);

@@ -5,7 +5,7 @@
 //! first `len <= cap` bytes are initialised.
 #![allow(unsafe_code)]
 
-use crate::pages::{Origin, give_back, take};
+use crate::pages::{Origin, give_back, grow, take};
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -86,6 +86,15 @@ impl AlignedBuf {
         let need = self.len.checked_add(more).expect("capacity overflow");
         if need <= self.cap {
             return;
+        }
+        if self.cap != 0 {
+            // SAFETY: the memory is ours alone, taken with `cap` bytes.
+            let grown = unsafe { grow(self.ptr, self.origin, self.cap, need) };
+            if let Some(ptr) = grown {
+                self.ptr = ptr;
+                self.cap = need;
+                return;
+            }
         }
         let new_layout = layout(need, self.direct);
         let Some((new, origin)) = take(new_layout) else {

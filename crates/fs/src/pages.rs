@@ -64,6 +64,41 @@ pub(crate) unsafe fn give_back(ptr: NonNull<u8>, layout: Layout, origin: Origin)
     }
 }
 
+/// Makes memory larger, with all that is in it; where it lies may change. `None` when that cannot be had, and nothing has changed.
+///
+/// # Safety
+/// `ptr` and `origin` came from [`take`] with a layout of `old` bytes, and nobody else has the memory. Afterwards it counts as taken with `new` bytes.
+pub(crate) unsafe fn grow(
+    ptr: NonNull<u8>,
+    origin: Origin,
+    old: usize,
+    new: usize,
+) -> Option<NonNull<u8>> {
+    debug_assert!(old < new);
+    match origin {
+        Origin::Allocator => None,
+        // SAFETY: as promised.
+        Origin::System => unsafe { remap(ptr, old, new) },
+    }
+}
+
+/// # Safety
+/// `ptr` came from [`map`] with `old` bytes, and nobody else has the memory.
+#[cfg(all(target_os = "linux", not(miri)))]
+unsafe fn remap(ptr: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MremapFlags, mremap};
+    // SAFETY: a whole mapping of ours, which the system may move, as nobody else knows where it is.
+    let made = unsafe { mremap(ptr.as_ptr().cast(), old, new, MremapFlags::MAYMOVE) };
+    NonNull::new(made.ok()?.cast())
+}
+
+/// # Safety
+/// Never called: nothing is mapped here.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+unsafe fn remap(_ptr: NonNull<u8>, _old: usize, _new: usize) -> Option<NonNull<u8>> {
+    None
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map(size: usize) -> Option<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};

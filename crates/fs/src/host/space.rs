@@ -120,7 +120,7 @@ impl HostFile {
                 Err(_) => return None,
             };
             bytes += end - hole;
-            let whole = hole % BLOCK == 0 && end % BLOCK == 0;
+            let whole = hole.is_multiple_of(BLOCK) && end.is_multiple_of(BLOCK);
             if !whole || end <= at || bytes > size / FILLED {
                 return None;
             }

@@ -438,7 +438,7 @@ impl BlobReader {
             return value;
         }
         if how.foreground {
-            self.env.courtesy().foreground();
+            self.env.courtesy().foreground_read();
         }
         let len = place.end - place.start;
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
@@ -670,7 +670,7 @@ impl BlobReader {
             return Ok(page);
         }
         if how.foreground {
-            self.env.courtesy().foreground();
+            self.env.courtesy().foreground_read();
         }
         let len = self.page_len(n);
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len as u64);

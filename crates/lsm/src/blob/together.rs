@@ -76,7 +76,7 @@ impl Read<'_> {
     /// All of them in flight together. A failure is its own read's.
     fn together(env: &Env, reads: &[Read<'_>], how: How) -> Vec<Result<Bytes>> {
         if !reads.is_empty() && how.foreground {
-            env.courtesy().foreground();
+            env.courtesy().foreground_read();
         }
         if let [one] = reads {
             return vec![one.alone()];

@@ -18,7 +18,7 @@ use crate::listener::Event;
 use crate::memtable::MemTable;
 use crate::version::edit::Edit;
 use crate::version::{BlobFile, log_name};
-use crate::wal::{FileHeader, FileKind, Outgoing, RecordWriter};
+use crate::wal::{FileHeader, FileKind, LARGEST_UNIT, Outgoing, RecordWriter};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
@@ -32,6 +32,8 @@ const FIRST_LOG_BYTES: u64 = 256 << 10;
 /// A log ends at so many times the write buffer's size, whatever the memtables hold: small synced writes are padded to the
 /// write unit and fill a log faster than a memtable.
 const LOG_PER_BUFFER: u64 = 2;
+/// The next log of large values has whole blocks if that costs at most this part of it.
+const BLOCKS_WORTH: u64 = 16;
 /// Old logs kept for reuse.
 const RECYCLED_LOGS: usize = 2;
 
@@ -76,6 +78,9 @@ struct Space {
     synced: Option<bool>,
     /// Most of the last log were large values.
     large: bool,
+    /// The next log's write unit. Large values begin and end at blocks, where that costs little: the kernel zeroes what is left of a block that is
+    /// written for the first time, and writes that, too.
+    unit: u32,
     /// The filesystem cannot take back a part of a file.
     keeps_all: bool,
 }
@@ -95,6 +100,7 @@ impl LogSpace {
             last_end: 0,
             synced: None,
             large: false,
+            unit: 0,
             keeps_all: false,
         }))
     }
@@ -148,7 +154,7 @@ impl Engine {
         let number = self.new_file_number();
         let path = log_path(&self.dir, number);
         let fs = self.env.fs();
-        let (reuse, capacity, expected) = {
+        let (reuse, capacity, expected, unit) = {
             let mut space = self.logs.0.lock();
             let target = self.log_limit();
             let least = FIRST_LOG_BYTES.min(target);
@@ -165,11 +171,11 @@ impl Engine {
                 Some(true) if space.large && !self.full.is_refusing() => space.last_end.min(target),
                 _ => 0,
             };
-            (space.recycled.pop(), capacity, expected)
+            (space.recycled.pop(), capacity, expected, space.unit)
         };
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
         let capacity = if reuse.is_some() { 0 } else { capacity };
-        let made = self.begin_log(number, &path, capacity, reuse.as_deref());
+        let made = self.begin_log(number, &path, unit, capacity, reuse.as_deref());
         if made.is_err() {
             // No manifest names either. What cannot be removed is an orphan, which the next open removes.
             let _ = fs.remove(&path);
@@ -180,7 +186,7 @@ impl Engine {
         match (made, reuse) {
             // Somebody, a checkpoint for one, has a second name for it.
             (Err(e), Some(_)) if e.kind() == ErrorKind::InvalidArgument => {
-                self.begin_log(number, &path, capacity, None)
+                self.begin_log(number, &path, unit, capacity, None)
             }
             (made, _) => made,
         }
@@ -191,6 +197,7 @@ impl Engine {
         &self,
         number: u64,
         path: &Path,
+        unit: u32,
         capacity: u64,
         reuse: Option<&Path>,
     ) -> Result<ActiveLog> {
@@ -202,7 +209,7 @@ impl Engine {
             file_id,
             store_id: self.store_id,
             number,
-            write_unit: fs.info().write_unit as u32,
+            write_unit: unit.max(fs.info().write_unit as u32),
             compatible: 0,
             incompatible: 0,
             previous: None,
@@ -403,6 +410,11 @@ impl Engine {
             space.last_end = end;
             space.synced = Some(log.synced);
             space.large = self.active_generation().separated_bytes() > end / 2;
+            let in_blocks = log.writer.more_in_blocks() + u64::from(LARGEST_UNIT);
+            space.unit = match space.large && log.synced && in_blocks <= end / BLOCKS_WORTH {
+                true => LARGEST_UNIT,
+                false => 0,
+            };
         }
         self.install(edit, Vec::new(), |state, view| {
             self.seal_active(state, view)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::options::WriteOptions;
-use basalt_env::{Clock, ManualClock, SMALL_PIECE};
+use basalt_env::{Clock, ManualClock, SMALL_PIECE, Spared};
 use basalt_fs::sim::{SimFs, SimOptions};
 use std::time::Duration;
 
@@ -20,18 +20,26 @@ fn open(change: impl FnOnce(&mut Options)) -> (Env, Db) {
     (env, db)
 }
 
-/// True when somebody was seen to wait for the device since the last call.
-fn waited(env: &Env) -> bool {
-    let waited = env.courtesy().piece(BIG) == SMALL_PIECE;
+/// Who was seen to wait for the device since the last call.
+fn who_waited(env: &Env) -> Option<Spared> {
+    let waited = env.courtesy().spares();
+    let small = env.courtesy().piece(BIG) == SMALL_PIECE;
+    assert_eq!(small, waited == Some(Spared::Reads), "{waited:?}");
     let hands = env.clock().as_manual().unwrap();
     hands.advance(Duration::from_millis(10));
+    assert_eq!(env.courtesy().spares(), None);
     assert_eq!(env.courtesy().piece(BIG), BIG);
     waited
 }
 
+/// True when a read was.
+fn waited(env: &Env) -> bool {
+    who_waited(env) == Some(Spared::Reads)
+}
+
 /// True when background work leaves the device to somebody who waits for it now.
 fn spares(env: &Env) -> bool {
-    env.courtesy().foreground();
+    env.courtesy().foreground_read();
     env.courtesy().piece(BIG) == SMALL_PIECE
 }
 
@@ -54,13 +62,13 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
     let put = |n: u32, how: &WriteOptions| db.put(&family, &key(n), &[7; 1000], how).unwrap();
     waited(&env);
     put(0, &WriteOptions::UNSYNCED);
-    assert!(!waited(&env), "an unsynced put");
+    assert_eq!(who_waited(&env), None, "an unsynced put");
     put(1, &WriteOptions::SYNC);
-    assert!(waited(&env), "a synced put");
+    assert_eq!(who_waited(&env), Some(Spared::Syncs), "a synced put");
     put(2, &WriteOptions::UNSYNCED);
     waited(&env);
     db.sync().unwrap();
-    assert!(waited(&env), "a sync");
+    assert_eq!(who_waited(&env), Some(Spared::Syncs), "a sync");
     for round in 0..6 {
         for n in 0..200 {
             put(n * 7 + round, &WriteOptions::UNSYNCED);
@@ -70,12 +78,12 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
     waited(&env);
     db.settle().unwrap();
     db.compact_range(&family, None, None).unwrap();
-    assert!(!waited(&env), "flushes and merges");
+    assert_eq!(who_waited(&env), None, "flushes and merges");
     let get = |n: u32| db.get(&family, &key(n), &ReadOptions::default()).unwrap();
     assert!(get(7).is_some());
     assert!(waited(&env), "a get from the device");
     assert!(get(7).is_some());
-    assert!(!waited(&env), "the same from the cache");
+    assert_eq!(who_waited(&env), None, "the same from the cache");
     let seek = |n: u32| {
         let mut iter = db.iter(&family, &ReadOptions::default()).unwrap();
         iter.seek(&key(n)).unwrap();

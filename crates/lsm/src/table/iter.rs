@@ -194,7 +194,7 @@ impl TableIter {
                 ahead.step = (step * 2).min(AHEAD_MOST);
                 step
             } else {
-                courtesy.foreground();
+                courtesy.foreground_read();
                 return table.block(BlockKind::Data, handle, self.pattern == ReadPattern::Cached);
             };
             let left = usize::try_from(table.footer.data_end - handle.offset).unwrap_or(usize::MAX);
@@ -205,7 +205,7 @@ impl TableIter {
                 table.env.io_limit().acquire(want as u64, IoPriority::Low);
                 Some(courtesy.turn())
             } else {
-                courtesy.foreground();
+                courtesy.foreground_read();
                 None
             };
             // Values that a reader keeps are parts of it.

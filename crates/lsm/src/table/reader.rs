@@ -287,7 +287,7 @@ impl TableReader {
         match cached {
             Some(found) => found,
             None => {
-                self.env.courtesy().foreground();
+                self.env.courtesy().foreground_read();
                 let found = find(&self.load(BlockKind::Data, &handle, fill_cache)?)?;
                 if found.is_none() {
                     self.wear();

@@ -14,7 +14,9 @@ pub(super) const HEADER_LEN: usize = 128;
 /// Where the copies begin.
 pub(super) const COPIES: [usize; 2] = [0, 256];
 /// The smallest and largest write unit.
-pub(super) const UNITS: std::ops::RangeInclusive<u32> = 512..=4096;
+pub(super) const UNITS: std::ops::RangeInclusive<u32> = 512..=LARGEST_UNIT;
+/// The largest write unit that a file of records may have: a block of most filesystems.
+pub const LARGEST_UNIT: u32 = 4096;
 
 const _: () = assert!(COPIES[1] + HEADER_LEN <= *UNITS.start() as usize);
 

@@ -39,6 +39,7 @@ mod tests;
 pub mod verify;
 mod writer;
 
+pub use header::LARGEST_UNIT;
 pub use reader::{Expect, RecordReader};
 pub use separated::{Separated, UNANNOUNCED, payload_crc, separated};
 pub use writer::RecordWriter;

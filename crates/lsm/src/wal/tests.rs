@@ -161,6 +161,11 @@ fn recycled_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64) -> Arc<dyn 
     fs.create_log(path, LogOptions { capacity, reuse }).unwrap()
 }
 
+/// The disk's sector and the file's unit: the same, or a larger one.
+fn units(seed: u64) -> (usize, usize) {
+    [(512, 512), (4096, 4096), (512, 4096)][seed as usize % 3]
+}
+
 fn fresh_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64, recycled: bool) -> Arc<dyn File> {
     let file = if recycled {
         recycled_log(fs, path, unit, capacity)
@@ -176,10 +181,10 @@ fn fresh_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64, recycled: bool
 fn what_was_written_comes_back() {
     for seed in basalt_fs::campaign::cases(0..12 * scale()) {
         let _repeat = basalt_fs::repeat!(what_was_written_comes_back, "BASALT_CASE={seed}");
-        let (unit, recycled) = ([512, 4096][seed as usize % 2], seed % 4 < 2);
+        let ((sector, unit), recycled) = (units(seed), seed % 4 < 2);
         let say = format!("wal round trip seed={seed}");
         let r = Random::from_seed(seed);
-        let (fs, path) = (disk(unit, seed), Path::new("1.log"));
+        let (fs, path) = (disk(sector, seed), Path::new("1.log"));
         let file = fresh_log(&fs, path, unit, 256 << 10, recycled);
         let mut w = RecordWriter::create(file, path, &file_header(unit, 5, 1)).unwrap();
         let mut all: Vec<Vec<u8>> = Vec::new();
@@ -202,7 +207,13 @@ fn what_was_written_comes_back() {
             let writes = fs.stats().writes;
             append(&mut w, all.len() as u64 + 1, &group, sync).unwrap();
             if group.iter().map(Vec::len).sum::<usize>() < 900_000 {
-                assert_eq!(fs.stats().writes, writes + 1, "{say}: one write a group");
+                // Zeros up to the file's own unit are one more.
+                let most = if sector < unit { 2 } else { 1 };
+                let made = fs.stats().writes - writes;
+                assert!(
+                    (1..=most).contains(&made),
+                    "{say}: {made} writes for a group"
+                );
             }
             all.extend(group);
             if sync {
@@ -249,9 +260,9 @@ struct Moment {
 
 /// Writes random groups; after every change of the disk, cuts the power in every way, and checks what is read back.
 fn crash_run(seed: u64, groups: u64) -> u64 {
-    let (unit, recycled) = ([512, 4096][seed as usize % 2], seed % 4 < 2);
+    let ((sector, unit), recycled) = (units(seed), seed % 4 < 2);
     let r = Random::from_seed(seed);
-    let (fs, path) = (disk(unit, seed), Path::new("1.log"));
+    let (fs, path) = (disk(sector, seed), Path::new("1.log"));
     let file = fresh_log(&fs, path, unit, 64 << 10, recycled);
     let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
     let (acked, synced) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

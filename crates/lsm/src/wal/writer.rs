@@ -3,13 +3,13 @@
 //! A group becomes a list of pieces: runs of small records (and the odd ends of large ones) gathered in a staging buffer, and
 //! large records in the memory they were made in. All pieces go to the file in one vectored append, cut only when the staging
 //! buffer is full. In a synced group every piece begins and ends at a multiple of the write unit, in memory and in the file,
-//! so that it can go to the device directly; an unsynced group is packed to multiples of 8.
+//! so that it can go to the device directly; so it is in a large unsynced group, and a small one is packed to multiples of 8.
 //!
 //! Any error poisons the writer: what reached the file is unknown, and the next record's place with it.
 
 use super::record::{Head, Life};
 use super::separated::{SEPARATED, payload_crc, seal};
-use super::{FileHeader, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
+use super::{FileHeader, LARGEST_UNIT, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Records from this size on are written from their own memory.
 const LARGE_RECORD: usize = 64 << 10;
+/// An unsynced group from this size on goes to the device at once.
+const DIRECT_FROM: usize = 256 << 10;
 /// The staging buffer's largest size.
 const STAGING_MAX: usize = 1 << 20;
 /// A staging buffer above this size is given back ...
@@ -47,6 +49,8 @@ pub struct RecordWriter {
     sealed: bool,
     /// Something was appended since the last sync.
     dirty: bool,
+    /// What synced groups would take more if they ended at multiples of [`LARGEST_UNIT`].
+    more_in_blocks: u64,
     staging: AlignedBuf,
     quiet: u32,
     poisoned: Option<Error>,
@@ -81,7 +85,7 @@ impl Plan {
 
 impl RecordWriter {
     /// Begins a file of records, whose append position must be 0: writes the header (not yet synced: the first synced append
-    /// covers it). `header.write_unit` must be the filesystem's.
+    /// covers it). `header.write_unit` must be the filesystem's, or a multiple of it.
     pub fn create(file: Arc<dyn File>, path: &Path, header: &FileHeader) -> Result<RecordWriter> {
         let slot = header::encode(header);
         let at = file.append(&[IoSlice::new(&slot)], Intent::Lazy)?;
@@ -103,6 +107,7 @@ impl RecordWriter {
             chain: 0,
             sealed: false,
             dirty: true,
+            more_in_blocks: 0,
             staging: AlignedBuf::zeroed_direct(0),
             quiet: 0,
             poisoned: None,
@@ -173,6 +178,11 @@ impl RecordWriter {
         self.end
     }
 
+    /// How many bytes more it would have if its unit were the largest.
+    pub fn more_in_blocks(&self) -> u64 {
+        self.more_in_blocks
+    }
+
     /// Position up to which the file is known to be synced: the end of the last record that a sync covered.
     pub fn synced(&self) -> u64 {
         self.synced
@@ -218,12 +228,16 @@ impl RecordWriter {
     }
 
     fn append_group(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
-        if sync || self.sealed {
+        let bytes: usize = records.iter().map(|r| r.buf.len()).sum();
+        // Much at a time goes to the device at once: through the page cache it would take as many fresh pages, and be copied once more.
+        let direct = sync || bytes >= DIRECT_FROM;
+        if direct || self.sealed {
             self.align()?;
         }
         self.sealed = false;
-        self.reserve_staging(records, sync);
-        let to = if sync {
+        self.reserve_staging(records, direct);
+        let from = self.pos;
+        let to = if direct {
             self.unit as usize
         } else {
             RECORD_ALIGN
@@ -232,7 +246,7 @@ impl RecordWriter {
         for i in 0..records.len() {
             let len = records[i].buf.len();
             let large = len >= LARGE_RECORD;
-            if large && sync {
+            if large && direct {
                 self.pad(&mut plan, to);
             }
             let staged = if large { to } else { len };
@@ -241,7 +255,7 @@ impl RecordWriter {
                 || plan.bytes + len as u64 > APPEND_MAX
             {
                 self.pad(&mut plan, to);
-                self.write(&mut plan, records, sync)?;
+                self.write(&mut plan, records, direct)?;
             }
             let offset = self.pos + plan.bytes;
             let record = &mut records[i];
@@ -285,8 +299,10 @@ impl RecordWriter {
             self.end = offset + len.next_multiple_of(RECORD_ALIGN) as u64;
         }
         self.pad(&mut plan, to);
-        self.write(&mut plan, records, sync)?;
+        self.write(&mut plan, records, direct)?;
         if sync {
+            let len = self.pos - from;
+            self.more_in_blocks += len.next_multiple_of(u64::from(LARGEST_UNIT)) - len;
             self.file.sync_data()?;
             self.note_synced();
         }
@@ -297,7 +313,14 @@ impl RecordWriter {
     fn align(&mut self) -> Result<()> {
         if !self.pos.is_multiple_of(self.unit) {
             let want = self.pos.next_multiple_of(self.unit);
-            let pos = self.file.align_to_unit()?;
+            let mut pos = self.file.align_to_unit()?;
+            if pos < want {
+                // The filesystem's own unit is smaller.
+                let zeros = vec![0; (want - pos) as usize];
+                let at = self.file.append(&[IoSlice::new(&zeros)], Intent::Lazy)?;
+                self.expect_position(pos, at)?;
+                pos = want;
+            }
             self.expect_position(want, pos)?;
             self.pos = want;
         }
@@ -311,7 +334,7 @@ impl RecordWriter {
         plan.bytes += more as u64;
     }
 
-    fn write(&mut self, plan: &mut Plan, records: &[Outgoing<'_>], sync: bool) -> Result<()> {
+    fn write(&mut self, plan: &mut Plan, records: &[Outgoing<'_>], direct: bool) -> Result<()> {
         plan.close(self.staging.len());
         if plan.bytes > 0 {
             let bufs: SmallVec<[IoSlice<'_>; 2]> = plan
@@ -324,12 +347,12 @@ impl RecordWriter {
                 .collect();
             debug_assert_eq!(bufs.iter().map(|b| b.len() as u64).sum::<u64>(), plan.bytes);
             debug_assert!(
-                !sync
+                !direct
                     || bufs
                         .iter()
                         .all(|b| (b.len() as u64).is_multiple_of(self.unit))
             );
-            let intent = if sync { Intent::Sync } else { Intent::Lazy };
+            let intent = if direct { Intent::Sync } else { Intent::Lazy };
             let at = self.file.append(&bufs, intent)?;
             self.dirty = true;
             self.expect_position(self.pos, at)?;
@@ -353,14 +376,14 @@ impl RecordWriter {
     }
 
     /// Gets the memory that the group's small records need at once, instead of growing into it.
-    fn reserve_staging(&mut self, records: &[Outgoing<'_>], sync: bool) {
+    fn reserve_staging(&mut self, records: &[Outgoing<'_>], direct: bool) {
         self.staging.clear();
         let unit = self.unit as usize;
         let need: usize = records
             .iter()
             .map(|r| match r.buf.len() {
                 n if n < LARGE_RECORD => n.next_multiple_of(RECORD_ALIGN),
-                _ if sync => 2 * unit,
+                _ if direct => 2 * unit,
                 _ => 2 * RECORD_ALIGN,
             })
             .sum();
