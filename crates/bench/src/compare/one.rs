@@ -7,6 +7,7 @@ use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::drive::{Driven, Driver, Group, Presence, Worker};
 use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, remove_tree, tree_bytes};
+use crate::pick::Distribution;
 use crate::progress::Progress;
 use crate::report::round;
 use crate::sizes::Sizes;
@@ -190,12 +191,18 @@ impl Run<'_> {
         if kind == Kind::DurablePut {
             let budget = &self.asked.args.common.budget;
             let entry = self.asked.args.common.key_size + self.data.value_size() as u64;
+            let cyclic = self.asked.args.distribution == Some(Distribution::Cyclic);
+            // In turn, until all there is was overwritten twice: space is used again from the first measured put on.
+            let rounds = if cyclic { 3 * self.data.keys() } else { 0 };
             let fill = Group {
                 threads: 1,
-                ops: WARM_BUFFERS * budget.write_buffer / entry.max(1),
+                ops: rounds.max(WARM_BUFFERS * budget.write_buffer / entry.max(1)),
                 write_rate: 0,
-                op: Arc::new(|w: &mut Worker, _| {
-                    let n = w.random.below(w.data.keys());
+                op: Arc::new(move |w: &mut Worker, n| {
+                    let n = match cyclic {
+                        true => w.data.shuffled(n),
+                        false => w.random.below(w.data.keys()),
+                    };
                     w.put(n, Log::Unsynced)
                 }),
             };
