@@ -3,8 +3,8 @@
 //! A synced commit or a read past the cache takes a tenth of a millisecond, unless it stands behind a merge's next mebibyte, and
 //! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground_read`]), and background work asks for
 //! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, each of its pieces is followed by a pause of [`PAUSE`] times as
-//! long as it took. Beside reads the pieces are small ([`Courtesy::piece`]). Beside syncs alone they are not: a sync flushes what was written
-//! meanwhile, whatever its pieces were, and many small ones leave the device, and the processor, less time for it. It costs nothing where nobody waits, and ends where background work gets behind: somebody
+//! long as it took. Beside reads and small syncs the pieces are small ([`Courtesy::piece`]). Beside syncs of large writes alone they are not: such
+//! a sync takes as long as a piece, and many small ones leave the device, and the processor, less time for it. It costs nothing where nobody waits, and ends where background work gets behind: somebody
 //! in a [`Hurry`] lifts it for all, because the device is one.
 //!
 //! Promise: nobody waits for a turn longer than [`LONGEST`] and a [`NAP`], however many come for it, and nobody outlasts a hurry by more
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Bytes of a piece that leaves the device soon.
 pub const SMALL_PIECE: usize = 128 << 10;
+/// A sync of so many bytes is large.
+const LARGE_SYNC: usize = 8 << 10;
 /// A pause lasts so many times as long as the piece before it: background work gets a quarter of the device's time.
 const PAUSE: u32 = 3;
 const LONGEST: Duration = Duration::from_millis(50);
@@ -30,9 +32,9 @@ const NAP: Duration = Duration::from_millis(2);
 
 struct State {
     clock: Clock,
-    /// How often somebody in the foreground was about to wait for the device, and how often for a read.
+    /// How often somebody in the foreground was about to wait for the device, and how often for little.
     foreground: AtomicU64,
-    reads: AtomicU64,
+    small: AtomicU64,
     hurried: AtomicUsize,
     paused_us: AtomicU64,
     seen: Mutex<Seen>,
@@ -57,7 +59,7 @@ impl Changes {
 
 struct Seen {
     foreground: Changes,
-    reads: Changes,
+    small: Changes,
     /// The next turn of background work, while it is courteous.
     next: Duration,
     /// What the last piece took: so long the next one has the device to itself.
@@ -71,10 +73,10 @@ pub struct Courtesy(Arc<State>);
 /// Whom background work leaves most of the device's time to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spared {
-    /// Somebody waits for a read, others perhaps for a sync.
-    Reads,
-    /// Somebody waits for a sync, and nobody for a read.
-    Syncs,
+    /// Somebody waits for a read or the sync of a small write, others perhaps for large ones.
+    Small,
+    /// Somebody waits for the sync of a large write, and nobody for less.
+    Large,
 }
 
 /// Background work is in a hurry, in whichever store, until this is dropped.
@@ -93,12 +95,12 @@ impl Courtesy {
         Courtesy(Arc::new(State {
             clock,
             foreground: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
+            small: AtomicU64::new(0),
             hurried: AtomicUsize::new(0),
             paused_us: AtomicU64::new(0),
             seen: Mutex::new(Seen {
                 foreground: Changes::default(),
-                reads: Changes::default(),
+                small: Changes::default(),
                 next: Duration::ZERO,
                 took: Duration::ZERO,
             }),
@@ -108,12 +110,15 @@ impl Courtesy {
     /// Says that somebody in the foreground is about to wait for a read of the device.
     pub fn foreground_read(&self) {
         self.0.foreground.fetch_add(1, Relaxed);
-        self.0.reads.fetch_add(1, Relaxed);
+        self.0.small.fetch_add(1, Relaxed);
     }
 
-    /// Says that somebody in the foreground is about to wait for a sync.
-    pub fn foreground_sync(&self) {
+    /// Says that somebody in the foreground is about to wait for a sync, of so many bytes of his.
+    pub fn foreground_sync(&self, bytes: usize) {
         self.0.foreground.fetch_add(1, Relaxed);
+        if bytes < LARGE_SYNC {
+            self.0.small.fetch_add(1, Relaxed);
+        }
     }
 
     /// Lifts courtesy for as long as the hurry lives.
@@ -122,19 +127,19 @@ impl Courtesy {
         Hurry(self.0.clone())
     }
 
-    /// Whether background work spares anybody now: reads and syncs, or syncs alone.
+    /// Whom background work spares now.
     pub fn spares(&self) -> Option<Spared> {
         let now = self.0.clock.now();
-        match (self.0.is_courteous(now), self.0.is_courteous_to_reads(now)) {
-            (_, true) => Some(Spared::Reads),
-            (true, false) => Some(Spared::Syncs),
+        match (self.0.is_courteous(now), self.0.is_courteous_to_small(now)) {
+            (_, true) => Some(Spared::Small),
+            (true, false) => Some(Spared::Large),
             (false, false) => None,
         }
     }
 
     /// How many of `bytes` to move at a time.
     pub fn piece(&self, bytes: usize) -> usize {
-        if bytes > SMALL_PIECE && self.0.is_courteous_to_reads(self.0.clock.now()) {
+        if bytes > SMALL_PIECE && self.0.is_courteous_to_small(self.0.clock.now()) {
             SMALL_PIECE
         } else {
             bytes
@@ -183,12 +188,12 @@ impl State {
         self.seen.lock().foreground.are_recent(count, now)
     }
 
-    fn is_courteous_to_reads(&self, now: Duration) -> bool {
+    fn is_courteous_to_small(&self, now: Duration) -> bool {
         if self.hurried.load(Relaxed) > 0 {
             return false;
         }
-        let count = self.reads.load(Relaxed);
-        self.seen.lock().reads.are_recent(count, now)
+        let count = self.small.load(Relaxed);
+        self.seen.lock().small.are_recent(count, now)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Background I/O leaves the device to those who wait for it, and takes it when it is behind. Time moves by sleeps only.
 
-use basalt_env::{Clock, Courtesy, ManualClock, SMALL_PIECE};
+use basalt_env::{Clock, Courtesy, ManualClock, SMALL_PIECE, Spared};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -56,6 +56,31 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
     hands.advance(3 * MS);
     assert_eq!(courtesy.piece(BIG), BIG);
     assert_eq!(piece(&hands, &clock, &courtesy, MS), Duration::ZERO);
+}
+
+#[test]
+fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
+    let (hands, clock, courtesy) = courtesy();
+    let mut waited = Duration::ZERO;
+    for _ in 0..4 {
+        courtesy.foreground_sync(16_000);
+        assert_eq!(courtesy.spares(), Some(Spared::Large));
+        assert_eq!(courtesy.piece(BIG), BIG);
+        waited += piece(&hands, &clock, &courtesy, MS);
+    }
+    assert!(waited >= 3 * MS, "{waited:?}");
+    for small in [Courtesy::foreground_read, |c: &Courtesy| {
+        c.foreground_sync(1000)
+    }] {
+        small(&courtesy);
+        assert_eq!(courtesy.spares(), Some(Spared::Small));
+        assert_eq!(courtesy.piece(BIG), SMALL_PIECE);
+        hands.advance(10 * MS);
+        courtesy.foreground_sync(16_000);
+        assert_eq!(courtesy.piece(BIG), BIG, "nobody waits for little any more");
+    }
+    let _hurry = courtesy.hurry();
+    assert_eq!(courtesy.spares(), None);
 }
 
 #[test]

@@ -270,7 +270,8 @@ impl Engine {
         sync: bool,
     ) -> Result<()> {
         if sync {
-            self.env.courtesy().foreground_sync();
+            let bytes = records.iter().map(|r| r.buf.len()).sum();
+            self.env.courtesy().foreground_sync(bytes);
             self.end_left_logs(writer)?;
         }
         let log = self.ensure_log(writer)?;
@@ -293,7 +294,7 @@ impl Engine {
     /// Makes every record so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
-        self.env.courtesy().foreground_sync();
+        self.env.courtesy().foreground_sync(0);
         self.end_left_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());

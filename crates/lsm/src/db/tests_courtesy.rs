@@ -24,7 +24,7 @@ fn open(change: impl FnOnce(&mut Options)) -> (Env, Db) {
 fn who_waited(env: &Env) -> Option<Spared> {
     let waited = env.courtesy().spares();
     let small = env.courtesy().piece(BIG) == SMALL_PIECE;
-    assert_eq!(small, waited == Some(Spared::Reads), "{waited:?}");
+    assert_eq!(small, waited == Some(Spared::Small), "{waited:?}");
     let hands = env.clock().as_manual().unwrap();
     hands.advance(Duration::from_millis(10));
     assert_eq!(env.courtesy().spares(), None);
@@ -32,9 +32,9 @@ fn who_waited(env: &Env) -> Option<Spared> {
     waited
 }
 
-/// True when a read was.
+/// True when somebody was, for a read or a small sync.
 fn waited(env: &Env) -> bool {
-    who_waited(env) == Some(Spared::Reads)
+    who_waited(env) == Some(Spared::Small)
 }
 
 /// True when background work leaves the device to somebody who waits for it now.
@@ -64,11 +64,15 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
     put(0, &WriteOptions::UNSYNCED);
     assert_eq!(who_waited(&env), None, "an unsynced put");
     put(1, &WriteOptions::SYNC);
-    assert_eq!(who_waited(&env), Some(Spared::Syncs), "a synced put");
+    assert!(waited(&env), "a synced put");
+    let large = vec![7; 16_000];
+    db.put(&family, &key(1), &large, &WriteOptions::SYNC)
+        .unwrap();
+    assert_eq!(who_waited(&env), Some(Spared::Large), "a large synced put");
     put(2, &WriteOptions::UNSYNCED);
     waited(&env);
     db.sync().unwrap();
-    assert_eq!(who_waited(&env), Some(Spared::Syncs), "a sync");
+    assert!(waited(&env), "a sync");
     for round in 0..6 {
         for n in 0..200 {
             put(n * 7 + round, &WriteOptions::UNSYNCED);
