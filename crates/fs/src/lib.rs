@@ -63,8 +63,8 @@ use std::sync::Arc;
 /// What the caller will do after an append, so that the filesystem can choose its way to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
-    /// A sync of these bytes follows at once. With direct I/O and bytes that start and end at multiples of the
-    /// write unit they go straight to the device.
+    /// A sync of these bytes follows at once, or they are so many that they had better not wait in the page cache. With direct I/O and bytes
+    /// that start and end at multiples of the write unit they go straight to the device.
     Sync,
     /// No sync is planned soon. The bytes survive the death of the process when the call
     /// returns, and a power cut only after a sync.

@@ -177,6 +177,7 @@ impl HostFile {
                 .is_err()
             {
                 // Part of it may be there, and the kernel's size with it.
+                tail.reserved_to = 0;
                 let _ = rustix::fs::ftruncate(self.main_fd(), size);
                 return None;
             }
@@ -207,6 +208,7 @@ impl HostFile {
         let _space = self.space.lock();
         let used = self.pos.load(SeqCst).next_multiple_of(PAGE);
         if used < fresh_to {
+            tail.reserved_to = 0;
             rustix::fs::ftruncate(self.main_fd(), used).map_err(|e| {
                 let what = format!("moving the end of the file back to {used}");
                 Error::io(&what, self.path(), e.into())

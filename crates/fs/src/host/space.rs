@@ -79,12 +79,14 @@ impl HostFile {
     /// allocation changes, too. What cannot be had is no error here: the append itself meets it.
     pub(super) fn reserve_past_end(&self, to: u64) {
         let mut tail = self.tail.lock();
-        let _space = self.space.lock();
-        let from = self.size.load(SeqCst);
         let to = to.min(i64::MAX as u64 - BLOCK).next_multiple_of(BLOCK);
-        if self.kind == Kind::ReadOnly || to <= from.max(tail.reserved_to) {
+        let there = self.size.load(SeqCst).max(tail.reserved_to);
+        // What comes is synced, and windows end with it: that cuts the file, which would take the blocks away again.
+        if self.kind == Kind::ReadOnly || to <= there || self.end_windows(&mut tail).is_err() {
             return;
         }
+        let _space = self.space.lock();
+        let from = self.size.load(SeqCst);
         let past_end = FallocateFlags::KEEP_SIZE;
         if rustix::fs::fallocate(self.main_fd(), past_end, from, to - from).is_err() {
             // A part of it may be there: on a full disk others need that.
@@ -192,17 +194,18 @@ impl HostFile {
     pub(super) fn adopt_space(&self, capacity: u64) -> Result<()> {
         self.end_windows(&mut self.tail.lock())?;
         let size = self.size.load(SeqCst);
+        // Blocks past the end, from appends that were expected and did not come, would be nobody's.
+        rustix::fs::ftruncate(self.main_fd(), size)
+            .map_err(|e| self.space_error("cutting a reused log to its size", e))?;
         // Dirty pages over reserved space count as data until they are written, and cached pages over it for ever:
         // write the first, drop the second, then ask.
         self.sync_now(true)?;
         let _ = rustix::fs::fadvise(self.main_fd(), 0, None, Advice::DontNeed);
         let written = self.data_until(0, size);
-        let holes = match written < size {
-            true => self.few_holes(size),
-            false => None,
-        };
-        if let Some(holes) = holes {
-            self.fill(&holes)?;
+        let few = || self.few_holes(size);
+        // Where there is no room for that, cutting needs none.
+        let filled = written < size && few().is_some_and(|holes| self.fill(&holes).is_ok());
+        if filled {
             self.publish_written()?;
         } else if written < size {
             let kept = written / BLOCK * BLOCK;

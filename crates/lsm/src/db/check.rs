@@ -16,9 +16,9 @@ use crate::table::{TableMeta, TableReader, TableVerified};
 use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
 use crate::version::table_name;
-use crate::wal::FileKind;
 use crate::wal::salvage::scan;
 use crate::wal::verify::check_spare;
+use crate::wal::{FileKind, RecordReader};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
@@ -440,7 +440,13 @@ impl Walk<'_> {
             Err(e) => return self.report.note(e),
         };
         let proven = scan.proven.max(log.end.unwrap_or(0));
-        let mut at = self.env.fs().info().write_unit as u64;
+        // The first record follows the header, which has a unit of the log's own.
+        let header = RecordReader::open(file.clone(), &path, FileKind::Log, None);
+        let unit = header
+            .ok()
+            .flatten()
+            .map(|r| r.header().write_unit as usize);
+        let mut at = unit.unwrap_or(self.env.fs().info().write_unit) as u64;
         let mut damage = Vec::new();
         for f in &scan.found {
             if log.end.or(log.left).is_some_and(|end| f.offset >= end)

@@ -170,12 +170,20 @@ impl Engine {
             false => least_share(fill.urgency(amp), amp),
         };
         let mut candidates = self.candidates(state, least);
+        let mut most_live = LIVE_BYTES.min(fill.most_copied(&self.options));
         if full {
             let spare = self.full.spare().saturating_sub(fill.copying);
-            candidates.retain(|c| c.alive <= spare);
+            most_live = most_live.min(spare);
+            let all = std::mem::take(&mut candidates);
+            let (fit, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.alive <= spare);
+            candidates = fit;
+            if candidates.is_empty() && state.blobs.running_collections == 0 {
+                // Nothing else may ever free a byte: what there is room for at all.
+                let least = others.into_iter().min_by_key(|c| c.alive);
+                candidates.extend(least.filter(|c| c.alive < self.full.free_bytes() / 8 * 7));
+            }
         }
         let first = candidates.first()?;
-        let most_live = LIVE_BYTES.min(fill.most_copied(&self.options));
         let (mut files, mut live) = (Vec::new(), 0);
         for c in &candidates {
             // Others go along while they have about as much to give.
@@ -303,13 +311,17 @@ impl Engine {
         let mut memory = (write_buffer.saturating_mul(BUFFERS))
             .min(LIVE_BYTES)
             .min(live_bytes);
-        let _booked = ledger.reserve(MemoryKind::Buffer, memory);
+        let values = memory;
+        let mut booked = ledger.reserve(MemoryKind::Buffer, values);
         let mut live = Vec::new();
         let mut read = 0;
         for (file, garbage) in &sources.files {
             let into = (&mut live, &mut memory);
             read += self.read_live(file, garbage, &sources.orders, io, cancelled, into)?;
         }
+        let not_kept = live.iter().filter(|r: &&Live| r.value.is_none());
+        let keys = not_kept.map(|r| r.key.len() as u64).sum::<u64>();
+        booked.resize(values + keys + (live.len() * size_of::<Live>()) as u64);
         live.sort_by(|a, b| {
             let keys = || sources.orders[&a.family].user(&a.key, &b.key);
             (a.family.cmp(&b.family))

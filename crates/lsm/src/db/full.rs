@@ -42,8 +42,12 @@ pub(crate) struct Full {
     refusing: AtomicBool,
     /// Bytes that may still be let in before what is free is asked for again.
     unseen: AtomicU64,
-    /// What was free when it was last asked for, less half of the reserve; a quarter at least.
+    /// What was free when it was last asked for.
+    free: AtomicU64,
+    /// The same less half of the reserve; a quarter of it at least.
     spare: AtomicU64,
+    /// What of it may go before the disk counts as full.
+    beyond_reserve: AtomicU64,
 }
 
 impl Full {
@@ -55,6 +59,16 @@ impl Full {
     /// What all collections that run on a full disk may write: the other half of the reserve is for flushes and merges.
     pub fn spare(&self) -> u64 {
         self.spare.load(SeqCst)
+    }
+
+    /// What was free when it was last asked for.
+    pub fn free_bytes(&self) -> u64 {
+        self.free.load(SeqCst)
+    }
+
+    /// What may be asked for ahead without making the disk count as full.
+    pub fn beyond_reserve(&self) -> u64 {
+        self.beyond_reserve.load(SeqCst)
     }
 }
 
@@ -101,7 +115,10 @@ impl Engine {
         let space = self.env.fs().space(&self.dir).ok()?;
         let reserve = self.options.disk_reserve(space.total);
         let spare = space.free.saturating_sub(reserve / 2).max(space.free / 4);
+        let beyond = space.free.saturating_sub(reserve + reserve / 4);
+        self.full.free.store(space.free, SeqCst);
         self.full.spare.store(spare, SeqCst);
+        self.full.beyond_reserve.store(beyond, SeqCst);
         Some((space, reserve))
     }
 

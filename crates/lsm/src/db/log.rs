@@ -5,7 +5,8 @@
 //! (everything before that end is synced), *removed* (its memtables are in tables; the manifest forgets it), then *recycled* for a
 //! later log's space, or deleted.
 //!
-//! A log of unsynced writes goes from left to removed without a sync: it is deleted, and most of its pages never reach the device.
+//! A log of unsynced writes goes from left to removed without a sync: it is deleted, and most of its pages never reach the device. One that is
+//! mostly large values stays, and many of these at a time go to the device at once.
 //! Only space that synced appends will use is written ahead and recycled. The first sync after it settles it: all logs left are synced and ended before
 //! the sync of a later one, so that what a power cut leaves is a prefix, and a log that lost its end takes only unsynced writes of
 //! later logs with it. Decision 0016.
@@ -168,9 +169,10 @@ impl Engine {
                 Some(_) => 0,
             };
             let expected = match space.synced {
-                Some(true) if space.large && !self.full.is_refusing() => space.last_end.min(target),
+                Some(true) if space.large => space.last_end.min(target),
                 _ => 0,
             };
+            let expected = expected.min(self.full.beyond_reserve());
             (space.recycled.pop(), capacity, expected, space.unit)
         };
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
@@ -270,8 +272,9 @@ impl Engine {
         sync: bool,
     ) -> Result<()> {
         if sync {
-            let bytes = records.iter().map(|r| r.buf.len()).sum();
-            self.env.courtesy().foreground_sync(bytes);
+            // Many small ones together are small ones.
+            let smallest = records.iter().map(|r| r.buf.len()).min();
+            self.env.courtesy().foreground_sync(smallest.unwrap_or(0));
             self.end_left_logs(writer)?;
         }
         let log = self.ensure_log(writer)?;
@@ -411,8 +414,9 @@ impl Engine {
             space.last_end = end;
             space.synced = Some(log.synced);
             space.large = self.active_generation().separated_bytes() > end / 2;
-            let in_blocks = log.writer.more_in_blocks() + u64::from(LARGEST_UNIT);
-            space.unit = match space.large && log.synced && in_blocks <= end / BLOCKS_WORTH {
+            let (bytes, more) = log.writer.in_blocks();
+            let worth = more + u64::from(LARGEST_UNIT) <= bytes / BLOCKS_WORTH;
+            space.unit = match space.large && log.synced && worth {
                 true => LARGEST_UNIT,
                 false => 0,
             };
@@ -567,6 +571,7 @@ impl Engine {
         for log in due {
             match log.trim() {
                 Err(e) if e.kind() == ErrorKind::Unsupported => {
+                    // From the next flush on logs do not stay.
                     self.logs.0.lock().keeps_all = true;
                 }
                 // What stays allocated is space and no harm; the next open tries again.

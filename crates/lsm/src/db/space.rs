@@ -97,7 +97,12 @@ impl Fill {
     fn part_of_room(&self, options: &Options) -> f64 {
         let reachable = (self.reachable() + self.coming - self.will_hide) as f64;
         let all = (self.disk + self.copying + self.coming) as f64;
-        (all - reachable) / room(options, reachable)
+        (all - reachable).min(self.can_go() as f64) / room(options, reachable)
+    }
+
+    /// What a collection or a compaction can give back, or gives back already: for the rest nobody need wait.
+    fn can_go(&self) -> u64 {
+        self.marked + self.hidden + self.copying + self.will_hide
     }
 
     /// How many bytes more there may be.
@@ -298,9 +303,7 @@ impl Engine {
         inner.eased = (inner.eased - freed / (2.0 * amp)).max(reachable);
         let all = (fill.disk + fill.copying + fill.coming) as f64;
         let beside = all - inner.eased;
-        // What neither a collection nor a compaction can give back, nobody need wait for.
-        let can_go = (fill.marked + fill.hidden + fill.copying + fill.will_hide) as f64;
-        let part = beside.min(can_go) / room(&self.options, inner.eased);
+        let part = beside.min(fill.can_go() as f64) / room(&self.options, inner.eased);
         let pressure = ((part - SLOW_FROM) / (SLOWEST_AT - SLOW_FROM)).clamp(0.0, MOST_PRESSURE);
         self.space.pressure.store(pressure.to_bits(), Relaxed);
         self.note_written(&mut inner);

@@ -69,6 +69,20 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
     db.put(&family, &key(1), &large, &WriteOptions::SYNC)
         .unwrap();
     assert_eq!(who_waited(&env), Some(Spared::Large), "a large synced put");
+    // Many small ones that are synced together are small.
+    let tickets: Vec<_> = (0..30)
+        .map(|n| {
+            let mut batch = WriteBatch::new();
+            batch.put(&family, &key(n), &[7; 1000]).unwrap();
+            db.submit(batch, &WriteOptions::SYNC)
+        })
+        .collect();
+    let syncs = db.stats().log_syncs;
+    for ticket in tickets {
+        ticket.wait().unwrap();
+    }
+    assert!(db.stats().log_syncs < syncs + 5, "they were not one group");
+    assert!(waited(&env), "a group of synced puts");
     put(2, &WriteOptions::UNSYNCED);
     waited(&env);
     db.sync().unwrap();

@@ -14,7 +14,7 @@ use basalt_fs::{File, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A log stays when what it keeps, the blocks with separated values or all of it, has at most so many bytes for a byte of theirs.
+/// A log stays when the blocks with separated values have at most so many bytes for a byte of theirs.
 const MOST_BLOCKS: f64 = 1.3;
 
 /// A record of the log that a table refers to.
@@ -35,16 +35,12 @@ pub(super) struct KeptLog {
 }
 
 impl KeptLog {
-    /// The log of a sealed generation, if it is worth keeping and can be relied on. It is synced then. `can_trim`: it gives back what is no
-    /// block with a large value.
+    /// The log of a sealed generation, if it is worth keeping and can be relied on. It is synced then. Not if it cannot give back
+    /// (`can_trim`) what no table will refer to: that would be space in no account.
     pub fn of(generation: &Generation, can_trim: bool) -> Option<KeptLog> {
-        let log: &GenerationLog = generation.log_file()?;
+        let log: &GenerationLog = generation.log_file().filter(|_| can_trim)?;
         let places = generation.places();
-        let keeps = match can_trim {
-            true => places.blocks.bytes,
-            false => log.file.allocated().max(log.file.len()),
-        };
-        if places.is_empty() || keeps as f64 > MOST_BLOCKS * places.bytes as f64 {
+        if places.is_empty() || places.blocks.bytes as f64 > MOST_BLOCKS * places.bytes as f64 {
             return None;
         }
         // A log that cannot be synced is not believed: the values are still in memory, and go elsewhere. The length is made

@@ -1,6 +1,6 @@
 //! The header of a file of records: 128 bytes, written twice into the first write unit.
 //!
-//! The unit reaches the device whole or not at all, so the header is never torn by a power cut; the second copy
+//! Both copies lie in the first 512 bytes, which reach the device whole or not at all, so the header is never torn by a power cut; the second copy
 //! is there for decay. Byte by byte in `docs/format/log.md`.
 
 use super::{FileHeader, FileKind, PreviousLog};

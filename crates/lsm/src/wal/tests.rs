@@ -234,6 +234,25 @@ fn what_was_written_comes_back() {
     }
 }
 
+/// What whole blocks cost is told alike whether the file has them or not.
+#[test]
+fn the_price_of_blocks_is_known_in_either_unit() {
+    let told = [512, 4096].map(|unit| {
+        let (fs, path) = (disk(512, 1), Path::new("1.log"));
+        let file = fresh_log(&fs, path, unit, 1 << 20, false);
+        let mut w = RecordWriter::create(file, path, &file_header(unit, 5, 1)).unwrap();
+        for n in 0..20 {
+            let len = if n % 4 == 0 { 16_000 } else { 100 };
+            append(&mut w, n + 1, &[vec![1; len]], true).unwrap();
+        }
+        w.in_blocks()
+    });
+    // Of four groups three have 512 bytes, or 4,096; the large one has 16,384 in both.
+    assert_eq!(told.map(|(_, more)| more), [15 * 3584; 2]);
+    let (in_units, in_blocks) = (told[0].0, told[1].0);
+    assert!(in_units.abs_diff(in_blocks) <= 4096, "{told:?}");
+}
+
 #[test]
 fn large_records_are_not_staged_and_idle_writers_hold_little() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));

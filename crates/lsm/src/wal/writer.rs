@@ -7,6 +7,7 @@
 //!
 //! Any error poisons the writer: what reached the file is unknown, and the next record's place with it.
 
+use super::header::UNITS;
 use super::record::{Head, Life};
 use super::separated::{SEPARATED, payload_crc, seal};
 use super::{FileHeader, LARGEST_UNIT, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
@@ -49,7 +50,7 @@ pub struct RecordWriter {
     sealed: bool,
     /// Something was appended since the last sync.
     dirty: bool,
-    /// What synced groups would take more if they ended at multiples of [`LARGEST_UNIT`].
+    /// What synced groups take more, or would, if they end at multiples of the largest unit instead of the smallest.
     more_in_blocks: u64,
     staging: AlignedBuf,
     quiet: u32,
@@ -178,9 +179,13 @@ impl RecordWriter {
         self.end
     }
 
-    /// How many bytes more it would have if its unit were the largest.
-    pub fn more_in_blocks(&self) -> u64 {
-        self.more_in_blocks
+    /// Its bytes if its unit were the smallest, and how many more there are, or would be, with the largest.
+    pub fn in_blocks(&self) -> (u64, u64) {
+        let more = self.more_in_blocks;
+        match self.unit == u64::from(LARGEST_UNIT) {
+            true => (self.end.saturating_sub(more), more),
+            false => (self.end, more),
+        }
     }
 
     /// Position up to which the file is known to be synced: the end of the last record that a sync covered.
@@ -228,9 +233,12 @@ impl RecordWriter {
     }
 
     fn append_group(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
-        let bytes: usize = records.iter().map(|r| r.buf.len()).sum();
-        // Much at a time goes to the device at once: through the page cache it would take as many fresh pages, and be copied once more.
-        let direct = sync || bytes >= DIRECT_FROM;
+        let of = |r: &Outgoing<'_>| r.buf.len();
+        let separated = |r: &&Outgoing<'_>| !r.separated.is_empty();
+        let large: usize = records.iter().filter(separated).map(of).sum();
+        // Large values stay in the log, and go to the device at once if they are many: through the page cache they would take as many fresh
+        // pages, and be copied once more. Small ones never reach it if the log goes soon.
+        let direct = sync || (large >= DIRECT_FROM && large * 2 > records.iter().map(of).sum());
         if direct || self.sealed {
             self.align()?;
         }
@@ -301,8 +309,9 @@ impl RecordWriter {
         self.pad(&mut plan, to);
         self.write(&mut plan, records, direct)?;
         if sync {
-            let len = self.pos - from;
-            self.more_in_blocks += len.next_multiple_of(u64::from(LARGEST_UNIT)) - len;
+            let len = self.end - from;
+            let in_units = |unit: u32| len.next_multiple_of(u64::from(unit));
+            self.more_in_blocks += in_units(LARGEST_UNIT) - in_units(*UNITS.start());
             self.file.sync_data()?;
             self.note_synced();
         }
