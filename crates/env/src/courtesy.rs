@@ -4,8 +4,9 @@
 //! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground_read`]), and background work asks for
 //! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, each of its pieces is followed by a pause of [`PAUSE`] times as
 //! long as it took. Beside reads and small syncs the pieces are small ([`Courtesy::piece`]). Beside syncs of large writes alone they are not: such
-//! a sync takes as long as a piece, and many small ones leave the device, and the processor, less time for it. It costs nothing where nobody waits, and ends where background work gets behind: somebody
-//! in a [`Hurry`] lifts it for all, because the device is one.
+//! a sync takes as long as a piece, and many small ones leave the device, and the processor, less time for it.
+//!
+//! It costs nothing where nobody waits, and ends where background work gets behind: somebody in a [`Hurry`] lifts it for all, because the device is one.
 //!
 //! Promise: nobody waits for a turn longer than [`LONGEST`] and a [`NAP`], however many come for it, and nobody outlasts a hurry by more
 //! than a [`NAP`].
@@ -32,9 +33,9 @@ const NAP: Duration = Duration::from_millis(2);
 
 struct State {
     clock: Clock,
-    /// How often somebody in the foreground was about to wait for the device, and how often for little.
-    foreground: AtomicU64,
+    /// How often somebody in the foreground was about to wait for the device: for little, and for much.
     small: AtomicU64,
+    large: AtomicU64,
     hurried: AtomicUsize,
     paused_us: AtomicU64,
     seen: Mutex<Seen>,
@@ -58,8 +59,8 @@ impl Changes {
 }
 
 struct Seen {
-    foreground: Changes,
     small: Changes,
+    large: Changes,
     /// The next turn of background work, while it is courteous.
     next: Duration,
     /// What the last piece took: so long the next one has the device to itself.
@@ -94,13 +95,13 @@ impl Courtesy {
     pub fn new(clock: Clock) -> Courtesy {
         Courtesy(Arc::new(State {
             clock,
-            foreground: AtomicU64::new(0),
             small: AtomicU64::new(0),
+            large: AtomicU64::new(0),
             hurried: AtomicUsize::new(0),
             paused_us: AtomicU64::new(0),
             seen: Mutex::new(Seen {
-                foreground: Changes::default(),
                 small: Changes::default(),
+                large: Changes::default(),
                 next: Duration::ZERO,
                 took: Duration::ZERO,
             }),
@@ -109,16 +110,16 @@ impl Courtesy {
 
     /// Says that somebody in the foreground is about to wait for a read of the device.
     pub fn foreground_read(&self) {
-        self.0.foreground.fetch_add(1, Relaxed);
         self.0.small.fetch_add(1, Relaxed);
     }
 
     /// Says that somebody in the foreground is about to wait for a sync, of so many bytes of his.
     pub fn foreground_sync(&self, bytes: usize) {
-        self.0.foreground.fetch_add(1, Relaxed);
-        if bytes < LARGE_SYNC {
-            self.0.small.fetch_add(1, Relaxed);
-        }
+        let count = match bytes < LARGE_SYNC {
+            true => &self.0.small,
+            false => &self.0.large,
+        };
+        count.fetch_add(1, Relaxed);
     }
 
     /// Lifts courtesy for as long as the hurry lives.
@@ -129,17 +130,12 @@ impl Courtesy {
 
     /// Whom background work spares now.
     pub fn spares(&self) -> Option<Spared> {
-        let now = self.0.clock.now();
-        match (self.0.is_courteous(now), self.0.is_courteous_to_small(now)) {
-            (_, true) => Some(Spared::Small),
-            (true, false) => Some(Spared::Large),
-            (false, false) => None,
-        }
+        self.0.spares(self.0.clock.now())
     }
 
     /// How many of `bytes` to move at a time.
     pub fn piece(&self, bytes: usize) -> usize {
-        if bytes > SMALL_PIECE && self.0.is_courteous_to_small(self.0.clock.now()) {
+        if bytes > SMALL_PIECE && self.spares() == Some(Spared::Small) {
             SMALL_PIECE
         } else {
             bytes
@@ -151,7 +147,7 @@ impl Courtesy {
         let state = &*self.0;
         let came = state.clock.now();
         let mut began = came;
-        while state.is_courteous(began) {
+        while state.spares(began).is_some() {
             let mut seen = state.seen.lock();
             if began >= seen.next || began.saturating_sub(came) >= LONGEST {
                 // Others that came for the same turn wait for the one after it.
@@ -179,21 +175,19 @@ impl Courtesy {
 }
 
 impl State {
-    fn is_courteous(&self, now: Duration) -> bool {
+    fn spares(&self, now: Duration) -> Option<Spared> {
         // Relaxed: a moment sooner or later does not matter.
         if self.hurried.load(Relaxed) > 0 {
-            return false;
+            return None;
         }
-        let count = self.foreground.load(Relaxed);
-        self.seen.lock().foreground.are_recent(count, now)
-    }
-
-    fn is_courteous_to_small(&self, now: Duration) -> bool {
-        if self.hurried.load(Relaxed) > 0 {
-            return false;
+        let mut seen = self.seen.lock();
+        let small = seen.small.are_recent(self.small.load(Relaxed), now);
+        let large = seen.large.are_recent(self.large.load(Relaxed), now);
+        match (small, large) {
+            (true, _) => Some(Spared::Small),
+            (false, true) => Some(Spared::Large),
+            (false, false) => None,
         }
-        let count = self.small.load(Relaxed);
-        self.seen.lock().small.are_recent(count, now)
     }
 }
 
