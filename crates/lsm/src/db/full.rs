@@ -44,10 +44,8 @@ pub(crate) struct Full {
     unseen: AtomicU64,
     /// What was free when it was last asked for.
     free: AtomicU64,
-    /// The same less half of the reserve; a quarter of it at least.
-    spare: AtomicU64,
-    /// What of it may go before the disk counts as full.
-    beyond_reserve: AtomicU64,
+    /// The reserve then.
+    reserve: AtomicU64,
 }
 
 impl Full {
@@ -56,9 +54,12 @@ impl Full {
         self.refusing.load(SeqCst)
     }
 
-    /// What all collections that run on a full disk may write: the other half of the reserve is for flushes and merges.
+    /// What all collections that run on a full disk may write: half of the reserve is for flushes and merges, or three quarters of
+    /// what is left.
     pub fn spare(&self) -> u64 {
-        self.spare.load(SeqCst)
+        let free = self.free_bytes();
+        let beyond_half = free.saturating_sub(self.reserve.load(SeqCst) / 2);
+        beyond_half.max(free / 4)
     }
 
     /// What was free when it was last asked for.
@@ -68,8 +69,14 @@ impl Full {
 
     /// What may be asked for ahead without making the disk count as full.
     pub fn beyond_reserve(&self) -> u64 {
-        self.beyond_reserve.load(SeqCst)
+        let taken_again = taken_again_from(self.reserve.load(SeqCst));
+        self.free_bytes().saturating_sub(taken_again)
     }
+}
+
+/// What is to be free for writes to be taken again: a little more than was too little, or it would go back and forth.
+fn taken_again_from(reserve: u64) -> u64 {
+    reserve + reserve / 4
 }
 
 /// True when the disk under a store that is not open yet has less left than its reserve.
@@ -114,11 +121,8 @@ impl Engine {
     fn free(&self) -> Option<(Space, u64)> {
         let space = self.env.fs().space(&self.dir).ok()?;
         let reserve = self.options.disk_reserve(space.total);
-        let spare = space.free.saturating_sub(reserve / 2).max(space.free / 4);
-        let beyond = space.free.saturating_sub(reserve + reserve / 4);
         self.full.free.store(space.free, SeqCst);
-        self.full.spare.store(spare, SeqCst);
-        self.full.beyond_reserve.store(beyond, SeqCst);
+        self.full.reserve.store(reserve, SeqCst);
         Some((space, reserve))
     }
 
@@ -134,9 +138,8 @@ impl Engine {
         let (space, reserve) = self.free()?;
         let full = &self.full;
         full.unseen.store((reserve / LOOKS).max(4096), SeqCst);
-        // A little more than was too little, or it would go back and forth.
         let least = match full.is_refusing() {
-            true => reserve + reserve / 4,
+            true => taken_again_from(reserve),
             false => reserve,
         };
         let refusing = space.free < least;

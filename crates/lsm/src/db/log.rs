@@ -79,7 +79,7 @@ struct Space {
     synced: Option<bool>,
     /// Most of the last log were large values.
     large: bool,
-    /// The next log's write unit. Large values begin and end at blocks, where that costs little: the kernel zeroes what is left of a block that is
+    /// The next log's write unit, if it is above the filesystem's. Large values begin and end at blocks, where that costs little: the kernel zeroes what is left of a block that is
     /// written for the first time, and writes that, too.
     unit: u32,
     /// The filesystem cannot take back a part of a file.
