@@ -444,7 +444,7 @@ impl BlobReader {
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
         let file = self.records.file()?;
         let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
-        self.take_value(name, place, bytes, booked, how)
+        self.take_value(name, place, (bytes, false), booked, how)
     }
 
     /// The value of a record that was met at a place before.
@@ -455,15 +455,16 @@ impl BlobReader {
         let turn = self.env.courtesy().turn();
         let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
         drop(turn);
-        self.take_value(name, place, bytes, booked, How::job(false))
+        self.take_value(name, place, (bytes, false), booked, How::job(false))
     }
 
-    /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking.
+    /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking. Others were read
+    /// with it into the same memory, or not: who keeps it does not keep them.
     pub(super) fn take_value(
         &self,
         name: &Name<'_>,
         place: &Range<u64>,
-        bytes: Bytes,
+        (bytes, with_others): (Bytes, bool),
         mut booked: Reservation,
         how: How,
     ) -> Result<Bytes> {
@@ -474,7 +475,7 @@ impl BlobReader {
         self.check_len(&head, place)?;
         let rounded = self.unit > 1 && bytes.len() > self.own_memory;
         let kept = how.fill_cache && self.env.cache().takes(bytes.len());
-        let moved = kept && rounded && bytes.len() <= MOVED;
+        let moved = with_others || (kept && rounded && bytes.len() <= MOVED);
         let charge = match rounded && !moved {
             true => place.end.next_multiple_of(self.unit) - place.start / self.unit * self.unit,
             false => bytes.len() as u64,

@@ -7,14 +7,18 @@ use super::reader::{BlobReader, How};
 use super::record::{HEADER_LEN, Name};
 use crate::table::format::BlockKind;
 use crate::table::{Source, check_reach, read_exact};
-use basalt_env::{CacheKey, Env, MemoryKind};
-use basalt_fs::{Bytes, Error, ReadRequest, Result};
+use basalt_env::{CacheKey, Env, MemoryKind, Reservation};
+use basalt_fs::{Bytes, Error, ReadCompletions, ReadRequest, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
 /// Reads in flight together at most.
 pub(crate) const READ_TOGETHER: usize = 64;
+/// Values of one file that lie so near to each other are one read ...
+const NEAR: u64 = 16 << 10;
+/// ... of at most so many bytes.
+const LONGEST: u64 = 512 << 10;
 /// Bytes of index pages that are kept for the next values.
 const PAGES_KEPT: usize = 512 << 10;
 
@@ -30,10 +34,31 @@ pub(crate) struct Sought<'a> {
 pub(crate) struct Located<'a> {
     reader: &'a BlobReader,
     name: Name<'a>,
+    ordinal: u32,
     place: Range<u64>,
 }
 
-impl Located<'_> {
+impl<'a> Located<'a> {
+    /// What was located before, in a file that is the same.
+    pub fn again(sought: Sought<'a>, (ordinal, place): (u32, Range<u64>)) -> Located<'a> {
+        Located {
+            reader: sought.reader,
+            name: sought.name,
+            ordinal,
+            place,
+        }
+    }
+
+    /// Where it lies: its place among its file's records, and its bytes.
+    pub fn place(&self) -> (u32, Range<u64>) {
+        (self.ordinal, self.place.clone())
+    }
+
+    /// Its place among its file's records.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
     /// Bytes of the value, with its expiry.
     pub fn value_len(&self) -> usize {
         value_len(&self.name, &self.place)
@@ -42,6 +67,13 @@ impl Located<'_> {
     /// Bytes that reading it brings into memory.
     pub fn read_len(&self) -> usize {
         (self.place.end - self.place.start) as usize
+    }
+
+    /// The record, read for itself.
+    fn alone(&self) -> Result<Bytes> {
+        let (source, path) = self.reader.records_file();
+        let (offset, len) = (self.place.start, self.read_len());
+        read_exact(&*source.file()?, path, offset, len)
     }
 
     /// Where what is read is counted.
@@ -75,13 +107,34 @@ impl Read<'_> {
 
     /// All of them in flight together. A failure is its own read's.
     fn together(env: &Env, reads: &[Read<'_>], how: How) -> Vec<Result<Bytes>> {
+        match reads {
+            // One read gains nothing from a ring.
+            [one] => {
+                if how.foreground {
+                    env.courtesy().foreground_read();
+                }
+                vec![one.alone()]
+            }
+            _ => Reading::begin(env, reads, how).finish(reads),
+        }
+    }
+}
+
+/// Reads in flight.
+struct Reading {
+    /// Of those that could not be asked for.
+    failed: Vec<Option<Error>>,
+    /// Which read is which of the batch.
+    asked: Vec<usize>,
+    batch: Box<dyn ReadCompletions>,
+}
+
+impl Reading {
+    fn begin(env: &Env, reads: &[Read<'_>], how: How) -> Reading {
         if !reads.is_empty() && how.foreground {
             env.courtesy().foreground_read();
         }
-        if let [one] = reads {
-            return vec![one.alone()];
-        }
-        let mut out: Vec<Option<Result<Bytes>>> = reads.iter().map(|_| None).collect();
+        let mut failed: Vec<Option<Error>> = vec![None; reads.len()];
         let mut asked: Vec<usize> = Vec::with_capacity(reads.len());
         let mut requests = Vec::with_capacity(reads.len());
         for (i, r) in reads.iter().enumerate() {
@@ -98,14 +151,24 @@ impl Read<'_> {
                         len: r.len,
                     });
                 }
-                Err(e) => out[i] = Some(Err(e)),
+                Err(e) => failed[i] = Some(e),
             }
         }
-        let mut done = env.fs().submit_reads(requests);
-        done.wait_all();
-        while let Some((i, bytes)) = done.next() {
-            let r = &reads[asked[i]];
-            out[asked[i]] = Some(bytes.and_then(|bytes| match bytes.len() == r.len {
+        Reading {
+            failed,
+            asked,
+            batch: env.fs().submit_reads(requests),
+        }
+    }
+
+    /// What came of the reads that were begun.
+    fn finish(mut self, reads: &[Read<'_>]) -> Vec<Result<Bytes>> {
+        let mut out: Vec<Option<Result<Bytes>>> =
+            self.failed.into_iter().map(|e| e.map(Err)).collect();
+        self.batch.wait_all();
+        while let Some((i, bytes)) = self.batch.next() {
+            let r = &reads[self.asked[i]];
+            out[self.asked[i]] = Some(bytes.and_then(|bytes| match bytes.len() == r.len {
                 true => Ok(bytes),
                 false => Err(Error::corruption(
                     r.path,
@@ -145,7 +208,10 @@ impl Pages {
             if self.kept.contains_key(&key) || !asked.insert(key) {
                 continue;
             }
-            match page.0.env().cache().get(key) {
+            // A job that misses is nobody who reads: what is worth warming is judged by lookups.
+            let cache = page.0.env().cache();
+            let looks = how.foreground || cache.contains(key);
+            match looks.then(|| cache.get(key)).flatten() {
                 Some(found) => self.keep(key, found),
                 None => missing.push((key, *page)),
             }
@@ -209,7 +275,7 @@ pub(crate) fn locate<'a>(
         .map(|(s, hash)| (s.reader, BlockKind::BlobHashes, s.reader.hash_page(*hash)))
         .collect();
     let first = pages.fetch(&wanted, how);
-    let mut out: Vec<Option<Result<Range<u64>>>> = sought.iter().map(|_| None).collect();
+    let mut out: Vec<Option<Result<(u32, Range<u64>)>>> = sought.iter().map(|_| None).collect();
     // Those whose ordinal is known: its place among what is sought, and the ordinal.
     let mut known = Vec::with_capacity(sought.len());
     let mut wanted = Vec::with_capacity(sought.len());
@@ -223,22 +289,23 @@ pub(crate) fn locate<'a>(
                 }
                 Err(e) => out[i] = Some(Err(e)),
             },
-            Ok(_) => out[i] = Some(s.reader.find_how(&s.name, how).map(|(_, place)| place)),
+            Ok(_) => out[i] = Some(s.reader.find_how(&s.name, how)),
             Err(e) => out[i] = Some(Err(e)),
         }
     }
     let second = pages.fetch(&wanted, how);
     for ((i, ordinal), page) in known.into_iter().zip(second) {
         let reader = sought[i].reader;
-        out[i] = Some(page.and_then(|page| reader.place_in(&page, ordinal)));
+        out[i] = Some(page.and_then(|page| Ok((ordinal, reader.place_in(&page, ordinal)?))));
     }
     (sought.into_iter().zip(out))
         .map(|(s, place)| {
-            let place = place.expect("each was looked up")?;
+            let (ordinal, place) = place.expect("each was looked up")?;
             let Sought { reader, name } = s;
             Ok(Located {
                 reader,
                 name,
+                ordinal,
                 place,
             })
         })
@@ -247,53 +314,150 @@ pub(crate) fn locate<'a>(
 
 /// The values, those of them that are not in the cache read together. A failure is its own value's.
 pub(crate) fn read(located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
-    let mut out: Vec<Option<Result<Bytes>>> = (located.iter())
-        .map(|l| l.reader.cached_value(&l.name, &l.place))
-        .collect();
-    let mut missing: Vec<usize> = Vec::new();
-    let mut twice: Vec<(usize, usize)> = Vec::new();
-    let mut by_place: BTreeMap<CacheKey, usize> = BTreeMap::new();
-    for (i, l) in located.iter().enumerate() {
-        if out[i].is_some() {
-            continue;
-        }
-        match by_place.get(&l.reader.value_key(&l.place)) {
-            // Places are in proportion to names unless the index is damaged: then each reads for itself, and is told so.
-            Some(first) if located[*first].name == l.name => twice.push((i, *first)),
-            _ => {
-                by_place.insert(l.reader.value_key(&l.place), i);
-                missing.push(i);
+    let some = located.chunks(READ_TOGETHER);
+    some.flat_map(|some| InFlight::begin(some, how, false).finish(some, how))
+        .collect()
+}
+
+/// Values that are being read, at most [`READ_TOGETHER`].
+pub(crate) struct InFlight {
+    /// What was in the cache.
+    found: Vec<Option<Result<Bytes>>>,
+    /// Those that are wanted again, and where they are wanted first.
+    twice: Vec<(usize, usize)>,
+    stretches: Vec<Stretch>,
+    booked: Vec<Reservation>,
+    /// `None` where nobody has anything else to do until they are there.
+    reading: Option<Reading>,
+}
+
+impl InFlight {
+    /// Asks for the values. With `aside` the reads begin at once, and go on while the caller does something else.
+    pub fn begin(located: &[Located<'_>], how: How, aside: bool) -> InFlight {
+        let found: Vec<Option<Result<Bytes>>> = (located.iter())
+            .map(|l| l.reader.cached_value(&l.name, &l.place))
+            .collect();
+        let mut missing: Vec<usize> = Vec::new();
+        let mut twice: Vec<(usize, usize)> = Vec::new();
+        let mut by_place: BTreeMap<CacheKey, usize> = BTreeMap::new();
+        for (i, l) in located.iter().enumerate() {
+            if found[i].is_some() {
+                continue;
+            }
+            match by_place.get(&l.reader.value_key(&l.place)) {
+                // Places are in proportion to names unless the index is damaged: then each reads for itself, and is told so.
+                Some(first) if located[*first].name == l.name => twice.push((i, *first)),
+                _ => {
+                    by_place.insert(l.reader.value_key(&l.place), i);
+                    missing.push(i);
+                }
             }
         }
-    }
-    for batch in missing.chunks(READ_TOGETHER) {
-        let mut booked = Vec::with_capacity(batch.len());
-        let mut reads = Vec::with_capacity(batch.len());
-        for i in batch {
+        let stretches = stretches(located, missing);
+        let values = stretches.iter().flat_map(|s| &s.values);
+        let book = |i: &usize| {
             let l = &located[*i];
-            let ledger = l.env().ledger();
-            booked.push(ledger.reserve(MemoryKind::Pinned, l.read_len() as u64));
-            let (source, path) = l.reader.records_file();
-            reads.push(Read {
-                source,
-                path,
-                offset: l.place.start,
-                len: l.read_len(),
-            });
-        }
-        let read = Read::together(located[batch[0]].env(), &reads, how);
-        for ((i, bytes), booked) in batch.iter().zip(read).zip(booked) {
-            let l = &located[*i];
-            let taken = |bytes| l.reader.take_value(&l.name, &l.place, bytes, booked, how);
-            out[*i] = Some(bytes.and_then(taken));
+            l.env()
+                .ledger()
+                .reserve(MemoryKind::Pinned, l.read_len() as u64)
+        };
+        let booked = values.map(book).collect();
+        let reading = (stretches.first().filter(|_| aside)).map(|first| {
+            let env = located[first.values[0]].env();
+            Reading::begin(env, &reads(&stretches, located), how)
+        });
+        InFlight {
+            found,
+            twice,
+            stretches,
+            booked,
+            reading,
         }
     }
-    for (i, first) in twice {
-        out[i] = out[first].clone();
+
+    /// The values, which are those that were asked for.
+    pub fn finish(self, located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
+        let mut out = self.found;
+        let reads = reads(&self.stretches, located);
+        let read = match (self.reading, self.stretches.first()) {
+            (Some(reading), _) => reading.finish(&reads),
+            (None, Some(first)) => Read::together(located[first.values[0]].env(), &reads, how),
+            (None, None) => Vec::new(),
+        };
+        let mut booked = self.booked.into_iter();
+        for (stretch, bytes) in self.stretches.iter().zip(read) {
+            let with_others = stretch.values.len() > 1;
+            for i in &stretch.values {
+                let l = &located[*i];
+                let bytes = match &bytes {
+                    Ok(all) => {
+                        let from = (l.place.start - stretch.place.start) as usize;
+                        Ok((all.slice(from..from + l.read_len()), with_others))
+                    }
+                    // What is wrong may be one value's alone.
+                    Err(_) if with_others => l.alone().map(|bytes| (bytes, false)),
+                    Err(e) => Err(e.clone()),
+                };
+                let booked = booked.next().expect("one for each");
+                let taken = |bytes| l.reader.take_value(&l.name, &l.place, bytes, booked, how);
+                out[*i] = Some(bytes.and_then(taken));
+            }
+        }
+        for (i, first) in self.twice {
+            out[i] = out[first].clone();
+        }
+        (out.into_iter())
+            .map(|value| value.expect("each was read"))
+            .collect()
     }
-    (out.into_iter())
-        .map(|value| value.expect("each was read"))
-        .collect()
+}
+
+/// Values that are one read.
+struct Stretch {
+    place: Range<u64>,
+    /// Which of those that are wanted.
+    values: Vec<usize>,
+}
+
+/// What is missing, file by file: what lies side by side is read in one go.
+fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
+    let at = |i: usize| located[i].reader.value_key(&located[i].place);
+    missing.sort_unstable_by_key(|i| at(*i));
+    let mut all: Vec<Stretch> = Vec::new();
+    let mut file = None;
+    for i in missing {
+        let place = &located[i].place;
+        let same = file.replace(at(i).file) == Some(at(i).file);
+        match all.last_mut() {
+            Some(last)
+                if same
+                    && place.start <= last.place.end + NEAR
+                    && place.end.max(last.place.end) - last.place.start <= LONGEST =>
+            {
+                last.place.end = last.place.end.max(place.end);
+                last.values.push(i);
+            }
+            _ => all.push(Stretch {
+                place: place.clone(),
+                values: vec![i],
+            }),
+        }
+    }
+    all
+}
+
+/// A read for each stretch.
+fn reads<'a>(stretches: &[Stretch], located: &[Located<'a>]) -> Vec<Read<'a>> {
+    let read = |s: &Stretch| {
+        let (source, path) = located[s.values[0]].reader.records_file();
+        Read {
+            source,
+            path,
+            offset: s.place.start,
+            len: (s.place.end - s.place.start) as usize,
+        }
+    };
+    stretches.iter().map(read).collect()
 }
 
 /// The ordinal that a hash page has for a hash, and what else may have it.

@@ -5,7 +5,7 @@
 //! - `shadows` estimates what entries hide in blob files.
 //! - `split` cuts a large plan into sub-ranges of keys that several threads work on.
 //! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`);
-//!   `ranges` does the same for range tombstones.
+//!   `ranges` does the same for range tombstones, and `departed` finds the records that lose their references.
 //!   It installs nothing: the engine makes the directory durable, writes the manifest edit and switches versions.
 //!
 //! What holds at all times, and what the pieces rely on:
@@ -19,6 +19,7 @@
 //! 5. Of plans that run at once, no two write into one level inside overlapping ranges ([`Reach`]): free tables are not enough,
 //!    as a table may have come into a gap between another plan's inputs since that was made.
 
+mod departed;
 mod input;
 mod output;
 mod pick;

@@ -2,6 +2,7 @@
 
 use crate::blob::garbage::Dead;
 use crate::blob::{BlobMeta, How, Name, Reference, Separator};
+use crate::compaction::departed::Departed;
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
 use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
@@ -79,7 +80,7 @@ pub(super) struct Outputs<'a> {
     blobs: Arc<BlobSet>,
     /// Lookups left in `blobs`.
     lookups: u32,
-    dead: Vec<Dead>,
+    departed: Departed<'a>,
     payload: Vec<u8>,
     key: Vec<u8>,
 }
@@ -102,7 +103,7 @@ impl<'a> Outputs<'a> {
             ),
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_MOMENT,
-            dead: Vec::new(),
+            departed: Departed::new(job),
             payload: Vec::new(),
             key: Vec::new(),
             grandparents: Grandparents::new(
@@ -189,12 +190,13 @@ impl<'a> Outputs<'a> {
     pub(super) fn finish(mut self) -> Result<Written> {
         self.take_in_ranges(None)?;
         self.finish_table(None)?;
+        let dead = self.departed.finish()?;
         let blobs = self.separator.finish()?;
         self.created.keep();
         Ok(Written {
-            tables: std::mem::take(&mut self.finished),
+            tables: self.finished,
             blobs,
-            dead: std::mem::take(&mut self.dead),
+            dead,
         })
     }
 }
@@ -248,15 +250,7 @@ impl Sink for Outputs<'_> {
     }
 
     fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
-        let name = Name {
-            family: self.job.family.id,
-            key: user_key,
-            seq,
-        };
-        let cmp = &self.job.options.comparator;
-        let dead = self.blobs().find(to.number, &name, cmp)?;
-        self.dead.push(dead);
-        Ok(())
+        self.departed.add(user_key, seq, to)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::throttle::Backlog;
 use crate::blob::{Blocks, How, Name, Reference, record};
+use crate::iter::Habit;
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
@@ -184,6 +185,8 @@ pub(crate) struct FamilyEntry {
     pub id: u32,
     pub name: Arc<str>,
     pub options: Arc<FamilyOptions>,
+    /// How far its scans go.
+    pub habit: Arc<Habit>,
 }
 
 impl FamilyEntry {

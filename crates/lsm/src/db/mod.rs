@@ -301,6 +301,7 @@ impl Db {
             id,
             name: name.into(),
             options: Arc::new(options),
+            habit: Arc::default(),
         };
         let cmp = entry.options.comparator.clone();
         let edit = Edit {

@@ -161,6 +161,7 @@ pub(crate) fn bind_families(
                 id,
                 name: f.name.as_str().into(),
                 options: Arc::new(wanted),
+                habit: Arc::default(),
             },
         );
     }

@@ -374,7 +374,12 @@ impl Engine {
         let made = UserIter::new(merged, cmp, shown, pins)
             .with_merging(merging)
             .with_deleted(deleted, jumps)
-            .with_values(Values::of(&view.version.blobs, family.id, options))
+            .with_values(Values::of(
+                &view.version.blobs,
+                family.id,
+                &entry.habit,
+                options,
+            ))
             .with_skip_budget(options.skip_budget);
         Ok(ReadAhead::new(match prefixes {
             Some(p) => made.with_prefixes(Narrowing::new(p, options.prefix_same_as_start)),

@@ -116,7 +116,7 @@ fn shown(it: &ReadAhead, moved: &Result<()>, budget: bool) -> String {
 fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
     let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
     let (mut moves, mut entries, mut errors, mut pauses, mut cases) = (0, 0, 0, 0, 0);
-    let mut ahead = 0;
+    let (mut ahead, mut flying) = (0, 0);
     for seed in basalt_fs::campaign::cases(0..60 * scale) {
         let _repeat = basalt_fs::repeat!(
             what_is_shown_does_not_depend_on_what_was_read_ahead,
@@ -157,7 +157,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
             let (view, seq) = db.engine().moment(&read).unwrap();
             let mut now = env.clock().wall_ms();
             let make = || db.engine().cursor(&view, seq, &f, &read).unwrap();
-            let (mut a, mut b) = (make(), make().one_by_one());
+            let (mut a, mut b) = (make().at_most(pick(&r, &[2, 5, 64])), make().at_most(1));
             let (mut way, budget) = (0, read.skip_budget != u64::MAX);
             for _ in 0..150 {
                 moves += 1;
@@ -201,6 +201,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                 errors += u64::from(ra.is_err());
                 pauses += u64::from(a.paused_at().is_some());
                 ahead += u64::from(a.runs());
+                flying += u64::from(a.flies());
                 if let Err(e) = ra {
                     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
                     assert!(damaged && !a.valid(), "{e}");
@@ -210,10 +211,14 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
         hands.advance(Duration::from_millis(1));
     }
     basalt_fs::campaign!(
-        "stores={cases} moves={moves} entries={entries} of_a_run={ahead} errors={errors} pauses={pauses}"
+        "stores={cases} moves={moves} entries={entries} of_a_run={ahead} others_on_their_way={flying} errors={errors} pauses={pauses}"
     );
     assert!(entries >= cases * 300, "{entries} entries shown");
     assert!(ahead >= cases * 50, "{ahead} of them read ahead");
+    assert!(
+        flying >= cases * 10,
+        "{flying} while others were on their way"
+    );
     assert!(errors >= cases / 2, "{errors} errors");
     assert!(pauses >= cases, "{pauses} pauses");
 }

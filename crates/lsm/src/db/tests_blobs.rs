@@ -699,3 +699,32 @@ fn a_log_stays_until_the_edit_is_durable_that_lets_go_of_it() {
     }
     assert_eq!(db.families(), ["default"]);
 }
+
+/// A merge that lets go of thousands of values reads each page of their files' indexes a few times, not twice for each value.
+#[test]
+fn what_a_merge_lets_go_of_is_looked_up_together() {
+    const KEYS: u64 = 5000;
+    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
+        .cache_bytes(0)
+        .build();
+    let mut options = options();
+    options.default_family.table_bytes = 1 << 20;
+    options.default_family.base_level_bytes = 16 << 20;
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    for version in 0..2 {
+        for key in 0..KEYS {
+            let value = value(key, version, 150);
+            db.put(&f, &key.to_be_bytes(), &value, &FREE).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    let before = env.fs().stats().reads;
+    db.compact_range(&f, None, None).unwrap();
+    let read = env.fs().stats().reads - before;
+    let left = db.blob_files().len();
+    assert!(read < KEYS / 5, "{read} reads for {KEYS} values");
+    assert_eq!(left, 1, "the first file left with its last value");
+    db.close().unwrap();
+    check(&env, &options);
+}

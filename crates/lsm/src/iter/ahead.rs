@@ -1,24 +1,28 @@
 //! [`ReadAhead`]: a cursor over live keys that reads values out of blob files before they are asked for, many at once.
 //!
-//! A movement of a [`UserIter`] comes to a value elsewhere and leaves it unread. After a seek it is read alone, and after the first step, too:
-//! short scans read nothing that nobody wants. From then on the cursor beneath runs ahead of what is shown, over entries that are
-//! kept here, until it has met 2, then 4, 8, ... values, and reads them together. What was read in vain, when whoever walks turns or leaves,
-//! is never more than what was shown.
+//! A movement of a [`UserIter`] comes to a value elsewhere and leaves it unread. After a seek it is read with as many more as each of the last
+//! eight scans of the family went on to ([`Habit`](super::Habit)): alone, where one of them was short, and after the first step, too. From then on the
+//! cursor beneath runs ahead of what is shown, over entries that are kept here, until it has met 2, then 4, 8, ... values, and reads them
+//! together. What was read in vain, when whoever walks turns or leaves, is never more than what was shown, or than all eight scans before it wanted.
 //!
 //! What is shown is what the cursor beneath would show, entry by entry: its errors, its end and its pauses come when the entries before
 //! them were shown, an unreadable value is told at its entry, and what running ahead has used of the skip budget is given back when it
 //! was in vain. Where running ahead meets many entries that are not shown it rests, so that nobody waits for more than was asked for.
 
+mod run;
+
+pub(super) use run::Shown;
+
 use super::user::{UserIter, without_expiry};
-use crate::blob::counts::ReadCounts;
-use crate::blob::together::{self, Pages};
-use crate::blob::{Name, Reference};
+use crate::blob::Name;
+use crate::blob::together::{self, InFlight, Located, Pages, READ_TOGETHER, Sought};
 use crate::key::SeqNo;
-use basalt_fs::{Bytes, Error, Result};
+use basalt_fs::{Bytes, Result};
+use run::{Beneath, Flight, Met, Run, Value};
 use std::collections::VecDeque;
 
 /// Values read together at most.
-const MOST_VALUES: u32 = 32;
+const MOST_VALUES: u32 = 64;
 /// Bytes of values read together, unless one alone is longer; and of other entries that are kept.
 const MOST_BYTES: usize = 1 << 20;
 /// Entries that are kept, those with values of their own included.
@@ -26,80 +30,9 @@ const MOST_ENTRIES: usize = 128;
 /// Running ahead rests after so many entries that are not shown.
 const PASSED_OVER: u64 = 64;
 
-/// An entry that was met.
-pub(super) struct Shown {
-    key: Vec<u8>,
-    value: Value,
-    /// When its time is over.
-    pub(super) expire_at_ms: Option<u64>,
-    /// What was left of the skip budget, and jumps that did not count yet.
-    pub(super) left: (u64, u64),
-    /// Its value was read before it was come to.
-    ahead: bool,
-}
-
-enum Value {
-    Here(Bytes),
-    Unread(SeqNo, Reference),
-    Failed(Error),
-}
-
-impl Shown {
-    pub(super) fn new(
-        key: &[u8],
-        value: std::result::Result<Bytes, (SeqNo, Reference)>,
-        expire_at_ms: Option<u64>,
-        left: (u64, u64),
-    ) -> Shown {
-        Shown {
-            key: key.to_vec(),
-            value: match value {
-                Ok(value) => Value::Here(value),
-                Err((seq, to)) => Value::Unread(seq, to),
-            },
-            expire_at_ms,
-            left,
-            ahead: false,
-        }
-    }
-
-    /// Bytes that keeping it costs.
-    fn bytes(&self) -> usize {
-        self.key.len()
-            + match &self.value {
-                Value::Here(value) => value.len(),
-                _ => 0,
-            }
-    }
-}
-
-/// Where the cursor beneath is.
-enum Beneath {
-    /// On the last entry of the run.
-    There,
-    /// Where it has come to behind that: nowhere, or at a pause that is to be shown.
-    Behind,
-    /// Before keys that it was not to look at yet.
-    Rests,
-    /// It failed behind the last entry.
-    Failed(Error),
-}
-
-/// Entries that were met and not left: the first is shown.
-struct Run {
-    up: bool,
-    entries: VecDeque<Shown>,
-    beneath: Beneath,
-    /// Where it is counted what was read in vain, once something was read.
-    counts: Option<ReadCounts>,
-}
-
-impl Drop for Run {
+impl Drop for ReadAhead {
     fn drop(&mut self) {
-        let unused = self.entries.iter().filter(|e| e.ahead).count();
-        if let Some(counts) = self.counts.as_ref().filter(|_| unused > 0) {
-            counts.ahead_unused.add(unused as u64);
-        }
+        self.end_scan();
     }
 }
 
@@ -108,8 +41,12 @@ pub struct ReadAhead {
     at: UserIter,
     /// Never empty.
     run: Option<Run>,
-    /// Times that values were read on the way in one direction, since the last seek.
-    times: u32,
+    /// Values come to on the way in one direction, since the last seek.
+    taken: u32,
+    /// Values come to since the last seek.
+    scanned: u32,
+    /// Values that scans usually come to, as far as that holds for this one.
+    usual: u32,
     up: bool,
     /// Index pages for values to come, where the cache does not keep them.
     pages: Pages,
@@ -123,18 +60,26 @@ impl ReadAhead {
         ReadAhead {
             at,
             run: None,
-            times: 0,
+            taken: 0,
+            scanned: 0,
+            usual: 0,
             up: true,
             pages: Pages::default(),
             most: MOST_VALUES,
         }
     }
 
-    /// Reads nothing ahead: each movement costs what it would without this module.
+    /// Reads so many values together at most. With 1 it reads nothing ahead: each movement costs what it would without this module.
     #[cfg(test)]
-    pub(crate) fn one_by_one(mut self) -> ReadAhead {
-        self.most = 1;
+    pub(crate) fn at_most(mut self, values: u32) -> ReadAhead {
+        self.most = values;
         self
+    }
+
+    /// True while values are on their way.
+    #[cfg(test)]
+    pub(crate) fn flies(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.flight.is_some())
     }
 
     /// True while the cursor beneath is perhaps further on than what is shown.
@@ -152,7 +97,15 @@ impl ReadAhead {
         }
     }
 
-    /// Before a seek: what was read ahead is not wanted, and not taken from the skip budget.
+    /// Before a seek, and at the end: a scan is over.
+    fn end_scan(&mut self) {
+        let scanned = std::mem::take(&mut self.scanned);
+        if let Some((values, _)) = self.at.sources().filter(|_| scanned > 0) {
+            values.habit.scanned(scanned);
+        }
+    }
+
+    /// What was read ahead is not wanted, and not taken from the skip budget.
     fn forget(&mut self) {
         if let Some(run) = self.run.take() {
             self.at.restore(run.entries[0].left);
@@ -160,8 +113,10 @@ impl ReadAhead {
     }
 
     fn sought(&mut self, moved: Result<()>, up: bool) -> Result<()> {
+        self.end_scan();
         moved?;
-        (self.times, self.up) = (0, up);
+        (self.taken, self.up) = (0, up);
+        self.usual = (self.at.sources()).map_or(0, |(values, _)| values.habit.least());
         self.pages = Pages::default();
         self.arrived(up)
     }
@@ -177,42 +132,138 @@ impl ReadAhead {
 
     fn read(&mut self, up: bool) -> Result<()> {
         if self.up != up {
-            (self.times, self.up) = (0, up);
+            (self.taken, self.usual, self.up) = (0, 0, up);
         }
-        self.times = self.times.saturating_add(1);
-        match self.times {
-            n if n <= 2 || self.most == 1 => self.at.read_value(),
-            n => self.run_ahead(up, (1 << (n - 2).min(16)).min(self.most)),
+        let values = self.batch();
+        self.take();
+        match values {
+            0 | 1 => self.at.read_value(),
+            values => self.run_ahead(up, values),
         }
+    }
+
+    /// How many of the values that come next are worth reading at once: as many as were come to, or as scans usually come to.
+    fn batch(&self) -> u32 {
+        let left = self.usual.saturating_sub(self.taken);
+        self.taken.max(left).min(self.most)
+    }
+
+    /// Another value is come to.
+    fn take(&mut self) {
+        self.taken = self.taken.saturating_add(1);
+        self.scanned = self.scanned.saturating_add(1);
     }
 
     /// From the entry that the cursor beneath stands on, until it has met so many values elsewhere.
     fn run_ahead(&mut self, up: bool, values: u32) -> Result<()> {
-        let (mut entries, mut unread, mut bytes) = (VecDeque::new(), 0, 0);
+        let first = self.at.shown();
+        let mut run = Run {
+            up,
+            entries: VecDeque::from([first]),
+            beneath: Beneath::There,
+            left: 0,
+            flight: None,
+            counts: None,
+        };
+        self.walk_on(&mut run, values - 1);
+        self.run = Some(run);
+        self.show_first()
+    }
+
+    /// On from the last entry of a run, until so many more values elsewhere are met.
+    fn walk_on(&mut self, run: &mut Run, values: u32) {
+        let (mut unread, mut bytes, mut met) = (0, 0, 0);
         self.at.spare_beyond(PASSED_OVER);
-        let beneath = loop {
+        while unread < values && bytes < MOST_BYTES && met < MOST_ENTRIES {
+            run.beneath = match self.step_beneath(run.up) {
+                Err(e) => Beneath::Failed(e),
+                Ok(()) if self.at.valid() => Beneath::There,
+                Ok(()) if self.at.rests() => Beneath::Rests,
+                Ok(()) => Beneath::Behind,
+            };
+            if !matches!(run.beneath, Beneath::There) {
+                break;
+            }
             unread += u32::from(self.at.is_unread());
+            met += 1;
             let shown = self.at.shown();
             bytes += shown.bytes();
-            entries.push_back(shown);
-            if unread >= values || bytes >= MOST_BYTES || entries.len() == MOST_ENTRIES {
-                break Beneath::There;
-            }
-            match self.step_beneath(up) {
-                Err(e) => break Beneath::Failed(e),
-                Ok(()) if self.at.valid() => {}
-                Ok(()) if self.at.rests() => break Beneath::Rests,
-                Ok(()) => break Beneath::Behind,
-            }
-        };
+            run.entries.push_back(shown);
+        }
         self.at.spare_beyond(u64::MAX);
-        self.run = Some(Run {
-            up,
-            entries,
-            beneath,
-            counts: None,
-        });
-        self.show_first()
+    }
+
+    /// A long scan asks for the values that come next while it shows those that it has.
+    fn keep_ahead(&mut self) {
+        let Some(mut run) = self.run.take() else {
+            return;
+        };
+        let wanted = self.batch();
+        let there = matches!(run.beneath, Beneath::There) && run.flight.is_none();
+        if there && wanted >= self.most.max(2) && run.entries.len() < wanted as usize / 2 {
+            let known = run.entries.len();
+            self.walk_on(&mut run, wanted);
+            self.ask(&mut run, known);
+        }
+        self.run = Some(run);
+    }
+
+    /// Asks for values from the entry `from` of the run on.
+    fn ask(&mut self, run: &mut Run, from: usize) {
+        let Some((values, cmp)) = self.at.sources() else {
+            return;
+        };
+        let met = Met::of(run, from, values, cmp, &mut self.pages);
+        let wanted: Vec<Located<'_>> = met.wanted.into_iter().take(READ_TOGETHER).collect();
+        let of = met.places.into_iter().zip(&wanted);
+        let of = of.map(|((i, to), l)| (run.left + i as u64, to, l.place()));
+        let flight = Flight {
+            of: of.collect(),
+            reads: InFlight::begin(&wanted, values.how, true),
+        };
+        let counts = wanted.first().map(|l| l.counts().clone());
+        if let Some(counts) = counts {
+            counts.ahead.add(flight.of.len() as u64);
+            run.counts.get_or_insert(counts);
+            run.flight = Some(flight);
+        }
+        if values.how.fill_cache {
+            self.pages = Pages::default();
+        }
+    }
+
+    /// Waits for the values that are on their way.
+    fn land(&mut self) {
+        let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
+            return;
+        };
+        let Some(Flight { reads, of }) = run.flight.take() else {
+            return;
+        };
+        let mut located = Vec::with_capacity(of.len());
+        for (n, to, place) in &of {
+            let entry = &run.entries[(n - run.left) as usize];
+            let Value::Unread(seq, _) = &entry.value else {
+                unreachable!("what is in flight is not read otherwise");
+            };
+            let name = Name {
+                family: values.family,
+                key: &entry.key,
+                seq: *seq,
+            };
+            let file = values.blobs.file(to.number, &name, cmp);
+            let reader = file.and_then(|file| file.reader());
+            let reader = reader.expect("it was there when it was asked for, and is kept");
+            located.push(Located::again(Sought { reader, name }, place.clone()));
+        }
+        let came = reads.finish(&located, values.how);
+        for ((n, to, _), read) in of.into_iter().zip(came) {
+            // One that failed is read again when it is to be shown.
+            if let Ok(value) = read.and_then(|payload| without_expiry(payload, &to)) {
+                let entry = &mut run.entries[(n - run.left) as usize];
+                (entry.value, entry.ahead) = (Value::Here(value), true);
+            }
+        }
     }
 
     fn step_beneath(&mut self, up: bool) -> Result<()> {
@@ -224,11 +275,18 @@ impl ReadAhead {
 
     /// The first entry of the run is to be shown, with its value.
     fn show_first(&mut self) -> Result<()> {
-        let run = self.run.as_ref().expect("there is a first entry");
-        if let Value::Unread(..) = run.entries[0].value {
+        let unread = |run: &Option<Run>| {
+            let run = run.as_ref().expect("there is a first entry");
+            matches!(run.entries[0].value, Value::Unread(..))
+        };
+        if unread(&self.run) && self.run.as_ref().is_some_and(|run| run.is_in_flight(0)) {
+            self.land();
+        }
+        if unread(&self.run) {
             self.read_together();
         }
-        let run = self.run.as_ref().expect("there is a first entry");
+        let run = self.run.as_mut().expect("there is a first entry");
+        run.entries[0].ahead = false;
         if let Value::Failed(e) = &run.entries[0].value {
             let e = e.clone();
             self.forget();
@@ -243,45 +301,11 @@ impl ReadAhead {
         let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
             return;
         };
-        let mut met = Vec::new();
-        let mut entries = Vec::new();
-        for (i, entry) in run.entries.iter().enumerate() {
-            let Value::Unread(seq, to) = &entry.value else {
-                continue;
-            };
-            let name = Name {
-                family: values.family,
-                key: &entry.key,
-                seq: *seq,
-            };
-            met.push((i, *to));
-            entries.push((name, to.number, cmp));
-        }
-        let located = values.blobs.locate(&entries, &mut self.pages, values.how);
-        let mut came: Vec<(usize, Result<Bytes>)> = Vec::with_capacity(met.len());
-        let (mut wanted, mut places) = (Vec::new(), Vec::new());
-        let mut room: Option<usize> = None;
-        for ((i, to), located) in met.into_iter().zip(located) {
-            match located {
-                Ok(l) => {
-                    // What is read before it is asked for must not push anybody out of memory.
-                    let free = || usize::try_from(l.env().ledger().free()).unwrap_or(MOST_BYTES);
-                    let left = room.unwrap_or_else(|| MOST_BYTES.min(free()));
-                    if !wanted.is_empty() && l.read_len() > left {
-                        break;
-                    }
-                    room = Some(left.saturating_sub(l.read_len()));
-                    places.push((i, to));
-                    wanted.push(l);
-                }
-                Err(e) => came.push((i, Err(e))),
-            }
-        }
-        run.counts = run
-            .counts
-            .take()
-            .or_else(|| Some(wanted.first()?.counts().clone()));
-        for ((i, to), read) in places.into_iter().zip(together::read(&wanted, values.how)) {
+        let met = Met::of(run, 0, values, cmp, &mut self.pages);
+        let mut came = met.failed;
+        let counts = met.wanted.first().map(|l| l.counts().clone());
+        let read = together::read(&met.wanted, values.how);
+        for ((i, to), read) in met.places.into_iter().zip(read) {
             came.push((i, read.and_then(|payload| without_expiry(payload, &to))));
         }
         let mut ahead = 0;
@@ -297,8 +321,9 @@ impl ReadAhead {
                 Err(_) => {}
             }
         }
-        if let Some(counts) = &run.counts {
+        if let Some(counts) = counts {
             counts.ahead.add(ahead);
+            run.counts.get_or_insert(counts);
         }
         if values.how.fill_cache {
             self.pages = Pages::default();
@@ -315,8 +340,15 @@ impl ReadAhead {
         }
         if run.entries.len() > 1 {
             run.entries.pop_front();
-            run.entries[0].ahead = false;
-            return self.show_first();
+            run.left += 1;
+            let first = &run.entries[0];
+            let elsewhere = first.ahead || matches!(first.value, Value::Unread(..));
+            if elsewhere {
+                self.take();
+            }
+            self.show_first()?;
+            self.keep_ahead();
+            return Ok(());
         }
         let mut run = self.run.take().expect("there is a run");
         match std::mem::replace(&mut run.beneath, Beneath::There) {
@@ -340,7 +372,7 @@ impl ReadAhead {
         };
         let value = std::mem::take(value);
         self.at.stand_at(key, value, &first);
-        self.times = 0;
+        (self.taken, self.usual) = (0, 0);
     }
 
     /// See [`UserIter::has_deleted`].
@@ -366,7 +398,7 @@ impl ReadAhead {
         }
         if skips != u64::MAX {
             // What is read ahead under a budget for each movement would be met again by the next.
-            self.times = 0;
+            (self.taken, self.usual) = (0, 0);
         }
         self.at.allow(now_ms, skips);
     }

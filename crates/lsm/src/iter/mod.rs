@@ -1,6 +1,7 @@
 //! Iterators over internal keys, and those that merge them for readers and compactions.
 
 mod ahead;
+mod habit;
 mod level;
 mod merge;
 #[cfg(test)]
@@ -8,6 +9,7 @@ pub(crate) mod tests;
 pub(crate) mod user;
 
 pub use ahead::ReadAhead;
+pub(crate) use habit::Habit;
 pub use level::LevelIter;
 pub use merge::MergingIter;
 pub(crate) use user::expiry_of;

@@ -18,7 +18,7 @@
 mod unread;
 
 use crate::blob::{How, Name, Reference};
-use crate::iter::{InternalIter, MergingIter};
+use crate::iter::{Habit, InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
@@ -79,16 +79,24 @@ pub(crate) struct Values {
     pub(super) blobs: Arc<BlobSet>,
     pub(super) family: u32,
     pub(super) how: How,
+    /// How far scans of the family go.
+    pub(super) habit: Arc<Habit>,
     keys_only: bool,
 }
 
 impl Values {
-    /// Of a family.
-    pub(crate) fn of(blobs: &Arc<BlobSet>, family: u32, options: &ReadOptions) -> Values {
+    /// Of a family, whose scans are of this habit.
+    pub(crate) fn of(
+        blobs: &Arc<BlobSet>,
+        family: u32,
+        habit: &Arc<Habit>,
+        options: &ReadOptions,
+    ) -> Values {
         Values {
             blobs: blobs.clone(),
             family,
             how: How::user(options.fill_cache),
+            habit: habit.clone(),
             keys_only: options.keys_only,
         }
     }

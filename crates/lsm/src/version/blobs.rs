@@ -4,7 +4,6 @@
 
 use super::open::OpenFile;
 use super::{FileKind, TableStore, catalog::Catalog};
-use crate::blob::garbage::Dead;
 use crate::blob::lineage::Lineage;
 use crate::blob::together::{Located, Pages, Sought, locate};
 use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference};
@@ -227,19 +226,6 @@ impl BlobSet {
                 )
                 .with_reach(Reach::File)
             })
-    }
-
-    /// The record behind a reference of an entry of `name`, which loses it.
-    pub fn find(&self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Result<Dead> {
-        let file = self.file(number, name, cmp)?;
-        let (ordinal, place) = file.reader()?.find(name, true)?;
-        Ok(Dead {
-            file: file.number,
-            ordinal,
-            family: name.family,
-            bytes: place.end - place.start,
-            hash: name.hash(file.meta.file_id),
-        })
     }
 
     /// The kind and payload that the entry of `name` would have with its value in the tree.

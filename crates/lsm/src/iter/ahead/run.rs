@@ -1,0 +1,170 @@
+//! Entries that a cursor has met and not left, and the values of theirs that were read, are on their way, or are yet to be read.
+
+use super::MOST_BYTES;
+use crate::blob::counts::ReadCounts;
+use crate::blob::together::{InFlight, Located, Pages};
+use crate::blob::{Name, Reference};
+use crate::iter::user::Values;
+use crate::key::{Cmp, SeqNo};
+use basalt_fs::{Bytes, Error, Result};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// An entry that was met.
+pub(in crate::iter) struct Shown {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Value,
+    /// When its time is over.
+    pub(in crate::iter) expire_at_ms: Option<u64>,
+    /// What was left of the skip budget, and jumps that did not count yet.
+    pub(in crate::iter) left: (u64, u64),
+    /// Its value was read before it was come to.
+    pub(super) ahead: bool,
+}
+
+pub(super) enum Value {
+    Here(Bytes),
+    Unread(SeqNo, Reference),
+    Failed(Error),
+}
+
+impl Shown {
+    pub(in crate::iter) fn new(
+        key: &[u8],
+        value: std::result::Result<Bytes, (SeqNo, Reference)>,
+        expire_at_ms: Option<u64>,
+        left: (u64, u64),
+    ) -> Shown {
+        Shown {
+            key: key.to_vec(),
+            value: match value {
+                Ok(value) => Value::Here(value),
+                Err((seq, to)) => Value::Unread(seq, to),
+            },
+            expire_at_ms,
+            left,
+            ahead: false,
+        }
+    }
+
+    /// Bytes that keeping it costs.
+    pub(super) fn bytes(&self) -> usize {
+        self.key.len()
+            + match &self.value {
+                Value::Here(value) => value.len(),
+                _ => 0,
+            }
+    }
+}
+
+/// Where the cursor beneath is.
+pub(super) enum Beneath {
+    /// On the last entry of the run.
+    There,
+    /// Where it has come to behind that: nowhere, or at a pause that is to be shown.
+    Behind,
+    /// Before keys that it was not to look at yet.
+    Rests,
+    /// It failed behind the last entry.
+    Failed(Error),
+}
+
+/// Entries that were met and not left: the first is shown.
+pub(super) struct Run {
+    pub(super) up: bool,
+    pub(super) entries: VecDeque<Shown>,
+    pub(super) beneath: Beneath,
+    /// Entries that were left.
+    pub(super) left: u64,
+    /// Values of its last entries that are on their way.
+    pub(super) flight: Option<Flight>,
+    /// Where it is counted what was read in vain, once something was read.
+    pub(super) counts: Option<ReadCounts>,
+}
+
+/// Values that were asked for and are not needed yet.
+pub(super) struct Flight {
+    pub(super) reads: InFlight,
+    /// Which entries they are of, counted from the first of the run, and where they lie.
+    pub(super) of: Vec<(u64, Reference, (u32, Range<u64>))>,
+}
+
+impl Run {
+    pub(super) fn is_in_flight(&self, i: usize) -> bool {
+        let n = self.left + i as u64;
+        let mut of = self.flight.iter().flat_map(|f| &f.of);
+        of.any(|(of, ..)| *of == n)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let flying = self.flight.as_ref().map_or(0, |f| f.of.len());
+        let unused = self.entries.iter().filter(|e| e.ahead).count() + flying;
+        if let Some(counts) = self.counts.as_ref().filter(|_| unused > 0) {
+            counts.ahead_unused.add(unused as u64);
+        }
+    }
+}
+
+/// Values that were met and not read.
+pub(super) struct Met<'a> {
+    /// Which entry of the run each is of that was located, and its reference.
+    pub(super) places: Vec<(usize, Reference)>,
+    pub(super) wanted: Vec<Located<'a>>,
+    pub(super) failed: Vec<(usize, Result<Bytes>)>,
+}
+
+impl<'a> Met<'a> {
+    /// Those of the entries from `from` on that are not on their way: the first, and as many more as there is room for.
+    pub(super) fn of(
+        run: &'a Run,
+        from: usize,
+        values: &'a Values,
+        cmp: &'a Cmp,
+        pages: &mut Pages,
+    ) -> Met<'a> {
+        let mut met = Vec::new();
+        let mut entries = Vec::new();
+        for (i, entry) in run.entries.iter().enumerate().skip(from) {
+            let Value::Unread(seq, to) = &entry.value else {
+                continue;
+            };
+            if run.is_in_flight(i) {
+                continue;
+            }
+            let name = Name {
+                family: values.family,
+                key: &entry.key,
+                seq: *seq,
+            };
+            met.push((i, *to));
+            entries.push((name, to.number, cmp));
+        }
+        let located = values.blobs.locate(&entries, pages, values.how);
+        let mut out = Met {
+            places: Vec::new(),
+            wanted: Vec::new(),
+            failed: Vec::new(),
+        };
+        let mut room: Option<usize> = None;
+        for ((i, to), located) in met.into_iter().zip(located) {
+            match located {
+                Ok(l) => {
+                    // What is read before it is asked for must not push anybody out of memory.
+                    let free = || usize::try_from(l.env().ledger().free()).unwrap_or(MOST_BYTES);
+                    let left = room.unwrap_or_else(|| MOST_BYTES.min(free()));
+                    let wait = out.wanted.is_empty() && from == 0;
+                    if !wait && l.read_len() > left {
+                        break;
+                    }
+                    room = Some(left.saturating_sub(l.read_len()));
+                    out.places.push((i, to));
+                    out.wanted.push(l);
+                }
+                Err(e) => out.failed.push((i, Err(e))),
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,46 @@
+//! [`Habit`]: how far the last scans of a family went. Programs scan alike: what each of the last eight took, the next one most likely
+//! takes, too, and may read at once.
+
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Values that the last eight scans came to, a byte each, the latest in the lowest; longer ones count as 255.
+#[derive(Debug, Default)]
+pub(crate) struct Habit(AtomicU64);
+
+impl Habit {
+    /// Each of the last eight scans came to at least so many values; 0 before there were eight.
+    pub fn least(&self) -> u32 {
+        let lengths = self.0.load(Relaxed).to_le_bytes();
+        u32::from(lengths.into_iter().min().expect("eight of them"))
+    }
+
+    /// A scan has ended that came to so many values. One that came to none teaches nothing.
+    pub fn scanned(&self, values: u32) {
+        if values == 0 {
+            return;
+        }
+        let length = u64::from(values.min(u32::from(u8::MAX)));
+        // One that ends at the same moment may be forgotten for it: they are alike.
+        self.0.store(self.0.load(Relaxed) << 8 | length, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_of_the_last_eight_counts() {
+        let habit = Habit::default();
+        for n in 0..8 {
+            assert_eq!(habit.least(), 0, "after {n} scans");
+            habit.scanned(if n == 3 { 7 } else { 10_000 });
+            habit.scanned(0);
+        }
+        assert_eq!(habit.least(), 7);
+        (0..4).for_each(|_| habit.scanned(300));
+        assert_eq!(habit.least(), 255, "the short one is long ago");
+        habit.scanned(1);
+        assert_eq!(habit.least(), 1);
+    }
+}
