@@ -426,6 +426,10 @@ pub struct Compact {
     /// What becomes of the lowest level, where most data is
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
+    /// Write large values again as well, side by side in the order of their keys: long scans then read them in long stretches. Takes their
+    /// space a second time until it is done
+    #[arg(long)]
+    pub gather_values: bool,
     /// One JSON object
     #[arg(long)]
     pub json: bool,

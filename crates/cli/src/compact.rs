@@ -63,11 +63,12 @@ pub fn compact(args: args::Compact) -> Outcome {
     let read = read.max(db.stats().compaction_bytes_read);
     // Old files go before the store is closed, so that the figure is what the folder has.
     let after = bytes();
+    let moved = db.stats().blobs.gathered_bytes;
     db.close().map_err(|e| Failure::store(dir, e))?;
     say(&if args.json {
         let report = json!({
             "dir": dir.display().to_string(), "merged_bytes": read,
-            "table_bytes_before": before, "table_bytes_after": after,
+            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": moved,
         });
         format!("{report:#}\n")
     } else {
@@ -76,7 +77,10 @@ pub fn compact(args: args::Compact) -> Outcome {
             human_bytes(read),
             human_bytes(before),
             human_bytes(after)
-        )
+        ) + &match args.gather_values {
+            true => format!("{} of values moved\n", human_bytes(moved)),
+            false => String::new(),
+        }
     })?;
     Ok(0)
 }
@@ -93,6 +97,7 @@ fn options(
             args::Bottommost::Skip => Bottommost::Skip,
             args::Bottommost::IfFilter => Bottommost::IfFilter,
         },
+        gather_values: args.gather_values,
         ..CompactOptions::default()
     };
     let (bar, interrupted, control) = (bar.clone(), interrupted.clone(), options.control.clone());

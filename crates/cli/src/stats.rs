@@ -181,6 +181,7 @@ impl Report {
                 "since_open": {
                     "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
                     "bytes_written": e.blobs.collected_bytes_written,
+                    "gathered_bytes": e.blobs.gathered_bytes,
                 },
                 "reads": {
                     "hits": e.blob_reads.hits, "reads": e.blob_reads.reads, "bytes": e.blob_reads.bytes,
@@ -372,6 +373,10 @@ impl Report {
                             human_bytes(e.blobs.collected_bytes_read),
                             human_bytes(e.blobs.collected_bytes_written)
                         ),
+                    ),
+                    (
+                        "values moved into key order",
+                        human_bytes(e.blobs.gathered_bytes),
                     ),
                 ],
             ),

@@ -137,6 +137,7 @@ fn model(totals: &Counts) {
     db.settle().expect("settles");
     let all = CompactOptions {
         bottommost: Bottommost::Force,
+        gather_values: true,
         ..CompactOptions::default()
     };
     db.compact(&family, &all).expect("compacts");

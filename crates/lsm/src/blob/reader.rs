@@ -12,6 +12,7 @@ use super::{BlobMeta, FamilyShare};
 use crate::key::{Kind, SeqNo};
 use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
 use crate::table::{ReadBudget, Source, read_exact};
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::collections::BTreeMap;
@@ -29,6 +30,9 @@ const MAX_PAGE: usize = 16 << 20;
 const WALK_STEP: u64 = 1 << 20;
 /// ... and bytes between two records that it reads although nobody wants them.
 const WALK_GAP: u64 = 64 << 10;
+
+/// [`Source::worn`] is called each time scans have read so many times more.
+const SCANS_TOLD: u64 = 256;
 
 /// Records up to this length are copied out of the memory they were read into, when they go into the cache: direct reads need it aligned to
 /// pages, and so short a record would waste as much as it is long.
@@ -162,6 +166,8 @@ pub struct BlobReader {
     unit: u64,
     /// ... but for reads of up to so many bytes.
     own_memory: usize,
+    /// Reads of the device for scans, and their bytes.
+    scans: (AtomicU64, AtomicU64),
 }
 
 impl BlobReader {
@@ -249,6 +255,7 @@ impl BlobReader {
                 false => 1,
             },
             own_memory: info.own_memory,
+            scans: (AtomicU64::new(0), AtomicU64::new(0)),
             counts: ReadCounts::of(env),
             env: env.clone(),
             records: records.0,
@@ -283,6 +290,26 @@ impl BlobReader {
             place_bytes: end - pages[hashes],
             directory_at: end,
         }
+    }
+
+    /// Notes a read of values for a scan.
+    pub(super) fn scanned(&self, bytes: u64) {
+        // Relaxed, here and below: counts that decide nothing alone.
+        self.scans.1.fetch_add(bytes, Relaxed);
+        if (self.scans.0.fetch_add(1, Relaxed) + 1).is_multiple_of(SCANS_TOLD) {
+            self.records.worn();
+        }
+    }
+
+    /// How many there were, and their bytes, since they were last forgotten.
+    pub fn scans(&self) -> (u64, u64) {
+        (self.scans.0.load(Relaxed), self.scans.1.load(Relaxed))
+    }
+
+    /// Begins to count anew.
+    pub fn forget_scans(&self) {
+        self.scans.0.store(0, Relaxed);
+        self.scans.1.store(0, Relaxed);
     }
 
     /// Bytes of memory outside the cache.
@@ -716,5 +743,9 @@ struct Shared(Arc<dyn Source>);
 impl Source for Shared {
     fn file(&self) -> Result<Arc<dyn File>> {
         self.0.file()
+    }
+
+    fn worn(&self) {
+        self.0.worn();
     }
 }

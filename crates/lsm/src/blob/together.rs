@@ -76,6 +76,11 @@ impl<'a> Located<'a> {
         read_exact(&*source.file()?, path, offset, len)
     }
 
+    /// Where it is in the cache, if it is there.
+    pub fn cached_at(&self) -> Option<CacheKey> {
+        self.reader.cached_at(self.place.start)
+    }
+
     /// Where what is read is counted.
     pub fn counts(&self) -> &ReadCounts {
         self.reader.counts()
@@ -372,6 +377,14 @@ impl InFlight {
             stretches,
             booked,
             reading,
+        }
+    }
+
+    /// Notes that it is a scan that asks.
+    pub fn is_of_scan(&self, located: &[Located<'_>]) {
+        for stretch in &self.stretches {
+            let bytes = stretch.place.end - stretch.place.start;
+            located[stretch.values[0]].reader.scanned(bytes);
         }
     }
 

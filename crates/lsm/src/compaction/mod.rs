@@ -2,10 +2,10 @@
 //!
 //! - `pick` decides. Pure functions from a version and the options to a [`Plan`], so that every decision can be tested as
 //!   data. The engine calls them under its lock and claims the plan's tables with a [`Claim`].
-//! - `shadows` estimates what entries hide in blob files.
+//! - `shadows` estimates what entries hide in blob files, and `scattered` says which values are moved with their references.
 //! - `split` cuts a large plan into sub-ranges of keys that several threads work on.
 //! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`);
-//!   `ranges` does the same for range tombstones, and `departed` finds the records that lose their references.
+//!   `ranges` does the same for range tombstones, `departed` finds the records that lose their references, and `gather` takes values along.
 //!   It installs nothing: the engine makes the directory durable, writes the manifest edit and switches versions.
 //!
 //! What holds at all times, and what the pieces rely on:
@@ -20,11 +20,13 @@
 //!    as a table may have come into a gap between another plan's inputs since that was made.
 
 mod departed;
+mod gather;
 mod input;
 mod output;
 mod pick;
 pub(crate) mod ranges;
 mod run;
+mod scattered;
 mod shadows;
 mod split;
 #[cfg(test)]
@@ -39,5 +41,6 @@ pub use pick::{
 };
 pub(crate) use run::{Deeper, Rules, merge};
 pub use run::{Job, Outcome, combine, run};
+pub use scattered::{Scatter, Scattered};
 pub use shadows::Shadows;
 pub use split::{KeyRange, subranges};

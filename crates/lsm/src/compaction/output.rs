@@ -1,7 +1,7 @@
 //! [`Outputs`]: the tables a compaction writes, and their removal when it does not come to its end.
 
 use crate::blob::garbage::Dead;
-use crate::blob::{BlobMeta, How, Name, Reference, Separator};
+use crate::blob::{BlobMeta, How, Name, Reference, Separator, record};
 use crate::compaction::departed::Departed;
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
@@ -12,7 +12,7 @@ use crate::sink::Created;
 use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
-use basalt_env::IoPriority;
+use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, ErrorKind, Result};
 use std::sync::Arc;
 
@@ -61,6 +61,8 @@ pub(super) struct Written {
     pub(super) tables: Vec<(u64, TableMeta)>,
     pub(super) blobs: Vec<(u64, BlobMeta)>,
     pub(super) dead: Vec<Dead>,
+    pub(super) moved: u64,
+    pub(super) renamed: Vec<(CacheKey, CacheKey)>,
 }
 
 /// References are looked up in the blob files of a moment that is at most so many lookups old: files that were collected since are not
@@ -81,6 +83,9 @@ pub(super) struct Outputs<'a> {
     /// Lookups left in `blobs`.
     lookups: u32,
     departed: Departed<'a>,
+    /// Bytes of records that were moved along, and where the cache has those that it has.
+    moved: u64,
+    renamed: Vec<(CacheKey, CacheKey)>,
     payload: Vec<u8>,
     key: Vec<u8>,
 }
@@ -104,6 +109,8 @@ impl<'a> Outputs<'a> {
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_MOMENT,
             departed: Departed::new(job),
+            moved: 0,
+            renamed: Vec::new(),
             payload: Vec::new(),
             key: Vec::new(),
             grandparents: Grandparents::new(
@@ -186,6 +193,48 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
+    /// True for a reference to a value that is to be moved along.
+    pub(super) fn is_gathered(
+        &mut self,
+        user_key: &[u8],
+        seq: SeqNo,
+        to: &Reference,
+    ) -> Result<bool> {
+        let name = Name {
+            family: self.job.family.id,
+            key: user_key,
+            seq,
+        };
+        let job = self.job;
+        let file = self
+            .blobs()
+            .file(to.number, &name, &job.options.comparator)?;
+        Ok(job.plan.gathered.contains(&file.number))
+    }
+
+    /// The next entry, whose value was read out of another file and goes on in one of ours. `cached`: where it is in the cache.
+    pub(super) fn add_moved(
+        &mut self,
+        internal_key: &[u8],
+        value: &[u8],
+        from: &Reference,
+        cached: Option<CacheKey>,
+    ) -> Result<()> {
+        let (user, trailer) = split_internal_key(internal_key);
+        let name = Name {
+            family: self.job.family.id,
+            key: user,
+            seq: trailer_seq(trailer),
+        };
+        let payload = self.separator.put(&name, from.kind(), value)?;
+        let (_, builder) = self.builder.as_mut().expect("a user key was begun before");
+        builder.add(internal_key, payload)?;
+        self.moved += (record::HEADER_LEN + user.len() + value.len()) as u64;
+        let to = self.separator.last_cached();
+        self.renamed.extend(cached.map(|from| (from, to)));
+        self.departed.add(user, name.seq, from)
+    }
+
     /// Finishes the last table; the files stay from here on.
     pub(super) fn finish(mut self) -> Result<Written> {
         self.take_in_ranges(None)?;
@@ -197,6 +246,8 @@ impl<'a> Outputs<'a> {
             tables: self.finished,
             blobs,
             dead,
+            moved: self.moved,
+            renamed: self.renamed,
         })
     }
 }

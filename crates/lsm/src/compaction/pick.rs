@@ -13,10 +13,12 @@
 //! 2. Level 0 that readers have paid for, when nobody writes: decision 0017.
 //! 3. Tables whose values have expired for long enough, soonest expiry first.
 //! 4. Tables that are tombstones for the most part, those over ranges counted as many: pushed down, or rewritten in place at the bottom.
+//! 5. Tables of the bottom with references to values that scans have paid for, see [`super::scattered`].
 //!
 //! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
 //! counts, so that none waits for ever.
 
+use super::scattered::Scatter;
 use super::shadows::Shadows;
 use crate::compaction::output::GRANDPARENT_FACTOR;
 use crate::key::{Cmp, SeqNo};
@@ -24,6 +26,7 @@ use crate::options::FamilyOptions;
 use crate::version::{FamilyVersion, LEVELS, TableFile};
 use basalt_env::sync::atomic::Ordering as Atomic;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +78,8 @@ pub struct PickContext<'a> {
     pub still_for: Duration,
     /// What entries of the family hide in blob files.
     pub shadows: Shadows,
+    /// Files whose values had better be moved along.
+    pub scatter: Scatter<'a>,
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -105,6 +110,8 @@ pub enum Reason {
     Expired,
     /// A table is tombstones for the most part.
     Tombstones,
+    /// Scans read values one by one.
+    Scattered,
     /// Somebody asked.
     Manual,
 }
@@ -120,6 +127,7 @@ impl Reason {
             Reason::Reads => "reads of level 0",
             Reason::Expired => "expired values",
             Reason::Tombstones => "tombstones",
+            Reason::Scattered => "scattered values",
             Reason::Manual => "manual",
         }
     }
@@ -144,6 +152,8 @@ pub struct Plan {
     pub grandparents: Vec<Arc<TableFile>>,
     /// Overlapping tables of every level below the output level that has some.
     pub deeper: Vec<Vec<Arc<TableFile>>>,
+    /// Blob files whose values go with their references.
+    pub gathered: BTreeSet<u64>,
     /// Why.
     pub reason: Reason,
     /// The starting level's score; 0 when the score is not the reason.
@@ -492,6 +502,10 @@ impl PickContext<'_> {
         if !merged.is_empty() {
             inputs.push((output_level, merged));
         }
+        let gathered = match trivial_move || !bottommost {
+            true => BTreeSet::new(),
+            false => (self.scatter).gathered(inputs.iter().flat_map(|(_, tables)| tables)),
+        };
         Some(Plan {
             family: self.family,
             level,
@@ -501,6 +515,7 @@ impl PickContext<'_> {
             bottommost,
             grandparents,
             deeper,
+            gathered,
             reason,
             score,
         })
@@ -630,6 +645,27 @@ impl PickContext<'_> {
     }
 }
 
+impl PickContext<'_> {
+    /// Tables of the deepest level, in place, whose values are to be moved along.
+    fn plan_scattered(&self) -> Option<Plan> {
+        let v = self.version;
+        let level = (1..LEVELS).rev().find(|&l| !v.levels[l].is_empty())?;
+        let concerned = || v.levels[level].iter().filter(|t| self.scatter.concerns(t));
+        let mut start = closure(v, level, vec![concerned().find(|t| idle(t))?.clone()]);
+        for t in concerned() {
+            let mut wider = start.clone();
+            wider.push(t.clone());
+            let wider = closure(v, level, wider);
+            if bytes_of(&wider) > self.max_input_bytes() {
+                break;
+            }
+            start = wider;
+        }
+        let plan = self.plan(level, level, start, Reason::Scattered, 0.0)?;
+        (!plan.gathered.is_empty()).then_some(plan)
+    }
+}
+
 /// What merging level 0 rewrites, when it has cost readers as much.
 pub fn paid_by_reads(version: &FamilyVersion, options: &FamilyOptions) -> Option<u64> {
     let l0 = &version.levels[0];
@@ -702,6 +738,7 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     ctx.plan_worn()
         .or_else(|| ctx.plan_expired())
         .or_else(|| ctx.plan_tombstones())
+        .or_else(|| ctx.plan_scattered())
 }
 
 /// What a manual compaction does next in a level.

@@ -19,6 +19,7 @@
 
 use crate::blob::garbage::Dead;
 use crate::blob::{BlobMeta, Reference};
+use crate::compaction::gather::Gathering;
 use crate::compaction::input::{InputIter, Progress};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::pick::Plan;
@@ -32,9 +33,9 @@ use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecis
 use crate::ranges::Fragments;
 use crate::table::{TableFamily, TableMeta};
 use crate::version::{BlobSet, TableFile, TableStore};
-use basalt_env::Env;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
+use basalt_env::{CacheKey, Env};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -77,6 +78,10 @@ pub struct Outcome {
     pub blobs: Vec<(u64, BlobMeta)>,
     /// What has no reference any more.
     pub dead: Vec<Dead>,
+    /// Bytes of values that were moved along, headers and keys included.
+    pub moved: u64,
+    /// Of these what the cache has: where it was, and where it is now.
+    pub renamed: Vec<(CacheKey, CacheKey)>,
     /// Bytes of tables read; of tables read in part, their part by entries.
     pub bytes_read: u64,
     /// Bytes of tables written.
@@ -168,7 +173,15 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
             .and_then(|a| a.lock().table.clone())
     };
     let deeper = Deeper::new(cmp, &job.plan.deeper);
-    let mut outcome = merge(&rules, input, deeper, &mut outputs, &blame)?;
+    let mut outcome = match job.plan.gathered.is_empty() {
+        true => merge(&rules, input, deeper, &mut outputs, &blame)?,
+        false => {
+            let mut gathering = Gathering::new(job, &mut outputs);
+            let outcome = merge(&rules, input, deeper, &mut gathering, &blame)?;
+            gathering.pass_on()?;
+            outcome
+        }
+    };
     outcome.entries_in += unread.entries_in;
     outcome.read = unread.read;
     for account in &accounts {
@@ -184,6 +197,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     }
     let written = outputs.finish()?;
     (outcome.outputs, outcome.blobs, outcome.dead) = (written.tables, written.blobs, written.dead);
+    (outcome.moved, outcome.renamed) = (written.moved, written.renamed);
     let tables = outcome.outputs.iter().map(|(_, m)| m.size);
     outcome.bytes_written = tables
         .chain(outcome.blobs.iter().map(|(_, m)| m.size))
@@ -204,6 +218,8 @@ pub fn combine(plan: &Plan, parts: Vec<Outcome>) -> Result<Outcome> {
         all.outputs.extend(part.outputs);
         all.blobs.extend(part.blobs);
         all.dead.extend(part.dead);
+        all.moved += part.moved;
+        all.renamed.extend(part.renamed);
         all.bytes_read += part.bytes_read;
         all.bytes_written += part.bytes_written;
         all.entries_in += part.entries_in;

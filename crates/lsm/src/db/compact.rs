@@ -7,6 +7,7 @@
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::flush::table_info;
 use super::generation::FamilyEntry;
+use super::scattered::Paid;
 use super::separated::BlobChange;
 use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
 use crate::compaction::{combine, pick, run, subranges};
@@ -119,6 +120,10 @@ impl Engine {
             Duration::ZERO
         };
         let fill = self.fill(state, &view);
+        let paid = match well {
+            true => self.paid_by_scans(state, &view, &fill),
+            false => Paid::default(),
+        };
         view.families
             .values()
             .filter_map(|f| {
@@ -133,6 +138,7 @@ impl Engine {
                     hurried,
                     still_for,
                     shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),
+                    scatter: paid.scatter(),
                 })?;
                 Some((plan, f.clone()))
             })
@@ -167,6 +173,7 @@ impl Engine {
             state
                 .compactions
                 .push(plan.reach(&family.options.comparator));
+            self.begin_gathering(&mut state, &plan);
             drop(state);
             self.start(plan, family, claim);
         }
@@ -300,6 +307,7 @@ impl Engine {
             .compactions
             .swap_remove(at.expect("noted when it began"));
         state.blobs.end(running.epoch);
+        self.end_gathering(&mut state, &running.plan);
         // Under the lock: the next choice sees the new version and these tables free in one step.
         *running.claim.lock() = None;
         match result {
@@ -315,6 +323,8 @@ impl Engine {
                     t.forget_worn();
                 }
             }
+            // Nor this, for which scans have to pay again.
+            Err(_) if running.plan.reason == Reason::Scattered => {}
             Err(e) => {
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
@@ -438,7 +448,10 @@ impl Engine {
             dead: outcome.dead,
             collected: None,
         };
+        let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.install_with(edit, files, blobs, |_, _| ())?;
+        self.cache_moves(&outcome.renamed, &made);
+        self.counters.gathered.add(outcome.moved);
         self.counters
             .levels
             .compacted(plan, done.bytes_read, done.bytes_written);
@@ -494,6 +507,7 @@ impl Engine {
                 if let Some(at) = state.compactions.iter().position(|r| *r == reach) {
                     state.compactions.swap_remove(at);
                     state.blobs.end(running.epoch);
+                    self.end_gathering(&mut state, &running.plan);
                 }
                 *running.claim.lock() = None;
                 drop(state);

@@ -95,7 +95,8 @@ impl Engine {
             let version = view.version.families.get(&f.id);
             version.is_some_and(|v| paid_by_reads(v, &f.options).is_some())
         });
-        if !paid || self.closing.load(SeqCst) || self.armed.worn.swap(true, SeqCst) {
+        let scanned = view.version.blobs.files.values().any(|f| f.scans().0 > 0);
+        if !(paid || scanned) || self.closing.load(SeqCst) || self.armed.worn.swap(true, SeqCst) {
             return;
         }
         let engine = Arc::downgrade(self);

@@ -2,6 +2,7 @@
 
 use super::Family;
 use super::engine::Engine;
+use super::scattered::Paid;
 use crate::compaction::{Claim, PickContext, RangePlan, plan_range};
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -72,6 +73,11 @@ pub struct CompactOptions {
     pub to: Option<Vec<u8>>,
     /// What becomes of the deepest level. Default: rewritten.
     pub bottommost: Bottommost,
+    /// Values of the range that are in blob files are written again, side by side in the order of their keys, so that scans read them in long
+    /// stretches: those of files that have at least half of their values in the range. Until the end old and new take their space beside
+    /// each other, as far as the disk has room for both, and writers may be slowed for it ([`crate::Options::max_space_amp`]); files that there is no room
+    /// for stay as they are. Wants [`Bottommost::Force`]. Default false.
+    pub gather_values: bool,
     /// Automatic compactions of the store stop meanwhile: the range is done sooner, and writers may be held back for them. Default
     /// false: both go on beside each other.
     pub exclusive: bool,
@@ -256,6 +262,10 @@ impl Engine {
                 }
                 let now_ms = self.env.clock().wall_ms();
                 let mut state = self.state.lock();
+                let gathered = match options.gather_values {
+                    true => self.all_scattered(&state),
+                    false => Paid::default(),
+                };
                 let ctx = PickContext {
                     family: family.id(),
                     version,
@@ -266,6 +276,7 @@ impl Engine {
                     hurried: false,
                     still_for: std::time::Duration::ZERO,
                     shadows: Default::default(),
+                    scatter: gathered.scatter(),
                 };
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
@@ -282,6 +293,7 @@ impl Engine {
                         state
                             .compactions
                             .push(plan.reach(&entry.options.comparator));
+                        self.begin_gathering(&mut state, &plan);
                         drop(state);
                         let most = if plan.trivial_move {
                             0

@@ -31,6 +31,7 @@ mod operands;
 mod read;
 mod read_only;
 mod repair;
+mod scattered;
 mod separated;
 mod shown;
 mod sizes;
@@ -64,6 +65,8 @@ mod tests_race;
 mod tests_reads;
 #[cfg(test)]
 mod tests_review;
+#[cfg(test)]
+mod tests_scattered;
 #[cfg(test)]
 mod tests_space;
 #[cfg(test)]

@@ -81,6 +81,8 @@ pub(crate) struct BlobState {
     named: HashMap<u64, u64>,
     /// Files that a collection reads.
     pub collecting: BTreeSet<u64>,
+    /// Files whose values a compaction moves along.
+    pub gathering: BTreeSet<u64>,
     /// Collections that run or are queued.
     pub running_collections: usize,
     /// Why the last collection failed, unless it was one of its sources.
@@ -114,6 +116,7 @@ impl BlobState {
     /// Whether a collection may take a file now.
     pub fn may_collect(&self, number: u64, now: Duration) -> bool {
         !self.collecting.contains(&number)
+            && !self.gathering.contains(&number)
             && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
     }
 

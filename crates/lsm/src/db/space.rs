@@ -227,7 +227,8 @@ impl Engine {
                 alive += share.bytes - marked.bytes;
             }
             fill.disk += size;
-            let collecting = state.blobs.collecting.contains(number);
+            let blobs = &state.blobs;
+            let collecting = blobs.collecting.contains(number) || blobs.gathering.contains(number);
             if collecting || state.blobs.may_collect(*number, now) {
                 fill.marked += all - alive;
             }
@@ -356,6 +357,7 @@ impl Engine {
             collecting: state.blobs.running_collections as u64,
             collected_bytes_read: c.collected_read.get(),
             collected_bytes_written: c.collected_written.get(),
+            gathered_bytes: c.gathered.get(),
             recent_seconds: now.at.saturating_sub(since.at).as_secs_f64(),
             recent_bytes_written: now.all - since.all,
             recent_bytes_added: now.added - since.added,

@@ -106,6 +106,8 @@ pub struct BlobStats {
     pub collected_bytes_read: u64,
     /// Bytes that they wrote.
     pub collected_bytes_written: u64,
+    /// Bytes of values that compactions moved along for scans, or because somebody asked.
+    pub gathered_bytes: u64,
     /// What the bound costs at this moment: so many seconds back, at most about a minute, everything was counted that follows.
     pub recent_seconds: f64,
     /// Bytes written by logs, flushes, compactions and collections.
@@ -323,6 +325,7 @@ pub(crate) struct Counters {
     pub blob_bytes_added: Counter,
     pub collected_read: Counter,
     pub collected_written: Counter,
+    pub gathered: Counter,
     pub commit_groups: Counter,
     pub commits: Counter,
     pub log_syncs: Counter,
@@ -412,6 +415,10 @@ impl Counters {
             collected_written: c(
                 "blob_collection_bytes_written_total",
                 "Bytes of blob files written by collections",
+            ),
+            gathered: c(
+                "blob_gathered_bytes_total",
+                "Bytes of values that compactions moved along, to lie side by side in the order of their keys",
             ),
             commit_groups: c("commit_groups_total", "Commit groups"),
             commits: c("commits_total", "Batches committed"),

@@ -15,18 +15,18 @@ pub(super) use run::Shown;
 
 use super::user::{UserIter, without_expiry};
 use crate::blob::Name;
-use crate::blob::together::{self, InFlight, Located, Pages, READ_TOGETHER, Sought};
+use crate::blob::together::{InFlight, Located, Pages, Sought};
 use crate::key::SeqNo;
 use basalt_fs::{Bytes, Result};
 use run::{Beneath, Flight, Met, Run, Value};
 use std::collections::VecDeque;
 
 /// Values read together at most.
-const MOST_VALUES: u32 = 64;
+const MOST_VALUES: u32 = 1024;
 /// Bytes of values read together, unless one alone is longer; and of other entries that are kept.
 const MOST_BYTES: usize = 1 << 20;
 /// Entries that are kept, those with values of their own included.
-const MOST_ENTRIES: usize = 128;
+const MOST_ENTRIES: usize = 2048;
 /// Running ahead rests after so many entries that are not shown.
 const PASSED_OVER: u64 = 64;
 
@@ -214,13 +214,14 @@ impl ReadAhead {
             return;
         };
         let met = Met::of(run, from, values, cmp, &mut self.pages);
-        let wanted: Vec<Located<'_>> = met.wanted.into_iter().take(READ_TOGETHER).collect();
+        let wanted = met.wanted;
         let of = met.places.into_iter().zip(&wanted);
         let of = of.map(|((i, to), l)| (run.left + i as u64, to, l.place()));
         let flight = Flight {
             of: of.collect(),
             reads: InFlight::begin(&wanted, values.how, true),
         };
+        flight.reads.is_of_scan(&wanted);
         let counts = wanted.first().map(|l| l.counts().clone());
         if let Some(counts) = counts {
             counts.ahead.add(flight.of.len() as u64);
@@ -304,7 +305,9 @@ impl ReadAhead {
         let met = Met::of(run, 0, values, cmp, &mut self.pages);
         let mut came = met.failed;
         let counts = met.wanted.first().map(|l| l.counts().clone());
-        let read = together::read(&met.wanted, values.how);
+        let asked = InFlight::begin(&met.wanted, values.how, false);
+        asked.is_of_scan(&met.wanted);
+        let read = asked.finish(&met.wanted, values.how);
         for ((i, to), read) in met.places.into_iter().zip(read) {
             came.push((i, read.and_then(|payload| without_expiry(payload, &to))));
         }

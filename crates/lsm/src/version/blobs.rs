@@ -75,6 +75,18 @@ impl BlobFile {
         }
     }
 
+    /// Reads of the device that scans have cost for values of it, and their bytes, since its reader was made.
+    pub fn scans(&self) -> (u64, u64) {
+        self.reader.get().map_or((0, 0), |r| r.scans())
+    }
+
+    /// Begins to count [`BlobFile::scans`] anew.
+    pub fn forget_scans(&self) {
+        if let Some(reader) = self.reader.get() {
+            reader.forget_scans();
+        }
+    }
+
     #[cold]
     fn open(&self) -> Result<&BlobReader> {
         let _one_at_a_time = self.opening.lock();

@@ -53,6 +53,8 @@ pub struct Settings {
     pub bottommost: Bottommost,
     /// Manual compactions have the store for themselves.
     pub exclusive: bool,
+    /// They move values along.
+    pub gather_values: bool,
 }
 
 /// Rarely an extractor that is not the family's own.
@@ -157,6 +159,7 @@ impl Settings {
                 c.pick(&[Bottommost::Force, Bottommost::Skip, Bottommost::IfFilter])
             },
             exclusive: !plain && c.percent(30),
+            gather_values: !plain && c.percent(50),
         }
     }
 

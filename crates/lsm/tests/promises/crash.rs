@@ -474,7 +474,8 @@ fn a_power_cut_after_every_change_of_the_disk() {
     assert!(
         collected.collections >= 80 * scale()
             && collected.made >= 80 * scale()
-            && collected.forgotten >= 60 * scale(),
+            && collected.forgotten >= 60 * scale()
+            && collected.gathered >= 100_000 * scale(),
         "only {collected:?}"
     );
     assert!(

@@ -94,6 +94,7 @@ impl Room {
             hurried: false,
             still_for: Default::default(),
             shadows: Default::default(),
+            scatter: Default::default(),
         });
         plan.expect("level 0 is due")
     }

@@ -60,6 +60,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         hurried: false,
         still_for: Default::default(),
         shadows: Default::default(),
+        scatter: Default::default(),
     }
 }
 

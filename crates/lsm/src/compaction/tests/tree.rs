@@ -72,6 +72,7 @@ impl Tree {
             hurried: false,
             still_for: Default::default(),
             shadows: Default::default(),
+            scatter: Default::default(),
         }
     }
 

@@ -149,6 +149,7 @@ impl Execution<'_> {
             to: look.to.map(key_bytes),
             bottommost: self.settings.bottommost,
             exclusive: self.settings.exclusive,
+            gather_values: self.settings.gather_values,
             control: control.clone(),
             progress: Some(Arc::new(move |p: CompactProgress| {
                 let mut last = seen.lock().expect("no callback panics");
