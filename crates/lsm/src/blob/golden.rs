@@ -53,11 +53,11 @@ fn golden() -> (Vec<u8>, BlobMeta) {
         io: IoPriority::High,
         warm_cache: false,
         warm_records: false,
+        packed: false,
     };
     let mut builder = BlobBuilder::new(&env, file, path, options);
     for r in &RECORDS {
-        let crc = record::value_sum(r.4);
-        builder.add(&name(r), r.3, r.4, crc).unwrap();
+        builder.add(&name(r), &Form::plain(r.3, r.4), r.4).unwrap();
     }
     let meta = builder.finish().unwrap();
     let file = env.fs().open(path).unwrap();

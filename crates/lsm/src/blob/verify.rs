@@ -57,6 +57,10 @@ pub fn verify_records(
         let share = families.entry(record.family).or_default();
         share.records += 1;
         share.bytes += (super::record::HEADER_LEN + record.key.len() + record.value.len()) as u64;
+        if let Err(what) = record.payload() {
+            let what = format!("blob record with a compressed value: {what}");
+            return Err(Error::corruption(path, record.at, what));
+        }
         seqs = (seqs.0.min(record.seq), seqs.1.max(record.seq));
         sum = sum.wrapping_add(record.name().hash(meta.file_id));
         let (found, _) = reader.find(&record.name(), false)?;
