@@ -61,6 +61,8 @@ fn options(seed: u64) -> Options {
             l0_compaction_trigger: 3,
             compression,
             min_blob_size: separation(seed),
+            blob_compression: [Compression::Zstd, Compression::None, Compression::Lz4]
+                [(seed / 2) as usize % 3],
             ..FamilyOptions::default()
         },
         ..Options::default()
