@@ -11,7 +11,7 @@
 
 use super::user::{UserIter, without_expiry};
 use crate::blob::counts::ReadCounts;
-use crate::blob::together::{self, Pages};
+use crate::blob::together::{self, Located, Pages};
 use crate::blob::{Name, Reference};
 use crate::key::SeqNo;
 use basalt_fs::{Bytes, Error, Result};
@@ -115,6 +115,9 @@ pub struct ReadAhead {
     pages: Pages,
     /// [`MOST_VALUES`], or fewer.
     most: u32,
+    /// Bytes that were read of the values that were read together last, and what these have in memory: compressed ones grow. Those to come
+    /// are taken for alike.
+    grown: (u64, u64),
 }
 
 impl ReadAhead {
@@ -127,6 +130,7 @@ impl ReadAhead {
             up: true,
             pages: Pages::default(),
             most: MOST_VALUES,
+            grown: (1, 1),
         }
     }
 
@@ -261,16 +265,21 @@ impl ReadAhead {
         let mut came: Vec<(usize, Result<Bytes>)> = Vec::with_capacity(met.len());
         let (mut wanted, mut places) = (Vec::new(), Vec::new());
         let mut room: Option<usize> = None;
+        let (stored, held) = self.grown;
+        let in_memory = |l: &Located<'_>| {
+            let bytes = u128::from(held) * l.read_len() as u128 / u128::from(stored.max(1));
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        };
         for ((i, to), located) in met.into_iter().zip(located) {
             match located {
                 Ok(l) => {
                     // What is read before it is asked for must not push anybody out of memory.
                     let free = || usize::try_from(l.env().ledger().free()).unwrap_or(MOST_BYTES);
                     let left = room.unwrap_or_else(|| MOST_BYTES.min(free()));
-                    if !wanted.is_empty() && l.read_len() > left {
+                    if !wanted.is_empty() && in_memory(&l) > left {
                         break;
                     }
-                    room = Some(left.saturating_sub(l.read_len()));
+                    room = Some(left.saturating_sub(in_memory(&l)));
                     places.push((i, to));
                     wanted.push(l);
                 }
@@ -281,8 +290,18 @@ impl ReadAhead {
             .counts
             .take()
             .or_else(|| Some(wanted.first()?.counts().clone()));
-        for ((i, to), read) in places.into_iter().zip(together::read(&wanted, values.how)) {
+        let mut grown = (0, 0);
+        let read = together::read(&wanted, values.how);
+        for (((i, to), l), read) in places.into_iter().zip(&wanted).zip(read) {
+            if let Ok(value) = &read {
+                let around = l.read_len() - l.value_len();
+                grown.0 += l.read_len() as u64;
+                grown.1 += (around + value.len()) as u64;
+            }
             came.push((i, read.and_then(|payload| without_expiry(payload, &to))));
+        }
+        if grown.0 > 0 {
+            self.grown = grown;
         }
         let mut ahead = 0;
         for (i, value) in came {
