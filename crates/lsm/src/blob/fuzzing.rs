@@ -7,6 +7,7 @@ use super::reader::BlobReader;
 use super::record::{self, Form, Head, Name};
 use super::{BlobMeta, FamilyShare, inspect, packed, salvage};
 use crate::key::Kind;
+use crate::options::Compression;
 use basalt_env::mutate::{Target, Verdict};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::sim::{SimFs, SimOptions};
@@ -20,7 +21,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target {
         name: "blob_record",
         run: blob_record,
-        seeds: || vec![sample().record.clone()],
+        seeds: || sample().records.clone(),
         words: &[],
     },
     Target {
@@ -52,7 +53,8 @@ pub(crate) const TARGETS: &[Target] = &[
 struct Sample {
     file: Vec<u8>,
     meta: BlobMeta,
-    record: Vec<u8>,
+    /// As it is, of lz4, of zstd.
+    records: Vec<Vec<u8>>,
     directory: Vec<u8>,
 }
 
@@ -85,14 +87,22 @@ fn sample() -> &'static Sample {
             io: IoPriority::High,
             warm_cache: false,
             warm_records: false,
-            packed: false,
+            packed: true,
         };
         let mut builder = BlobBuilder::new(&env, file, path, options);
+        let mut begins = Vec::new();
         for n in 0..RECORDS {
             let (key, value) = (key(n), value(n));
             let name = sample_name(&key, n);
-            let form = Form::plain(Kind::Put, &value);
-            builder.add(&name, &form, &value).expect("add");
+            let codec = [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3];
+            begins.push(builder.size() as usize);
+            packed::pack(Kind::Put, codec, &value, |form, stored| {
+                builder.add(&name, form, stored).expect("add");
+            })
+            .unwrap_or_else(|| {
+                let form = Form::plain(Kind::Put, &value);
+                builder.add(&name, &form, &value).expect("add");
+            });
         }
         let meta = builder.finish().expect("finish");
         let file = env.fs().open(path).expect("open");
@@ -101,7 +111,9 @@ fn sample() -> &'static Sample {
         let footer = Footer::decode(path, FILE_ID, meta.size, footer).expect("footer");
         let at = footer.directory as usize;
         Sample {
-            record: bytes[64..200].to_vec(),
+            records: (27..30)
+                .map(|n| bytes[begins[n]..][..136].to_vec())
+                .collect(),
             directory: bytes[at..at + footer.directory_len as usize].to_vec(),
             file: bytes,
             meta,

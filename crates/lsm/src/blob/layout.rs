@@ -92,6 +92,11 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
     Ok(())
 }
 
+/// Whether a header that was checked says that values may be compressed.
+pub(super) fn is_packed(h: &[u8]) -> bool {
+    u32_at(h, H_INCOMPATIBLE) & PACKED != 0
+}
+
 /// The id that a header or a footer says, wherever it stands; nothing is checked.
 fn id_at(bytes: &[u8], at: usize) -> Option<u128> {
     Some(u128::from_le_bytes(

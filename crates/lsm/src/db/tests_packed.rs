@@ -387,3 +387,85 @@ fn repair_brings_compressed_values_back() {
         }
     }
 }
+
+/// A log whose checksums fit, and whose value is not as long as it says: damage with its place, and for repair a batch that is lost. Nor does the
+/// flush of whoever wrote it refer to that record.
+#[test]
+fn a_value_in_a_log_that_lies_is_damage() {
+    for codec in CODECS {
+        let disk = SimFs::new(SimOptions::default());
+        let env = Env::for_tests(disk.clone(), 1);
+        let options = options(codec);
+        let db = Db::open(&env, "db", options.clone()).unwrap();
+        let f = db.default_family();
+        let mut all = All::new();
+        put(&db, &mut all, 1, text(1, 0, 5000));
+        let before = all.clone();
+        let mut batch = WriteBatch::new();
+        batch
+            .put(&f, &2u64.to_be_bytes(), &text(2, 0, 5000))
+            .unwrap();
+        all.insert(2u64.to_be_bytes().to_vec(), text(2, 0, 5000));
+        // Behind the log record's header, the kind, the blob record's header, and the key.
+        let record = crate::wal::RECORD_HEADER + 1;
+        let value = record + crate::blob::record::HEADER_LEN + 8;
+        assert_eq!(batch.buf[value..value + 4], 5000u32.to_le_bytes());
+        batch.buf[value..value + 4].copy_from_slice(&4999u32.to_le_bytes());
+        let form = crate::blob::Form::of(crate::key::Kind::Put, codec, &batch.buf[value..]);
+        crate::blob::record::begin(&mut batch.buf[record..], f.id(), 8, &form);
+        db.write(batch, &WriteOptions::SYNC).unwrap();
+        let left = disk.snapshot();
+        expect(&db, &ReadOptions::default(), &all);
+        db.flush().unwrap();
+        expect(&db, &ReadOptions::default(), &all);
+        db.close().unwrap();
+        check(&env, &options);
+
+        let disk = left.kill();
+        let env = Env::for_tests(disk.clone(), 2);
+        let error = Db::open(&env, "db", options.clone())
+            .err()
+            .expect("refused");
+        assert!(error.is_corruption(), "{error}");
+        let log = error.path().expect("a path").display().to_string();
+        assert!(log.ends_with(".log") && error.offset().is_some(), "{error}");
+        let report = Db::verify_store(&env, "db", &options, &mut |_, _| ()).unwrap();
+        assert!(!report.damage.is_empty());
+        let report = Db::repair(&env, "db", &options, &mut |_, _| ()).unwrap();
+        assert_eq!(report.losses.len(), 1, "{report:?}");
+        let db = Db::open(&env, "db", options.clone()).unwrap();
+        expect(&db, &ReadOptions::default(), &before);
+        db.close().unwrap();
+        check(&env, &options);
+    }
+}
+
+/// What a budget does not reach for is left for another time, however many values there are and wherever they are.
+#[test]
+fn many_reads_take_values_from_the_budget_by_their_own_lengths() {
+    for codec in CODECS {
+        let env = room();
+        let db = Db::open(&env, "db", options(codec)).unwrap();
+        let mut all = All::new();
+        for n in 0..20 {
+            put(&db, &mut all, n, text(n, 0, 5000));
+        }
+        db.flush().unwrap();
+        let f = db.default_family();
+        let keys: Vec<(&Family, &[u8])> = all.keys().map(|k| (&f, &k[..])).collect();
+        for fill_cache in [false, true, true] {
+            let read = ReadOptions {
+                fill_cache,
+                ..ReadOptions::default()
+            };
+            let got = db.multi_get_within(&keys, &read, 52_000);
+            let there: Vec<_> = got.iter().flatten().collect();
+            assert!((8..=10).contains(&there.len()), "{} values", there.len());
+            for ((_, value), got) in all.iter().zip(&got) {
+                if let Some(got) = got {
+                    assert_eq!(got.as_ref().unwrap().as_deref(), Some(&value[..]));
+                }
+            }
+        }
+    }
+}
