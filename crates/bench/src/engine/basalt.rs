@@ -162,10 +162,10 @@ impl Engine for Basalt {
         Read::Counted
     }
     fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        // As the log pads it. The contents do not matter to its length.
+        // As the log pads it. The contents do not matter to its length, if they are not compressed.
         let mut batch = WriteBatch::new();
         let bytes = match batch.put(&self.family, &vec![0; key], &vec![0; value]) {
-            Ok(()) => batch.bytes(),
+            Ok(()) => batch.raw_bytes(),
             Err(_) => key + value,
         };
         bytes.next_multiple_of(self.env.fs().info().write_unit)
