@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Largest batch in bytes, all operations together.
+/// Largest batch in bytes, all operations together, with values of the lengths that they have before they are compressed.
 pub const MAX_BATCH_LEN: usize = 2 << 30;
 
 /// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
