@@ -10,7 +10,7 @@
 //! `docs/decisions/0020-blobs.md`.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
-//! panic, or allocate beyond what the file holds.
+//! panic, or allocate beyond what the file holds, but for a compressed value, which is at most as long as values may be.
 
 mod builder;
 pub(crate) mod counts;

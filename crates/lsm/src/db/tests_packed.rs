@@ -323,33 +323,61 @@ fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
     }
 }
 
-/// A log says in its header whether values in it may be compressed: what came before is not enough for the first that is.
+/// How many logs there are with these incompatible features.
+fn logs_with(env: &Env, features: u8) -> usize {
+    let dir = std::path::Path::new("db");
+    let names = env.fs().list(dir).unwrap().into_iter().map(|e| e.name);
+    let logs = names.filter(|n| n.ends_with(".log"));
+    let of = |n: &String| env.fs().open(&dir.join(n)).unwrap().read(24, 1).unwrap()[0];
+    logs.filter(|n| of(n) == features).count()
+}
+
+/// A log says in its header whether values in it may be compressed: what came before is not enough for the first that is. Nor is a log that is
+/// there to be the next.
 #[test]
 fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
-    let (env, plain) = (room(), options(Compression::None));
-    let db = Db::open(&env, "db", plain).unwrap();
-    let mut all = All::new();
-    put(&db, &mut all, 1, text(1, 0, 5000));
-    let logs = |bit: u8| {
-        let dir = std::path::Path::new("db");
-        let names = env.fs().list(dir).unwrap().into_iter().map(|e| e.name);
-        let logs = names.filter(|n| n.ends_with(".log"));
-        let has = |n: &String| env.fs().open(&dir.join(n)).unwrap().read(24, 1).unwrap()[0] == bit;
-        logs.filter(has).count()
-    };
-    assert_eq!((logs(0), logs(1)), (1, 0));
-    let g = db.create_family("g", packing(Compression::Zstd)).unwrap();
-    put(&db, &mut all, 2, text(2, 0, 5000));
-    assert_eq!((logs(0), logs(1)), (1, 0), "nothing compressed came");
-    db.put(&g, b"key", &text(3, 0, 5000), &WriteOptions::SYNC)
-        .unwrap();
-    assert_eq!(logs(1), 1);
-    expect(&db, &ReadOptions::default(), &all);
-    db.flush().unwrap();
-    expect(&db, &ReadOptions::default(), &all);
-    let found = db.get(&g, b"key", &ReadOptions::default()).unwrap();
-    assert_eq!(found.unwrap(), text(3, 0, 5000));
-    db.close().unwrap();
+    for spare in [false, true] {
+        let env = room();
+        let plain = Options {
+            write_buffer_bytes: 128 << 10,
+            ..options(Compression::None)
+        };
+        let db = Db::open(&env, "db", plain).unwrap();
+        let mut all = All::new();
+        for n in 0..if spare { 80 } else { 1 } {
+            put(&db, &mut all, n, noise(n, 1000));
+        }
+        let engine = db.engine();
+        (env.jobs()).wait_until(None, &mut || !engine.preparing_log());
+        let logs = 1 + usize::from(spare);
+        assert_eq!((logs_with(&env, 0), logs_with(&env, 1)), (logs, 0));
+        let g = db.create_family("g", packing(Compression::Zstd)).unwrap();
+        put(&db, &mut all, 100, text(2, 0, 5000));
+        assert_eq!(
+            (logs_with(&env, 0), logs_with(&env, 1)),
+            (logs, 0),
+            "none came"
+        );
+        let sync = WriteOptions::SYNC;
+        db.put(&g, b"key", &text(3, 0, 5000), &sync).unwrap();
+        assert_eq!(logs_with(&env, 1), 1);
+        // Small ones go on in it.
+        put(&db, &mut all, 101, text(4, 0, 50));
+        assert_eq!(logs_with(&env, 1), 1);
+        expect(&db, &ReadOptions::default(), &all);
+        db.flush().unwrap();
+        expect(&db, &ReadOptions::default(), &all);
+        let found = db.get(&g, b"key", &ReadOptions::default()).unwrap();
+        assert_eq!(found.unwrap(), text(3, 0, 5000));
+        // What is compressed already goes into its log even when nobody compresses any more.
+        let mut late = WriteBatch::new();
+        late.put(&g, b"late", &text(5, 0, 5000)).unwrap();
+        late.put(&db.default_family(), b"late", b"1").unwrap();
+        db.drop_family(&g).unwrap();
+        assert!(db.write(late, &FREE).is_err(), "its family is gone");
+        db.close().unwrap();
+        check(&env, &options(Compression::None));
+    }
 }
 
 #[test]
