@@ -139,7 +139,7 @@ pub enum Switch {
     Off,
 }
 
-/// Block compression.
+/// Compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Compression {
     /// As they are
@@ -165,7 +165,7 @@ pub struct Budget {
     /// Background threads; 0 takes the engine's default (in `compare` 4, for each engine)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub background_threads: usize,
-    /// Compression of data blocks
+    /// Compression of data blocks, and of values in blob files
     #[arg(long, value_enum, default_value = "none")]
     pub compression: Compression,
     /// Direct I/O, past the page cache

@@ -7,6 +7,7 @@ use crate::progress::{self, count, human_bytes};
 use crate::stats::{garbage_by_file, table};
 use crate::store::{Access, environment, open_db};
 use basalt::lsm::blob::inspect::{self, BlobReport};
+use basalt::lsm::blob::verify::ValueBytes;
 use basalt::lsm::db::{BlobFamilyStats, BlobFileStats, BlobStats};
 use basalt::{Env, ErrorKind};
 use serde_json::{Value, json};
@@ -186,6 +187,7 @@ fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
     let total: u64 = files.iter().map(|(f, _)| len(f) * 2).sum();
     let bar = progress::bytes("verifying", Some(total));
     let (mut damage, mut records, mut bytes) = (Vec::new(), 0, 0);
+    let mut values = ValueBytes::default();
     let count_of = files.len() as u64;
     for (file, digest) in files {
         let (env, path) = around(&file)?;
@@ -193,6 +195,10 @@ fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
             Ok(report) => {
                 records += report.meta.records;
                 bytes += report.meta.size;
+                let of = report.values.unwrap_or_default();
+                values.compressed += of.compressed;
+                values.stored += of.stored;
+                values.own += of.own;
                 if let Some(expected) = digest.filter(|d| *d != report.meta.digest) {
                     let what = format!(
                         "digest is {:032x}, the manifest records {expected:032x}",
@@ -225,7 +231,9 @@ fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
             })
             .collect();
         let report = json!({
-            "sound": sound, "files": count_of, "records": records, "bytes": bytes, "damage": damage,
+            "sound": sound, "files": count_of, "records": records, "bytes": bytes,
+            "compressed_records": values.compressed, "value_bytes": values.own, "stored_value_bytes": values.stored,
+            "damage": damage,
         });
         format!("{report:#}\n")
     } else {
@@ -233,12 +241,21 @@ fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
         for e in &damage {
             let _ = writeln!(text, "damage: {e}");
         }
-        let walked = format!(
+        let mut walked = format!(
             "{}, {}, {}",
             count(count_of, "blob file", "blob files"),
             human_bytes(bytes),
             count(records, "value", "values")
         );
+        if values.compressed > 0 {
+            let _ = write!(
+                walked,
+                " of {} in {}, {} of them compressed",
+                human_bytes(values.own),
+                human_bytes(values.stored),
+                values.compressed
+            );
+        }
         let _ = match damage.len() as u64 {
             0 => writeln!(text, "sound: {walked}"),
             n => writeln!(
@@ -283,7 +300,7 @@ fn explained_json(file: &Path, report: &BlobReport) -> Value {
         "position_pages": l.place_pages, "position_bytes": l.place_bytes, "directory_at": l.directory_at,
         "hash_bytes_a_record": a_record(l.hash_bytes, report),
         "index_bytes_a_record": a_record(l.hash_bytes + l.place_bytes, report),
-        "families": families,
+        "may_have_compressed_values": report.packed, "families": families,
     })
 }
 
@@ -306,6 +323,10 @@ fn explained(file: &Path, report: &BlobReport) -> String {
             human_bytes((m.data_end - 64) / m.records.max(1)),
             m.data_end
         ),
+    );
+    line(
+        "compressed values",
+        if report.packed { "perhaps" } else { "none" }.to_string(),
     );
     line(
         "sequence numbers",

@@ -253,7 +253,7 @@ impl Load<'_> {
         self.entries += 1;
         self.bytes += (record.key.len() + record.value.len()) as u64;
         drop(record);
-        if self.batch.bytes() >= BATCH_BYTES {
+        if self.batch.raw_bytes() >= BATCH_BYTES {
             self.submit()?;
         }
         Ok(())
@@ -278,7 +278,8 @@ impl Load<'_> {
 
     fn submit(&mut self) -> Result<(), Failure> {
         let batch = std::mem::take(&mut self.batch);
-        let bytes = batch.bytes();
+        // Of memory: it has what it compressed.
+        let bytes = batch.raw_bytes();
         while self.in_flight_bytes > 0 && self.in_flight_bytes + bytes > IN_FLIGHT_BYTES {
             self.wait_for_oldest()?;
         }

@@ -1,14 +1,14 @@
-//! Which values a store keeps in blob files, and what space these may take: for every command that writes much.
+//! Which values a store keeps in blob files, what space these may take, and how what is written is compressed: for every command that writes much.
 
 use basalt::Options;
-use basalt_bench::args::parse_size;
+use basalt_bench::args::{Compression, parse_size};
 use basalt_server::layout::LEAST_MIN_BLOB_SIZE;
 use basalt_server::{MIN_BLOB_SIZE, engine_defaults};
 use clap::Args;
 
 /// The flags.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Large values")]
+#[command(next_help_heading = "Large values and compression")]
 pub struct Separation {
     /// Values from so many bytes on are written to blob files, which merges do not carry along; 0 for none. Not remembered:
     /// what was written stays where it is until a merge meets it
@@ -17,6 +17,10 @@ pub struct Separation {
     /// Bytes that blob files may take for each byte of theirs that is in use; smaller means more rewriting
     #[arg(long, value_name = "N", default_value_t = 1.25, value_parser = parse_amp)]
     pub max_space_amp: f64,
+    /// How blocks of tables are compressed, and each value in blob files that this makes an eighth shorter. Not remembered: what was
+    /// written stays as it is until a merge meets it
+    #[arg(long, value_enum, default_value = "none")]
+    pub compression: Compression,
 }
 
 const _: () = assert!(MIN_BLOB_SIZE == 4 << 10, "the default above");
@@ -44,6 +48,13 @@ impl Separation {
         let mut options = engine_defaults();
         options.default_family.min_blob_size =
             (self.min_blob_size > 0).then_some(self.min_blob_size as usize);
+        let codec = match self.compression {
+            Compression::None => basalt::Compression::None,
+            Compression::Lz4 => basalt::Compression::Lz4,
+            Compression::Zstd => basalt::Compression::Zstd,
+        };
+        options.default_family.compression = codec;
+        options.default_family.blob_compression = codec;
         options.max_space_amp = self.max_space_amp;
         options
     }

@@ -187,6 +187,9 @@ impl Report {
                     "hits": e.blob_reads.hits, "reads": e.blob_reads.reads, "bytes": e.blob_reads.bytes,
                     "ahead": e.blob_reads.ahead, "ahead_unused": e.blob_reads.ahead_unused,
                 },
+                "compression_since_open": {
+                    "bytes_before": e.blob_compression.before, "bytes_after": e.blob_compression.after,
+                },
                 "error": e.blobs.error,
             },
             "read_only": e.read_only,
@@ -377,6 +380,14 @@ impl Report {
                     (
                         "values moved into key order",
                         human_bytes(e.blobs.gathered_bytes),
+                    ),
+                    (
+                        "compressed from / to",
+                        format!(
+                            "{} / {}",
+                            human_bytes(e.blob_compression.before),
+                            human_bytes(e.blob_compression.after)
+                        ),
                     ),
                 ],
             ),

@@ -288,6 +288,37 @@ fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
 }
 
 #[test]
+fn compressed_values_take_less_and_come_back() {
+    let s = Scratch::new("blob-packed");
+    let (_, large) = folder(&s);
+    let before = tree(&s.path("in"));
+    let own: u64 = before.iter().map(|(_, v)| v.len() as u64).sum();
+    for codec in ["lz4", "zstd"] {
+        s.run("load", ["--files", "in", "--compression", codec])
+            .ok();
+        s.run("compact", ["--compression", codec]).ok();
+        let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+        assert_eq!(number(&report, "live_records"), large as u64);
+        assert!(number(&report, "live_bytes") < own / 4, "{report}");
+        let verified = json(blob(&s, &["verify", "--dir", "db", "--json"]));
+        assert_eq!(verified["sound"], true);
+        assert!(number(&verified, "compressed_records") > 0, "{verified}");
+        let (stored, values) = ("stored_value_bytes", "value_bytes");
+        assert!(number(&verified, stored) < number(&verified, values) / 4);
+        let ran = blob(&s, &["verify", "--dir", "db"]);
+        assert!(ran.text().contains("of them compressed"), "{ran:?}");
+        let file = report["files"][0]["file"].as_str().expect("a file");
+        let explained = json(blob(&s, &["explain", "--json", &format!("db/{file}")]));
+        assert_eq!(explained["may_have_compressed_values"], true);
+        assert_eq!(s.run("check", [""; 0]).code, Some(0));
+    }
+    s.run("export", ["--files", "out"]).ok();
+    assert_eq!(tree(&s.path("out")), before);
+    let ran = s.run("load", ["--compression", "best", "nothing"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+#[test]
 fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
     let s = Scratch::new("blob-off");
     let (_, large) = folder(&s);

@@ -3,22 +3,25 @@
 //! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
 //! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
 //! kinds that carry a value its length (varint) and the value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob
-//! record ([`crate::blob::record`]), which is where the value stays; its sequence number and header checksum come with its place. `PutTtl` values start with 8 bytes of expiry; the value of a
+//! record ([`crate::blob::record`]), which is where the value stays; its sequence number and header checksum come with its place. Such a value is
+//! compressed here, once, where its family says so; what memtables are to have of it is kept beside the record until they have it. `PutTtl` values start with 8 bytes of expiry; the value of a
 //! `RangeDelete` is the first key behind the range.
 
 #[cfg(test)]
 mod tests;
 
-use crate::blob::record;
+use crate::blob::{Form, packed, record};
 use crate::db::Family;
 use crate::key::Kind;
+use crate::options::Compression;
 use crate::wal::{RECORD_HEADER, Separated};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Largest batch in bytes, all operations together.
+/// Largest batch in bytes, all operations together, with values of the lengths that they have before they are compressed.
 pub const MAX_BATCH_LEN: usize = 2 << 30;
 
 /// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
@@ -30,6 +33,11 @@ pub struct WriteBatch {
     pub(crate) families: SmallVec<[(u64, u32); 2]>,
     /// Its blob records.
     pub(crate) separated: SmallVec<[Separated; 1]>,
+    /// Of the compressed ones among them, in order, the values with expiry as memtables get them: who puts a value in has it at hand, and an
+    /// insertion that decompressed it would take longer than all else that it does, with the next group waiting.
+    pub(crate) raw: SmallVec<[Bytes; 1]>,
+    /// What these have more bytes than what is stored of them.
+    spared: usize,
 }
 
 impl Default for WriteBatch {
@@ -77,6 +85,8 @@ impl WriteBatch {
             count: 0,
             families: SmallVec::new(),
             separated: SmallVec::new(),
+            raw: SmallVec::new(),
+            spared: 0,
         }
     }
 
@@ -95,12 +105,19 @@ impl WriteBatch {
         self.buf.len()
     }
 
+    /// Bytes it would take in the log if no value were compressed: about what memtables get, and what is at most [`MAX_BATCH_LEN`].
+    pub fn raw_bytes(&self) -> usize {
+        self.buf.len() + self.spared
+    }
+
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
         self.buf.clear();
         self.count = 0;
         self.families.clear();
         self.separated.clear();
+        self.raw.clear();
+        self.spared = 0;
     }
 
     /// Sets `key` to `value`.
@@ -207,6 +224,7 @@ impl WriteBatch {
             )));
         }
         let owner = (family.store(), family.id());
+        let codec = family.blob_compression();
         let least = family.min_blob_size();
         let separate = matches!(kind, Kind::Put | Kind::PutTtl)
             && least.is_some_and(|least| prefix.len() + value.len() >= least + expiry_len(kind));
@@ -224,17 +242,16 @@ impl WriteBatch {
                     varint_len(value_len as u64) + value_len
                 }
         };
-        if self.buf.is_empty() {
-            // A batch of one operation, the most common, gets exactly what it needs.
-            self.buf.reserve_exact(RECORD_HEADER + need);
-            self.buf.resize(RECORD_HEADER, 0);
-        }
-        if self.buf.len() + need > MAX_BATCH_LEN {
+        if self.raw_bytes() + need > MAX_BATCH_LEN {
             return Err(Error::invalid(format!(
                 "batch would exceed {MAX_BATCH_LEN} bytes; write it in parts"
             )));
         }
-        self.buf.reserve(need);
+        if separate && self.push_packed(family, kind, codec, key, prefix, value) {
+            self.note(owner);
+            return Ok(());
+        }
+        self.reserve(need);
         if separate {
             self.push_record(family, kind, key, prefix, value);
             self.note(owner);
@@ -253,6 +270,16 @@ impl WriteBatch {
         Ok(())
     }
 
+    /// Room for so many bytes more.
+    fn reserve(&mut self, need: usize) {
+        if self.buf.is_empty() {
+            // A batch of one operation, the most common, gets exactly what it needs.
+            self.buf.reserve_exact(RECORD_HEADER + need);
+            self.buf.resize(RECORD_HEADER, 0);
+        }
+        self.buf.reserve(need);
+    }
+
     /// Counts an operation on a family.
     fn note(&mut self, owner: (u64, u32)) {
         self.count += 1;
@@ -262,20 +289,56 @@ impl WriteBatch {
     }
 
     fn push_record(&mut self, family: u32, kind: Kind, key: &[u8], prefix: &[u8], value: &[u8]) {
+        let at = self.begin_record(key, false);
+        let value_at = self.buf.len();
+        self.buf.extend_from_slice(prefix);
+        self.buf.extend_from_slice(value);
+        let form = Form::plain(kind, &self.buf[value_at..]);
+        record::begin(&mut self.buf[at..], family, key.len(), &form);
+    }
+
+    /// Where a record begins whose value follows its key.
+    fn begin_record(&mut self, key: &[u8], packed: bool) -> usize {
         self.buf.push(Kind::BlobRef as u8);
         let at = self.buf.len();
         self.separated.push(Separated {
             at: (at - RECORD_HEADER) as u32,
             op: self.count,
+            packed,
         });
         self.buf.resize(at + record::HEADER_LEN, 0);
         self.buf.extend_from_slice(key);
-        let value_at = self.buf.len();
-        self.buf.extend_from_slice(prefix);
-        self.buf.extend_from_slice(value);
-        let sum = record::value_sum(&self.buf[value_at..]);
-        let len = prefix.len() + value.len();
-        record::begin(&mut self.buf[at..], family, key.len(), kind, len, sum);
+        at
+    }
+
+    /// As [`WriteBatch::push_record`], compressed. False when that is not to be, or not worth it, and nothing was done.
+    fn push_packed(
+        &mut self,
+        family: u32,
+        kind: Kind,
+        codec: Compression,
+        key: &[u8],
+        prefix: &[u8],
+        value: &[u8],
+    ) -> bool {
+        if codec == Compression::None {
+            return false;
+        }
+        let payload = match prefix.is_empty() {
+            true => Cow::Borrowed(value),
+            false => Cow::Owned([prefix, value].concat()),
+        };
+        let done = packed::pack(kind, codec, &payload, |form, stored| {
+            self.reserve(1 + record::HEADER_LEN + key.len() + stored.len());
+            let at = self.begin_record(key, true);
+            self.buf.extend_from_slice(stored);
+            record::begin(&mut self.buf[at..], family, key.len(), form);
+            self.spared += payload.len() - stored.len();
+        });
+        if done.is_some() {
+            self.raw.push(Bytes::from(payload.into_owned()));
+        }
+        done.is_some()
     }
 }
 
@@ -288,8 +351,10 @@ pub struct Op<'a> {
     pub kind: Kind,
     /// User key.
     pub key: &'a [u8],
-    /// Payload; empty for deletes, the range's end for range deletes.
+    /// Payload; empty for deletes, the range's end for range deletes. Of a blob record as it is stored.
     pub value: &'a [u8],
+    /// How it is compressed.
+    pub codec: Compression,
     /// Where the payload begins in the encoded operations.
     pub value_at: usize,
     /// Where its blob record begins there, if it is one.
@@ -360,6 +425,7 @@ impl<'a> Ops<'a> {
             key,
             value,
             value_at,
+            codec: Compression::None,
             record_at: None,
         })
     }
@@ -373,6 +439,7 @@ impl<'a> Ops<'a> {
             kind: head.kind,
             key: &whole[record::HEADER_LEN..head.value().start],
             value: &whole[head.value()],
+            codec: head.codec,
             value_at: at + head.value().start,
             record_at: Some(at),
         })

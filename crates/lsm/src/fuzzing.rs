@@ -5,6 +5,7 @@
 //! stores. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
 
 use crate::batch::Ops;
+use crate::blob::packed;
 use crate::db::Db;
 use crate::key::Kind;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
@@ -226,6 +227,8 @@ fn sample_batch() -> WriteBatch {
         .expect("fits");
     let large = crate::db::Family::separating_of_no_store(1, 8);
     b.put(&large, b"melon", b"a large value").expect("fits");
+    let packing = crate::db::Family::packing_of_no_store(1, 8, Compression::Zstd);
+    b.put(&packing, b"peach", &[b'x'; 40]).expect("fits");
     b
 }
 
@@ -250,14 +253,24 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
         assert!(op.kind != Kind::Delete || op.value.is_empty());
         read.push(op);
     }
-    let mut batch = WriteBatch::new();
+    // Of compressed values what they are: others may compress them to other bytes.
+    let mut values = Vec::new();
     for op in &read {
+        let raw = packed::unpack(op.kind, op.codec, op.value, 0);
+        let Ok(raw) = raw else {
+            return Verdict::Refused;
+        };
+        assert!(raw.len() <= MAX_VALUE_LEN + 8);
+        values.push(raw);
+    }
+    let mut batch = WriteBatch::new();
+    for (op, value) in read.iter().zip(&values) {
         let family = match op.record_at {
-            Some(_) => crate::db::Family::separating_of_no_store(op.family, 0),
+            Some(_) => crate::db::Family::packing_of_no_store(op.family, 0, op.codec),
             None => family(op.family),
         };
         batch
-            .push(&family, op.kind, op.key, &[], op.value)
+            .push(&family, op.kind, op.key, &[], value)
             .expect("within limits");
     }
     if read.is_empty() {
@@ -266,11 +279,13 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     let again = payload_of(&batch);
     let again: Vec<_> = Ops::new(&again).map(|op| op.expect("written")).collect();
     assert_eq!(again.len(), read.len());
-    for (a, b) in again.iter().zip(&read) {
+    for ((a, b), value) in again.iter().zip(&read).zip(&values) {
         assert_eq!(
-            (a.family, a.kind, a.key, a.value, a.record_at.is_some()),
-            (b.family, b.kind, b.key, b.value, b.record_at.is_some())
+            (a.family, a.kind, a.key, a.record_at.is_some()),
+            (b.family, b.kind, b.key, b.record_at.is_some())
         );
+        let raw = packed::unpack(a.kind, a.codec, a.value, 0);
+        assert_eq!(raw.as_ref(), Ok(value));
     }
     Verdict::Accepted
 }

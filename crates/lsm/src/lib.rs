@@ -12,6 +12,7 @@
 
 pub mod batch;
 pub mod blob;
+mod codec;
 pub mod compaction;
 pub mod db;
 #[cfg(any(test, fuzzing))]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How blocks are compressed. The numbers are persisted.
+/// How blocks of tables, and separated values, are compressed. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Compression {
@@ -20,6 +20,18 @@ pub enum Compression {
     Lz4 = 1,
     /// zstd level 3: dearer, about 3:1 on text.
     Zstd = 2,
+}
+
+impl Compression {
+    /// The one with this persisted number.
+    pub(crate) fn from_u8(n: u8) -> Option<Compression> {
+        match n {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            2 => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
 }
 
 /// Settings of a store.
@@ -121,6 +133,12 @@ pub struct FamilyOptions {
     /// and the space of dead values is collected apart from them. May change from one opening to the next; what was written stays where
     /// it is until a merge meets it. Needs an order in which equal keys are equal bytes. Default `None`: all values are in tables.
     pub min_blob_size: Option<usize>,
+    /// Compression of values in blob files, each by itself. The thread that puts a value into a [`crate::WriteBatch`] compresses it, so that the log,
+    /// which stays as the blob file, has it compressed, and collections move it as it is; whoever reads it from the device decompresses it, and
+    /// memtables and the block cache hold it decompressed. A value of which this would not save an eighth stays as it is. What
+    /// `min_blob_size` counts are a value's own bytes. May change from one opening to the next; what was written stays as it is until a
+    /// merge or a flush writes it anew. Default `None`: as they are, which versions that do not know this option read, too.
+    pub blob_compression: Compression,
     /// Compression of data blocks. Default lz4... see `bottom_compression`.
     pub compression: Compression,
     /// Compression of the lowest level, where most data lives. Default the same as `compression`.
@@ -156,6 +174,7 @@ impl Default for FamilyOptions {
             filter_bits_per_key: 10,
             prefix_extractor: None,
             min_blob_size: None,
+            blob_compression: Compression::None,
             compression: Compression::None,
             bottom_compression: None,
             table_bytes: 64 << 20,

@@ -4,7 +4,7 @@ use basalt_env::Env;
 use basalt_fs::sim::{SimOptions, SimSnapshot};
 use basalt_fs::{FileSystem, SimFs};
 use basalt_lsm::db::{Db, VerifyReport};
-use basalt_lsm::{Options, WriteOptions};
+use basalt_lsm::{Compression, Options, WriteOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,14 +21,21 @@ fn check(fs: &Arc<SimFs>) -> VerifyReport {
 
 /// A store with a table and a blob file, and with a live log when it was not closed.
 fn store(closed: bool) -> SimSnapshot {
+    store_with(closed, Compression::None)
+}
+
+/// Values that are compressed are longer, or it would not be worth it.
+fn store_with(closed: bool, codec: Compression) -> SimSnapshot {
     let fs = SimFs::new(SimOptions::default());
     let env = Env::for_tests(fs.clone(), 3);
     let mut options = Options::default();
     options.default_family.min_blob_size = Some(7);
+    options.default_family.blob_compression = codec;
+    let times = if codec == Compression::None { 1 } else { 8 };
     let db = Db::open(&env, DIR, options).unwrap();
     let family = db.default_family();
     let put = |i: u32, options: &WriteOptions| {
-        let value = vec![b'v'; (i % 13) as usize];
+        let value = vec![b'v'; (i % 13) as usize * times];
         db.put(&family, format!("key {i:03}").as_bytes(), &value, options)
             .unwrap();
     };
@@ -80,8 +87,13 @@ fn free_of_log(bytes: &[u8]) -> Vec<bool> {
 #[test]
 fn every_byte_that_means_something_is_checked() {
     let mut flipped = 0;
-    for closed in [true, false] {
-        let disk = store(closed);
+    for (closed, codec) in [
+        (true, Compression::None),
+        (false, Compression::None),
+        (true, Compression::Zstd),
+        (false, Compression::Lz4),
+    ] {
+        let disk = store_with(closed, codec);
         let reference = check(&disk.kill());
         for name in files(&disk.kill()) {
             // The page on the store's directory: what stands in the lock is for people.
@@ -103,7 +115,7 @@ fn every_byte_that_means_something_is_checked() {
                 let told = !report.damage.is_empty() || report.torn_tails != reference.torn_tails;
                 assert!(
                     told || (name.ends_with(".log") && report.entries < reference.entries),
-                    "closed: {closed}, byte {at} of {name} ({used} used): {report:#?}"
+                    "closed: {closed}, {codec:?}, byte {at} of {name} ({used} used): {report:#?}"
                 );
                 flipped += 1;
             }

@@ -417,6 +417,80 @@ fn golden_options() -> Options {
     }
 }
 
+/// Values from 100 bytes on are separated, and compressed.
+fn packing_options() -> Options {
+    let mut options = golden_options();
+    for (family, codec) in [
+        (&mut options.default_family, Compression::Lz4),
+        (
+            options.families.get_mut("users").expect("it is there"),
+            Compression::Zstd,
+        ),
+    ] {
+        family.min_blob_size = Some(100);
+        family.blob_compression = codec;
+    }
+    options
+}
+
+/// Writes the history of a golden store with compressed values: in a log that stays as a blob file, in a blob file, and in a live log.
+fn packed_history(db: &Db) -> Expected {
+    let default = db.default_family();
+    let users = db
+        .create_family("users", packing_options().family("users").clone())
+        .unwrap();
+    let mut expected = Expected::new();
+    let mut write = |key: String, value: String, at: Option<u64>| {
+        let mut batch = WriteBatch::new();
+        for family in [&default, &users] {
+            let id = (family.name().to_string(), key.clone().into_bytes());
+            match at {
+                None => batch.put(family, key.as_bytes(), value.as_bytes()).unwrap(),
+                Some(at) => batch
+                    .put_ttl(family, key.as_bytes(), value.as_bytes(), at)
+                    .unwrap(),
+            }
+            expected.insert(id, (value.clone().into_bytes(), at));
+        }
+        db.write(batch, &WriteOptions::UNSYNCED).unwrap();
+    };
+    let noise = |seed: u32, len: u32| -> String {
+        let at = |i: u32| (i + seed * 1000).wrapping_mul(2_654_435_761) >> 25;
+        (0..len)
+            .map(|i| char::from(33 + at(i) as u8 % 94))
+            .collect()
+    };
+    // So long that the log stays.
+    for i in 0..12 {
+        write(format!("key {i:03}"), noise(i, 1300).repeat(2), None);
+    }
+    write("expires in 2100".into(), "later ".repeat(60), Some(FAR));
+    // Too short to be apart, and too random to be shorter.
+    write("short".into(), "no blob".into(), None);
+    write("noise".into(), noise(99, 150), None);
+    db.flush().unwrap();
+    for i in 0..9 {
+        write(
+            format!("key {i:03}"),
+            format!("second {i} ").repeat(30),
+            None,
+        );
+    }
+    db.flush().unwrap();
+    for family in [&default, &users] {
+        db.compact_range(family, None, None).unwrap();
+    }
+    db.settle().unwrap();
+    write("key 000".into(), "in the log ".repeat(30), None);
+    write(
+        "expires from the log".into(),
+        "x".repeat(300),
+        Some(FAR + 1),
+    );
+    db.sync().unwrap();
+    expected
+}
+
 /// Writes the history of a golden store; what a reader must find is computed beside it.
 fn golden_history(db: &Db, crashed: bool) -> Expected {
     let default = db.default_family();
@@ -479,6 +553,13 @@ fn golden_history(db: &Db, crashed: bool) -> Expected {
     expected
 }
 
+fn options_of(name: &str) -> Options {
+    match name {
+        "compressed" => packing_options(),
+        _ => golden_options(),
+    }
+}
+
 fn golden_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden/v1")
@@ -490,10 +571,13 @@ fn golden_dir(name: &str) -> PathBuf {
     reason = "golden stores are files of the repository"
 )]
 fn golden(name: &str) -> (Arc<SimFs>, Env, Expected) {
-    let crashed = name == "crashed";
+    let crashed = name != "closed";
     let (fs, env) = sim();
-    let db = Db::open(&env, DIR, golden_options()).unwrap();
-    let expected = golden_history(&db, crashed);
+    let db = Db::open(&env, DIR, options_of(name)).unwrap();
+    let expected = match name {
+        "compressed" => packed_history(&db),
+        _ => golden_history(&db, crashed),
+    };
     if crashed {
         db.abandon();
     } else {
@@ -564,6 +648,20 @@ fn a_crashed_store_of_version_1_opens_and_reads() {
     let list = fs.list(Path::new(DIR)).unwrap();
     assert!(list.iter().any(|e| e.name.ends_with(".log")), "{list:?}");
     let report = Db::verify_store(&env, DIR, &golden_options(), &mut |_, _| {}).unwrap();
+    assert!(report.damage.is_empty(), "{:#?}", report.damage);
+    check_golden(&env, &expected);
+    check_golden(&env, &expected);
+}
+
+/// With compressed values in a log that is a blob file, in a blob file, and in a live log.
+#[test]
+fn a_crashed_store_of_version_1_with_compressed_values_opens_and_reads() {
+    let (fs, env, expected) = golden("compressed");
+    let list = fs.list(Path::new(DIR)).unwrap();
+    for end in [".log", ".index", ".blob"] {
+        assert!(list.iter().any(|e| e.name.ends_with(end)), "{list:?}");
+    }
+    let report = Db::verify_store(&env, DIR, &packing_options(), &mut |_, _| {}).unwrap();
     assert!(report.damage.is_empty(), "{:#?}", report.damage);
     check_golden(&env, &expected);
     check_golden(&env, &expected);

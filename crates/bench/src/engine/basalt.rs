@@ -37,6 +37,7 @@ impl Basalt {
             Compression::Lz4 => basalt::Compression::Lz4,
             Compression::Zstd => basalt::Compression::Zstd,
         };
+        family.blob_compression = family.compression;
         family.min_blob_size = (budget.min_blob_size > 0).then_some(budget.min_blob_size as usize);
         family.block_bytes = budget.block_size as usize;
         family.filter_bits_per_key = budget.filter_bits;
@@ -47,6 +48,7 @@ impl Basalt {
             "block_bytes": options.default_family.block_bytes,
             "filter_bits_per_key": options.default_family.filter_bits_per_key,
             "compression": format!("{:?}", options.default_family.compression).to_lowercase(),
+            "blob_compression": format!("{:?}", options.default_family.blob_compression).to_lowercase(),
             "table_bytes": options.default_family.table_bytes,
             "base_level_bytes": options.default_family.base_level_bytes,
             "level_multiplier": options.default_family.level_multiplier,
@@ -160,10 +162,10 @@ impl Engine for Basalt {
         Read::Counted
     }
     fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        // As the log pads it. The contents do not matter to its length.
+        // As the log pads it. The contents do not matter to its length, if they are not compressed.
         let mut batch = WriteBatch::new();
         let bytes = match batch.put(&self.family, &vec![0; key], &vec![0; value]) {
-            Ok(()) => batch.bytes(),
+            Ok(()) => batch.raw_bytes(),
             Err(_) => key + value,
         };
         bytes.next_multiple_of(self.env.fs().info().write_unit)

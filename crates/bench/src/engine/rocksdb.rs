@@ -85,6 +85,11 @@ impl Rocks {
             // One budget for blocks and values, as its wiki recommends.
             options.set_blob_cache(&cache);
             by_name.push(BLOB.into());
+            match budget.compression {
+                Compression::None => {}
+                Compression::Lz4 => by_name.push("blob_compression_type=kLZ4Compression".into()),
+                Compression::Zstd => by_name.push("blob_compression_type=kZSTD".into()),
+            }
         }
         match engine {
             EngineName::RocksdbBlobForced => by_name.push(FORCED.into()),

@@ -9,7 +9,7 @@ use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{campaign, repeat};
 use basalt_lsm_schedules::db::{Bottommost, CompactOptions};
 use basalt_lsm_schedules::{
-    Db, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+    Compression, Db, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -34,6 +34,7 @@ fn options() -> Options {
         max_space_amp: 1.05,
         default_family: FamilyOptions {
             min_blob_size: Some(100),
+            blob_compression: Compression::Lz4,
             block_bytes: 256,
             table_bytes: 1024,
             l0_compaction_trigger: 2,

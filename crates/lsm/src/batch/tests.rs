@@ -1,6 +1,7 @@
 //! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
 
 use super::*;
+use crate::blob::packed;
 use crate::db::Family;
 use crate::wal::RECORD_HEADER;
 use basalt_env::Random;
@@ -36,10 +37,15 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
         ];
         let kind = kinds[r.below(5) as usize];
         let expiry = r.next_u64().to_le_bytes();
+        let codec = [Compression::None, Compression::Lz4, Compression::Zstd][r.below(3) as usize];
         let of = match r.one_in(2) {
-            true => Family::separating_of_no_store(family, least),
+            true => Family::packing_of_no_store(family, least, codec),
             false => Family::of_no_store(family),
         };
+        if codec != Compression::None && r.one_in(2) {
+            // So that some shrink.
+            value.fill(7);
+        }
         let before = batch.separated.len();
         let separates = of.min_blob_size().is_some_and(|least| value.len() >= least)
             && matches!(kind, Kind::Put | Kind::PutTtl);
@@ -79,29 +85,45 @@ fn batches_round_trip() {
                 let encoded = &batch.buf[RECORD_HEADER..];
                 let ops: Vec<Op<'_>> = Ops::new(encoded).collect::<Result<_>>().expect(&say);
                 assert_eq!(ops.len(), model.len(), "{say}");
+                let mut raw = batch.raw.iter();
                 for (op, (family, kind, key, value)) in ops.iter().zip(&model) {
+                    let own = packed::unpack(op.kind, op.codec, op.value, 0);
                     assert_eq!(
-                        (op.family, op.kind, op.key, op.value),
-                        (*family, *kind, &key[..], &value[..]),
+                        (op.family, op.kind, op.key, own.as_deref()),
+                        (*family, *kind, &key[..], Ok(&value[..])),
                         "{say}"
                     );
+                    if op.codec != Compression::None {
+                        assert!(op.value.len() < value.len(), "{say}");
+                        assert_eq!(raw.next().expect(&say), value, "{say}");
+                    }
                     if *kind != Kind::Delete {
                         assert_eq!(
-                            &encoded[op.value_at..op.value_at + value.len()],
-                            &value[..],
+                            &encoded[op.value_at..op.value_at + op.value.len()],
+                            op.value,
                             "{say}"
                         );
                     }
                 }
+                assert!(raw.next().is_none(), "{say}");
+                let spared = |op: &Op<'_>, value: &[u8]| value.len() - op.value.len();
+                let spared = ops.iter().zip(&model).map(|(op, m)| spared(op, &m.3));
+                assert_eq!(batch.raw_bytes(), batch.bytes() + spared.sum::<usize>());
             }
             // A cleared batch encodes the same again.
             let (before, separated) = (batch.buf.to_vec(), batch.separated.clone());
+            let codecs: Vec<Compression> = match model.is_empty() {
+                true => Vec::new(),
+                false => (Ops::new(&before[RECORD_HEADER..]))
+                    .map(|op| op.expect(&say).codec)
+                    .collect(),
+            };
             batch.clear();
             assert!(batch.is_empty() && Ops::new(&batch.buf).next().is_none());
             let separated: Vec<u32> = separated.iter().map(|s| s.op).collect();
             for (n, (family, kind, key, value)) in (0..).zip(&model) {
                 let family = match separated.contains(&n) {
-                    true => Family::separating_of_no_store(*family, 0),
+                    true => Family::packing_of_no_store(*family, 0, codecs[n as usize]),
                     false => Family::of_no_store(*family),
                 };
                 batch.push(&family, *kind, key, &[], value).unwrap();

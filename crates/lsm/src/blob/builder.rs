@@ -1,10 +1,13 @@
 //! Writing a blob file: records as they come, then the index. And writing the index of a log whose records stay where they are.
 
 use super::index::IndexBuilder;
-use super::layout::{BLOB_MAGIC, Directory, FOOTER_LEN, Footer, INDEX_MAGIC, header};
-use super::record::{self, Name};
+use super::layout::{
+    BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, PACKED, header,
+};
+use super::record::{self, Form, Name};
 use super::{BlobMeta, IndexFile};
-use crate::key::{Kind, MAX_SEQ, SeqNo};
+use crate::key::{MAX_SEQ, SeqNo};
+use crate::options::Compression;
 use crate::sink::Sink;
 use crate::table::format::{BlockKind, block_checksum, block_trailer};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
@@ -145,8 +148,17 @@ pub struct BlobOptions {
     pub io: IoPriority,
     /// Index pages go into the cache as they are written: they are asked for with every value that is not in memory.
     pub warm_cache: bool,
-    /// Records do, too, those that the cache takes.
+    /// Records do, too, those that the cache takes and that are not compressed.
     pub warm_records: bool,
+    /// Values may be compressed: builds that do not know that refuse the file instead of taking its records for damaged ones.
+    pub packed: bool,
+}
+
+impl BlobOptions {
+    fn header(&self, magic: &[u8; 8]) -> [u8; HEADER_LEN] {
+        let features = if self.packed { PACKED } else { 0 };
+        header(magic, self.file_id, features)
+    }
 }
 
 /// Writes a blob file: records side by side, in any order.
@@ -165,7 +177,7 @@ impl BlobBuilder {
     /// Starts a blob file in an empty file.
     pub fn new(env: &Env, file: Arc<dyn File>, path: &Path, options: BlobOptions) -> BlobBuilder {
         let mut sink = Sink::new(env, file, path, options.io);
-        sink.begin(&header(&BLOB_MAGIC, options.file_id));
+        sink.begin(&options.header(&BLOB_MAGIC));
         BlobBuilder {
             sink,
             options,
@@ -175,22 +187,18 @@ impl BlobBuilder {
         }
     }
 
-    /// Adds a version of a key. `kind` is `Put` or `PutTtl`, whose values begin with their expiry. `value_sum` is the checksum of the value ([`record::value_sum`]),
-    /// which is taken as given.
-    pub fn add(&mut self, name: &Name<'_>, kind: Kind, value: &[u8], value_sum: u64) -> Result<()> {
-        debug_assert_eq!(record::value_sum(value), value_sum, "value checksum");
+    /// Adds a version of a key, whose value is stored as these bytes of this form, which is taken as given.
+    pub fn add(&mut self, name: &Name<'_>, form: &Form, value: &[u8]) -> Result<()> {
+        debug_assert_eq!(record::value_sum(value), form.sum, "value checksum");
+        debug_assert_eq!(value.len(), form.len, "value length");
+        assert!(
+            self.options.packed || form.codec == Compression::None,
+            "a file whose header does not say that values are compressed"
+        );
         let offset = self.sink.position();
         self.head.clear();
         let id = self.options.file_id;
-        record::encode_head(
-            &mut self.head,
-            id,
-            offset,
-            name,
-            kind,
-            value.len(),
-            value_sum,
-        );
+        record::encode_head(&mut self.head, id, offset, name, form);
         self.sink.put(&self.head)?;
         if value.len() >= VECTORED_FROM {
             self.sink.put_vectored(value)?;
@@ -200,7 +208,9 @@ impl BlobBuilder {
         self.contents.add(name, offset..self.sink.position());
         self.last = offset;
         let (cache, len) = (self.sink.env().cache(), self.head.len() + value.len());
-        if self.options.warm_records && cache.takes(len) {
+        // The cache has values decompressed: whoever compressed it knows it so.
+        let plain = form.codec == Compression::None;
+        if plain && self.options.warm_records && cache.takes(len) {
             let record = Bytes::from([&self.head[..], value].concat());
             cache.insert(self.last(), record, len, CachePriority::Normal);
         }
@@ -260,7 +270,7 @@ impl LogIndexBuilder {
         log_id: u128,
     ) -> LogIndexBuilder {
         let mut sink = Sink::new(env, file, path, options.io);
-        sink.begin(&header(&INDEX_MAGIC, options.file_id));
+        sink.begin(&options.header(&INDEX_MAGIC));
         LogIndexBuilder {
             sink,
             options,

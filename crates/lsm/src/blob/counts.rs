@@ -1,4 +1,4 @@
-//! What reading values of blob files comes to, counted for a whole environment, as its cache is.
+//! What reading values of blob files, and compressing them, comes to, counted for a whole environment, as its cache is.
 
 use basalt_env::{Counter, Env};
 
@@ -15,6 +15,38 @@ pub(crate) struct ReadCounts {
     pub ahead: Counter,
     /// Those of them that nobody came to.
     pub ahead_unused: Counter,
+}
+
+/// What compressing values comes to. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct PackCounts {
+    /// Bytes of values before they were compressed.
+    pub before: Counter,
+    /// Bytes of the same values afterwards.
+    pub after: Counter,
+}
+
+impl PackCounts {
+    /// Of an environment.
+    pub fn of(env: &Env) -> PackCounts {
+        let c = |name, help| env.metrics().counter(name, &[], help);
+        PackCounts {
+            before: c(
+                "blob_value_bytes_before_compression_total",
+                "Bytes of separated values before they were compressed, of those that were",
+            ),
+            after: c(
+                "blob_value_bytes_after_compression_total",
+                "Bytes that the same values take compressed",
+            ),
+        }
+    }
+
+    /// Values of so many bytes were compressed to so many.
+    pub fn packed(&self, before: usize, after: usize) {
+        self.before.add(before as u64);
+        self.after.add(after as u64);
+    }
 }
 
 impl ReadCounts {

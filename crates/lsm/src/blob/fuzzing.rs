@@ -4,9 +4,10 @@ use super::builder::{BlobBuilder, BlobOptions};
 use super::index::{self, IndexBuilder, PLACES_A_PAGE};
 use super::layout::{Directory, FOOTER_LEN, Footer};
 use super::reader::BlobReader;
-use super::record::{self, Head, Name};
-use super::{BlobMeta, FamilyShare, inspect, salvage};
+use super::record::{self, Form, Head, Name};
+use super::{BlobMeta, FamilyShare, inspect, packed, salvage};
 use crate::key::Kind;
+use crate::options::Compression;
 use basalt_env::mutate::{Target, Verdict};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::sim::{SimFs, SimOptions};
@@ -20,7 +21,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target {
         name: "blob_record",
         run: blob_record,
-        seeds: || vec![sample().record.clone()],
+        seeds: || sample().records.clone(),
         words: &[],
     },
     Target {
@@ -52,7 +53,8 @@ pub(crate) const TARGETS: &[Target] = &[
 struct Sample {
     file: Vec<u8>,
     meta: BlobMeta,
-    record: Vec<u8>,
+    /// As it is, of lz4, of zstd.
+    records: Vec<Vec<u8>>,
     directory: Vec<u8>,
 }
 
@@ -85,13 +87,22 @@ fn sample() -> &'static Sample {
             io: IoPriority::High,
             warm_cache: false,
             warm_records: false,
+            packed: true,
         };
         let mut builder = BlobBuilder::new(&env, file, path, options);
+        let mut begins = Vec::new();
         for n in 0..RECORDS {
             let (key, value) = (key(n), value(n));
-            let sum = record::value_sum(&value);
             let name = sample_name(&key, n);
-            builder.add(&name, Kind::Put, &value, sum).expect("add");
+            let codec = [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3];
+            begins.push(builder.size() as usize);
+            packed::pack(Kind::Put, codec, &value, |form, stored| {
+                builder.add(&name, form, stored).expect("add");
+            })
+            .unwrap_or_else(|| {
+                let form = Form::plain(Kind::Put, &value);
+                builder.add(&name, &form, &value).expect("add");
+            });
         }
         let meta = builder.finish().expect("finish");
         let file = env.fs().open(path).expect("open");
@@ -100,7 +111,9 @@ fn sample() -> &'static Sample {
         let footer = Footer::decode(path, FILE_ID, meta.size, footer).expect("footer");
         let at = footer.directory as usize;
         Sample {
-            record: bytes[64..200].to_vec(),
+            records: (27..30)
+                .map(|n| bytes[begins[n]..][..136].to_vec())
+                .collect(),
             directory: bytes[at..at + footer.directory_len as usize].to_vec(),
             file: bytes,
             meta,
@@ -141,13 +154,21 @@ fn blob_record(bytes: &[u8]) -> Verdict {
         key,
         seq: head.seq,
     };
-    let crc = record::value_sum(value);
+    let form = Form::of(head.kind, head.codec, value);
     let mut again = Vec::new();
-    record::encode_head(&mut again, FILE_ID, 64, &name, head.kind, value.len(), crc);
+    record::encode_head(&mut again, FILE_ID, 64, &name, &form);
     again.extend_from_slice(value);
     let found = record::check_is(path, FILE_ID, 64, &again, &name).expect("sealed");
     assert_eq!(found.value(), head.value());
     assert!(record::check(path, FILE_ID, 65, &again).is_err());
+    if head.is_packed()
+        && let Ok(plain) = record::unpacked(path, FILE_ID, 64, &again)
+    {
+        let plain_head = record::check_is(path, FILE_ID, 64, &plain, &name).expect("made anew");
+        let len = packed::payload_len(head.kind, head.codec, value);
+        assert_eq!(Ok(plain_head.value_len), len);
+        assert!(!plain_head.is_packed() && plain.len() == plain_head.record_len());
+    }
     Verdict::Accepted
 }
 

@@ -5,6 +5,7 @@ use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN};
 use super::*;
 use crate::hexdump::Dump;
 use crate::key::Kind;
+use crate::options::Compression;
 use crate::table::format::BLOCK_TRAILER_LEN;
 use basalt_env::{Env, IoPriority};
 use basalt_fs::SimFs;
@@ -53,11 +54,11 @@ fn golden() -> (Vec<u8>, BlobMeta) {
         io: IoPriority::High,
         warm_cache: false,
         warm_records: false,
+        packed: false,
     };
     let mut builder = BlobBuilder::new(&env, file, path, options);
     for r in &RECORDS {
-        let crc = record::value_sum(r.4);
-        builder.add(&name(r), r.3, r.4, crc).unwrap();
+        builder.add(&name(r), &Form::plain(r.3, r.4), r.4).unwrap();
     }
     let meta = builder.finish().unwrap();
     let file = env.fs().open(path).unwrap();
@@ -196,6 +197,75 @@ fn the_documents_hexdump_is_what_the_builder_writes() {
         shown == dump,
         "the format changed; if it was meant to, raise the version and run with BASALT_REWRITE_GOLDEN=1:\n{dump}"
     );
+}
+
+const PACKED_BEGIN: &str = "<!-- golden: a compressed value -->\n```text\n";
+
+/// A record whose value is compressed, where the first record of a file lies; and the value with its expiry.
+fn packed_record() -> (Vec<u8>, Vec<u8>) {
+    let payload = [
+        &1_800_000_000_000u64.to_le_bytes()[..],
+        &b"red, green, ".repeat(4)[..],
+    ]
+    .concat();
+    let name = Name {
+        family: 0,
+        key: b"apple",
+        seq: 41,
+    };
+    let mut bytes = Vec::new();
+    packed::pack(Kind::PutTtl, Compression::Lz4, &payload, |form, stored| {
+        record::encode_head(&mut bytes, FILE_ID, HEADER_LEN as u64, &name, form);
+        bytes.extend_from_slice(stored);
+    })
+    .expect("it saves an eighth");
+    (bytes, payload)
+}
+
+fn packed_dump() -> String {
+    let (bytes, _) = packed_record();
+    let mut d = Dump {
+        bytes: &bytes,
+        at: 0,
+        out: String::new(),
+    };
+    d.title("record at byte 64 of a file with the id of the one below");
+    d.lines(&[
+        (4, "checksum of header and key"),
+        (4, "length of the value as stored"),
+        (8, "checksum of the value as stored"),
+        (1, "kind"),
+        (7, "sequence number"),
+        (4, "family"),
+        (3, "key length"),
+        (1, "compression: lz4"),
+        (5, "key"),
+        (8, "value: expiry"),
+        (4, "value: bytes after decompression"),
+    ]);
+    d.line(bytes.len() - d.at, "value: compressed");
+    d.out
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "rewrites a page of the documentation, on demand"
+)]
+fn the_documents_compressed_value_is_what_is_written_and_read() {
+    let (head, rest) = DOCUMENT.split_once(PACKED_BEGIN).expect("begin");
+    let (shown, tail) = rest.split_once(END).expect("end");
+    let dump = packed_dump();
+    if std::env::var_os("BASALT_REWRITE_GOLDEN").is_some() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/blob.md");
+        std::fs::write(page, format!("{head}{PACKED_BEGIN}{dump}{END}{tail}")).expect("write");
+        return;
+    }
+    assert!(shown == dump, "the format changed:\n{dump}");
+    let (bytes, at) = (crate::hexdump::bytes(shown), HEADER_LEN as u64);
+    let head = record::check(Path::new(PATH), FILE_ID, at, &bytes).unwrap();
+    let plain = record::unpacked(Path::new(PATH), FILE_ID, at, &bytes).unwrap();
+    assert_eq!(plain[head.value().start..], packed_record().1);
 }
 
 /// Yesterday's bytes stay readable: the file is decoded from the document, not from the builder.

@@ -1,8 +1,9 @@
 //! A blob file without the store that it is of: what it says of itself, and whether that is so. A log that is one is named by its own path or by
 //! its index's; the other is looked for beside it.
 
-use super::layout::{BLOB_MAGIC, Directory, HEADER_LEN, INDEX_MAGIC, check_header};
+use super::layout::{BLOB_MAGIC, Directory, HEADER_LEN, INDEX_MAGIC, check_header, is_packed};
 use super::reader::{BlobReader, Layout, read_directory};
+use super::verify::ValueBytes;
 use super::{BlobMeta, IndexFile, builder, verify};
 use crate::wal::{FileKind, RecordReader};
 use basalt_env::Env;
@@ -20,6 +21,10 @@ pub struct BlobReport {
     pub layout: Layout,
     /// Sum of its records' hashes, modulo 2^64.
     pub hash_sum: u64,
+    /// Its header says that values in it may be compressed.
+    pub packed: bool,
+    /// What its values come to, if all of it was read.
+    pub values: Option<ValueBytes>,
 }
 
 /// Header, directory and footer. `Corruption` when they are damaged or not a blob file's.
@@ -31,7 +36,8 @@ pub fn explain(env: &Env, path: &Path) -> Result<BlobReport> {
 /// they are read, twice as many as the file has.
 pub fn verify(env: &Env, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<BlobReport> {
     let (reader, mut report) = open(env, path)?;
-    verify::verify_records(&reader, path, &report.meta, progress)?;
+    let values = verify::verify_records(&reader, path, &report.meta, progress)?;
+    report.values = Some(values);
     if report.meta.index.is_none() {
         let file = env.fs().open(path)?;
         report.meta.digest = verify::digest(&*file, path, report.meta.size)?;
@@ -75,7 +81,7 @@ fn open(env: &Env, path: &Path) -> Result<(BlobReader, BlobReport)> {
     let hash_sum = directory.hash_sum;
     let meta = builder::meta(directory, None, size, 0);
     let reader = BlobReader::open(env, Arc::new(file), path, &meta)?;
-    Ok(with_report(reader, meta, hash_sum))
+    Ok(with_report(reader, meta, hash_sum, is_packed(&header)))
 }
 
 fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobReport)> {
@@ -83,6 +89,7 @@ fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobRepo
     check_count(index, &directory)?;
     let hash_sum = directory.hash_sum;
     let file = env.fs().open(index)?;
+    let packed = is_packed(&crate::table::read_exact(&*file, index, 0, HEADER_LEN)?);
     let size = env.fs().stat(index)?.len;
     let number = index.file_stem().and_then(|n| n.to_str()?.parse().ok());
     let index_file = IndexFile {
@@ -100,15 +107,22 @@ fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobRepo
         &meta,
     )?;
     meta.size = reader.blocks()?;
-    Ok(with_report(reader, meta, hash_sum))
+    Ok(with_report(reader, meta, hash_sum, packed))
 }
 
-fn with_report(reader: BlobReader, meta: BlobMeta, hash_sum: u64) -> (BlobReader, BlobReport) {
+fn with_report(
+    reader: BlobReader,
+    meta: BlobMeta,
+    hash_sum: u64,
+    packed: bool,
+) -> (BlobReader, BlobReport) {
     let layout = reader.layout();
     let report = BlobReport {
         meta,
         layout,
         hash_sum,
+        packed,
+        values: None,
     };
     (reader, report)
 }

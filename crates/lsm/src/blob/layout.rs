@@ -24,6 +24,9 @@ pub(super) const HEADER_LEN: usize = 64;
 /// Bytes of the footer.
 pub(super) const FOOTER_LEN: usize = 64;
 
+/// Incompatible feature: values may be compressed.
+pub(super) const PACKED: u32 = 1;
+
 const H_VERSION: usize = 8;
 const H_FILE_ID: usize = 16;
 const H_COMPATIBLE: usize = 32;
@@ -41,8 +44,9 @@ const F_CHECKSUM: usize = 48;
 const F_MAGIC: usize = 56;
 
 /// The file's first bytes.
-pub(super) fn header(magic: &[u8; 8], file_id: u128) -> [u8; HEADER_LEN] {
+pub(super) fn header(magic: &[u8; 8], file_id: u128, incompatible: u32) -> [u8; HEADER_LEN] {
     let mut h = [0; HEADER_LEN];
+    h[H_INCOMPATIBLE..H_INCOMPATIBLE + 4].copy_from_slice(&incompatible.to_le_bytes());
     h[..8].copy_from_slice(magic);
     h[H_VERSION..H_VERSION + 4].copy_from_slice(&VERSION.to_le_bytes());
     h[H_FILE_ID..H_COMPATIBLE].copy_from_slice(&file_id.to_le_bytes());
@@ -71,7 +75,7 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
         ))
         .in_file(path));
     }
-    let unknown = u32_at(h, H_INCOMPATIBLE);
+    let unknown = u32_at(h, H_INCOMPATIBLE) & !PACKED;
     if unknown != 0 {
         return Err(Error::unsupported(format!(
             "blob file with incompatible features {unknown:#x}, which a later version writes"
@@ -86,6 +90,11 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
         );
     }
     Ok(())
+}
+
+/// Whether a header that was checked says that values may be compressed.
+pub(super) fn is_packed(h: &[u8]) -> bool {
+    u32_at(h, H_INCOMPATIBLE) & PACKED != 0
 }
 
 /// The id that a header or a footer says, wherever it stands; nothing is checked.

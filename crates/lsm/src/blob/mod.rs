@@ -3,14 +3,14 @@
 //! A value from a size on is written once, to the log; the tree gets a reference with the log's number, and the log stays as a *blob file*, with an index
 //! beside it. What flushes and collections write are blob files of their own, with the index at their end.
 //!
-//! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `layout` (header, directory, footer), `verify` (all of a file),
+//! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `packed` (compressed values), `layout` (header, directory, footer), `verify` (all of a file),
 //! `salvage` (what a damaged or unnamed one still holds), `inspect` (one without its store), `builder` (writes a file), `separate` (hands values on their way into
 //! tables to it), `reader` (opens one, finds values), `together` (many at once), `reference` (what the tree has instead of a value), `garbage` (which records nobody refers to), `lineage` (what numbers mean after
 //! collections). The bytes are specified in `docs/format/blob.md`, the reasons are in
 //! `docs/decisions/0020-blobs.md`.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
-//! panic, or allocate beyond what the file holds.
+//! panic, or allocate beyond what the file holds, but for a compressed value, which is at most as long as values may be.
 
 mod builder;
 pub(crate) mod counts;
@@ -23,6 +23,7 @@ pub mod index;
 pub mod inspect;
 mod layout;
 pub mod lineage;
+pub(crate) mod packed;
 mod reader;
 pub mod record;
 mod reference;
@@ -30,13 +31,15 @@ pub mod salvage;
 mod separate;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_packed;
 pub(crate) mod together;
 pub mod verify;
 
 pub(crate) use builder::{BLOCK, Blocks};
 pub use builder::{BlobBuilder, BlobOptions, LogIndexBuilder};
 pub use reader::{BlobReader, How, Layout, Record};
-pub use record::Name;
+pub use record::{Form, Name};
 pub use reference::Reference;
 pub(crate) use separate::Separator;
 

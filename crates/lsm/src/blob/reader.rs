@@ -6,10 +6,11 @@ use super::index::{self, PLACES_A_PAGE};
 use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
 };
-use super::record::{self, HEADER_LEN as RECORD_HEADER, Name};
+use super::record::{self, Form, HEADER_LEN as RECORD_HEADER, Head, Name};
 use super::together::{in_hash_page, value_len};
-use super::{BlobMeta, FamilyShare};
+use super::{BlobMeta, FamilyShare, packed};
 use crate::key::{Kind, SeqNo};
+use crate::options::Compression;
 use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
 use crate::table::{ReadBudget, Source, read_exact};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -78,7 +79,9 @@ pub struct Record {
     pub seq: SeqNo,
     /// `Put`, or `PutTtl`, whose value begins with its expiry.
     pub kind: Kind,
-    /// Value.
+    /// How its value is compressed.
+    pub codec: Compression,
+    /// Value, as it is stored.
     pub value: Bytes,
     /// Its checksum.
     pub value_sum: u64,
@@ -91,6 +94,29 @@ impl Record {
             family: self.family,
             key: &self.key,
             seq: self.seq,
+        }
+    }
+
+    /// How its value is stored.
+    pub fn form(&self) -> Form {
+        Form {
+            kind: self.kind,
+            codec: self.codec,
+            len: self.value.len(),
+            sum: self.value_sum,
+        }
+    }
+
+    /// Bytes of its value with its expiry, decompressed; `None` when what is stored does not say.
+    pub fn payload_len(&self) -> Option<usize> {
+        packed::payload_len(self.kind, self.codec, &self.value).ok()
+    }
+
+    /// Its value with its expiry, decompressed; what is wrong with it otherwise.
+    pub fn payload(&self) -> std::result::Result<Bytes, String> {
+        match self.codec {
+            Compression::None => Ok(self.value.clone()),
+            codec => packed::unpack(self.kind, codec, &self.value, 0).map(Bytes::from),
         }
     }
 }
@@ -326,7 +352,8 @@ impl BlobReader {
         value.map(|v| v.expect("nothing is put off without a bound"))
     }
 
-    /// As [`BlobReader::get`]; the value is taken from `budget` before it is read, `None` when that does not reach.
+    /// As [`BlobReader::get`]; the value is taken from `budget`, `None` when that does not reach: before it is read as much as is stored of it,
+    /// and the rest of a compressed one when it is decompressed.
     pub fn get_within(
         &self,
         name: &Name<'_>,
@@ -334,10 +361,12 @@ impl BlobReader {
         budget: &mut ReadBudget,
     ) -> Result<Option<Bytes>> {
         let (_, place) = self.find_how(name, how)?;
-        match budget.take(value_len(name, &place)) {
-            true => self.value_at(name, &place, how).map(Some),
-            false => Ok(None),
+        let stored = value_len(name, &place);
+        if !budget.take(stored) {
+            return Ok(None);
         }
+        let value = self.value_at(name, &place, how)?;
+        Ok(budget.take_rest(stored, value.len()).then_some(value))
     }
 
     /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
@@ -474,19 +503,30 @@ impl BlobReader {
         self.take_value(name, place, (bytes, false), booked, how)
     }
 
-    /// The value of a record that was met at a place before.
-    pub fn value_again(&self, name: &Name<'_>, place: &Range<u64>) -> Result<Bytes> {
+    /// The value of a record that was met at a place before, as it is stored.
+    pub fn stored_again(&self, name: &Name<'_>, place: &Range<u64>) -> Result<Bytes> {
         let len = place.end - place.start;
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
         let file = self.records.file()?;
         let turn = self.env.courtesy().turn();
         let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
         drop(turn);
-        self.take_value(name, place, (bytes, false), booked, How::job(false))
+        let head = self.verified(name, place, &bytes)?;
+        Ok(self.keep(&head, place, (bytes, false), booked, How::job(false)))
     }
 
-    /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking. Others were read
-    /// with it into the same memory, or not: who keeps it does not keep them.
+    /// The header of a record as it was read, if all of it verifies.
+    fn verified(&self, name: &Name<'_>, place: &Range<u64>, bytes: &Bytes) -> Result<Head> {
+        self.counts.reads.add(1);
+        self.counts.bytes.add(bytes.len() as u64);
+        let id = self.directory.records_in;
+        let head = record::check_is(&self.records_path, id, place.start, bytes, name)?;
+        self.check_len(&head, place)?;
+        Ok(head)
+    }
+
+    /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking. One that is compressed
+    /// goes there, as it is returned, decompressed. Others were read with it into the same memory, or not: who keeps it does not keep them.
     pub(super) fn take_value(
         &self,
         name: &Name<'_>,
@@ -495,11 +535,36 @@ impl BlobReader {
         mut booked: Reservation,
         how: How,
     ) -> Result<Bytes> {
-        self.counts.reads.add(1);
-        self.counts.bytes.add(bytes.len() as u64);
+        let head = self.verified(name, place, &bytes)?;
+        if !head.is_packed() {
+            return Ok(self.keep(&head, place, (bytes, with_others), booked, how));
+        }
+        let raw = packed::payload_len(head.kind, head.codec, &bytes[head.value()]).unwrap_or(0);
+        booked.resize((bytes.len() + head.value().start + raw) as u64);
         let id = self.directory.records_in;
-        let head = record::check_is(&self.records_path, id, place.start, &bytes, name)?;
-        self.check_len(&head, place)?;
+        let record = record::unpacked(&self.records_path, id, place.start, &bytes)?;
+        drop(bytes);
+        let (at, len) = (head.value().start, record.len());
+        let record = Bytes::from(record);
+        let cache = self.env.cache();
+        if how.fill_cache && cache.takes(len) {
+            let key = self.value_key(place);
+            let record = cache.insert(key, record, len, CachePriority::Normal);
+            return Ok(record.slice(at..));
+        }
+        booked.resize(len as u64);
+        Ok(booked.hold(record).slice(at..))
+    }
+
+    /// The value of a record as the file has it, which goes into the cache when asked.
+    fn keep(
+        &self,
+        head: &Head,
+        place: &Range<u64>,
+        (bytes, with_others): (Bytes, bool),
+        mut booked: Reservation,
+        how: How,
+    ) -> Bytes {
         let rounded = self.unit > 1 && bytes.len() > self.own_memory;
         let kept = how.fill_cache && self.env.cache().takes(bytes.len());
         let moved = with_others || (kept && rounded && bytes.len() <= MOVED);
@@ -513,11 +578,11 @@ impl BlobReader {
         };
         if !kept {
             booked.resize(charge);
-            return Ok(booked.hold(record).slice(head.value()));
+            return booked.hold(record).slice(head.value());
         }
         let (cache, key) = (self.env.cache(), self.value_key(place));
         let record = cache.insert(key, record, charge as usize, CachePriority::Normal);
-        Ok(record.slice(head.value()))
+        record.slice(head.value())
     }
 
     /// Bytes of the blocks that records lie in.
@@ -638,6 +703,7 @@ impl BlobReader {
                 key: bytes.slice(key),
                 seq: head.seq,
                 kind: head.kind,
+                codec: head.codec,
                 value: bytes.slice(head.value()),
                 value_sum: head.value_sum(),
             };
@@ -646,7 +712,7 @@ impl BlobReader {
         Ok(())
     }
 
-    fn check_len(&self, head: &record::Head, place: &Range<u64>) -> Result<()> {
+    fn check_len(&self, head: &Head, place: &Range<u64>) -> Result<()> {
         let len = place.end - place.start;
         match head.record_len() as u64 == len {
             true => Ok(()),

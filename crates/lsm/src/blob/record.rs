@@ -10,10 +10,14 @@
 //! | 17 | 7 | sequence number |
 //! | 24 | 4 | family id |
 //! | 28 | 3 | key length |
-//! | 31 | 1 | flags, 0 |
+//! | 31 | 1 | how the value is compressed |
 //! | 32 | | key, value |
+//!
+//! Lengths and checksums are those of the value as it is stored; what stands there when it is compressed is [`super::packed`]'s.
 
+use super::packed;
 use crate::key::{Kind, MAX_SEQ, SeqNo};
+use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{Error, Result};
 use std::ops::Range;
@@ -33,7 +37,7 @@ const H_FAMILY: usize = 24;
 const H_KEY_LEN: usize = 28;
 const H_FLAGS: usize = 31;
 
-/// The checksum of a value.
+/// The checksum of a value as it is stored.
 pub fn value_sum(value: &[u8]) -> u64 {
     xxh3_64(value)
 }
@@ -59,13 +63,45 @@ impl Name<'_> {
     }
 }
 
+/// How a value lies in its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// `Put`, or `PutTtl`, whose value begins with its expiry.
+    pub kind: Kind,
+    /// How it is compressed.
+    pub codec: Compression,
+    /// Bytes of what is stored.
+    pub len: usize,
+    /// Their checksum ([`value_sum`]).
+    pub sum: u64,
+}
+
+impl Form {
+    /// Of these bytes.
+    pub fn of(kind: Kind, codec: Compression, stored: &[u8]) -> Form {
+        Form {
+            kind,
+            codec,
+            len: stored.len(),
+            sum: value_sum(stored),
+        }
+    }
+
+    /// Of a value as it is.
+    pub fn plain(kind: Kind, value: &[u8]) -> Form {
+        Form::of(kind, Compression::None, value)
+    }
+}
+
 /// A record's header, taken apart. Lengths are within the limits; nothing else is checked yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     checksum: u32,
     value_sum: u64,
-    /// Bytes of the value.
+    /// Bytes of the value as it is stored.
     pub value_len: usize,
+    /// How it is compressed.
+    pub codec: Compression,
     /// Bytes of the key.
     pub key_len: usize,
     /// The entry's kind, were its value in the tree: `Put` or `PutTtl`.
@@ -83,7 +119,11 @@ impl Head {
             return Err("cut off in its header");
         };
         let u32_at = |at: usize| u32::from_le_bytes(h[at..at + 4].try_into().expect("4 bytes"));
+        let Some(codec) = Compression::from_u8(h[H_FLAGS]) else {
+            return Err("with flags that a later version sets");
+        };
         let head = Head {
+            codec,
             checksum: u32_at(0),
             value_sum: u64::from_le_bytes(h[H_VALUE_SUM..H_KIND].try_into().expect("8 bytes")),
             value_len: u32_at(H_VALUE_LEN) as usize,
@@ -96,14 +136,14 @@ impl Head {
             seq: u64::from_le_bytes(h[H_KIND..H_FAMILY].try_into().expect("8 bytes")) >> 8,
             family: u32_at(H_FAMILY),
         };
-        if h[H_FLAGS] != 0 {
-            return Err("with flags that a later version sets");
-        }
         if head.key_len > MAX_KEY_LEN || head.value_len > MAX_VALUE_LEN + 8 {
             return Err("longer than records may be");
         }
         if head.kind == Kind::PutTtl && head.value_len < 8 {
             return Err("an expiring value without its expiry");
+        }
+        if head.is_packed() && head.value_len < packed::least(head.kind) {
+            return Err("a compressed value without its length");
         }
         Ok(head)
     }
@@ -115,9 +155,25 @@ impl Head {
         (head_checksum(file_id, offset, summed) == head.checksum).then_some(head)
     }
 
-    /// The value's checksum.
+    /// The checksum of the value as it is stored.
     pub fn value_sum(&self) -> u64 {
         self.value_sum
+    }
+
+    /// True when the value is compressed.
+    #[inline]
+    pub fn is_packed(&self) -> bool {
+        self.codec != Compression::None
+    }
+
+    /// How the value lies in the record.
+    pub fn form(&self) -> Form {
+        Form {
+            kind: self.kind,
+            codec: self.codec,
+            len: self.value_len,
+            sum: self.value_sum,
+        }
     }
 
     /// Bytes of the whole record.
@@ -131,52 +187,31 @@ impl Head {
     }
 }
 
-/// Appends header and key of a record at `offset` of the file `file_id`; the value of `value_len` bytes, whose checksum is given, follows.
-pub fn encode_head(
-    out: &mut Vec<u8>,
-    file_id: u128,
-    offset: u64,
-    name: &Name<'_>,
-    kind: Kind,
-    value_len: usize,
-    value_sum: u64,
-) {
+/// Appends header and key of a record at `offset` of the file `file_id`; the value, which is of this form, follows.
+pub fn encode_head(out: &mut Vec<u8>, file_id: u128, offset: u64, name: &Name<'_>, form: &Form) {
     assert!(
-        name.key.len() <= MAX_KEY_LEN && value_len <= MAX_VALUE_LEN + 8 && name.seq <= MAX_SEQ,
+        name.key.len() <= MAX_KEY_LEN && form.len <= MAX_VALUE_LEN + 8 && name.seq <= MAX_SEQ,
         "a blob record within the limits"
     );
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_LEN]);
     out.extend_from_slice(name.key);
     let record = &mut out[start..];
-    begin(
-        record,
-        name.family,
-        name.key.len(),
-        kind,
-        value_len,
-        value_sum,
-    );
+    begin(record, name.family, name.key.len(), form);
     seal(record, name.seq, place_checksum(file_id, offset));
 }
 
 /// Writes the header of a record into the first bytes of `out` without sequence number and checksum, which [`seal`] gives it when its place is
 /// known.
-pub fn begin(
-    out: &mut [u8],
-    family: u32,
-    key_len: usize,
-    kind: Kind,
-    value_len: usize,
-    value_sum: u64,
-) {
+pub fn begin(out: &mut [u8], family: u32, key_len: usize, form: &Form) {
     let h = &mut out[..HEADER_LEN];
     h.fill(0);
-    h[H_VALUE_LEN..H_VALUE_SUM].copy_from_slice(&(value_len as u32).to_le_bytes());
-    h[H_VALUE_SUM..H_KIND].copy_from_slice(&value_sum.to_le_bytes());
-    h[H_KIND] = kind as u8;
+    h[H_VALUE_LEN..H_VALUE_SUM].copy_from_slice(&(form.len as u32).to_le_bytes());
+    h[H_VALUE_SUM..H_KIND].copy_from_slice(&form.sum.to_le_bytes());
+    h[H_KIND] = form.kind as u8;
     h[H_FAMILY..H_KEY_LEN].copy_from_slice(&family.to_le_bytes());
     h[H_KEY_LEN..H_FLAGS].copy_from_slice(&(key_len as u32).to_le_bytes()[..3]);
+    h[H_FLAGS] = form.codec as u8;
 }
 
 /// Completes a record that was begun. `place` is the CRC-32C of file id and offset.
@@ -256,4 +291,24 @@ pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Hea
         ));
     }
     Ok(head)
+}
+
+/// A record with its value as it is, made of a verified one whose value is compressed: what the cache has of it, where the file has another.
+/// `Corruption` when the value is not what it says.
+pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Vec<u8>> {
+    let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
+    let head = Head::parse(bytes).map_err(bad)?;
+    let name = Name {
+        family: head.family,
+        key: &bytes[HEADER_LEN..HEADER_LEN + head.key_len],
+        seq: head.seq,
+    };
+    let front = HEADER_LEN + head.key_len;
+    let mut out = packed::unpack(head.kind, head.codec, &bytes[head.value()], front)
+        .map_err(|what| bad(&format!("with a compressed value: {what}")))?;
+    let mut encoded = Vec::with_capacity(front);
+    let form = Form::plain(head.kind, &out[front..]);
+    encode_head(&mut encoded, file_id, offset, &name, &form);
+    out[..front].copy_from_slice(&encoded);
+    Ok(out)
 }

@@ -5,6 +5,7 @@
 //! Nothing of the index is needed. Promises never to give back a record that was not written to this file, and to miss none that verifies.
 
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
+use super::packed;
 use super::reader::Record;
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Head};
 use crate::table::format::{BlockHandle, BlockKind, open_block};
@@ -159,7 +160,10 @@ fn walk(
             return Ok(out);
         };
         let value = &bytes[head.value()];
-        if record::value_sum(value) == head.value_sum() {
+        // One that cannot be decompressed is nobody's value.
+        let whole = record::value_sum(value) == head.value_sum()
+            && (!head.is_packed() || packed::unpack(head.kind, head.codec, value, 0).is_ok());
+        if whole {
             let bytes = Bytes::copy_from_slice(&bytes[..len]);
             let record = Record {
                 at,
@@ -167,6 +171,7 @@ fn walk(
                 key: bytes.slice(RECORD_HEADER..RECORD_HEADER + head.key_len),
                 seq: head.seq,
                 kind: head.kind,
+                codec: head.codec,
                 value: bytes.slice(head.value()),
                 value_sum: head.value_sum(),
             };

@@ -1,7 +1,9 @@
 //! Separating values on their way into tables: a flush or a merge hands large ones over and gets the references that the tables hold.
 
-use super::{BlobBuilder, BlobMeta, BlobOptions, Name, Reference, record};
+use super::counts::PackCounts;
+use super::{BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, packed, record};
 use crate::key::Kind;
+use crate::options::Compression;
 use crate::sink::Created;
 use crate::version::TableStore;
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
@@ -20,10 +22,13 @@ pub(crate) struct Separator<'a> {
     store: Arc<TableStore>,
     new_number: &'a (dyn Fn() -> u64 + Sync),
     io: IoPriority,
+    /// Values may come that are compressed.
+    packs: bool,
     /// Index pages go into the cache, and records.
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
+    counts: PackCounts,
 }
 
 impl<'a> Separator<'a> {
@@ -42,10 +47,18 @@ impl<'a> Separator<'a> {
             store: store.clone(),
             new_number,
             io,
+            packs: false,
             warm: (warm_cache, warm_cache),
             made: Vec::new(),
             payload: Vec::new(),
+            counts: PackCounts::of(env),
         }
+    }
+
+    /// Values may come that are compressed, or are to be: the files say so.
+    pub fn with_packed(mut self, packs: bool) -> Separator<'a> {
+        self.packs = packs;
+        self
     }
 
     /// Indexes go into the cache or not, whatever records do.
@@ -79,33 +92,44 @@ impl<'a> Separator<'a> {
         Ok(())
     }
 
-    /// Takes the payload of an entry of kind `Put` or `PutTtl`. What stands in the table instead, until the next call.
-    pub fn put(&mut self, name: &Name<'_>, kind: Kind, payload: &[u8]) -> Result<&[u8]> {
-        let sum = record::value_sum(payload);
-        self.put_summed(name, kind, payload, sum)
-    }
-
-    /// As [`Separator::put`], with the payload's checksum ([`record::value_sum`]).
-    pub fn put_summed(
+    /// Takes the payload of an entry of kind `Put` or `PutTtl`, which is compressed so if that is worth it. What stands in the table instead, until
+    /// the next call.
+    pub fn put(
         &mut self,
         name: &Name<'_>,
         kind: Kind,
         payload: &[u8],
-        sum: u64,
+        codec: Compression,
     ) -> Result<&[u8]> {
+        let packed = packed::pack(kind, codec, payload, |form, stored| {
+            self.counts.packed(payload.len(), stored.len());
+            self.put_stored(name, form, stored)
+        });
+        match packed {
+            None => self.put_stored(name, &Form::plain(kind, payload), payload)?,
+            Some(done) => {
+                done?;
+                self.warm(self.last_cached(), name, kind, payload);
+            }
+        }
+        Ok(&self.payload)
+    }
+
+    /// As [`Separator::put`], of a value that is stored as these bytes already. Nothing is told of its reference.
+    pub fn put_stored(&mut self, name: &Name<'_>, form: &Form, stored: &[u8]) -> Result<()> {
         if self.open.is_none() {
             self.open = Some(self.begin_file()?);
         }
         let (number, builder) = self.open.as_mut().expect("just made");
-        builder.add(name, kind, payload, sum)?;
-        let expiry = payload.first_chunk().map(|at| u64::from_le_bytes(*at));
+        builder.add(name, form, stored)?;
+        let expiry = stored.first_chunk().map(|at| u64::from_le_bytes(*at));
         self.payload.clear();
         let reference = Reference {
             number: *number,
-            expire_at_ms: expiry.filter(|_| kind == Kind::PutTtl),
+            expire_at_ms: expiry.filter(|_| form.kind == Kind::PutTtl),
         };
         reference.encode(&mut self.payload);
-        Ok(&self.payload)
+        Ok(())
     }
 
     /// The file that the last payload went to, its place among that file's records, and the file's id.
@@ -124,16 +148,8 @@ impl<'a> Separator<'a> {
             return;
         }
         let mut bytes = Vec::with_capacity(len);
-        let sum = record::value_sum(payload);
-        record::encode_head(
-            &mut bytes,
-            at.file,
-            at.offset,
-            name,
-            kind,
-            payload.len(),
-            sum,
-        );
+        let form = Form::plain(kind, payload);
+        record::encode_head(&mut bytes, at.file, at.offset, name, &form);
         bytes.extend_from_slice(payload);
         cache.insert(at, bytes.into(), len, CachePriority::Normal);
     }
@@ -157,6 +173,7 @@ impl<'a> Separator<'a> {
             io: self.io,
             warm_cache: self.warm.0,
             warm_records: self.warm.1,
+            packed: self.packs,
         };
         let builder = BlobBuilder::new(&self.env, file?, &path, options);
         Ok((number, builder))

@@ -26,6 +26,7 @@ fn options(file_id: u128) -> BlobOptions {
         io: IoPriority::High,
         warm_cache: false,
         warm_records: false,
+        packed: false,
     }
 }
 
@@ -66,7 +67,7 @@ fn write_blobs(env: &Env, all: &[Record]) -> BlobMeta {
     let mut builder = BlobBuilder::new(env, file, path, options(77));
     for r in all {
         builder
-            .add(&name(r), r.3, &r.4, record::value_sum(&r.4))
+            .add(&name(r), &Form::plain(r.3, &r.4), &r.4)
             .unwrap();
     }
     builder.finish().unwrap()
@@ -92,8 +93,8 @@ fn write_log(env: &Env, all: &[Record]) -> BlobMeta {
     for r in all {
         log.extend((0..random.below(200)).map(|_| 0xee));
         let at = log.len() as u64;
-        let crc = record::value_sum(&r.4);
-        record::encode_head(&mut log, LOG_ID, at, &name(r), r.3, r.4.len(), crc);
+        let form = Form::plain(r.3, &r.4);
+        record::encode_head(&mut log, LOG_ID, at, &name(r), &form);
         log.extend_from_slice(&r.4);
         builder.add(&name(r), at..log.len() as u64);
     }
@@ -271,14 +272,14 @@ fn a_damaged_byte_is_found_or_of_no_matter() {
 /// A record of the same key at the same place in an earlier life of the space is not this one.
 #[test]
 fn a_record_of_another_life_or_place_is_refused() {
-    let (value, crc) = (b"value", record::value_sum(b"value"));
+    let value = b"value";
     let name = Name {
         family: 1,
         key: b"key",
         seq: 9,
     };
     let mut bytes = Vec::new();
-    record::encode_head(&mut bytes, 1, 64, &name, Kind::Put, value.len(), crc);
+    record::encode_head(&mut bytes, 1, 64, &name, &Form::plain(Kind::Put, value));
     bytes.extend_from_slice(value);
     let path = Path::new("x");
     assert!(record::check_is(path, 1, 64, &bytes, &name).is_ok());

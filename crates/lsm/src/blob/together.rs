@@ -59,7 +59,7 @@ impl<'a> Located<'a> {
         self.ordinal
     }
 
-    /// Bytes of the value, with its expiry.
+    /// Bytes of the value as it is stored, with its expiry.
     pub fn value_len(&self) -> usize {
         value_len(&self.name, &self.place)
     }
@@ -92,7 +92,7 @@ impl<'a> Located<'a> {
     }
 }
 
-/// Bytes of the value in a record that lies at `place`.
+/// Bytes that are stored of the value in a record that lies at `place`.
 pub(super) fn value_len(name: &Name<'_>, place: &Range<u64>) -> usize {
     ((place.end - place.start) as usize).saturating_sub(HEADER_LEN + name.key.len())
 }

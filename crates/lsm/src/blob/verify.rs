@@ -3,6 +3,7 @@
 use super::reader::BlobReader;
 use super::{BlobMeta, FamilyShare};
 use crate::key::MAX_SEQ;
+use crate::options::Compression;
 use basalt_fs::{Error, File, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,19 +37,31 @@ pub fn verify(reader: &BlobReader, file: &dyn File, path: &Path, meta: &BlobMeta
             )));
         }
     }
-    verify_records(reader, path, meta, &mut |_| ())
+    verify_records(reader, path, meta, &mut |_| ()).map(|_| ())
 }
 
-/// As [`verify`], without the digest. `progress` is told bytes as they are read.
+/// What the values of a blob file come to, expiries included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ValueBytes {
+    /// How many are compressed.
+    pub compressed: u64,
+    /// Bytes that are stored of all.
+    pub stored: u64,
+    /// Bytes that all have decompressed.
+    pub own: u64,
+}
+
+/// As [`verify`], without the digest; what the values come to. `progress` is told bytes as they are read.
 pub fn verify_records(
     reader: &BlobReader,
     path: &Path,
     meta: &BlobMeta,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<ValueBytes> {
     let bad = |what: String| Error::corruption(path, 0, what);
     let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
     let (mut sum, mut seqs) = (0u64, (MAX_SEQ, 0));
+    let mut values = ValueBytes::default();
     let mut before = |len: usize| {
         progress(len as u64);
         Ok(())
@@ -57,6 +70,13 @@ pub fn verify_records(
         let share = families.entry(record.family).or_default();
         share.records += 1;
         share.bytes += (super::record::HEADER_LEN + record.key.len() + record.value.len()) as u64;
+        let payload = record.payload().map_err(|what| {
+            let what = format!("blob record with a compressed value: {what}");
+            Error::corruption(path, record.at, what)
+        })?;
+        values.compressed += u64::from(record.codec != Compression::None);
+        values.stored += record.value.len() as u64;
+        values.own += payload.len() as u64;
         seqs = (seqs.0.min(record.seq), seqs.1.max(record.seq));
         sum = sum.wrapping_add(record.name().hash(meta.file_id));
         let (found, _) = reader.find(&record.name(), false)?;
@@ -75,7 +95,7 @@ pub fn verify_records(
         )));
     }
     match sum == reader.hash_sum() {
-        true => Ok(()),
+        true => Ok(values),
         false => Err(bad(format!(
             "the hashes of its records add up to {sum:016x}, its directory says {:016x}",
             reader.hash_sum()

@@ -6,7 +6,7 @@ use crate::compaction::departed::Departed;
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
 use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
-use crate::options::FamilyOptions;
+use crate::options::{Compression, FamilyOptions};
 use crate::ranges::Fragments;
 use crate::sink::Created;
 use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
@@ -105,7 +105,8 @@ impl<'a> Outputs<'a> {
                 job.new_file_number,
                 IoPriority::Low,
                 false,
-            ),
+            )
+            .with_packed(job.options.blob_compression != Compression::None),
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_MOMENT,
             departed: Departed::new(job),
@@ -226,7 +227,8 @@ impl<'a> Outputs<'a> {
             key: user,
             seq: trailer_seq(trailer),
         };
-        let payload = self.separator.put(&name, from.kind(), value)?;
+        let codec = self.job.options.blob_compression;
+        let payload = self.separator.put(&name, from.kind(), value, codec)?;
         let (_, builder) = self.builder.as_mut().expect("a user key was begun before");
         builder.add(internal_key, payload)?;
         self.moved += (record::HEADER_LEN + user.len() + value.len()) as u64;
@@ -283,7 +285,8 @@ impl Sink for Outputs<'_> {
         }
         let (_, builder) = self.builder.as_mut().expect(BEGUN);
         if Separator::wants(self.job.options.min_blob_size, kind, value) {
-            let payload = self.separator.put(&name, kind, value)?;
+            let codec = self.job.options.blob_compression;
+            let payload = self.separator.put(&name, kind, value, codec)?;
             let internal_key = internal_key_of(&mut self.key, user, name.seq);
             return builder.add(internal_key, payload);
         }

@@ -6,6 +6,7 @@
 mod blobs;
 
 use super::folder::holds_a_store;
+use super::insertion;
 use super::log::log_path;
 use super::open::{LOCK, StoreFile, bind_families, replay_logs};
 use super::repair::learn::{Learned, learn};
@@ -387,7 +388,7 @@ impl Walk<'_> {
             &catalog.logs,
             |r| {
                 entries += u64::from(r.count);
-                Ok(())
+                insertion::check(&r.payload)
             },
         );
         self.report.entries += entries;

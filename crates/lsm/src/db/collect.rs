@@ -14,9 +14,10 @@ use super::space::{collections_at, least_share};
 use crate::blob::garbage::Garbage;
 use crate::blob::lineage::Collected;
 use crate::blob::record::HEADER_LEN as RECORD_HEADER;
-use crate::blob::{BlobReader, Name, Separator};
-use crate::key::{Cmp, Kind, SeqNo};
+use crate::blob::{BlobReader, Form, Name, Separator};
+use crate::key::{Cmp, SeqNo};
 use crate::listener::Event;
+use crate::options::Compression;
 use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
@@ -48,10 +49,10 @@ struct Live {
     family: u32,
     key: Bytes,
     seq: SeqNo,
-    kind: Kind,
+    /// How its value is stored, and goes on to be: nothing is decompressed on the way.
+    form: Form,
     /// `None` where memory is used up.
     value: Option<Bytes>,
-    sum: u64,
     source: u64,
     ordinal: u32,
     place: Range<u64>,
@@ -329,7 +330,9 @@ impl Engine {
                 .then_with(|| b.seq.cmp(&a.seq))
         });
         let new_number = || self.new_file_number();
-        let mut separator = Separator::new(&self.env, &self.tables, &new_number, io, false);
+        let packed = live.iter().any(|r| r.form.codec != Compression::None);
+        let mut separator =
+            Separator::new(&self.env, &self.tables, &new_number, io, false).with_packed(packed);
         separator.warm_index(sources.index_is_cached());
         let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
         let mut done = Collected {
@@ -357,10 +360,10 @@ impl Engine {
                     let len = r.place.end - r.place.start;
                     read += len;
                     self.env.io_limit().acquire(len, io);
-                    sources.reader(r.source)?.value_again(&name, &r.place)?
+                    sources.reader(r.source)?.stored_again(&name, &r.place)?
                 }
             };
-            separator.put_summed(&name, r.kind, &value, r.sum)?;
+            separator.put_stored(&name, &r.form, &value)?;
             let (file, ordinal, file_id) = separator.last();
             renamed.extend(r.cached.map(|from| (from, separator.last_cached())));
             let targets = done.targets.entry(r.family).or_default();
@@ -489,6 +492,7 @@ impl Engine {
                     let place = record.at..record.at + len as u64;
                     let left = memory.checked_sub(len as u64);
                     *memory = left.unwrap_or(*memory);
+                    let form = record.form();
                     live.push(Live {
                         family: record.family,
                         key: match left {
@@ -497,9 +501,8 @@ impl Engine {
                             None => Bytes::copy_from_slice(&record.key),
                         },
                         seq: record.seq,
-                        kind: record.kind,
+                        form,
                         value: left.map(|_| record.value),
-                        sum: record.value_sum,
                         source: file.number,
                         ordinal,
                         place,

@@ -10,6 +10,7 @@
 use super::company::Company;
 use super::engine::{Engine, Writer};
 use super::insertion::insert_group;
+use super::log::GroupSize;
 use super::throttle::{Patience, Room};
 use super::ticket::{Phase, TicketState, Waiter};
 use crate::batch::WriteBatch;
@@ -46,6 +47,10 @@ pub(super) struct Pending {
     payload_crc: u32,
     /// Its blob records.
     separated: SmallVec<[Separated; 1]>,
+    /// What memtables get of those that are compressed.
+    pub raw: SmallVec<[Bytes; 1]>,
+    /// What these have more bytes than what is stored of them.
+    spared: usize,
     sync: bool,
     /// `None`: the leader's own.
     pub ticket: Option<Arc<TicketState>>,
@@ -56,6 +61,7 @@ type Group = SmallVec<[Pending; 1]>;
 
 impl Pending {
     fn new(batch: WriteBatch, sync: bool) -> Pending {
+        let spared = batch.raw_bytes() - batch.bytes();
         let (buf, count) = (batch.buf, batch.count);
         let payload_crc = if count == 0 {
             0
@@ -68,6 +74,8 @@ impl Pending {
             count,
             payload_crc,
             separated: batch.separated,
+            raw: batch.raw,
+            spared,
             sync,
             ticket: None,
         }
@@ -468,6 +476,8 @@ impl Engine {
         patience: Patience,
     ) -> Result<Committed> {
         let bytes: usize = group.iter().map(|p| p.buf.len()).sum();
+        let spared: usize = group.iter().map(|p| p.spared).sum();
+        let raw: usize = group.iter().flat_map(|p| &p.raw).map(Bytes::len).sum();
         let sync = group.iter().any(|p| p.sync);
         let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
         if count == 0 {
@@ -477,7 +487,13 @@ impl Engine {
             }
             return Ok(Committed::From(writer.next_seq));
         }
-        if let Room::Later(delay) = self.make_room(writer, bytes as u64, count, patience)? {
+        let size = GroupSize {
+            bytes: bytes as u64,
+            memory: (bytes + raw) as u64,
+            entries: count,
+            packed: raw > 0,
+        };
+        if let Room::Later(delay) = self.make_room(writer, &size, patience)? {
             return Ok(Committed::Later(delay));
         }
         let first = writer.next_seq;
@@ -515,7 +531,10 @@ impl Engine {
         let batches = group.iter().filter(|p| p.count > 0).count();
         self.counters
             .user_bytes
-            .add((bytes - batches * RECORD_HEADER) as u64);
+            .add((bytes + spared - batches * RECORD_HEADER) as u64);
+        if raw > 0 {
+            self.counters.packed.packed(raw, raw - spared);
+        }
         self.keep_log_ahead(writer);
         self.watch_idle();
         Ok(Committed::From(first))

@@ -12,6 +12,7 @@ use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
 use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::merge::Merging;
+use crate::options::{Compression, FamilyOptions};
 use crate::ranges::Fragments;
 use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
@@ -166,7 +167,7 @@ struct OneTable<'a, 'n> {
     builder: &'a mut TableBuilder,
     values: Option<&'a mut Values<'n>>,
     family: u32,
-    min_blob_size: Option<usize>,
+    options: &'a FamilyOptions,
     key: Vec<u8>,
 }
 
@@ -174,13 +175,13 @@ impl<'a, 'n> OneTable<'a, 'n> {
     fn new(
         builder: &'a mut TableBuilder,
         values: Option<&'a mut Values<'n>>,
-        family: &FamilyEntry,
+        family: &'a FamilyEntry,
     ) -> OneTable<'a, 'n> {
         OneTable {
             builder,
             values,
             family: family.id,
-            min_blob_size: family.options.min_blob_size,
+            options: &family.options,
             key: Vec::new(),
         }
     }
@@ -201,7 +202,7 @@ impl<'a, 'n> OneTable<'a, 'n> {
             key: user,
             seq,
         };
-        match values.put(&name, kind, value, self.min_blob_size)? {
+        match values.put(&name, kind, value, self.options)? {
             None => self.builder.add(internal_key, value),
             Some(payload) => {
                 let key = internal_key_of(&mut self.key, user, seq);
@@ -358,6 +359,9 @@ impl Engine {
         let new_number = || self.new_file_number();
         let separator =
             Separator::new(&self.env, &self.tables, &new_number, IoPriority::High, warm);
+        let mut options = view.families.values().map(|f| &f.options);
+        let separator =
+            separator.with_packed(options.any(|o| o.blob_compression != Compression::None));
         let mut values = Values::new(
             separator,
             KeptLog::of(generation, self.logs.can_trim()),

@@ -4,7 +4,7 @@
 //! whole, and its log is removed with one manifest edit: what is in tables and what is in logs never overlaps across families.
 
 use super::throttle::Backlog;
-use crate::blob::{Blocks, How, Name, Reference, record};
+use crate::blob::{Blocks, How, Name, Reference, packed, record};
 use crate::iter::Habit;
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
@@ -19,11 +19,29 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+/// A blob record of a log.
+#[derive(Clone)]
+struct Place {
+    seq: SeqNo,
+    offset: u64,
+    len: u32,
+    /// Of its value with expiry as memtables have it, whatever the record has.
+    value_len: u32,
+}
+
+/// What [`Places`] know of a record.
+pub(crate) struct FoundPlace {
+    /// Where it lies.
+    pub place: Range<u64>,
+    /// Bytes of its value with expiry, decompressed.
+    pub value_len: usize,
+}
+
 /// Blob records of a log.
 #[derive(Clone, Default)]
 pub(crate) struct Places {
-    /// Sequence number and offset, both ascending, and length.
-    list: Vec<(SeqNo, u64, u32)>,
+    /// Ascending by sequence number and by offset.
+    list: Vec<Place>,
     /// Their bytes.
     pub bytes: u64,
     /// The blocks that they lie in.
@@ -31,17 +49,21 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    fn add(&mut self, seq: SeqNo, offset: u64, len: u64) {
-        self.list.push((seq, offset, len as u32));
+    fn add(&mut self, place: Place) {
+        let (offset, len) = (place.offset, u64::from(place.len));
+        self.list.push(place);
         self.bytes += len;
         self.blocks.add(&(offset..offset + len));
     }
 
-    /// Where the record of a sequence number lies.
-    pub fn of(&self, seq: SeqNo) -> Option<Range<u64>> {
-        let at = self.list.binary_search_by_key(&seq, |(s, ..)| *s).ok()?;
-        let (_, start, len) = self.list[at];
-        Some(start..start + u64::from(len))
+    /// The record of a sequence number.
+    pub fn of(&self, seq: SeqNo) -> Option<FoundPlace> {
+        let at = self.list.binary_search_by_key(&seq, |p| p.seq).ok()?;
+        let p = &self.list[at];
+        Some(FoundPlace {
+            place: p.offset..p.offset + u64::from(p.len),
+            value_len: p.value_len as usize,
+        })
     }
 
     /// True when there are none.
@@ -137,12 +159,14 @@ impl Generation {
             for s in r.separated {
                 let at = RECORD_HEADER + s.at as usize;
                 let head = record::Head::parse(&r.buf[at..]).expect("a record of this process");
-                let offset = r.offset + at as u64;
-                places.add(
-                    r.first_seq + u64::from(s.op),
-                    offset,
-                    head.record_len() as u64,
-                );
+                let stored = &r.buf[at..][head.value()];
+                let value_len = packed::payload_len(head.kind, head.codec, stored);
+                places.add(Place {
+                    seq: r.first_seq + u64::from(s.op),
+                    offset: r.offset + at as u64,
+                    len: head.record_len() as u32,
+                    value_len: value_len.expect("a record of this process") as u32,
+                });
             }
         }
     }
@@ -159,7 +183,7 @@ impl Generation {
 
     /// Bytes of all its memtables.
     pub fn memory(&self) -> u64 {
-        let places = self.separated.lock().list.capacity() * size_of::<(SeqNo, u64, u32)>();
+        let places = self.separated.lock().list.capacity() * size_of::<Place>();
         self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + places as u64
     }
 

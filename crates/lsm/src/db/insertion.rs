@@ -3,13 +3,16 @@
 use super::commit::Pending;
 use super::generation::Generation;
 use super::ticket::{Phase, Waiter};
-use crate::batch::Ops;
+use crate::batch::{Op, Ops};
+use crate::blob::packed;
 use crate::key::{Kind, SeqNo};
 use crate::memtable::MemTable;
+use crate::options::Compression;
 use crate::wal::RECORD_HEADER;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex};
-use basalt_fs::Bytes;
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// From so many bytes on, waiting writers insert their own batches into the memtable side by side.
@@ -31,30 +34,75 @@ pub(super) fn insert_group(
     }
     let mut seq = first;
     for p in group.iter_mut().filter(|p| p.count > 0) {
+        let raw = std::mem::take(&mut p.raw);
         if MemTable::pins(p.len) {
-            insert(generation, &p.take_payload(), seq);
+            insert_own(generation, &p.take_payload(), &raw, seq);
         } else {
-            // No value in it is large enough to keep it.
-            apply(generation, &p.buf[RECORD_HEADER..p.len], &Bytes::new(), seq);
+            // No value that lies in it is large enough to keep it.
+            let (payload, nobody) = (&p.buf[RECORD_HEADER..p.len], Bytes::new());
+            apply(generation, payload, &nobody, &raw, seq).expect(OURS);
         }
         seq += u64::from(p.count);
     }
 }
 
-/// Applies a batch to a generation's memtables. Operations of families dropped meanwhile are passed over.
-pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo) {
-    apply(generation, payload, payload, first_seq);
+/// Applies a batch that was read to a generation's memtables, and decompresses what is compressed in it. Operations of families that are not there
+/// are passed over. `Corruption` when it is not what a batch may be; a part of it may be in then.
+pub(super) fn insert(generation: &Generation, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
+    apply(generation, payload, payload, &[], first_seq)
 }
 
-/// As [`insert`]; `batch` is what large values keep.
-fn apply(generation: &Generation, payload: &[u8], batch: &Bytes, first_seq: SeqNo) {
+const OURS: &str = "a batch that this process built is well formed";
+
+/// As [`insert`], of a batch that this process built: it still has what it compressed.
+fn insert_own(generation: &Generation, payload: &Bytes, raw: &[Bytes], first_seq: SeqNo) {
+    apply(generation, payload, payload, raw, first_seq).expect(OURS);
+}
+
+/// What a memtable gets of a compressed value.
+pub(super) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
+    let raw = packed::unpack(op.kind, op.codec, op.value, 0);
+    raw.map(Bytes::from).map_err(|what| {
+        let what = format!("a compressed value in a batch: {what}");
+        Error::new(ErrorKind::Corruption, what)
+    })
+}
+
+/// Checks what [`insert`] would find out.
+pub(super) fn check(payload: &[u8]) -> Result<()> {
+    for op in Ops::new(payload) {
+        let op = op?;
+        if op.codec != Compression::None {
+            decompressed(&op)?;
+        }
+    }
+    Ok(())
+}
+
+/// As [`insert`]; `batch` is what large values keep that lie in it, and `raw` are those that do not, unless they are to be decompressed.
+fn apply(
+    generation: &Generation,
+    payload: &[u8],
+    batch: &Bytes,
+    raw: &[Bytes],
+    first_seq: SeqNo,
+) -> Result<()> {
     let mut pinned_values = 0;
     let mut pinned_by = None;
+    let mut raw = raw.iter();
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
-        let op = op.expect("a batch this process built, or recovery checked, is well formed");
+        let op = op?;
+        // Each has its own, also one of a family that is gone.
+        let own = (op.codec != Compression::None).then(|| raw.next());
         if let Some(mem) = generation.mems.get(&op.family) {
             if op.kind == Kind::RangeDelete {
                 mem.delete_range(op.key, op.value, seq);
+                continue;
+            }
+            if let Some(own) = own {
+                // Alone: it keeps nothing of the batch.
+                let value = own.map_or_else(|| decompressed(&op), |v| Ok(v.clone()))?;
+                mem.insert(op.key, seq, op.kind, &value);
                 continue;
             }
             mem.insert_from(batch, op.key, seq, op.kind, op.value);
@@ -68,6 +116,7 @@ fn apply(generation: &Generation, payload: &[u8], batch: &Bytes, first_seq: SeqN
     if let Some(mem) = pinned_by {
         mem.add_pinned(payload.len() - pinned_values);
     }
+    Ok(())
 }
 
 /// Has each writer that waits insert its own batch; the others are this thread's.
@@ -87,6 +136,7 @@ fn insert_in_parallel(generation: &Arc<Generation>, group: &mut [Pending], first
         }
         let task = InsertTask {
             generation: generation.clone(),
+            raw: std::mem::take(&mut p.raw),
             payload: p.take_payload(),
             first_seq: seq,
             left: left.clone(),
@@ -113,6 +163,7 @@ fn insert_in_parallel(generation: &Arc<Generation>, group: &mut [Pending], first
 pub(super) struct InsertTask {
     generation: Arc<Generation>,
     payload: Bytes,
+    raw: SmallVec<[Bytes; 1]>,
     first_seq: SeqNo,
     left: Arc<Countdown>,
 }
@@ -120,7 +171,7 @@ pub(super) struct InsertTask {
 impl InsertTask {
     pub fn run(self) {
         let _done = Done(&self.left);
-        insert(&self.generation, &self.payload, self.first_seq);
+        insert_own(&self.generation, &self.payload, &self.raw, self.first_seq);
     }
 }
 

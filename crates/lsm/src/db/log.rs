@@ -17,9 +17,10 @@ use super::throttle::{Patience, Room};
 use crate::blob::BLOCK;
 use crate::listener::Event;
 use crate::memtable::MemTable;
+use crate::options::Compression;
 use crate::version::edit::Edit;
 use crate::version::{BlobFile, log_name};
-use crate::wal::{FileHeader, FileKind, LARGEST_UNIT, Outgoing, RecordWriter};
+use crate::wal::{FileHeader, FileKind, LARGEST_UNIT, Outgoing, PACKED_VALUES, RecordWriter};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
@@ -43,6 +44,18 @@ pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(log_name(number))
 }
 
+/// What a group asks for.
+pub(super) struct GroupSize {
+    /// Bytes that it takes in the log.
+    pub bytes: u64,
+    /// Bytes that memtables get of it at most: values in them are decompressed.
+    pub memory: u64,
+    /// Operations.
+    pub entries: u64,
+    /// It has compressed values.
+    pub packed: bool,
+}
+
 /// A log that takes records.
 pub(crate) struct ActiveLog {
     pub number: u64,
@@ -50,6 +63,8 @@ pub(crate) struct ActiveLog {
     pub writer: RecordWriter,
     /// The writer's staging buffer in the ledger.
     booked: Reservation,
+    /// Its header says that values in it may be compressed.
+    packed: bool,
     /// Records in it were synced: its space is worth writing ahead of them.
     synced: bool,
 }
@@ -65,6 +80,8 @@ impl ActiveLog {
 struct Space {
     spare: Option<ActiveLog>,
     preparing: bool,
+    /// A batch with compressed values came.
+    packs: bool,
     /// Logs whose space a job is writing ahead, or will. Such a job may come late, when the log is long gone: the
     /// space of a log that stands here is not used again, or zeros would go over another log's records.
     extending: BTreeSet<u64>,
@@ -94,6 +111,7 @@ impl LogSpace {
         LogSpace(Mutex::new(Space {
             spare: None,
             preparing: false,
+            packs: false,
             extending: BTreeSet::new(),
             recycled: Vec::new(),
             untrimmed: Vec::new(),
@@ -204,6 +222,7 @@ impl Engine {
         reuse: Option<&Path>,
     ) -> Result<ActiveLog> {
         let fs = self.env.fs();
+        let packed = self.packs_values();
         let file_id = self.env.random().next_u128();
         let file = fs.create_log(path, LogOptions { capacity, reuse })?;
         let header = FileHeader {
@@ -213,7 +232,7 @@ impl Engine {
             number,
             write_unit: unit.max(fs.info().write_unit as u32),
             compatible: 0,
-            incompatible: 0,
+            incompatible: if packed { PACKED_VALUES } else { 0 },
             previous: None,
         };
         let mut writer = RecordWriter::create(file, path, &header)?;
@@ -225,8 +244,26 @@ impl Engine {
             file_id,
             writer,
             booked: self.env.ledger().reserve(MemoryKind::Buffer, 0),
+            packed,
             synced: false,
         })
+    }
+
+    /// Whether batches with compressed values come, or may. Builds that do not know these are to refuse a log by its header: what it holds behind a
+    /// record that they cannot verify they would take for a torn tail.
+    fn packs_values(&self) -> bool {
+        let view = self.view();
+        let mut families = view.families.values();
+        families.any(|f| f.options.blob_compression != Compression::None)
+            || self.logs.0.lock().packs
+    }
+
+    /// A group comes. True when the log is not for it: it has compressed values, and the log's header does not say so.
+    fn is_unfit(&self, writer: &Writer, packed: bool) -> bool {
+        if packed {
+            self.logs.0.lock().packs = true;
+        }
+        packed && writer.log.as_ref().is_some_and(|l| !l.packed)
     }
 
     fn make_live(self: &Arc<Self>, log: &ActiveLog) -> Result<()> {
@@ -244,6 +281,12 @@ impl Engine {
                 !self.logs.0.lock().preparing || self.check_jobs().is_err()
             });
             self.check_jobs()?;
+            let packs = self.packs_values();
+            let unfit = |space: &Space| space.spare.as_ref().is_some_and(|s| packs && !s.packed);
+            if unfit(&self.logs.0.lock()) {
+                // It was prepared before the first family came whose values are compressed.
+                self.release_logs()?;
+            }
             let spare = self.logs.0.lock().spare.take();
             let log = match spare {
                 Some(log) => log,
@@ -440,8 +483,7 @@ impl Engine {
     pub fn make_room(
         self: &Arc<Self>,
         writer: &mut Writer,
-        bytes: u64,
-        entries: u64,
+        group: &GroupSize,
         patience: Patience,
     ) -> Result<Room> {
         self.check_open()?;
@@ -451,17 +493,18 @@ impl Engine {
             return Ok(later);
         }
         let limit = self.options.write_buffer_bytes;
+        let unfit = self.is_unfit(writer, group.packed);
         let mut rotated = false;
         loop {
             let generation = self.active_generation();
             let memory = generation.memory();
-            let growth = MemTable::growth(memory, bytes, entries);
+            let growth = MemTable::growth(memory, group.memory, group.entries);
             let scarce = self.env.ledger().free() < growth;
             let log_full = writer
                 .log
                 .as_ref()
                 .is_some_and(|l| l.writer.end() >= self.log_limit());
-            let full = memory >= limit || log_full || (scarce && memory >= limit / 8);
+            let full = unfit || memory >= limit || log_full || (scarce && memory >= limit / 8);
             if full && !rotated {
                 if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
                     return Ok(later);
@@ -475,7 +518,7 @@ impl Engine {
                 return Ok(later);
             }
             generation.book(memory + growth);
-            self.charge(writer, bytes);
+            self.charge(writer, group.bytes);
             self.let_in();
             return Ok(Room::Ready);
         }

@@ -60,6 +60,8 @@ mod tests_manual;
 #[cfg(test)]
 mod tests_merge;
 #[cfg(test)]
+mod tests_packed;
+#[cfg(test)]
 mod tests_race;
 #[cfg(test)]
 mod tests_reads;
@@ -89,15 +91,15 @@ pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
 pub use stats::{
-    BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, READING, RangeSize, StallStats,
-    Stats,
+    BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, READING,
+    RangeSize, StallStats, Stats,
 };
 pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;
 use crate::key::{Cmp, SeqNo};
 use crate::merge::MergeOperator;
-use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
+use crate::options::{Compression, FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::table::ReadBudget;
 use crate::version::edit::Edit;
 use basalt_env::Env;
@@ -130,6 +132,7 @@ pub struct Family {
     cmp: Cmp,
     operator: Option<Arc<dyn MergeOperator>>,
     min_blob_size: Option<usize>,
+    blob_compression: Compression,
 }
 
 impl std::fmt::Debug for Family {
@@ -172,6 +175,20 @@ impl Family {
     pub(crate) fn min_blob_size(&self) -> Option<usize> {
         self.min_blob_size
     }
+    pub(crate) fn blob_compression(&self) -> Compression {
+        self.blob_compression
+    }
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn packing_of_no_store(
+        id: u32,
+        min_blob_size: usize,
+        blob_compression: Compression,
+    ) -> Family {
+        Family {
+            blob_compression,
+            ..Family::separating_of_no_store(id, min_blob_size)
+        }
+    }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn separating_of_no_store(id: u32, min_blob_size: usize) -> Family {
         Family {
@@ -187,6 +204,7 @@ impl Family {
             name: "".into(),
             operator: None,
             min_blob_size: None,
+            blob_compression: Compression::None,
             cmp: Cmp::Bytewise,
         }
     }
@@ -244,6 +262,7 @@ impl Db {
             name: f.name.clone(),
             operator: f.options.merge_operator.clone(),
             min_blob_size: f.options.min_blob_size,
+            blob_compression: f.options.blob_compression,
             cmp: f.options.comparator.clone(),
         }
     }

@@ -15,12 +15,12 @@ use crate::blob::Separator;
 use crate::blob::inspect::indexed_logs;
 use crate::key::{MAX_SEQ, SeqNo};
 use crate::merge;
-use crate::options::Options;
+use crate::options::{Compression, Options};
 use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::edit::{AddBlob, Edit, MAX_FILE_NUMBER};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
-use crate::wal::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED};
+use crate::wal::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED, UNANNOUNCED_PACKED};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -283,6 +283,9 @@ pub(crate) fn replay_logs(
                 if op.record_at.is_some() && !record.separated {
                     return Err(bad(UNANNOUNCED.into()));
                 }
+                if op.codec != Compression::None && !record.packed {
+                    return Err(bad(UNANNOUNCED_PACKED.into()));
+                }
                 ops += 1;
             }
             if ops != record.count {
@@ -292,7 +295,11 @@ pub(crate) fn replay_logs(
                 )));
             }
             last_seq = last - 1;
-            apply(record)?;
+            let at = record.offset;
+            apply(record).map_err(|e| match e.path() {
+                None if e.kind() == ErrorKind::Corruption => e.at(&path, at),
+                _ => e,
+            })?;
         }
         let tail = reader.tail();
         match log.left {
@@ -466,7 +473,9 @@ fn recover_logs(
     let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
         let next = AtomicU64::new(catalog.next_file);
         let new_number = || next.fetch_add(1, SeqCst);
-        let separator = Separator::new(env, tables, &new_number, IoPriority::High, false);
+        let packs = |f: &FamilyEntry| f.options.blob_compression != Compression::None;
+        let separator = Separator::new(env, tables, &new_number, IoPriority::High, false)
+            .with_packed(families.values().any(packs));
         let mut values = Values::new(separator, None, &new_number);
         let mut edit = Edit::default();
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
@@ -485,7 +494,7 @@ fn recover_logs(
     };
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);
     replay_logs(env, dir, store_id, next_family, logs, |r| {
-        insert(&generation, &r.payload, r.first_seq);
+        insert(&generation, &r.payload, r.first_seq)?;
         last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
         generation.book_memory();
         if generation.memory() >= options.write_buffer_bytes {

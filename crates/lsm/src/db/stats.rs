@@ -4,7 +4,7 @@ use super::engine::Engine;
 use super::generation::View;
 use super::levels::Levels;
 use crate::blob::FamilyShare;
-use crate::blob::counts::ReadCounts;
+use crate::blob::counts::{PackCounts, ReadCounts};
 use crate::compaction::{compaction_debt, level_targets, scores};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{BudgetUse, Counter, Env, Gauge, IoPriority};
@@ -62,6 +62,8 @@ pub struct Stats {
     pub blobs: BlobStats,
     /// Reads of values in blob files, of all stores of the environment since it was made.
     pub blob_reads: BlobReadStats,
+    /// Compression of values in blob files, of all stores of the environment since it was made.
+    pub blob_compression: BlobCompressionStats,
     /// Bytes that compactions should move soon.
     pub compaction_debt: u64,
     /// Compactions running or queued.
@@ -126,6 +128,30 @@ pub struct BlobStats {
     pub oldest_made_ms: Option<u64>,
     /// Why files are not collected that should be. It is tried again, and hinders nobody else.
     pub error: Option<String>,
+}
+
+/// What compressing values came to, of those that were compressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlobCompressionStats {
+    /// Their bytes.
+    pub before: u64,
+    /// Bytes that are stored of them.
+    pub after: u64,
+}
+
+impl BlobCompressionStats {
+    fn of(env: &Env) -> BlobCompressionStats {
+        let counts = PackCounts::of(env);
+        BlobCompressionStats {
+            before: counts.before.get(),
+            after: counts.after.get(),
+        }
+    }
+
+    /// Bytes of values for each that is stored of them; `None` when none was compressed.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.after > 0).then(|| self.before as f64 / self.after as f64)
+    }
 }
 
 /// What reading values of blob files came to.
@@ -323,6 +349,7 @@ pub(crate) struct Counters {
     pub names_made: Counter,
     pub names_forgotten: Counter,
     pub blob_bytes_added: Counter,
+    pub packed: PackCounts,
     pub collected_read: Counter,
     pub collected_written: Counter,
     pub gathered: Counter,
@@ -408,6 +435,7 @@ impl Counters {
                 "blob_bytes_added_total",
                 "Bytes of blob files that flushes and compactions added",
             ),
+            packed: PackCounts::of(env),
             collected_read: c(
                 "blob_collection_bytes_read_total",
                 "Bytes of blob files read by collections",
@@ -565,6 +593,7 @@ impl Engine {
             unremoved_files: self.tables.unremoved(),
             blobs,
             blob_reads: BlobReadStats::of(&self.env),
+            blob_compression: BlobCompressionStats::of(&self.env),
             compaction_debt: debt,
             compactions,
             last_seq: self.visible.load(SeqCst),

@@ -7,6 +7,7 @@
 use super::generation::{Generation, GenerationLog, Places};
 use crate::blob::{BlobMeta, BlobOptions, LogIndexBuilder, Name, Reference, Separator, record};
 use crate::key::{Kind, SeqNo};
+use crate::options::FamilyOptions;
 use crate::sink::Created;
 use crate::version::{TableStore, index_name};
 use basalt_env::{CacheKey, Env, IoPriority};
@@ -32,6 +33,8 @@ pub(super) struct KeptLog {
     file: Arc<dyn File>,
     places: Places,
     kept: Vec<Kept>,
+    /// Some value in it is compressed.
+    packed: bool,
 }
 
 impl KeptLog {
@@ -52,17 +55,24 @@ impl KeptLog {
             file: log.file.clone(),
             places,
             kept: Vec::new(),
+            packed: false,
         })
     }
 
     /// Takes a record in that a table will refer to. Where readers will look for it in the cache; `None` when it is not in the log.
+    ///
+    /// A number is that of one operation, and nothing on the way out of a memtable changes a value under its own number: what operands are merged
+    /// into has the newest one's, and no filter runs. So a value with the number of a record is that record's. The length, which is the
+    /// value's own also where the record has it compressed, is held against it all the same.
     fn take(&mut self, name: &Name<'_>, value_len: usize) -> Option<CacheKey> {
-        let place = self.places.of(name.seq)?;
-        let len = (record::HEADER_LEN + name.key.len() + value_len) as u64;
-        if place.end - place.start != len {
+        let found = self.places.of(name.seq)?;
+        if found.value_len != value_len {
             // What is written out is not what was put under this number: it has its own record.
             return None;
         }
+        let place = found.place;
+        let as_it_is = (record::HEADER_LEN + name.key.len() + value_len) as u64;
+        self.packed |= place.end - place.start != as_it_is;
         let at = place.start;
         self.kept.push(Kept {
             place,
@@ -99,6 +109,7 @@ impl KeptLog {
             io: IoPriority::High,
             warm_cache,
             warm_records: false,
+            packed: self.packed,
         };
         let mut index = LogIndexBuilder::new(env, number, file, &path, options, self.file_id);
         for k in self.kept {
@@ -140,7 +151,7 @@ impl<'n> Values<'n> {
         name: &Name<'_>,
         kind: Kind,
         payload: &[u8],
-        min_blob_size: Option<usize>,
+        options: &FamilyOptions,
     ) -> Result<Option<&[u8]>> {
         if !matches!(kind, Kind::Put | Kind::PutTtl) {
             return Ok(None);
@@ -158,8 +169,11 @@ impl<'n> Values<'n> {
             reference.encode(&mut self.payload);
             return Ok(Some(&self.payload));
         }
-        match Separator::wants(min_blob_size, kind, payload) {
-            true => self.separator.put(name, kind, payload).map(Some),
+        match Separator::wants(options.min_blob_size, kind, payload) {
+            true => (self
+                .separator
+                .put(name, kind, payload, options.blob_compression))
+            .map(Some),
             false => Ok(None),
         }
     }

@@ -52,6 +52,9 @@ pub struct ReadAhead {
     pages: Pages,
     /// [`MOST_VALUES`], or fewer.
     most: u32,
+    /// Bytes that were read of the values that were read together last, and what these have in memory: compressed ones grow. Those to come
+    /// are taken for alike.
+    grown: (u64, u64),
 }
 
 impl ReadAhead {
@@ -66,6 +69,7 @@ impl ReadAhead {
             up: true,
             pages: Pages::default(),
             most: MOST_VALUES,
+            grown: (1, 1),
         }
     }
 
@@ -213,7 +217,7 @@ impl ReadAhead {
         let Some((values, cmp)) = self.at.sources() else {
             return;
         };
-        let met = Met::of(run, from, values, cmp, &mut self.pages);
+        let met = Met::of(run, from, values, cmp, &mut self.pages, self.grown);
         let wanted = met.wanted;
         let of = met.places.into_iter().zip(&wanted);
         let of = of.map(|((i, to), l)| (run.left + i as u64, to, l.place()));
@@ -302,14 +306,23 @@ impl ReadAhead {
         let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
             return;
         };
-        let met = Met::of(run, 0, values, cmp, &mut self.pages);
+        let met = Met::of(run, 0, values, cmp, &mut self.pages, self.grown);
         let mut came = met.failed;
         let counts = met.wanted.first().map(|l| l.counts().clone());
         let asked = InFlight::begin(&met.wanted, values.how, false);
         asked.is_of_scan(&met.wanted);
         let read = asked.finish(&met.wanted, values.how);
-        for ((i, to), read) in met.places.into_iter().zip(read) {
+        let mut grown = (0, 0);
+        for (((i, to), l), read) in met.places.into_iter().zip(&met.wanted).zip(read) {
+            if let Ok(value) = &read {
+                let around = l.read_len() - l.value_len();
+                grown.0 += l.read_len() as u64;
+                grown.1 += (around + value.len()) as u64;
+            }
             came.push((i, read.and_then(|payload| without_expiry(payload, &to))));
+        }
+        if grown.0 > 0 {
+            self.grown = grown;
         }
         let mut ahead = 0;
         for (i, value) in came {

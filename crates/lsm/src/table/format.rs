@@ -3,11 +3,11 @@
 //! Owns every persisted number of the format (`docs/format/table.md` is its prose) and promises that no bytes make it
 //! panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file itself holds.
 
+use crate::codec;
 use crate::key::{Kind, TRAILER_LEN};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{Bytes, Error, Result};
-use std::cell::RefCell;
 use std::path::Path;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
@@ -266,77 +266,18 @@ impl BlockHandle {
     }
 }
 
-thread_local! {
-    // A zstd context costs a hundred kilobytes: one a thread, not one a block.
-    static UNZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
-    static ZSTD: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
-}
-
 /// Compresses into `out`; false when it would not save an eighth, or when the payload is too long to be compressed.
 pub(crate) fn compress(method: Compression, payload: &[u8], out: &mut Vec<u8>) -> bool {
-    if method == Compression::None || payload.len() > MAX_COMPRESSED_RAW || payload.len() < 16 {
-        return false;
+    payload.len() <= MAX_COMPRESSED_RAW && {
+        let limit = codec::most_compressed(payload.len());
+        codec::compress(method, payload, out, 0, limit)
     }
-    // The room is the limit: what does not fit has not saved enough.
-    let limit = payload.len() - payload.len() / 8;
-    match method {
-        Compression::None => return false,
-        Compression::Lz4 => {
-            out.resize(
-                lz4_flex::block::get_maximum_output_size(payload.len()).max(out.len()),
-                0,
-            );
-            match lz4_flex::block::compress_into(payload, out) {
-                Ok(n) => out.truncate(n),
-                Err(_) => return false,
-            }
-        }
-        Compression::Zstd => {
-            out.clear();
-            out.reserve(limit);
-            let done = ZSTD.with(|z| {
-                let mut z = z.borrow_mut();
-                if z.is_none() {
-                    *z = zstd::bulk::Compressor::new(3).ok();
-                }
-                z.as_mut()
-                    .and_then(|z| z.compress_to_buffer(payload, out).ok())
-            });
-            if done.is_none() {
-                return false;
-            }
-        }
-    }
-    out.len() <= limit
 }
 
 fn decompress(method: u8, stored: &[u8], raw: usize) -> std::result::Result<Bytes, String> {
-    match method {
-        1 => {
-            let mut out = vec![0; raw];
-            match lz4_flex::block::decompress_into(stored, &mut out) {
-                Ok(n) if n == raw => Ok(Bytes::from(out)),
-                Ok(n) => Err(format!("lz4 gave {n} bytes, expected {raw}")),
-                Err(e) => Err(format!("lz4: {e}")),
-            }
-        }
-        2 => UNZSTD.with(|z| {
-            let mut z = z.borrow_mut();
-            if z.is_none() {
-                *z = Some(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?);
-            }
-            let mut out = Vec::with_capacity(raw);
-            match z
-                .as_mut()
-                .expect("just made")
-                .decompress_to_buffer(stored, &mut out)
-            {
-                Ok(n) if n == raw => Ok(Bytes::from(out)),
-                Ok(n) => Err(format!("zstd gave {n} bytes, expected {raw}")),
-                Err(e) => Err(format!("zstd: {e}")),
-            }
-        }),
-        other => Err(format!("unknown compression {other}")),
+    match Compression::from_u8(method) {
+        Some(method) => codec::decompress(method, stored, raw),
+        None => Err(format!("unknown compression {method}")),
     }
 }
 

@@ -61,6 +61,15 @@ impl ReadBudget {
             None => false,
         }
     }
+
+    /// Takes what an answer has more than the `taken` bytes that were taken for it before. When it does not hold that, it gets these back.
+    pub fn take_rest(&mut self, taken: usize, bytes: usize) -> bool {
+        let enough = self.take(bytes.saturating_sub(taken));
+        if !enough {
+            self.0 = self.0.saturating_add(taken);
+        }
+        enough
+    }
 }
 
 /// An open table.

@@ -22,8 +22,8 @@ const _: () = assert!(COPIES[1] + HEADER_LEN <= *UNITS.start() as usize);
 
 const FLAG_PREVIOUS: u8 = 1;
 
-/// Feature bits that this build understands.
-const KNOWN_INCOMPATIBLE: u32 = 0;
+/// Incompatible feature of a log: separated values in it may be compressed.
+pub const PACKED_VALUES: u32 = 1;
 
 /// What the first unit of a file holds.
 #[derive(Debug)]
@@ -141,7 +141,11 @@ pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)
 
 fn parse(b: &[u8], at: usize, path: &Path) -> Result<FileHeader> {
     let at = at as u64;
-    let unknown = u32_at(b, 24) & !KNOWN_INCOMPATIBLE;
+    let known = match b[12] == FileKind::Log as u8 {
+        true => PACKED_VALUES,
+        false => 0,
+    };
+    let unknown = u32_at(b, 24) & !known;
     if unknown != 0 {
         return Err(Error::unsupported(format!(
             "the file uses incompatible features {unknown:#x} of a later version; open the store with that version"

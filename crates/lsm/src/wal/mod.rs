@@ -9,7 +9,7 @@
 //! | 4 | 4 | CRC-32C of the payload, without blob records in it |
 //! | 8 | 4 | payload length |
 //! | 12 | 1 | record kind |
-//! | 13 | 1 | flags: 1 when the batch has separated values |
+//! | 13 | 1 | flags: 1 when the batch has separated values, 2 when some of these are compressed |
 //! | 14 | 2 | life tag: the low 16 bits of the file id, 1 when they are 0 |
 //! | 16 | 8 | position up to which this file was known to be synced when the record was written |
 //! | 24 | 8 | first sequence number of a batch; number of an edit |
@@ -39,9 +39,9 @@ mod tests;
 pub mod verify;
 mod writer;
 
-pub use header::LARGEST_UNIT;
+pub use header::{LARGEST_UNIT, PACKED_VALUES};
 pub use reader::{Expect, RecordReader};
-pub use separated::{Separated, UNANNOUNCED, payload_crc, separated};
+pub use separated::{Separated, UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
@@ -159,6 +159,8 @@ pub struct Record {
     pub count: u32,
     /// Its header says that it has separated values.
     pub separated: bool,
+    /// Its header says that some of them are compressed.
+    pub packed: bool,
     /// The payload.
     pub payload: Bytes,
 }

@@ -15,7 +15,7 @@
 //! Memory: one window of [`WINDOW`] bytes, and one record at a time when it is larger.
 
 use super::record::{Head, Life, flags_are_known, kind_of};
-use super::separated::{SEPARATED, verify};
+use super::separated::{PACKED, SEPARATED, verify};
 use super::{FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, Record, RecordKind, Tail, header};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
@@ -266,7 +266,7 @@ impl RecordReader {
                 head.len
             )));
         };
-        if head.flags == SEPARATED && head.kind == RecordKind::Batch as u8 {
+        if head.flags & SEPARATED != 0 && head.kind == RecordKind::Batch as u8 {
             let id = self.header.file_id;
             if !verify(id, &payload, at, head.first_seq, head.payload_crc) {
                 return Ok(Place::Broken(format!(
@@ -305,7 +305,8 @@ impl RecordReader {
             kind,
             first_seq: head.first_seq,
             count: head.count,
-            separated: head.flags == SEPARATED,
+            separated: head.flags & SEPARATED != 0,
+            packed: head.flags & PACKED != 0,
             payload,
         })
     }

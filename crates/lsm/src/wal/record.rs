@@ -1,7 +1,7 @@
 //! The 40 bytes in front of each payload, and what binds them to one life of one file.
 
 use super::header::{u32_at, u64_at};
-use super::separated::SEPARATED;
+use super::separated::{PACKED, SEPARATED};
 use super::{RECORD_HEADER, RecordKind};
 
 /// Identity of one life of a file's space, as record headers carry it.
@@ -87,11 +87,11 @@ impl Life {
         let Some(last) = b.len().checked_sub(RECORD_HEADER) else {
             return false;
         };
-        // Bytes 8..16 of a header: length, kind, flags, tag. The top three bytes are known, but for the flag.
+        // Bytes 8..16 of a header: length, kind, flags, tag. The top three bytes are known, but for the flags.
         let want = u64::from(self.tag) << 8;
         for (i, word) in b[8..last + 16].chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            if word >> 40 & !u64::from(SEPARATED) == want && found(i * 8) {
+            if word >> 40 & !u64::from(SEPARATED | PACKED) == want && found(i * 8) {
                 return true;
             }
         }
@@ -110,5 +110,8 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
 
 /// True for flags that this build reads.
 pub(super) fn flags_are_known(kind: RecordKind, flags: u8) -> bool {
-    flags == 0 || (flags == SEPARATED && kind == RecordKind::Batch)
+    match flags {
+        0 => true,
+        _ => flags & !PACKED == SEPARATED && kind == RecordKind::Batch,
+    }
 }

@@ -4,7 +4,7 @@
 //! that was written there in this life of the space: neither an earlier life nor a value that looks like a record can pass.
 
 use super::record::{Head, Life, flags_are_known, kind_of};
-use super::separated::{SEPARATED, verify};
+use super::separated::{PACKED, SEPARATED, verify};
 use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::Path;
@@ -33,6 +33,8 @@ pub struct Found {
     pub follows: bool,
     /// Its header says that it has separated values.
     pub separated: bool,
+    /// Its header says that some of them are compressed.
+    pub packed: bool,
     payload_len: u32,
 }
 
@@ -122,7 +124,8 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
             whole: inside
                 && payload.len() == head.len as usize
                 && fits(file_id, &head, &payload, payload_at),
-            separated: head.flags == SEPARATED,
+            separated: head.flags & SEPARATED != 0,
+            packed: head.flags & PACKED != 0,
             follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
             payload_len: head.len,
         });
@@ -139,7 +142,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
 
 /// True when a payload has the checksums that it should.
 fn fits(file_id: u128, head: &Head, payload: &[u8], at: u64) -> bool {
-    match head.flags {
+    match head.flags & SEPARATED {
         SEPARATED => verify(file_id, payload, at, head.first_seq, head.payload_crc),
         _ => crc32c::crc32c(payload) == head.payload_crc,
     }
@@ -184,6 +187,7 @@ pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
         first_seq: found.first_seq,
         count: found.count,
         separated: found.separated,
+        packed: found.packed,
         payload,
     })
 }

@@ -6,14 +6,20 @@
 use super::record::Life;
 use crate::batch::Ops;
 use crate::blob::record;
+use crate::options::Compression;
 use basalt_fs::Result;
 use std::path::Path;
 
 /// Flag of a log record whose batch has blob records.
 pub(super) const SEPARATED: u8 = 1;
+/// Flag of one in which some of them have compressed values. Never without the other.
+pub(super) const PACKED: u8 = 2;
 
 /// What is wrong with a batch that has blob records, and whose record does not say so.
 pub const UNANNOUNCED: &str = "a separated value in a record that says that it has none";
+
+/// What is wrong with a batch that has compressed values, and whose record does not say so.
+pub const UNANNOUNCED_PACKED: &str = "a compressed value in a record that says that it has none";
 
 /// A blob record in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,16 +28,29 @@ pub struct Separated {
     pub at: u32,
     /// Its operation's place in the batch: how far its sequence number is behind the batch's first.
     pub op: u32,
+    /// Its value is compressed.
+    pub packed: bool,
+}
+
+/// The flags of a record with these blob records.
+pub(super) fn flags(separated: &[Separated]) -> u8 {
+    match (separated.is_empty(), separated.iter().any(|s| s.packed)) {
+        (true, _) => 0,
+        (false, false) => SEPARATED,
+        (false, true) => SEPARATED | PACKED,
+    }
 }
 
 /// The blob records of a payload. `None` for bytes that are no operations.
 pub fn separated(payload: &[u8]) -> Option<Vec<Separated>> {
     let mut found = Vec::new();
     for (n, op) in (0..).zip(Ops::new(payload)) {
-        if let Some(at) = op.ok()?.record_at {
+        let op = op.ok()?;
+        if let Some(at) = op.record_at {
             found.push(Separated {
                 at: at as u32,
                 op: n,
+                packed: op.codec != Compression::None,
             });
         }
     }

@@ -9,7 +9,7 @@
 
 use super::header::UNITS;
 use super::record::{Head, Life};
-use super::separated::{SEPARATED, payload_crc, seal};
+use super::separated::{flags, payload_crc, seal};
 use super::{FileHeader, LARGEST_UNIT, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use smallvec::SmallVec;
@@ -285,7 +285,7 @@ impl RecordWriter {
                     payload_crc: record.payload_crc,
                     len: (len - RECORD_HEADER) as u32,
                     kind: record.kind as u8,
-                    flags: if separated.is_empty() { 0 } else { SEPARATED },
+                    flags: flags(separated),
                     synced: self.synced,
                     first_seq: record.first_seq,
                     chain: self.chain,

@@ -513,7 +513,7 @@ fn describe(options: &basalt_lsm::Options) -> String {
     format!(
         "write_buffer_bytes {}, max_sealed_memtables {}, idle_release {:?}; default family: block_bytes {}, filter_bits_per_key {}, \
          compression {:?}, bottom_compression {:?}, table_bytes {}, l0_compaction_trigger {}, l0_slowdown {}, base_level_bytes {}, \
-         level_multiplier {}, compaction filter {}, extractor {:?}",
+         level_multiplier {}, min_blob_size {:?}, blob_compression {:?}, compaction filter {}, extractor {:?}",
         options.write_buffer_bytes,
         options.max_sealed_memtables,
         options.idle_release,
@@ -526,6 +526,8 @@ fn describe(options: &basalt_lsm::Options) -> String {
         f.l0_slowdown,
         f.base_level_bytes,
         f.level_multiplier,
+        f.min_blob_size,
+        f.blob_compression,
         f.compaction_filter.is_some(),
         f.prefix_extractor,
     )

@@ -68,7 +68,7 @@ fn draw_extractor(c: &mut Chance, family: usize) -> Option<Prefixes> {
 
 fn family(c: &mut Chance) -> FamilyOptions {
     let trigger = c.within(1, 6) as usize;
-    FamilyOptions {
+    let drawn = FamilyOptions {
         block_bytes: c.pick(&[64, 128, 300, 1024, 4096, 65536]),
         filter_bits_per_key: c.pick(&[0, 1, 5, 10, 20]),
         compression: c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
@@ -87,6 +87,12 @@ fn family(c: &mut Chance) -> FamilyOptions {
         compaction_filter: (c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>),
         min_blob_size: c.pick(&[None, None, Some(1), Some(10), Some(100), Some(1000)]),
         ..FamilyOptions::default()
+    };
+    // Of what was drawn: a draw of its own would give every seed other settings.
+    let n = drawn.block_bytes + drawn.level_multiplier as usize;
+    FamilyOptions {
+        blob_compression: [Compression::None, Compression::Lz4, Compression::Zstd][n % 3],
+        ..drawn
     }
 }
 

@@ -369,7 +369,7 @@ pub fn value_bytes(nonce: u64, len: u32) -> Vec<u8> {
 
 fn family_options(c: &mut Chance) -> FamilyOptions {
     let trigger = c.within(1, 5) as usize;
-    FamilyOptions {
+    let drawn = FamilyOptions {
         block_bytes: c.pick(&[64, 128, 256, 512, 4096]),
         filter_bits_per_key: c.pick(&[0, 2, 10]),
         compression: c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
@@ -382,6 +382,12 @@ fn family_options(c: &mut Chance) -> FamilyOptions {
         merge_operator: Some(Arc::new(Append::new(DELIMITER))),
         min_blob_size: c.pick(&[None, Some(1), Some(12), Some(100)]),
         ..FamilyOptions::default()
+    };
+    // Of what was drawn: a draw of its own would give every seed another history.
+    let n = drawn.table_bytes / 1024 + u64::from(drawn.level_multiplier);
+    FamilyOptions {
+        blob_compression: [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3],
+        ..drawn
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::watched::{Batch, Watched};
 use basalt_env::Random;
-use basalt_lsm::{Bytes, Db, Family, Options, ReadOptions, WriteOptions};
+use basalt_lsm::{Bytes, Compression, Db, Family, Options, ReadOptions, WriteOptions};
 use std::collections::BTreeMap;
 
 const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
@@ -224,6 +224,8 @@ fn many_keys_are_answered_as_each_alone() {
         options.default_family.filter_bits_per_key = [0, 3, 10][r.below(3) as usize];
         options.default_family.l0_compaction_trigger = 1 + r.below(6) as usize;
         options.default_family.min_blob_size = [None, Some(1), Some(200)][r.below(3) as usize];
+        options.default_family.blob_compression =
+            [Compression::None, Compression::Lz4, Compression::Zstd][seed as usize % 3];
         let db = Db::open(&env, "db", options).expect("open");
         let f = db.default_family();
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();

@@ -8,8 +8,8 @@ use basalt_fs::{campaign, repeat};
 use basalt_lsm::db::Iter;
 use basalt_lsm::merge::Append;
 use basalt_lsm::{
-    Db, ErrorKind, Family, Options, PrefixExtractor, Prefixes, ReadOptions, Snapshot, WriteBatch,
-    WriteOptions,
+    Compression, Db, ErrorKind, Family, Options, PrefixExtractor, Prefixes, ReadOptions, Snapshot,
+    WriteBatch, WriteOptions,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -206,6 +206,10 @@ impl World {
         f.prefix_extractor = extractor(self.extractor);
         f.merge_operator = Some(Arc::new(Append::new([MARK])));
         f.min_blob_size = pick(r, &[None, Some(1), Some(1), Some(30)]);
+        f.blob_compression = match f.min_blob_size {
+            Some(1) => Compression::Zstd,
+            _ => Compression::Lz4,
+        };
         f.block_bytes = pick(r, &[64, 256]);
         f.filter_bits_per_key = pick(r, &[0, 4, 10, 20]);
         f.table_bytes = pick(r, &[1024, 2048]);

@@ -61,10 +61,23 @@ fn options(seed: u64) -> Options {
             l0_compaction_trigger: 3,
             compression,
             min_blob_size: separation(seed),
+            blob_compression: [Compression::Zstd, Compression::None, Compression::Lz4]
+                [(seed / 2) as usize % 3],
             ..FamilyOptions::default()
         },
         ..Options::default()
     }
+}
+
+/// Makes a value longer. Half of what is added compresses to nothing, half not at all: its log stays as a blob file either way.
+fn fill(value: &mut Vec<u8>, len: usize) {
+    let mut noise = len as u64 | 1;
+    while value.len() < len {
+        noise = noise.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ 0x55;
+        value.extend_from_slice(&noise.to_le_bytes());
+        value.extend_from_slice(b"yyyyyyyy");
+    }
+    value.truncate(len);
 }
 
 /// Every version of every key, ascending: family, key, and (sequence number, value or tombstone).
@@ -128,7 +141,7 @@ impl Store {
                     let mut v = format!("value {step} of {} ", family.name()).into_bytes();
                     v.resize(v.len() + r.below(60) as usize, b'x');
                     if large(seed) && !r.one_in(3) {
-                        v.resize(4000 + r.below(8000) as usize, b'y');
+                        fill(&mut v, 4000 + r.below(8000) as usize);
                     }
                     batch.put(family, &key, &v).unwrap();
                     Some(v)

@@ -284,6 +284,17 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "blob_value_bytes_read:{}", s.blob_reads.bytes);
     line!(out, "blob_read_ahead_values:{}", s.blob_reads.ahead);
     line!(out, "blob_read_ahead_unused:{}", s.blob_reads.ahead_unused);
+    let compressed = s.blob_compression;
+    line!(
+        out,
+        "blob_value_bytes_before_compression:{}",
+        compressed.before
+    );
+    line!(
+        out,
+        "blob_value_bytes_after_compression:{}",
+        compressed.after
+    );
     for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
         line!(out, "write_amp_{cause}:{amp:.2}");
     }

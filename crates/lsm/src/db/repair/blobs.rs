@@ -20,6 +20,7 @@ use crate::blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
 use crate::db::open::StoreFile;
 use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, encode_internal_key, pack_trailer, parse_internal_key};
+use crate::options::Compression;
 use crate::table::{ReadPattern, TableIter, TableMeta};
 use crate::version::catalog::CatalogBlob;
 use crate::version::edit::AddTable;
@@ -232,14 +233,30 @@ impl Run<'_> {
             id = log_header(self.env, self.dir, number)?.map(|h| h.file_id);
         }
         let new = self.new_number();
+        // Whether the new file has compressed values is said before its first record.
+        let mut packed = false;
+        let mut look = |r: Record| {
+            packed |= r.codec != Compression::None;
+            Ok(())
+        };
+        let looked = match (log, id) {
+            (false, id) => salvage(&*file, &path, id, &mut look),
+            (true, Some(id)) => salvage_log(&*file, &path, id, &mut look),
+            (true, None) => return Ok(State::Gone),
+        };
+        if let Err(e) = looked
+            && e.kind() != ErrorKind::Corruption
+        {
+            return Err(e);
+        }
         let mut builder: Option<BlobBuilder> = None;
         let run = &*self;
         let mut each = |r: Record| {
             let b = match &mut builder {
                 Some(b) => b,
-                none => none.insert(run.blob_builder(new)?),
+                none => none.insert(run.blob_builder(new, packed)?),
             };
-            b.add(&r.name(), r.kind, &r.value, r.value_sum)
+            b.add(&r.name(), &r.form(), &r.value)
         };
         let walked = match (log, id) {
             (false, id) => salvage(&*file, &path, id, &mut each),
@@ -297,7 +314,7 @@ impl Run<'_> {
         Ok(State::Gone)
     }
 
-    fn blob_builder(&self, number: u64) -> Result<BlobBuilder> {
+    fn blob_builder(&self, number: u64, packed: bool) -> Result<BlobBuilder> {
         let path = self.tables.blob_path(number);
         let file = self.env.fs().create(&path)?;
         let options = BlobOptions {
@@ -305,6 +322,7 @@ impl Run<'_> {
             io: IoPriority::High,
             warm_cache: false,
             warm_records: false,
+            packed,
         };
         Ok(BlobBuilder::new(self.env, file, &path, options))
     }

@@ -6,14 +6,15 @@ use crate::batch::Ops;
 use crate::blob::inspect;
 use crate::db::flush::write_table;
 use crate::db::generation::Generation;
-use crate::db::insertion::insert;
+use crate::db::insertion::{decompressed, insert};
 use crate::db::log::log_path;
 use crate::db::open::{StoreFile, bind_families};
 use crate::key::MAX_SEQ;
+use crate::options::Compression;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::AddTable;
 use crate::version::edit::MAX_FAMILY;
-use crate::wal::{Record, RecordKind, UNANNOUNCED, salvage};
+use crate::wal::{Record, RecordKind, UNANNOUNCED, UNANNOUNCED_PACKED, salvage};
 use basalt_fs::{ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -311,7 +312,7 @@ impl Run<'_> {
             }
             replay.generation = self.generation()?;
         }
-        insert(&replay.generation, &record.payload, record.first_seq);
+        insert(&replay.generation, &record.payload, record.first_seq)?;
         replay.last_seq = record.first_seq + u64::from(record.count) - 1;
         replay.generation.book_memory();
         if replay.generation.memory() >= self.options.write_buffer_bytes {
@@ -361,6 +362,13 @@ fn check(record: &Record, last_seq: u64) -> Result<std::result::Result<Record, S
             Ok(op) if op.record_at.is_some() && !record.separated => {
                 return Ok(Err(UNANNOUNCED.into()));
             }
+            Ok(op) if op.codec != Compression::None && !record.packed => {
+                return Ok(Err(UNANNOUNCED_PACKED.into()));
+            }
+            Ok(op) if op.codec != Compression::None => match decompressed(&op) {
+                Ok(_) => ops += 1,
+                Err(e) => return Ok(Err(e.to_string())),
+            },
             Ok(_) => ops += 1,
             Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),
             Err(e) => return Err(e),

@@ -116,13 +116,15 @@ pub(super) struct Met<'a> {
 }
 
 impl<'a> Met<'a> {
-    /// Those of the entries from `from` on that are not on their way: the first, and as many more as there is room for.
+    /// Those of the entries from `from` on that are not on their way: the first, and as many more as there is room for, where as many bytes as were
+    /// stored last have so many in memory.
     pub(super) fn of(
         run: &'a Run,
         from: usize,
         values: &'a Values,
         cmp: &'a Cmp,
         pages: &mut Pages,
+        (stored, held): (u64, u64),
     ) -> Met<'a> {
         let mut met = Vec::new();
         let mut entries = Vec::new();
@@ -147,6 +149,10 @@ impl<'a> Met<'a> {
             wanted: Vec::new(),
             failed: Vec::new(),
         };
+        let in_memory = |l: &Located<'_>| {
+            let bytes = u128::from(held) * l.read_len() as u128 / u128::from(stored.max(1));
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        };
         let mut room: Option<usize> = None;
         for ((i, to), located) in met.into_iter().zip(located) {
             match located {
@@ -155,10 +161,10 @@ impl<'a> Met<'a> {
                     let free = || usize::try_from(l.env().ledger().free()).unwrap_or(MOST_BYTES);
                     let left = room.unwrap_or_else(|| MOST_BYTES.min(free()));
                     let wait = out.wanted.is_empty() && from == 0;
-                    if !wait && l.read_len() > left {
+                    if !wait && in_memory(&l) > left {
                         break;
                     }
-                    room = Some(left.saturating_sub(l.read_len()));
+                    room = Some(left.saturating_sub(in_memory(&l)));
                     out.places.push((i, to));
                     out.wanted.push(l);
                 }

@@ -1,0 +1,141 @@
+//! Compressing bytes that stand by themselves: blocks of tables, and separated values.
+//!
+//! Promises: whatever bytes come back are as many as were asked for, or an error says why not; nothing more is allocated than that.
+//! Contexts are kept by each thread, because making one costs more than compressing a few kilobytes.
+
+use crate::options::Compression;
+use basalt_fs::Bytes;
+use std::cell::RefCell;
+
+/// Less is never worth it.
+const LEAST: usize = 16;
+
+thread_local! {
+    // A zstd context costs a hundred kilobytes: one a thread, not one a block.
+    static UNZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+    static ZSTD: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// The largest part of so many bytes that what is compressed may take: it is to save an eighth.
+pub(crate) fn most_compressed(raw: usize) -> usize {
+    raw - raw / 8
+}
+
+/// Compresses into `out`, behind its first `prefix` bytes; false when it would have more than `limit` bytes with these.
+pub(crate) fn compress(
+    method: Compression,
+    raw: &[u8],
+    out: &mut Vec<u8>,
+    prefix: usize,
+    limit: usize,
+) -> bool {
+    if method == Compression::None || raw.len() < LEAST {
+        return false;
+    }
+    match method {
+        Compression::None => return false,
+        Compression::Lz4 => {
+            let most = prefix + lz4_flex::block::get_maximum_output_size(raw.len());
+            out.resize(most.max(out.len()), 0);
+            match lz4_flex::block::compress_into(raw, &mut out[prefix..]) {
+                Ok(n) => out.truncate(prefix + n),
+                Err(_) => return false,
+            }
+        }
+        Compression::Zstd => {
+            // The room is the limit: what does not fit has not saved enough.
+            out.resize(limit.max(prefix), 0);
+            let done = ZSTD.with(|z| {
+                let mut z = z.borrow_mut();
+                if z.is_none() {
+                    *z = zstd::bulk::Compressor::new(3).ok();
+                }
+                let into = &mut out[prefix..];
+                z.as_mut()
+                    .and_then(|z| z.compress_to_buffer(raw, into).ok())
+            });
+            match done {
+                Some(n) => out.truncate(prefix + n),
+                None => return false,
+            }
+        }
+    }
+    out.len() <= limit
+}
+
+/// As many bytes as `raw` says, in memory of their own.
+pub(crate) fn decompress(
+    method: Compression,
+    stored: &[u8],
+    raw: usize,
+) -> std::result::Result<Bytes, String> {
+    if method == Compression::Zstd {
+        // Into memory that nobody has to fill with zeros before.
+        let mut out = Vec::with_capacity(raw);
+        return unzstd(stored, &mut out, raw).map(|()| Bytes::from(out));
+    }
+    let mut out = vec![0; raw];
+    decompress_into(method, stored, &mut out)?;
+    Ok(Bytes::from(out))
+}
+
+/// Fills `out`.
+pub(crate) fn decompress_into(
+    method: Compression,
+    stored: &[u8],
+    out: &mut [u8],
+) -> std::result::Result<(), String> {
+    let raw = out.len();
+    match method {
+        Compression::None => Err("is not compressed".to_string()),
+        Compression::Lz4 => match lz4_flex::block::decompress_into(stored, out) {
+            Ok(n) if n == raw => Ok(()),
+            Ok(n) => Err(format!("lz4 gave {n} bytes, expected {raw}")),
+            Err(e) => Err(format!("lz4: {e}")),
+        },
+        Compression::Zstd => unzstd(stored, out, raw),
+    }
+}
+
+fn unzstd<W: zstd::zstd_safe::WriteBuf + ?Sized>(
+    stored: &[u8],
+    out: &mut W,
+    raw: usize,
+) -> std::result::Result<(), String> {
+    UNZSTD.with(|z| {
+        let mut z = z.borrow_mut();
+        if z.is_none() {
+            *z = Some(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?);
+        }
+        let z = z.as_mut().expect("just made");
+        match z.decompress_to_buffer(stored, out) {
+            Ok(n) if n == raw => Ok(()),
+            Ok(n) => Err(format!("zstd gave {n} bytes, expected {raw}")),
+            Err(e) => Err(format!("zstd: {e}")),
+        }
+    })
+}
+
+/// Whether a stream may come to so many bytes, as far as can be told without decompressing it: nothing is allocated for one that cannot.
+pub(crate) fn may_give(
+    method: Compression,
+    stored: &[u8],
+    raw: usize,
+) -> std::result::Result<(), String> {
+    let most = match method {
+        Compression::None => stored.len(),
+        // A byte of a length stands for 255 at most.
+        Compression::Lz4 => stored.len().saturating_mul(255),
+        // What this engine writes begins with its length.
+        Compression::Zstd => match zstd::zstd_safe::get_frame_content_size(stored) {
+            Ok(Some(n)) if n == raw as u64 => raw,
+            Ok(Some(n)) => return Err(format!("zstd frame of {n} bytes, expected {raw}")),
+            Ok(None) => return Err("zstd frame without its length".to_string()),
+            Err(_) => return Err("not a zstd frame".to_string()),
+        },
+    };
+    match raw <= most {
+        true => Ok(()),
+        false => Err(format!("{} bytes cannot give {raw}", stored.len())),
+    }
+}
