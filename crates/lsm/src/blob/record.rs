@@ -13,7 +13,7 @@
 //! | 31 | 1 | how the value is compressed |
 //! | 32 | | key, value |
 //!
-//! Lengths and checksums are those of the value as it is stored; what stands there when it is compressed is [`super::packed`]'s.
+//! Lengths and checksums are those of the value as it is stored; what stands there when it is compressed is `packed`'s.
 
 use super::packed;
 use crate::key::{Kind, MAX_SEQ, SeqNo};
