@@ -78,6 +78,9 @@ pub struct CacheStats {
     pub capacity: u64,
 }
 
+/// Who reads this part of the capacity at one go had better leave the cache alone.
+const SWEEPING_PART: u64 = 4;
+
 /// Shards there can be. How many are in use follows from the capacity.
 const MAX_SHARDS: usize = 64;
 /// A shard has at least this many bytes, so that whole filters and large blocks fit in one.
@@ -205,6 +208,12 @@ impl BlockCache {
     pub fn contains(&self, key: CacheKey) -> bool {
         let hash = key.hash();
         self.0.read(hash).1.contains(&key, hash)
+    }
+
+    /// True when so many bytes, read one after the other, would put a large part of what the cache has out of it.
+    pub fn is_swept_by(&self, bytes: u64) -> bool {
+        // Relaxed: beside a change of the capacity either answer will do.
+        bytes > self.0.capacity.load(Relaxed) / SWEEPING_PART
     }
 
     /// True when a block of so many bytes is a small part of the cache: a larger one would cost more blocks their place than it is

@@ -337,7 +337,9 @@ pub struct ReadOptions {
     /// Show keys, and no values: those in blob files are not read. Asking such an iterator for a value is a mistake of the caller's, and
     /// panics. Default false.
     pub keys_only: bool,
-    /// Put blocks read into the cache. Default true; scans over everything do better without.
+    /// Put what is read into the cache. Default true; scans over everything do better without. Values that an iterator reads ahead out of blob
+    /// files stay out in any case once it has read as many as would fill a quarter of it since its last seek. With false, it also does not count as a scan whose
+    /// like will come again, and which values are moved together for.
     pub fill_cache: bool,
     /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
     /// as one more) an iterator passes over in its life. Then it pauses, and its `paused_at` says where another goes on. Default

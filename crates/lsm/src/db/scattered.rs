@@ -7,8 +7,8 @@ use super::space::Fill;
 use crate::compaction::{Plan, Scatter, Scattered};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A read of the device takes about as long as moving so many bytes.
-const BYTES_A_READ: u64 = 64 << 10;
+/// One more read among many that are in flight takes about as long as moving so many bytes.
+const BYTES_A_READ: u64 = 16 << 10;
 /// A long scan asks for about so many bytes of values at once.
 const SCANNED_TOGETHER: u64 = 1 << 20;
 /// Reads had better become so many times longer by it.

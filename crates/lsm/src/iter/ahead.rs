@@ -45,6 +45,8 @@ pub struct ReadAhead {
     taken: u32,
     /// Values come to since the last seek.
     scanned: u32,
+    /// Bytes that were read ahead since the last seek.
+    bytes: u64,
     /// Values that scans usually come to, as far as that holds for this one.
     usual: u32,
     up: bool,
@@ -65,6 +67,7 @@ impl ReadAhead {
             run: None,
             taken: 0,
             scanned: 0,
+            bytes: 0,
             usual: 0,
             up: true,
             pages: Pages::default(),
@@ -119,7 +122,7 @@ impl ReadAhead {
     fn sought(&mut self, moved: Result<()>, up: bool) -> Result<()> {
         self.end_scan();
         moved?;
-        (self.taken, self.up) = (0, up);
+        (self.taken, self.bytes, self.up) = (0, 0, up);
         self.usual = (self.at.sources()).map_or(0, |(values, _)| values.habit.least());
         self.pages = Pages::default();
         self.arrived(up)
@@ -218,14 +221,19 @@ impl ReadAhead {
             return;
         };
         let met = Met::of(run, from, values, cmp, &mut self.pages, self.grown);
+        let how = met.how(values.how, self.bytes);
         let wanted = met.wanted;
         let of = met.places.into_iter().zip(&wanted);
         let of = of.map(|((i, to), l)| (run.left + i as u64, to, l.place()));
         let flight = Flight {
             of: of.collect(),
-            reads: InFlight::begin(&wanted, values.how, true),
+            reads: InFlight::begin(&wanted, how, true),
+            how,
         };
-        flight.reads.is_of_scan(&wanted);
+        self.bytes += wanted.iter().map(|l| l.read_len() as u64).sum::<u64>();
+        if values.how.fill_cache {
+            flight.reads.is_of_scan(&wanted);
+        }
         let counts = wanted.first().map(|l| l.counts().clone());
         if let Some(counts) = counts {
             counts.ahead.add(flight.of.len() as u64);
@@ -242,7 +250,7 @@ impl ReadAhead {
         let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
             return;
         };
-        let Some(Flight { reads, of }) = run.flight.take() else {
+        let Some(Flight { reads, of, how }) = run.flight.take() else {
             return;
         };
         let mut located = Vec::with_capacity(of.len());
@@ -261,12 +269,13 @@ impl ReadAhead {
             let reader = reader.expect("it was there when it was asked for, and is kept");
             located.push(Located::again(Sought { reader, name }, place.clone()));
         }
-        let came = reads.finish(&located, values.how);
+        let came = reads.finish(&located, how);
         for ((n, to, _), read) in of.into_iter().zip(came) {
             // One that failed is read again when it is to be shown.
             if let Ok(value) = read.and_then(|payload| without_expiry(payload, &to)) {
                 let entry = &mut run.entries[(n - run.left) as usize];
                 (entry.value, entry.ahead) = (Value::Here(value), true);
+                entry.lent = true;
             }
         }
     }
@@ -307,11 +316,16 @@ impl ReadAhead {
             return;
         };
         let met = Met::of(run, 0, values, cmp, &mut self.pages, self.grown);
-        let mut came = met.failed;
+        let how = met.how(values.how, self.bytes);
         let counts = met.wanted.first().map(|l| l.counts().clone());
-        let asked = InFlight::begin(&met.wanted, values.how, false);
-        asked.is_of_scan(&met.wanted);
-        let read = asked.finish(&met.wanted, values.how);
+        let mut came = met.failed;
+        let asked = InFlight::begin(&met.wanted, how, false);
+        if values.how.fill_cache {
+            asked.is_of_scan(&met.wanted);
+        }
+        let bytes = met.wanted.iter().map(|l| l.read_len() as u64);
+        self.bytes += bytes.sum::<u64>();
+        let read = asked.finish(&met.wanted, how);
         let mut grown = (0, 0);
         for (((i, to), l), read) in met.places.into_iter().zip(&met.wanted).zip(read) {
             if let Ok(value) = &read {
@@ -329,6 +343,7 @@ impl ReadAhead {
             match value {
                 Ok(value) => {
                     run.entries[i].value = Value::Here(value);
+                    run.entries[i].lent = true;
                     run.entries[i].ahead = i > 0;
                     ahead += u64::from(i > 0);
                 }
@@ -383,10 +398,7 @@ impl ReadAhead {
         };
         let mut first = run.entries.pop_front().expect("a run is never empty");
         let key = std::mem::take(&mut first.key);
-        let Value::Here(value) = &mut first.value else {
-            unreachable!("what is shown was read");
-        };
-        let value = std::mem::take(value);
+        let value = first.own_value();
         self.at.stand_at(key, value, &first);
         (self.taken, self.usual) = (0, 0);
     }
@@ -539,7 +551,7 @@ impl ReadAhead {
     pub fn pinned_value(&self) -> Bytes {
         match &self.run {
             None => self.at.pinned_value(),
-            Some(run) => ReadAhead::first(run).clone(),
+            Some(run) => run.entries[0].own_value(),
         }
     }
 

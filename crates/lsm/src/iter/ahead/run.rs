@@ -3,7 +3,7 @@
 use super::MOST_BYTES;
 use crate::blob::counts::ReadCounts;
 use crate::blob::together::{InFlight, Located, Pages};
-use crate::blob::{Name, Reference};
+use crate::blob::{How, Name, Reference};
 use crate::iter::user::Values;
 use crate::key::{Cmp, SeqNo};
 use basalt_fs::{Bytes, Error, Result};
@@ -18,6 +18,8 @@ pub(in crate::iter) struct Shown {
     pub(in crate::iter) expire_at_ms: Option<u64>,
     /// What was left of the skip budget, and jumps that did not count yet.
     pub(in crate::iter) left: (u64, u64),
+    /// Its value may share its memory with others.
+    pub(super) lent: bool,
     /// Its value was read before it was come to.
     pub(super) ahead: bool,
 }
@@ -43,7 +45,17 @@ impl Shown {
             },
             expire_at_ms,
             left,
+            lent: false,
             ahead: false,
+        }
+    }
+
+    /// Its value, which was read, for somebody who keeps it.
+    pub(super) fn own_value(&self) -> Bytes {
+        match &self.value {
+            Value::Here(value) if self.lent => Bytes::copy_from_slice(value),
+            Value::Here(value) => value.clone(),
+            _ => unreachable!("what is shown was read"),
         }
     }
 
@@ -85,6 +97,7 @@ pub(super) struct Run {
 /// Values that were asked for and are not needed yet.
 pub(super) struct Flight {
     pub(super) reads: InFlight,
+    pub(super) how: How,
     /// Which entries they are of, counted from the first of the run, and where they lie.
     pub(super) of: Vec<(u64, Reference, (u32, Range<u64>))>,
 }
@@ -172,5 +185,18 @@ impl<'a> Met<'a> {
             }
         }
         out
+    }
+
+    /// How they are to be read, by a scan that has read so many bytes: a long one leaves the cache alone.
+    pub(super) fn how(&self, usual: How, bytes: u64) -> How {
+        let mut located = self.wanted.iter();
+        let sweeps = located
+            .next()
+            .is_some_and(|l| l.env().cache().is_swept_by(bytes));
+        How {
+            fill_cache: usual.fill_cache && !sweeps,
+            lends: true,
+            ..usual
+        }
     }
 }
