@@ -6,7 +6,7 @@ use crate::Stop;
 use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::drive::{Driven, Driver, Group, Presence, Worker};
-use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, remove_tree, tree_bytes};
+use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, tree_bytes};
 use crate::pick::Distribution;
 use crate::progress::Progress;
 use crate::report::round;
@@ -55,9 +55,10 @@ pub struct Order {
 }
 
 impl Order {
-    /// Where an export of the store goes.
+    /// Where an export of the store goes: a place of its own for each run. It stays until all have run, as a filesystem may search long
+    /// among inodes that were freed a moment ago (ext4 without a journal passes over them for a minute), and only who came second would pay for it.
     pub fn export(&self) -> String {
-        format!("{}-export", self.store)
+        format!("{}-export-{}-{}", self.store, self.engine.word(), self.pair)
     }
 
     /// As text for the environment.
@@ -174,6 +175,13 @@ impl Run<'_> {
     /// Brings caches and logs to where a long run would have them.
     fn warm(&self, engine: &Arc<dyn Engine>, groups: &[Group]) -> Result<(), Stop> {
         let kind = self.order.kind;
+        if kind == Kind::FolderLoad {
+            // From then on the files are in memory, or none of them: the first to load them pays for nobody.
+            let folder = self.asked.folder();
+            for n in 0..folder.len() {
+                folder.read(n)?;
+            }
+        }
         if kind == Kind::FolderExport {
             let folder = self.asked.folder().clone();
             let load = Group {
@@ -276,9 +284,6 @@ impl Run<'_> {
             read_bytes: now.read_bytes - then.read_bytes,
             write_bytes: now.write_bytes - then.write_bytes,
         });
-        if kind == Kind::FolderExport {
-            remove_tree(fs.as_ref(), Path::new(&self.order.export()))?;
-        }
         let on_disk = tree_bytes(fs.as_ref(), Path::new(&self.order.store))?;
         let beside = (driven.len() > 1).then(|| driven.remove(1));
         let lead = driven.remove(0);
