@@ -30,6 +30,9 @@ pub(crate) struct Sought<'a> {
     pub name: Name<'a>,
 }
 
+/// Where a record is: its place among its file's records, and its bytes.
+pub(crate) type Place = (u32, Range<u64>);
+
 /// A value that was found and not read.
 pub(crate) struct Located<'a> {
     reader: &'a BlobReader,
@@ -40,7 +43,7 @@ pub(crate) struct Located<'a> {
 
 impl<'a> Located<'a> {
     /// What was located before, in a file that is the same.
-    pub fn again(sought: Sought<'a>, (ordinal, place): (u32, Range<u64>)) -> Located<'a> {
+    pub fn again(sought: Sought<'a>, (ordinal, place): Place) -> Located<'a> {
         Located {
             reader: sought.reader,
             name: sought.name,
@@ -50,7 +53,7 @@ impl<'a> Located<'a> {
     }
 
     /// Where it lies: its place among its file's records, and its bytes.
-    pub fn place(&self) -> (u32, Range<u64>) {
+    pub fn place(&self) -> Place {
         (self.ordinal, self.place.clone())
     }
 
@@ -280,7 +283,7 @@ pub(crate) fn locate<'a>(
         .map(|(s, hash)| (s.reader, BlockKind::BlobHashes, s.reader.hash_page(*hash)))
         .collect();
     let first = pages.fetch(&wanted, how);
-    let mut out: Vec<Option<Result<(u32, Range<u64>)>>> = sought.iter().map(|_| None).collect();
+    let mut out: Vec<Option<Result<Place>>> = sought.iter().map(|_| None).collect();
     // Those whose ordinal is known: its place among what is sought, and the ordinal.
     let mut known = Vec::with_capacity(sought.len());
     let mut wanted = Vec::with_capacity(sought.len());

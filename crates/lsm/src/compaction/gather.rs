@@ -102,10 +102,6 @@ impl<'a, 'o> Gathering<'a, 'o> {
     }
 
     /// Values, and where each is in the cache if it is there.
-    #[expect(
-        clippy::type_complexity,
-        reason = "two things of each, told apart at once"
-    )]
     fn read(&self, some: &[Located<'_>]) -> Result<Vec<(Bytes, Option<basalt_env::CacheKey>)>> {
         let (env, how) = (&self.job.env, How::job(false));
         let bytes: usize = some.iter().map(|l| l.read_len()).sum();

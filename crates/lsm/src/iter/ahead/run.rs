@@ -2,13 +2,12 @@
 
 use super::MOST_BYTES;
 use crate::blob::counts::ReadCounts;
-use crate::blob::together::{InFlight, Located, Pages};
+use crate::blob::together::{InFlight, Located, Pages, Place};
 use crate::blob::{How, Name, Reference};
 use crate::iter::user::Values;
 use crate::key::{Cmp, SeqNo};
 use basalt_fs::{Bytes, Error, Result};
 use std::collections::VecDeque;
-use std::ops::Range;
 
 /// An entry that was met.
 pub(in crate::iter) struct Shown {
@@ -99,7 +98,7 @@ pub(super) struct Flight {
     pub(super) reads: InFlight,
     pub(super) how: How,
     /// Which entries they are of, counted from the first of the run, and where they lie.
-    pub(super) of: Vec<(u64, Reference, (u32, Range<u64>))>,
+    pub(super) of: Vec<(u64, Reference, Place)>,
 }
 
 impl Run {
