@@ -129,7 +129,13 @@ fn model(totals: &Counts) {
     let (c, f) = (db.clone(), family.clone());
     threads.push(shuttle::thread::spawn(move || match below(3) {
         0 => c.settle().expect("settles"),
-        _ => c.compact_range(&f, None, None).expect("compacts"),
+        which => {
+            let all = CompactOptions {
+                gather_values: which == 2,
+                ..CompactOptions::default()
+            };
+            c.compact(&f, &all).expect("compacts");
+        }
     }));
     for thread in threads {
         thread.join().unwrap();
@@ -148,6 +154,7 @@ fn model(totals: &Counts) {
     let (blobs, tables) = (stats.blobs, &stats.families[0].levels);
     count(totals, 2, blobs.collections);
     count(totals, 3, blobs.names_forgotten);
+    count(totals, 4, blobs.gathered_bytes);
     count(totals, 0, shuttle::current::context_switches() as u64);
     db.close().expect("closes");
     let report = Db::verify_store(&env, "db", &options(), &mut |_, _| ()).expect("walks");
@@ -170,9 +177,10 @@ fn collections_are_right_in_every_order() {
         case(seed, move || model(&totals));
         schedules += CASE as u64;
     }
-    let [steps, looks, collections, forgotten] = std::array::from_fn(|i| counted(&totals, i));
+    let [steps, looks, collections, forgotten, gathered] =
+        std::array::from_fn(|i| counted(&totals, i));
     campaign!(
-        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten}"
+        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} gathered={gathered}"
     );
     if campaign::case().is_none() {
         assert!(
@@ -182,6 +190,10 @@ fn collections_are_right_in_every_order() {
         assert!(
             forgotten * 2 > schedules,
             "few names: {forgotten} in {schedules}"
+        );
+        assert!(
+            gathered > schedules * 100,
+            "few values moved: {gathered} bytes in {schedules}"
         );
     }
 }

@@ -12,7 +12,7 @@ pub const CASE: usize = 50;
 const CIRCLE: usize = 1_000_000;
 
 /// What a model counts, besides what it asserts.
-pub type Counts = Arc<[AtomicU64; 4]>;
+pub type Counts = Arc<[AtomicU64; 5]>;
 
 /// The campaign's scale, from `BASALT_SCALE`.
 pub fn scale() -> u64 {

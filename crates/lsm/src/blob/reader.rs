@@ -196,7 +196,7 @@ pub struct BlobReader {
     unit: u64,
     /// ... but for reads of up to so many bytes.
     own_memory: usize,
-    /// Reads of the device for scans, and their bytes.
+    /// Reads of the device for scans, and the sum of how many like each would have had all that was asked for with it.
     scans: (AtomicU64, AtomicU64),
 }
 
@@ -322,16 +322,16 @@ impl BlobReader {
         }
     }
 
-    /// Notes a read of values for a scan.
-    pub(super) fn scanned(&self, bytes: u64) {
+    /// Notes a read of values for a scan: so many like it would have what the scan asked for at once.
+    pub(super) fn scanned(&self, alike: u64) {
         // Relaxed, here and below: counts that decide nothing alone.
-        self.scans.1.fetch_add(bytes, Relaxed);
+        self.scans.1.fetch_add(alike, Relaxed);
         if (self.scans.0.fetch_add(1, Relaxed) + 1).is_multiple_of(SCANS_TOLD) {
             self.records.worn();
         }
     }
 
-    /// How many there were, and their bytes, since they were last forgotten.
+    /// How many there were, and the sum of how many like each a scan would take, since they were last forgotten.
     pub fn scans(&self) -> (u64, u64) {
         (self.scans.0.load(Relaxed), self.scans.1.load(Relaxed))
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 pub(crate) const READ_TOGETHER: usize = 64;
 /// Values of one file that lie so near to each other are one read ...
 const NEAR: u64 = 16 << 10;
-/// ... of at most so many bytes.
+/// ... of at most so many bytes, at least half of which is wanted.
 const LONGEST: u64 = 512 << 10;
 /// Bytes of index pages that are kept for the next values.
 const PAGES_KEPT: usize = 512 << 10;
@@ -327,7 +327,7 @@ pub(crate) fn read(located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
         .collect()
 }
 
-/// Values that are being read, at most [`READ_TOGETHER`].
+/// Values that are being read.
 pub(crate) struct InFlight {
     /// What was in the cache.
     found: Vec<Option<Result<Bytes>>>,
@@ -362,14 +362,17 @@ impl InFlight {
             }
         }
         let stretches = stretches(located, missing);
-        let values = stretches.iter().flat_map(|s| &s.values);
-        let book = |i: &usize| {
-            let l = &located[*i];
-            l.env()
-                .ledger()
-                .reserve(MemoryKind::Pinned, l.read_len() as u64)
-        };
-        let booked = values.map(book).collect();
+        let mut booked = Vec::with_capacity(located.len());
+        for stretch in &stretches {
+            // What lies between them is read, too.
+            let len = stretch.place.end - stretch.place.start;
+            let mut between = len.saturating_sub(stretch.wanted);
+            for i in &stretch.values {
+                let bytes = located[*i].read_len() as u64 + std::mem::take(&mut between);
+                let ledger = located[*i].env().ledger();
+                booked.push(ledger.reserve(MemoryKind::Pinned, bytes));
+            }
+        }
         let reading = (stretches.first().filter(|_| aside)).map(|first| {
             let env = located[first.values[0]].env();
             Reading::begin(env, &reads(&stretches, located), how)
@@ -385,9 +388,10 @@ impl InFlight {
 
     /// Notes that it is a scan that asks.
     pub fn is_of_scan(&self, located: &[Located<'_>]) {
+        let all: u64 = self.stretches.iter().map(|s| s.wanted).sum();
         for stretch in &self.stretches {
-            let bytes = stretch.place.end - stretch.place.start;
-            located[stretch.values[0]].reader.scanned(bytes);
+            let alike = all / stretch.wanted.max(1);
+            located[stretch.values[0]].reader.scanned(alike);
         }
     }
 
@@ -431,8 +435,17 @@ impl InFlight {
 /// Values that are one read.
 struct Stretch {
     place: Range<u64>,
+    /// Bytes of it that are wanted.
+    wanted: u64,
     /// Which of those that are wanted.
     values: Vec<usize>,
+}
+
+impl Stretch {
+    /// Its bytes if it went on to the end of `place`.
+    fn len_with(&self, place: &Range<u64>) -> u64 {
+        place.end.max(self.place.end) - self.place.start
+    }
 }
 
 /// What is missing, file by file: what lies side by side is read in one go.
@@ -448,13 +461,15 @@ fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
             Some(last)
                 if same
                     && place.start <= last.place.end + NEAR
-                    && place.end.max(last.place.end) - last.place.start <= LONGEST =>
+                    && last.len_with(place) <= LONGEST.min(last.wanted.saturating_mul(2)) =>
             {
                 last.place.end = last.place.end.max(place.end);
+                last.wanted += place.end - place.start;
                 last.values.push(i);
             }
             _ => all.push(Stretch {
                 place: place.clone(),
+                wanted: place.end - place.start,
                 values: vec![i],
             }),
         }

@@ -1,13 +1,16 @@
 //! [`Gathering`]: between a merge and its tables, it takes values along out of the files that were chosen (see [`super::scattered`]): what
-//! comes is kept until some of them are met, these are read side by side, and everything goes on in its order.
+//! comes is kept until some of them are met, these are read side by side, and everything goes on in its order. A value that cannot be read stays
+//! where it is, with the reference that it had.
 
 use crate::blob::together::{InFlight, Located, Pages};
 use crate::blob::{How, Name, Reference};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::run::Job;
 use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
-use basalt_env::IoPriority;
+use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, Result};
+use std::collections::VecDeque;
+use std::iter::Peekable;
 
 /// Values that are read side by side at most.
 const TOGETHER: usize = 64;
@@ -30,6 +33,7 @@ pub(super) struct Gathering<'a, 'o> {
     values: usize,
     bytes: usize,
     pages: Pages,
+    reference: Vec<u8>,
 }
 
 impl<'a, 'o> Gathering<'a, 'o> {
@@ -41,6 +45,7 @@ impl<'a, 'o> Gathering<'a, 'o> {
             values: 0,
             bytes: 0,
             pages: Pages::default(),
+            reference: Vec::new(),
         }
     }
 
@@ -79,52 +84,63 @@ impl<'a, 'o> Gathering<'a, 'o> {
         let turn = self.job.env.courtesy().turn();
         let located = blobs.locate(&entries, &mut self.pages, How::job(true));
         drop(turn);
-        let located: Result<Vec<Located<'_>>> = located.into_iter().collect();
-        let located = located?;
-        let mut left = &located[..];
-        let mut read = Vec::new().into_iter();
+        let mut located = located.into_iter().peekable();
+        let mut read = VecDeque::new();
         for (key, step) in &waiting {
             match step {
                 Step::Key => self.outputs.begin_user_key(key)?,
                 Step::Entry { value } => self.outputs.add(key, value)?,
                 Step::Moved(to) => {
-                    if read.len() == 0 {
-                        let (some, rest) = left.split_at(fitting(left));
-                        left = rest;
-                        read = self.read(some)?.into_iter();
+                    if read.is_empty() {
+                        read = self.read(&mut located);
                     }
-                    let (value, at): (Bytes, _) = read.next().expect("one for each");
-                    self.outputs.add_moved(key, &value, to, at)?;
+                    match read.pop_front().expect("one for each") {
+                        Ok((value, at)) => self.outputs.add_moved(key, &value, to, at)?,
+                        Err(_) => {
+                            self.reference.clear();
+                            to.encode(&mut self.reference);
+                            self.outputs.add(key, &self.reference)?;
+                        }
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Values, and where each is in the cache if it is there.
-    fn read(&self, some: &[Located<'_>]) -> Result<Vec<(Bytes, Option<basalt_env::CacheKey>)>> {
+    /// The next values, at most [`MOST_BYTES`] or one, and where each is in the cache if it is there.
+    fn read<'l>(
+        &self,
+        from: &mut Peekable<impl Iterator<Item = Result<Located<'l>>>>,
+    ) -> VecDeque<Result<(Bytes, Option<CacheKey>)>> {
         let (env, how) = (&self.job.env, How::job(false));
-        let bytes: usize = some.iter().map(|l| l.read_len()).sum();
+        // What was not found keeps its place among the others.
+        let (mut some, mut lost, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let fits = |l: &Result<Located<'_>>, bytes: usize| match l {
+            Ok(l) => bytes == 0 || bytes + l.read_len() <= MOST_BYTES,
+            Err(_) => true,
+        };
+        while let Some(next) = from.next_if(|l| fits(l, bytes)) {
+            match next {
+                Ok(l) => {
+                    bytes += l.read_len();
+                    some.push(l);
+                }
+                Err(e) => lost.push((some.len() + lost.len(), e)),
+            }
+        }
         env.io_limit().acquire(bytes as u64, IoPriority::Low);
         let at: Vec<_> = some.iter().map(|l| l.cached_at()).collect();
         let turn = env.courtesy().turn();
-        let read = InFlight::begin(some, how, false).finish(some, how);
+        let read = InFlight::begin(&some, how, false).finish(&some, how);
         drop(turn);
-        read.into_iter()
-            .zip(at)
-            .map(|(value, at)| Ok((value?, at)))
-            .collect()
+        let read = read.into_iter().zip(at);
+        let mut all: VecDeque<_> = read.map(|(value, at)| value.map(|v| (v, at))).collect();
+        for (i, e) in lost {
+            all.insert(i, Err(e));
+        }
+        all
     }
-}
-
-/// How many of the first are read at once.
-fn fitting(located: &[Located<'_>]) -> usize {
-    let mut bytes = 0;
-    let fits = located.iter().take_while(|l| {
-        bytes += l.read_len();
-        bytes <= MOST_BYTES
-    });
-    fits.count().max(1)
 }
 
 impl Sink for Gathering<'_, '_> {

@@ -62,6 +62,7 @@ pub(super) struct Written {
     pub(super) blobs: Vec<(u64, BlobMeta)>,
     pub(super) dead: Vec<Dead>,
     pub(super) moved: u64,
+    pub(super) moved_records: u64,
     pub(super) renamed: Vec<(CacheKey, CacheKey)>,
 }
 
@@ -85,6 +86,7 @@ pub(super) struct Outputs<'a> {
     departed: Departed<'a>,
     /// Bytes of records that were moved along, and where the cache has those that it has.
     moved: u64,
+    moved_records: u64,
     renamed: Vec<(CacheKey, CacheKey)>,
     payload: Vec<u8>,
     key: Vec<u8>,
@@ -111,6 +113,7 @@ impl<'a> Outputs<'a> {
             lookups: LOOKUPS_A_MOMENT,
             departed: Departed::new(job),
             moved: 0,
+            moved_records: 0,
             renamed: Vec::new(),
             payload: Vec::new(),
             key: Vec::new(),
@@ -232,6 +235,7 @@ impl<'a> Outputs<'a> {
         let (_, builder) = self.builder.as_mut().expect("a user key was begun before");
         builder.add(internal_key, payload)?;
         self.moved += (record::HEADER_LEN + user.len() + value.len()) as u64;
+        self.moved_records += 1;
         let to = self.separator.last_cached();
         self.renamed.extend(cached.map(|from| (from, to)));
         self.departed.add(user, name.seq, from)
@@ -249,6 +253,7 @@ impl<'a> Outputs<'a> {
             blobs,
             dead,
             moved: self.moved,
+            moved_records: self.moved_records,
             renamed: self.renamed,
         })
     }

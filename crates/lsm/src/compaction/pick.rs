@@ -502,9 +502,11 @@ impl PickContext<'_> {
         if !merged.is_empty() {
             inputs.push((output_level, merged));
         }
-        let gathered = match trivial_move || !bottommost {
-            true => BTreeSet::new(),
-            false => (self.scatter).gathered(inputs.iter().flat_map(|(_, tables)| tables)),
+        // No other merge is to wait for values.
+        let gathers = matches!(reason, Reason::Scattered | Reason::Manual);
+        let gathered = match gathers && bottommost && !trivial_move {
+            true => (self.scatter).gathered(inputs.iter().flat_map(|(_, tables)| tables)),
+            false => BTreeSet::new(),
         };
         Some(Plan {
             family: self.family,
@@ -656,7 +658,7 @@ impl PickContext<'_> {
             let mut wider = start.clone();
             wider.push(t.clone());
             let wider = closure(v, level, wider);
-            if bytes_of(&wider) > self.max_input_bytes() {
+            if bytes_of(&wider) > self.max_input_bytes() || !wider.iter().all(|t| idle(t)) {
                 break;
             }
             start = wider;

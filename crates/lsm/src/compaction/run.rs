@@ -80,6 +80,8 @@ pub struct Outcome {
     pub dead: Vec<Dead>,
     /// Bytes of values that were moved along, headers and keys included.
     pub moved: u64,
+    /// How many they are. Their old records are among `dead`.
+    pub moved_records: u64,
     /// Of these what the cache has: where it was, and where it is now.
     pub renamed: Vec<(CacheKey, CacheKey)>,
     /// Bytes of tables read; of tables read in part, their part by entries.
@@ -198,6 +200,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     let written = outputs.finish()?;
     (outcome.outputs, outcome.blobs, outcome.dead) = (written.tables, written.blobs, written.dead);
     (outcome.moved, outcome.renamed) = (written.moved, written.renamed);
+    outcome.moved_records = written.moved_records;
     let tables = outcome.outputs.iter().map(|(_, m)| m.size);
     outcome.bytes_written = tables
         .chain(outcome.blobs.iter().map(|(_, m)| m.size))
@@ -219,6 +222,7 @@ pub fn combine(plan: &Plan, parts: Vec<Outcome>) -> Result<Outcome> {
         all.blobs.extend(part.blobs);
         all.dead.extend(part.dead);
         all.moved += part.moved;
+        all.moved_records += part.moved_records;
         all.renamed.extend(part.renamed);
         all.bytes_read += part.bytes_read;
         all.bytes_written += part.bytes_written;

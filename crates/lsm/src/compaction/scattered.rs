@@ -29,6 +29,8 @@ pub struct Scattered {
 pub struct Scatter<'a> {
     /// The files.
     pub files: &'a [Scattered],
+    /// All names of theirs.
+    pub names: Option<&'a BTreeSet<u64>>,
     /// Bytes that may be written: old and new are there together for a while.
     pub room: u64,
 }
@@ -36,8 +38,11 @@ pub struct Scatter<'a> {
 impl Scatter<'_> {
     /// True for a table that refers to one of the files.
     pub fn concerns(&self, t: &TableFile) -> bool {
-        let mut files = self.files.iter();
-        files.any(|f| t.meta.references.iter().any(|(n, _)| f.names.contains(n)))
+        let names = |names: &BTreeSet<u64>| {
+            let mut references = t.meta.references.iter();
+            references.any(|(n, _)| names.contains(n))
+        };
+        self.names.is_some_and(names)
     }
 
     /// The files whose values go with a merge of these tables: those with the most garbage first, and of about as much those whose

@@ -443,7 +443,7 @@ impl Engine {
                 number,
                 meta: Arc::new(meta),
             }));
-        self.learn_hits(plan, outcome.dead.len() as u64);
+        self.learn_hits(plan, outcome.dead.len() as u64 - outcome.moved_records);
         let blobs = BlobChange {
             dead: outcome.dead,
             collected: None,

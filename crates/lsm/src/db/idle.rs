@@ -5,6 +5,7 @@
 //! for the writer's lock: who holds it may be waiting for a compaction, and that for the thread which the job is on.
 
 use super::engine::Engine;
+use super::scattered::may_have_paid;
 use crate::compaction::paid_by_reads;
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
@@ -95,7 +96,7 @@ impl Engine {
             let version = view.version.families.get(&f.id);
             version.is_some_and(|v| paid_by_reads(v, &f.options).is_some())
         });
-        let scanned = view.version.blobs.files.values().any(|f| f.scans().0 > 0);
+        let scanned = view.version.blobs.files.values().any(|f| may_have_paid(f));
         if !(paid || scanned) || self.closing.load(SeqCst) || self.armed.worn.swap(true, SeqCst) {
             return;
         }

@@ -74,9 +74,10 @@ pub struct CompactOptions {
     /// What becomes of the deepest level. Default: rewritten.
     pub bottommost: Bottommost,
     /// Values of the range that are in blob files are written again, side by side in the order of their keys, so that scans read them in long
-    /// stretches: those of files that have at least half of their values in the range. Until the end old and new take their space beside
-    /// each other, as far as the disk has room for both, and writers may be slowed for it ([`crate::Options::max_space_amp`]); files that there is no room
-    /// for stay as they are. Wants [`Bottommost::Force`]. Default false.
+    /// stretches: those of files that one merge, of 25 tables of full size at most, has at least half of the references of. Until it ends old and new take their
+    /// space beside each other, and writers may be slowed for it ([`crate::Options::max_space_amp`]); files that the disk has no room for beyond its reserve
+    /// stay as they are, and so do values that cannot be read. [`crate::db::BlobStats::gathered_bytes`] tells how much was moved. Wants
+    /// [`Bottommost::Force`]. Default false.
     pub gather_values: bool,
     /// Automatic compactions of the store stop meanwhile: the range is done sooner, and writers may be held back for them. Default
     /// false: both go on beside each other.
@@ -202,6 +203,7 @@ impl Engine {
             exclusive: false,
         };
         self.check_open()?;
+        self.see_what_is_free();
         if options.exclusive {
             noted.exclusive = self.begin_exclusive(control);
             self.check_jobs()?;
@@ -263,7 +265,7 @@ impl Engine {
                 let now_ms = self.env.clock().wall_ms();
                 let mut state = self.state.lock();
                 let gathered = match options.gather_values {
-                    true => self.all_scattered(&state),
+                    true => self.all_scattered(&state, &self.fill(&state, &view)),
                     false => Paid::default(),
                 };
                 let ctx = PickContext {

@@ -5,28 +5,34 @@ use super::engine::{Engine, State};
 use super::generation::View;
 use super::space::Fill;
 use crate::compaction::{Plan, Scatter, Scattered};
+use crate::version::BlobFile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One more read among many that are in flight takes about as long as moving so many bytes.
 const BYTES_A_READ: u64 = 16 << 10;
-/// A long scan asks for about so many bytes of values at once.
-const SCANNED_TOGETHER: u64 = 1 << 20;
-/// Reads had better become so many times longer by it.
-const BETTER: u64 = 2;
+/// Reads had better become so many times fewer by it.
+const BETTER: u64 = 3;
 /// Nothing is moved for scans when collections use so much of the room for garbage.
 const BUSY: f64 = 0.5;
 
 /// Files and the bytes that may be moved.
 #[derive(Default)]
 pub(super) struct Paid {
-    pub files: Vec<Scattered>,
-    pub room: u64,
+    files: Vec<Scattered>,
+    names: BTreeSet<u64>,
+    room: u64,
+}
+
+/// False for a file that scans have not read as often as would pay for moving all of it.
+pub(super) fn may_have_paid(file: &BlobFile) -> bool {
+    file.scans().0.saturating_mul(BYTES_A_READ) >= 2 * file.meta.size
 }
 
 impl Paid {
     pub fn scatter(&self) -> Scatter<'_> {
         Scatter {
             files: &self.files,
+            names: Some(&self.names),
             room: self.room,
         }
     }
@@ -46,65 +52,74 @@ impl Engine {
         {
             return Paid::default();
         }
-        let room = fill.most_copied(&self.options);
-        let all = fill.live.bytes.max(1);
-        // Afterwards what a scan asks for at once is spread over so many files instead.
-        let hoped = (SCANNED_TOGETHER as f64 * (room as f64 / all as f64).min(1.0)) as u64;
+        let disk = self.full.beyond_reserve().saturating_sub(fill.copying);
+        let room = fill.most_copied(&self.options).min(disk);
+        // Afterwards what a scan asks for at once is spread over so many sorted parts, each of which is one read.
+        let parts = (fill.live.bytes / room.max(1)).max(2);
         let paid = |number: &u64, live: u64| {
-            let (reads, bytes) = scans(number);
-            let cost = 2 * live;
+            let (reads, alike) = scans(number);
             reads > 0
-                && reads.saturating_mul(BYTES_A_READ) >= cost
-                && bytes / reads * BETTER <= hoped
+                && reads.saturating_mul(BYTES_A_READ) >= 2 * live
+                && alike / reads >= parts.saturating_mul(BETTER)
         };
-        let files = self.scattered(state, &paid);
-        let due: u64 = files.iter().map(|f| f.bytes).sum();
-        match due >= room.min(all) / 2 {
-            true => Paid { files, room },
+        let paid = self.scattered(state, room, &paid);
+        let due: u64 = paid.files.iter().map(|f| f.bytes).sum();
+        match due > 0 && due >= room.min(fill.live.bytes) / 2 {
+            true => paid,
             false => Paid::default(),
         }
     }
 
     /// All files whose values may be moved, for somebody who asks for it, as far as the disk has room for both.
-    pub(super) fn all_scattered(&self, state: &State) -> Paid {
-        Paid {
-            files: self.scattered(state, &|_, _| true),
-            room: self.full.spare(),
-        }
+    pub(super) fn all_scattered(&self, state: &State, fill: &Fill) -> Paid {
+        let room = self.full.beyond_reserve().saturating_sub(fill.copying);
+        self.scattered(state, room, &|_, _| true)
     }
 
     /// Files that nobody works on and that are wanted, by number and live bytes.
-    fn scattered(&self, state: &State, wanted: &dyn Fn(&u64, u64) -> bool) -> Vec<Scattered> {
+    fn scattered(&self, state: &State, room: u64, wanted: &dyn Fn(&u64, u64) -> bool) -> Paid {
         let (catalog, now) = (&state.catalog, self.env.clock().now());
-        let mut names: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-        for group in catalog.lineage.groups().values() {
-            for (_, to) in group.targets.values().flatten() {
-                names.entry(*to).or_default().extend(&group.names);
-            }
-        }
-        let mut files = Vec::new();
+        let mut files = BTreeMap::new();
         for (number, blob) in &catalog.blobs {
             let alive = catalog.alive(blob);
             let may = state.blobs.may_collect(*number, now);
             if !may || alive.records == 0 || !wanted(number, alive.bytes) {
                 continue;
             }
-            let mut stand = names.remove(number).unwrap_or_default();
-            stand.insert(*number);
-            files.push(Scattered {
+            let file = Scattered {
                 number: *number,
-                names: stand.into_iter().collect(),
+                names: vec![*number],
                 records: alive.records,
                 bytes: alive.bytes,
                 garbage: 1.0 - alive.bytes as f64 / blob.meta.size.max(1) as f64,
-            });
+            };
+            files.insert(*number, file);
         }
-        files
+        if files.is_empty() {
+            return Paid::default();
+        }
+        for group in catalog.lineage.groups().values() {
+            let targets: BTreeSet<u64> = (group.targets.values().flatten().map(|t| t.1)).collect();
+            for to in targets {
+                if let Some(file) = files.get_mut(&to) {
+                    file.names.extend(&group.names);
+                }
+            }
+        }
+        let files: Vec<Scattered> = files.into_values().collect();
+        Paid {
+            names: files.iter().flat_map(|f| f.names.iter().copied()).collect(),
+            files,
+            room,
+        }
     }
 
     /// A plan begins: collections leave alone what it moves.
     pub(super) fn begin_gathering(&self, state: &mut State, plan: &Plan) {
-        state.blobs.gathering.extend(&plan.gathered);
+        if !plan.gathered.is_empty() {
+            state.blobs.gathering.extend(&plan.gathered);
+            self.weigh(state, &self.view());
+        }
     }
 
     /// It has ended, whatever came of it. Where it failed, scans have to pay anew.

@@ -148,7 +148,7 @@ fn whoever_asks_gets_values_in_the_order_of_their_keys() {
         ..CompactOptions::default()
     };
     store.db.compact(&family, &options).unwrap();
-    let now = |key: u64| u64::from(key % 7 == 0);
+    let now = |key: u64| u64::from(key.is_multiple_of(7));
     let after = store.scan(&ReadOptions::default(), now);
     assert!(after * 15 < before, "{after} reads, {before} before");
     store.scan(&old, |_| 0);
@@ -267,5 +267,71 @@ fn what_cannot_be_moved_stays_and_stops_nobody() {
     store.steps();
     let after = store.scan(&ReadOptions::default(), |_| 0);
     assert!(after * 4 < before, "{after} reads, {before} before");
+    store.check();
+}
+
+/// Scans that are over sooner than order would help them pay for nothing, nor do those that find it.
+#[test]
+fn short_scans_pay_for_nothing() {
+    let store = Store::new(1.25);
+    let family = store.db.default_family();
+    let scan = |from: u64, values: u64| {
+        let options = ReadOptions::default();
+        let mut it = store.db.iter(&family, &options).unwrap();
+        it.seek(&(from % (KEYS - values)).to_be_bytes()).unwrap();
+        for _ in 0..values {
+            assert!(it.valid());
+            it.next().unwrap();
+        }
+    };
+    for n in 0..4 * KEYS {
+        scan(n * 31, 5);
+    }
+    store.steps();
+    assert_eq!(
+        (store.gathered(), store.tried()),
+        (0, (0, 0)),
+        "five values"
+    );
+    let options = CompactOptions {
+        gather_values: true,
+        ..CompactOptions::default()
+    };
+    store.db.compact(&family, &options).unwrap();
+    let moved = store.gathered();
+    for n in 0..4 * KEYS {
+        scan(n * 31, 20);
+        if n % 500 == 0 {
+            store.steps();
+        }
+    }
+    store.steps();
+    assert_eq!(store.gathered(), moved, "what lies well stays");
+    store.check();
+}
+
+/// A value that cannot be read stays where it is; the others are moved, and nobody else is told.
+#[test]
+fn a_value_that_cannot_be_read_stays() {
+    let store = Store::new(1.25);
+    let family = store.db.default_family();
+    let bad = store.db.blob_files()[3].name.clone();
+    store.faults.inject(Fault {
+        op: Some(OpKind::Read),
+        path: bad.clone(),
+        when: When::From(1),
+        kind: FaultKind::Eio,
+    });
+    let options = CompactOptions {
+        gather_values: true,
+        ..CompactOptions::default()
+    };
+    store.db.compact(&family, &options).unwrap();
+    store.faults.clear();
+    let moved = store.gathered();
+    assert!(moved > KEYS * LEN as u64 / 2, "{moved}");
+    let there = |f: &BlobFileStats| f.name == bad;
+    assert!(store.db.blob_files().iter().any(there), "{bad} is left");
+    store.scan(&ReadOptions::default(), |_| 0);
     store.check();
 }

@@ -16,6 +16,7 @@ pub(super) use run::Shown;
 use super::user::{UserIter, without_expiry};
 use crate::blob::Name;
 use crate::blob::together::{InFlight, Located, Pages, Sought};
+use crate::iter::Leave;
 use crate::key::SeqNo;
 use basalt_fs::{Bytes, Result};
 use run::{Beneath, Flight, Met, Run, Value};
@@ -54,6 +55,8 @@ pub struct ReadAhead {
     pages: Pages,
     /// [`MOST_VALUES`], or fewer.
     most: u32,
+    /// Bytes of a value in memory, of those read together last; 0 before any were.
+    mean: usize,
     /// Bytes that were read of the values that were read together last, and what these have in memory: compressed ones grow. Those to come
     /// are taken for alike.
     grown: (u64, u64),
@@ -72,6 +75,7 @@ impl ReadAhead {
             up: true,
             pages: Pages::default(),
             most: MOST_VALUES,
+            mean: 0,
             grown: (1, 1),
         }
     }
@@ -179,9 +183,12 @@ impl ReadAhead {
 
     /// On from the last entry of a run, until so many more values elsewhere are met.
     fn walk_on(&mut self, run: &mut Run, values: u32) {
-        let (mut unread, mut bytes, mut met) = (0, 0, 0);
+        // What it holds counts, and what is to be read as if it were as long as what was read last.
+        let mut bytes: usize = run.entries.iter().map(|e| e.bytes()).sum();
+        let values = values.min((MOST_BYTES / self.mean.max(1)) as u32);
+        let (mut unread, mut met) = (0, 0);
         self.at.spare_beyond(PASSED_OVER);
-        while unread < values && bytes < MOST_BYTES && met < MOST_ENTRIES {
+        while unread < values && bytes < 2 * MOST_BYTES && met < MOST_ENTRIES {
             run.beneath = match self.step_beneath(run.up) {
                 Err(e) => Beneath::Failed(e),
                 Ok(()) if self.at.valid() => Beneath::There,
@@ -205,11 +212,11 @@ impl ReadAhead {
         let Some(mut run) = self.run.take() else {
             return;
         };
-        let wanted = self.batch();
+        let most = self.most.min((MOST_BYTES / self.mean.max(1)) as u32);
         let there = matches!(run.beneath, Beneath::There) && run.flight.is_none();
-        if there && wanted >= self.most.max(2) && run.entries.len() < wanted as usize / 2 {
+        if there && self.batch() >= most && run.entries.len() < most as usize / 2 {
             let known = run.entries.len();
-            self.walk_on(&mut run, wanted);
+            self.walk_on(&mut run, most);
             self.ask(&mut run, known);
         }
         self.run = Some(run);
@@ -218,6 +225,9 @@ impl ReadAhead {
     /// Asks for values from the entry `from` of the run on.
     fn ask(&mut self, run: &mut Run, from: usize) {
         let Some((values, cmp)) = self.at.sources() else {
+            return;
+        };
+        let Some(leave) = Leave::of(&values.habit) else {
             return;
         };
         let met = Met::of(run, from, values, cmp, &mut self.pages, self.grown);
@@ -229,6 +239,7 @@ impl ReadAhead {
             of: of.collect(),
             reads: InFlight::begin(&wanted, how, true),
             how,
+            _leave: leave,
         };
         self.bytes += wanted.iter().map(|l| l.read_len() as u64).sum::<u64>();
         if values.how.fill_cache {
@@ -250,7 +261,13 @@ impl ReadAhead {
         let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
             return;
         };
-        let Some(Flight { reads, of, how }) = run.flight.take() else {
+        let Some(Flight {
+            reads,
+            of,
+            how,
+            _leave,
+        }) = run.flight.take()
+        else {
             return;
         };
         let mut located = Vec::with_capacity(of.len());
@@ -337,6 +354,7 @@ impl ReadAhead {
         }
         if grown.0 > 0 {
             self.grown = grown;
+            self.mean = grown.1 as usize / met.wanted.len();
         }
         let mut ahead = 0;
         for (i, value) in came {

@@ -1,16 +1,24 @@
 //! [`Habit`]: how far the last scans of a family went. Programs scan alike: what each of the last eight took, the next one most likely
 //! takes, too, and may read at once.
 
-use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use basalt_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// Scans of a family that may have reads in flight while they do something else: each has a ring, which an idle cursor keeps.
+const FLIGHTS: usize = 8;
 
 /// Values that the last eight scans came to, a byte each, the latest in the lowest; longer ones count as 255.
 #[derive(Debug, Default)]
-pub(crate) struct Habit(AtomicU64);
+pub(crate) struct Habit {
+    lengths: AtomicU64,
+    /// Scans that have reads in flight while they do something else.
+    flights: AtomicUsize,
+}
 
 impl Habit {
     /// Each of the last eight scans came to at least so many values; 0 before there were eight.
     pub fn least(&self) -> u32 {
-        let lengths = self.0.load(Relaxed).to_le_bytes();
+        let lengths = self.lengths.load(Relaxed).to_le_bytes();
         u32::from(lengths.into_iter().min().expect("eight of them"))
     }
 
@@ -21,7 +29,28 @@ impl Habit {
         }
         let length = u64::from(values.min(u32::from(u8::MAX)));
         // One that ends at the same moment may be forgotten for it: they are alike.
-        self.0.store(self.0.load(Relaxed) << 8 | length, Relaxed);
+        let before = self.lengths.load(Relaxed);
+        let now = before << 8 | length;
+        if now != before {
+            self.lengths.store(now, Relaxed);
+        }
+    }
+}
+
+/// Leave to have reads in flight.
+pub(crate) struct Leave(Arc<Habit>);
+
+impl Leave {
+    /// One of a few.
+    pub fn of(habit: &Arc<Habit>) -> Option<Leave> {
+        let leave = Leave(habit.clone());
+        (habit.flights.fetch_add(1, Relaxed) < FLIGHTS).then_some(leave)
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.flights.fetch_sub(1, Relaxed);
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod tests;
 pub(crate) mod user;
 
 pub use ahead::ReadAhead;
-pub(crate) use habit::Habit;
+pub(crate) use habit::{Habit, Leave};
 pub use level::LevelIter;
 pub use merge::MergingIter;
 pub(crate) use user::expiry_of;

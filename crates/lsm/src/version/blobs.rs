@@ -75,7 +75,7 @@ impl BlobFile {
         }
     }
 
-    /// Reads of the device that scans have cost for values of it, and their bytes, since its reader was made.
+    /// Reads of the device that scans have cost for values of it, and the sum of how many like each a scan would take, since its reader was made.
     pub fn scans(&self) -> (u64, u64) {
         self.reader.get().map_or((0, 0), |r| r.scans())
     }

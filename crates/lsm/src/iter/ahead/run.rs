@@ -4,6 +4,7 @@ use super::MOST_BYTES;
 use crate::blob::counts::ReadCounts;
 use crate::blob::together::{InFlight, Located, Pages, Place};
 use crate::blob::{How, Name, Reference};
+use crate::iter::Leave;
 use crate::iter::user::Values;
 use crate::key::{Cmp, SeqNo};
 use basalt_fs::{Bytes, Error, Result};
@@ -97,15 +98,15 @@ pub(super) struct Run {
 pub(super) struct Flight {
     pub(super) reads: InFlight,
     pub(super) how: How,
+    pub(super) _leave: Leave,
     /// Which entries they are of, counted from the first of the run, and where they lie.
     pub(super) of: Vec<(u64, Reference, Place)>,
 }
 
 impl Run {
     pub(super) fn is_in_flight(&self, i: usize) -> bool {
-        let n = self.left + i as u64;
-        let mut of = self.flight.iter().flat_map(|f| &f.of);
-        of.any(|(of, ..)| *of == n)
+        let first = self.flight.iter().flat_map(|f| f.of.first()).next();
+        first.is_some_and(|(first, ..)| self.left + i as u64 >= *first)
     }
 }
 
@@ -118,6 +119,9 @@ impl Drop for Run {
         }
     }
 }
+
+/// Values that are looked up together.
+const LOCATED_TOGETHER: usize = 64;
 
 /// Values that were met and not read.
 pub(super) struct Met<'a> {
@@ -138,52 +142,58 @@ impl<'a> Met<'a> {
         pages: &mut Pages,
         (stored, held): (u64, u64),
     ) -> Met<'a> {
-        let mut met = Vec::new();
-        let mut entries = Vec::new();
-        for (i, entry) in run.entries.iter().enumerate().skip(from) {
-            let Value::Unread(seq, to) = &entry.value else {
-                continue;
-            };
-            if run.is_in_flight(i) {
-                continue;
-            }
-            let name = Name {
-                family: values.family,
-                key: &entry.key,
-                seq: *seq,
-            };
-            met.push((i, *to));
-            entries.push((name, to.number, cmp));
-        }
-        let located = values.blobs.locate(&entries, pages, values.how);
+        let in_memory = |l: &Located<'_>| {
+            let bytes = u128::from(held) * l.read_len() as u128 / u128::from(stored.max(1));
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        };
         let mut out = Met {
             places: Vec::new(),
             wanted: Vec::new(),
             failed: Vec::new(),
         };
-        let in_memory = |l: &Located<'_>| {
-            let bytes = u128::from(held) * l.read_len() as u128 / u128::from(stored.max(1));
-            usize::try_from(bytes).unwrap_or(usize::MAX)
-        };
         let mut room: Option<usize> = None;
-        for ((i, to), located) in met.into_iter().zip(located) {
-            match located {
-                Ok(l) => {
-                    // What is read before it is asked for must not push anybody out of memory.
-                    let free = || usize::try_from(l.env().ledger().free()).unwrap_or(MOST_BYTES);
-                    let left = room.unwrap_or_else(|| MOST_BYTES.min(free()));
-                    let wait = out.wanted.is_empty() && from == 0;
-                    if !wait && in_memory(&l) > left {
-                        break;
+        let unread = run.entries.iter().enumerate().skip(from);
+        let mut unread = unread.filter_map(|(i, entry)| match &entry.value {
+            Value::Unread(seq, to) if !run.is_in_flight(i) => {
+                let name = Name {
+                    family: values.family,
+                    key: &entry.key,
+                    seq: *seq,
+                };
+                Some((i, *to, name))
+            }
+            _ => None,
+        });
+        // Some at a time: what there is no room for is not looked up.
+        loop {
+            let some: Vec<_> = unread.by_ref().take(LOCATED_TOGETHER).collect();
+            if some.is_empty() {
+                return out;
+            }
+            let entries: Vec<_> = some
+                .iter()
+                .map(|(_, to, name)| (*name, to.number, cmp))
+                .collect();
+            let located = values.blobs.locate(&entries, pages, values.how);
+            for ((i, to, _), located) in some.into_iter().zip(located) {
+                match located {
+                    Ok(l) => {
+                        // What is read before it is asked for must not push anybody out of memory.
+                        let free =
+                            || usize::try_from(l.env().ledger().free()).unwrap_or(MOST_BYTES);
+                        let left = room.unwrap_or_else(|| MOST_BYTES.min(free()));
+                        let must = out.wanted.is_empty() && from == 0;
+                        if !must && in_memory(&l) > left {
+                            return out;
+                        }
+                        room = Some(left.saturating_sub(in_memory(&l)));
+                        out.places.push((i, to));
+                        out.wanted.push(l);
                     }
-                    room = Some(left.saturating_sub(in_memory(&l)));
-                    out.places.push((i, to));
-                    out.wanted.push(l);
+                    Err(e) => out.failed.push((i, Err(e))),
                 }
-                Err(e) => out.failed.push((i, Err(e))),
             }
         }
-        out
     }
 
     /// How they are to be read, by a scan that has read so many bytes: a long one leaves the cache alone.
