@@ -139,7 +139,7 @@ pub struct FamilyOptions {
     /// `min_blob_size` counts are a value's own bytes. May change from one opening to the next; what was written stays as it is until a
     /// merge or a flush writes it anew. Default `None`: as they are, which versions that do not know this option read, too.
     pub blob_compression: Compression,
-    /// Compression of data blocks. Default lz4... see `bottom_compression`.
+    /// Compression of data blocks. Default `None`: as they are. That of the lowest level may be another, see `bottom_compression`.
     pub compression: Compression,
     /// Compression of the lowest level, where most data lives. Default the same as `compression`.
     pub bottom_compression: Option<Compression>,
