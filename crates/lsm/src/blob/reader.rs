@@ -46,8 +46,6 @@ pub struct How {
     pub fill_cache: bool,
     /// A user waits for it.
     pub foreground: bool,
-    /// Who asks keeps nothing for long: values may share the memory that they were read into.
-    pub lends: bool,
 }
 
 impl How {
@@ -56,7 +54,6 @@ impl How {
         How {
             fill_cache,
             foreground: true,
-            lends: false,
         }
     }
 
@@ -65,7 +62,6 @@ impl How {
         How {
             fill_cache,
             foreground: false,
-            lends: false,
         }
     }
 }
@@ -571,8 +567,7 @@ impl BlobReader {
     ) -> Bytes {
         let rounded = self.unit > 1 && bytes.len() > self.own_memory;
         let kept = how.fill_cache && self.env.cache().takes(bytes.len());
-        let alone = with_others && (kept || !how.lends);
-        let moved = alone || (kept && rounded && bytes.len() <= MOVED);
+        let moved = with_others || (kept && rounded && bytes.len() <= MOVED);
         let charge = match rounded && !moved {
             true => place.end.next_multiple_of(self.unit) - place.start / self.unit * self.unit,
             false => bytes.len() as u64,

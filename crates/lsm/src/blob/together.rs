@@ -442,9 +442,11 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Its bytes if it went on to the end of `place`.
-    fn len_with(&self, place: &Range<u64>) -> u64 {
-        place.end.max(self.place.end) - self.place.start
+    /// True when it may go on to the end of `place`.
+    fn may_take(&self, place: &Range<u64>) -> bool {
+        let len = place.end.max(self.place.end) - self.place.start;
+        let wanted = self.wanted + (place.end - place.start);
+        len <= LONGEST && len / 2 <= wanted
     }
 }
 
@@ -458,11 +460,7 @@ fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
         let place = &located[i].place;
         let same = file.replace(at(i).file) == Some(at(i).file);
         match all.last_mut() {
-            Some(last)
-                if same
-                    && place.start <= last.place.end + NEAR
-                    && last.len_with(place) <= LONGEST.min(last.wanted.saturating_mul(2)) =>
-            {
+            Some(last) if same && place.start <= last.place.end + NEAR && last.may_take(place) => {
                 last.place.end = last.place.end.max(place.end);
                 last.wanted += place.end - place.start;
                 last.values.push(i);

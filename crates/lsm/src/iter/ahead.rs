@@ -292,7 +292,6 @@ impl ReadAhead {
             if let Ok(value) = read.and_then(|payload| without_expiry(payload, &to)) {
                 let entry = &mut run.entries[(n - run.left) as usize];
                 (entry.value, entry.ahead) = (Value::Here(value), true);
-                entry.lent = true;
             }
         }
     }
@@ -361,7 +360,6 @@ impl ReadAhead {
             match value {
                 Ok(value) => {
                     run.entries[i].value = Value::Here(value);
-                    run.entries[i].lent = true;
                     run.entries[i].ahead = i > 0;
                     ahead += u64::from(i > 0);
                 }

@@ -6,6 +6,7 @@ use basalt_fs::{
     DirEntry, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions, ReadCompletions,
     ReadRequest, Result, Space,
 };
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -92,7 +93,9 @@ impl FileSystem for Watched {
             reads: reads.len(),
             files: files.len(),
         });
-        self.inner.submit_reads(reads)
+        // All at once, so that they count where they were asked for.
+        let mut batch = self.inner.submit_reads(reads);
+        Box::new(Ready(std::iter::from_fn(|| batch.next()).collect()))
     }
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         self.inner.lock(path)
@@ -102,5 +105,17 @@ impl FileSystem for Watched {
     }
     fn stats(&self) -> FsStats {
         self.inner.stats()
+    }
+}
+
+/// Reads that have ended.
+struct Ready(VecDeque<(usize, Result<basalt_fs::Bytes>)>);
+
+impl ReadCompletions for Ready {
+    fn next(&mut self) -> Option<(usize, Result<basalt_fs::Bytes>)> {
+        self.0.pop_front()
+    }
+    fn try_next(&mut self) -> Option<(usize, Result<basalt_fs::Bytes>)> {
+        self.0.pop_front()
     }
 }

@@ -18,8 +18,6 @@ pub(in crate::iter) struct Shown {
     pub(in crate::iter) expire_at_ms: Option<u64>,
     /// What was left of the skip budget, and jumps that did not count yet.
     pub(in crate::iter) left: (u64, u64),
-    /// Its value may share its memory with others.
-    pub(super) lent: bool,
     /// Its value was read before it was come to.
     pub(super) ahead: bool,
 }
@@ -45,7 +43,6 @@ impl Shown {
             },
             expire_at_ms,
             left,
-            lent: false,
             ahead: false,
         }
     }
@@ -53,7 +50,6 @@ impl Shown {
     /// Its value, which was read, for somebody who keeps it.
     pub(super) fn own_value(&self) -> Bytes {
         match &self.value {
-            Value::Here(value) if self.lent => Bytes::copy_from_slice(value),
             Value::Here(value) => value.clone(),
             _ => unreachable!("what is shown was read"),
         }
@@ -204,7 +200,6 @@ impl<'a> Met<'a> {
             .is_some_and(|l| l.env().cache().is_swept_by(bytes));
         How {
             fill_cache: usual.fill_cache && !sweeps,
-            lends: true,
             ..usual
         }
     }
