@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
-/// Reads in flight together at most.
+/// Values that a call for many reads together at most. A scan reads as many as it has room for.
 pub(crate) const READ_TOGETHER: usize = 64;
 /// Values of one file that lie so near to each other are one read ...
 const NEAR: u64 = 16 << 10;

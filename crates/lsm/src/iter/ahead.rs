@@ -3,7 +3,7 @@
 //! A movement of a [`UserIter`] comes to a value elsewhere and leaves it unread. After a seek it is read with as many more as each of the last
 //! eight scans of the family went on to ([`Habit`](super::Habit)): alone, where one of them was short, and after the first step, too. From then on the
 //! cursor beneath runs ahead of what is shown, over entries that are kept here, until it has met 2, then 4, 8, ... values, and reads them
-//! together. What was read in vain, when whoever walks turns or leaves, is never more than what was shown, or than all eight scans before it wanted.
+//! together; a long scan asks for the next ones while it shows those that it has, and leaves the cache alone. What was read in vain, when whoever walks turns or leaves, is never more than what was shown, or than all eight scans before it wanted.
 //!
 //! What is shown is what the cursor beneath would show, entry by entry: its errors, its end and its pauses come when the entries before
 //! them were shown, an unreadable value is told at its entry, and what running ahead has used of the skip budget is given back when it
