@@ -1,31 +1,15 @@
 //! Values that lie in the order of their arrival are moved into the order of their keys: when scans have paid for it, or somebody asks.
 
+use super::tests_worn::Reasons;
 use super::*;
-use crate::listener::{Event, EventListener};
 use basalt_env::EnvBuilder;
 use basalt_fs::fault::{Fault, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{FaultFs, OpKind, When};
-use parking_lot::Mutex;
 
 const KEYS: u64 = 3000;
 const LEN: usize = 6000;
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
-
-/// Why compactions ran, and whether they failed.
-#[derive(Default)]
-struct Reasons(Mutex<Vec<(&'static str, bool)>>);
-
-impl EventListener for Reasons {
-    fn on_event(&self, event: &Event) {
-        if let Event::CompactionEnd {
-            compaction, error, ..
-        } = event
-        {
-            self.0.lock().push((compaction.reason, error.is_some()));
-        }
-    }
-}
 
 struct Store {
     env: Env,
@@ -107,12 +91,7 @@ impl Store {
     /// Merges for scans that were done, and that failed.
     fn tried(&self) -> (usize, usize) {
         self.db.wait_for_listeners();
-        let reasons = self.reasons.0.lock();
-        let count = |failed| {
-            let such = |r: &&(&str, bool)| **r == ("scattered values", failed);
-            reasons.iter().filter(such).count()
-        };
-        (count(false), count(true))
+        self.reasons.count("scattered values")
     }
 
     fn check(self) {

@@ -13,7 +13,7 @@ const KEYS: u32 = 600;
 
 /// Why compactions ran, and whether they failed.
 #[derive(Default)]
-struct Reasons(Mutex<Vec<(&'static str, bool)>>);
+pub(super) struct Reasons(Mutex<Vec<(&'static str, bool)>>);
 
 impl EventListener for Reasons {
     fn on_event(&self, event: &Event) {
@@ -23,6 +23,15 @@ impl EventListener for Reasons {
         {
             self.0.lock().push((compaction.reason, error.is_some()));
         }
+    }
+}
+
+impl Reasons {
+    /// Compactions for this reason: that were done, and that failed.
+    pub(super) fn count(&self, reason: &str) -> (usize, usize) {
+        let reasons = self.0.lock();
+        let count = |failed| reasons.iter().filter(|r| **r == (reason, failed)).count();
+        (count(false), count(true))
     }
 }
 
@@ -103,12 +112,7 @@ impl Store {
     fn tried(&self) -> (usize, usize) {
         self.settle();
         self.db.wait_for_listeners();
-        let reasons = self.reasons.0.lock();
-        let count = |failed| {
-            let such = |r: &&(&str, bool)| **r == ("reads of level 0", failed);
-            reasons.iter().filter(such).count()
-        };
-        (count(false), count(true))
+        self.reasons.count("reads of level 0")
     }
 
     fn seek(&self, n: u32) {
