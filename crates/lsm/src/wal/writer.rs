@@ -18,8 +18,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Records from this size on are written from their own memory.
+/// Records from this size on are written from their own memory: directly ...
 const LARGE_RECORD: usize = 64 << 10;
+/// ... and through the page cache, where they need no padding for it.
+const LARGE_CACHED_RECORD: usize = 4 << 10;
 /// An unsynced group from this size on goes to the device at once.
 const DIRECT_FROM: usize = 256 << 10;
 /// The staging buffer's largest size.
@@ -73,6 +75,14 @@ struct Plan {
     open: usize,
     /// Bytes planned.
     bytes: u64,
+}
+
+fn large_from(direct: bool) -> usize {
+    if direct {
+        LARGE_RECORD
+    } else {
+        LARGE_CACHED_RECORD
+    }
 }
 
 impl Plan {
@@ -253,7 +263,7 @@ impl RecordWriter {
         let mut plan = Plan::default();
         for i in 0..records.len() {
             let len = records[i].buf.len();
-            let large = len >= LARGE_RECORD;
+            let large = len >= large_from(direct);
             if large && direct {
                 self.pad(&mut plan, to);
             }
@@ -388,10 +398,11 @@ impl RecordWriter {
     fn reserve_staging(&mut self, records: &[Outgoing<'_>], direct: bool) {
         self.staging.clear();
         let unit = self.unit as usize;
+        let large = large_from(direct);
         let need: usize = records
             .iter()
             .map(|r| match r.buf.len() {
-                n if n < LARGE_RECORD => n.next_multiple_of(RECORD_ALIGN),
+                n if n < large => n.next_multiple_of(RECORD_ALIGN),
                 _ if direct => 2 * unit,
                 _ => 2 * RECORD_ALIGN,
             })
