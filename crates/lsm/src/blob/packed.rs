@@ -11,7 +11,7 @@
 
 use super::record::Form;
 use crate::MAX_VALUE_LEN;
-use crate::codec;
+use crate::codec::{self, Effort};
 use crate::key::Kind;
 use crate::options::Compression;
 use std::cell::RefCell;
@@ -54,7 +54,7 @@ pub(crate) fn pack<T>(
         out.extend_from_slice(&(value.len() as u32).to_le_bytes());
         let front = out.len();
         let limit = expiry.len() + codec::most_compressed(value.len());
-        let smaller = codec::compress(codec, value, &mut out, front, limit);
+        let smaller = codec::compress(codec, Effort::Writer, value, &mut out, front, limit);
         let taken = smaller.then(|| take(&Form::of(kind, codec, &out), &out));
         if out.capacity() > SCRATCH_KEPT {
             out = Vec::new();

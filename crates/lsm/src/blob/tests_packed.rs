@@ -111,7 +111,7 @@ fn every_flipped_bit_of_a_compressed_record_is_found() {
     for codec in CODECS {
         for kind in [Kind::Put, Kind::PutTtl] {
             let env = env();
-            let stored = packed(kind, codec, &with_expiry(kind, &value(200, 1)));
+            let stored = packed(kind, codec, &with_expiry(kind, &value(400, 1)));
             let meta = write(&env, &Form::of(kind, codec, &stored), &stored);
             let file = env.fs().open(Path::new(PATH)).unwrap();
             let record = file.read(64, meta.data_end as usize - 64).unwrap().to_vec();

@@ -3,7 +3,7 @@
 //! Owns every persisted number of the format (`docs/format/table.md` is its prose) and promises that no bytes make it
 //! panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file itself holds.
 
-use crate::codec;
+use crate::codec::{self, Effort};
 use crate::key::{Kind, TRAILER_LEN};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -270,7 +270,7 @@ impl BlockHandle {
 pub(crate) fn compress(method: Compression, payload: &[u8], out: &mut Vec<u8>) -> bool {
     payload.len() <= MAX_COMPRESSED_RAW && {
         let limit = codec::most_compressed(payload.len());
-        codec::compress(method, payload, out, 0, limit)
+        codec::compress(method, Effort::Background, payload, out, 0, limit)
     }
 }
 
