@@ -158,9 +158,14 @@ impl Engine {
         let amp = self.options.max_space_amp;
         let fill = self.fill(state, &self.view());
         let full = self.full.is_refusing();
+        // Writers feel what is being copied and what is about to come, too: no thread idles while they are slowed.
+        let slowed = match self.space.pressure() > 0.0 {
+            true => URGENT,
+            false => 0.0,
+        };
         let pressure = match full {
             true => f64::INFINITY,
-            false => fill.pressure_on_collections(amp),
+            false => fill.pressure_on_collections(amp).max(slowed),
         };
         let most = self.max_compactions();
         if state.blobs.running_collections >= collections_at(pressure, most) {
@@ -171,7 +176,7 @@ impl Engine {
             false => least_share(fill.urgency(amp), amp),
         };
         let mut candidates = self.candidates(state, least);
-        let mut most_live = LIVE_BYTES.min(fill.most_copied(&self.options));
+        let mut most_live = LIVE_BYTES.min(fill.most_collected(&self.options));
         if full {
             let spare = self.full.spare().saturating_sub(fill.copying);
             most_live = most_live.min(spare);

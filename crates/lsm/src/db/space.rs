@@ -111,11 +111,17 @@ impl Fill {
         bound.saturating_sub(self.disk + self.copying + self.coming)
     }
 
-    /// What one collection may write: what is written and what it replaces are there together for a while. Not too little near the bound,
-    /// or files would become smaller and smaller.
+    /// What one merge that moves values may write: what is written and what it replaces are there together for a while.
     pub fn most_copied(&self, options: &Options) -> u64 {
         let least = room(options, self.reachable() as f64) as u64 / 32;
         (self.left(options) / 2).max(least)
+    }
+
+    /// The same of one collection. Several run at once near the bound, and what they copy takes room that garbage has otherwise, so files
+    /// would have to be collected sooner. Not too little, or files would become smaller and smaller.
+    pub fn most_collected(&self, options: &Options) -> u64 {
+        let least = room(options, self.reachable() as f64) as u64 / 64;
+        (self.left(options) / 4).max(least)
     }
 
     /// How many bytes more than the bound there are.
