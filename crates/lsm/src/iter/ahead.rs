@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 /// Values read together at most.
 const MOST_VALUES: u32 = 1024;
-/// Bytes of values read together, unless one alone is longer; of a long scan as many more are on their way. And of other entries that are kept.
+/// Bytes of values read together, unless one alone is longer; and of other entries that are kept.
 const MOST_BYTES: usize = 1 << 20;
 /// Entries that are kept, those with values of their own included.
 const MOST_ENTRIES: usize = 2048;
@@ -214,8 +214,7 @@ impl ReadAhead {
         };
         let most = self.most.min((MOST_BYTES / self.mean.max(1)) as u32);
         let there = matches!(run.beneath, Beneath::There) && run.flight.is_none();
-        // As soon as those that were asked for last are there: the device has nothing else to do.
-        if there && self.batch() >= most && run.entries.len() <= most as usize {
+        if there && self.batch() >= most && run.entries.len() < most as usize / 2 {
             let known = run.entries.len();
             self.walk_on(&mut run, most);
             self.ask(&mut run, known);
