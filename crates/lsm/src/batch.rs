@@ -11,6 +11,7 @@
 mod tests;
 
 use crate::blob::{Form, packed, record};
+use crate::codec::Effort;
 use crate::db::Family;
 use crate::key::Kind;
 use crate::options::Compression;
@@ -328,7 +329,7 @@ impl WriteBatch {
             true => Cow::Borrowed(value),
             false => Cow::Owned([prefix, value].concat()),
         };
-        let done = packed::pack(kind, codec, &payload, |form, stored| {
+        let done = packed::pack(kind, codec, Effort::Writer, &payload, |form, stored| {
             self.reserve(1 + record::HEADER_LEN + key.len() + stored.len());
             let at = self.begin_record(key, true);
             self.buf.extend_from_slice(stored);

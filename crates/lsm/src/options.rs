@@ -18,7 +18,7 @@ pub enum Compression {
     None = 0,
     /// lz4: cheap, about 2:1 on text.
     Lz4 = 1,
-    /// zstd level 3: dearer, about 3:1 on text.
+    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is compressed in the background.
     Zstd = 2,
 }
 

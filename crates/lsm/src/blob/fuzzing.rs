@@ -6,6 +6,7 @@ use super::layout::{Directory, FOOTER_LEN, Footer};
 use super::reader::BlobReader;
 use super::record::{self, Form, Head, Name};
 use super::{BlobMeta, FamilyShare, inspect, packed, salvage};
+use crate::codec::Effort;
 use crate::key::Kind;
 use crate::options::Compression;
 use basalt_env::mutate::{Target, Verdict};
@@ -96,7 +97,7 @@ fn sample() -> &'static Sample {
             let name = sample_name(&key, n);
             let codec = [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3];
             begins.push(builder.size() as usize);
-            packed::pack(Kind::Put, codec, &value, |form, stored| {
+            packed::pack(Kind::Put, codec, Effort::Writer, &value, |form, stored| {
                 builder.add(&name, form, stored).expect("add");
             })
             .unwrap_or_else(|| {

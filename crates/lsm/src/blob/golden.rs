@@ -3,6 +3,7 @@
 
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN};
 use super::*;
+use crate::codec::Effort;
 use crate::hexdump::Dump;
 use crate::key::Kind;
 use crate::options::Compression;
@@ -214,10 +215,16 @@ fn packed_record() -> (Vec<u8>, Vec<u8>) {
         seq: 41,
     };
     let mut bytes = Vec::new();
-    packed::pack(Kind::PutTtl, Compression::Lz4, &payload, |form, stored| {
-        record::encode_head(&mut bytes, FILE_ID, HEADER_LEN as u64, &name, form);
-        bytes.extend_from_slice(stored);
-    })
+    packed::pack(
+        Kind::PutTtl,
+        Compression::Lz4,
+        Effort::Writer,
+        &payload,
+        |form, stored| {
+            record::encode_head(&mut bytes, FILE_ID, HEADER_LEN as u64, &name, form);
+            bytes.extend_from_slice(stored);
+        },
+    )
     .expect("it saves an eighth");
     (bytes, payload)
 }

@@ -40,6 +40,7 @@ pub(super) fn least(kind: Kind) -> usize {
 pub(crate) fn pack<T>(
     kind: Kind,
     codec: Compression,
+    effort: Effort,
     payload: &[u8],
     take: impl FnOnce(&Form, &[u8]) -> T,
 ) -> Option<T> {
@@ -54,7 +55,7 @@ pub(crate) fn pack<T>(
         out.extend_from_slice(&(value.len() as u32).to_le_bytes());
         let front = out.len();
         let limit = expiry.len() + codec::most_compressed(value.len());
-        let smaller = codec::compress(codec, Effort::Writer, value, &mut out, front, limit);
+        let smaller = codec::compress(codec, effort, value, &mut out, front, limit);
         let taken = smaller.then(|| take(&Form::of(kind, codec, &out), &out));
         if out.capacity() > SCRATCH_KEPT {
             out = Vec::new();

@@ -2,6 +2,7 @@
 
 use super::counts::PackCounts;
 use super::{BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, packed, record};
+use crate::codec::Effort;
 use crate::key::Kind;
 use crate::options::Compression;
 use crate::sink::Created;
@@ -101,7 +102,7 @@ impl<'a> Separator<'a> {
         payload: &[u8],
         codec: Compression,
     ) -> Result<&[u8]> {
-        let packed = packed::pack(kind, codec, payload, |form, stored| {
+        let packed = packed::pack(kind, codec, Effort::Background, payload, |form, stored| {
             self.counts.packed(payload.len(), stored.len());
             self.put_stored(name, form, stored)
         });

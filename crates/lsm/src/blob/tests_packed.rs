@@ -3,6 +3,7 @@
 
 use super::packed::{pack, payload_len, unpack};
 use super::*;
+use crate::codec::Effort;
 use crate::key::Kind;
 use crate::options::Compression;
 use crate::table::ReadBudget;
@@ -48,7 +49,10 @@ fn with_expiry(kind: Kind, value: &[u8]) -> Vec<u8> {
 
 /// What is stored of a payload.
 fn packed(kind: Kind, codec: Compression, payload: &[u8]) -> Vec<u8> {
-    pack(kind, codec, payload, |_, stored| stored.to_vec()).expect("compressible")
+    pack(kind, codec, Effort::Background, payload, |_, stored| {
+        stored.to_vec()
+    })
+    .expect("compressible")
 }
 
 /// A file of one record that has these bytes for its value, with checksums that fit.
@@ -81,10 +85,14 @@ fn read(env: &Env, kind: Kind, codec: Compression, stored: &[u8]) -> Result<basa
 #[test]
 fn what_is_compressed_comes_back_and_is_an_eighth_shorter() {
     for codec in CODECS {
-        for kind in [Kind::Put, Kind::PutTtl] {
+        let cases =
+            [Kind::Put, Kind::PutTtl].map(|k| [(k, Effort::Writer), (k, Effort::Background)]);
+        for (kind, effort) in cases.into_iter().flatten() {
             for len in [0, 1, 15, 16, 17, 100, 1000, 4096, 300_000] {
                 let flat = with_expiry(kind, &vec![9; len]);
-                match pack(kind, codec, &flat, |form, stored| (*form, stored.to_vec())) {
+                match pack(kind, codec, effort, &flat, |form, stored| {
+                    (*form, stored.to_vec())
+                }) {
                     None => assert!(len < 60, "{codec:?} {len}"),
                     Some((form, stored)) => {
                         assert_eq!(form, Form::of(kind, codec, &stored));
@@ -99,11 +107,23 @@ fn what_is_compressed_comes_back_and_is_an_eighth_shorter() {
                 let r = Random::from_seed(len as u64);
                 let noise: Vec<u8> = (0..len).map(|_| r.next_u64() as u8).collect();
                 let noise = with_expiry(kind, &noise);
-                assert!(pack(kind, codec, &noise, |_, _| ()).is_none(), "{len}");
+                assert!(
+                    pack(kind, codec, effort, &noise, |_, _| ()).is_none(),
+                    "{len}"
+                );
             }
         }
     }
-    assert!(pack(Kind::Put, Compression::None, &[0; 1000], |_, _| ()).is_none());
+    assert!(
+        pack(
+            Kind::Put,
+            Compression::None,
+            Effort::Writer,
+            &[0; 1000],
+            |_, _| ()
+        )
+        .is_none()
+    );
 }
 
 #[test]
@@ -111,7 +131,7 @@ fn every_flipped_bit_of_a_compressed_record_is_found() {
     for codec in CODECS {
         for kind in [Kind::Put, Kind::PutTtl] {
             let env = env();
-            let stored = packed(kind, codec, &with_expiry(kind, &value(400, 1)));
+            let stored = packed(kind, codec, &with_expiry(kind, &value(200, 1)));
             let meta = write(&env, &Form::of(kind, codec, &stored), &stored);
             let file = env.fs().open(Path::new(PATH)).unwrap();
             let record = file.read(64, meta.data_end as usize - 64).unwrap().to_vec();
