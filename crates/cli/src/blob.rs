@@ -57,7 +57,7 @@ fn list(dir: &Path, args: &args::BlobList) -> Outcome {
         let files: Vec<Value> = files.iter().map(json_of).collect();
         let report = json!({
             "dir": dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
-            "live_bytes": all.live_bytes, "garbage_bytes": all.garbage_bytes(), "names": all.names,
+            "live_bytes": all.live_bytes, "reachable_bytes": all.reachable_bytes(), "garbage_bytes": all.garbage_bytes(), "names": all.names,
             "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp, "headroom_bytes": all.headroom_bytes(),
             "space_debt": all.space_debt, "hidden_bytes": all.hidden_bytes,
         });
@@ -135,7 +135,7 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> 
         }
     }
     format!(
-        "{}\n{}\n{of_families}{}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a live byte, at most {:.2}; {}\n",
+        "{}\n{}\n{of_families}{}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a reachable byte, at most {:.2}; {}\n",
         dir.display(),
         table(&rows),
         garbage_by_file(all),

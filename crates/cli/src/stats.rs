@@ -711,8 +711,8 @@ mod tests {
             "open_files                     3 of 40",
             "background_io_bytes_per_s      2.00 KiB no limit",
             "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
-            "space amplification            1.20, at most 1.25",
-            "room below the bound           512.00 KiB",
+            "space amplification            1.33, at most 1.25",
+            "room below the bound           none, 768.00 KiB beyond it",
             "overwritten, not merged yet    about 1.00 MiB",
             "1.50 bytes written to blob files for each that came, writers slowed by 20 %",
             "write, by cause                log 1.10, flush 0.90, compaction 0.00, collection 0.20",
@@ -734,7 +734,7 @@ mod tests {
             json["amplification"]["write_since_open_by_cause"]["collection"],
             0.2
         );
-        assert_eq!(json["blobs"]["headroom_bytes"], 512 << 10);
+        assert_eq!(json["blobs"]["headroom_bytes"], -(768 << 10));
         assert_eq!(json["blobs"]["space_debt"], 7);
         assert_eq!(json["blobs"]["recent"]["collections_write_amp"], 1.5);
         assert_eq!(json["blobs"]["by_garbage"][1]["files"], 2);
@@ -744,7 +744,7 @@ mod tests {
         assert_eq!(json["since_open"]["stalls"]["level 0"], 2);
         assert_eq!(json["budgets"]["open_files"]["limit"], 40);
         assert_eq!(json["blobs"]["garbage_bytes"], 2 << 20);
-        assert_eq!(json["blobs"]["space_amp"], 1.2);
+        assert_eq!(json["blobs"]["space_amp"], 1.33);
         let level = &json["families"][0]["levels"][2];
         assert_eq!(level["since_open"]["write_amp"], 3.0);
     }

@@ -56,7 +56,7 @@ const STORE: &[StoreRow] = &[
     ),
     (
         "blob_space_amp_percent",
-        "Bytes of blob files for each hundred live ones; 100 without blob files.",
+        "Bytes of blob files for each hundred that can be reached; 100 without blob files.",
         |s| (s.blobs.space_amp() * 100.0) as u64,
     ),
     (

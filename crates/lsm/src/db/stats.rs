@@ -212,10 +212,15 @@ impl BlobStats {
         };
     }
 
+    /// Live bytes but for those that are probably overwritten already: what the bound is a multiple of.
+    pub fn reachable_bytes(&self) -> u64 {
+        self.live_bytes.saturating_sub(self.hidden_bytes)
+    }
+
     /// Bytes that files may grow by before they take more than the bound allows; negative beyond it.
     pub fn headroom_bytes(&self) -> i64 {
-        let live = self.live_bytes as f64;
-        let most = (live * self.max_space_amp).max(live + self.space_slack as f64);
+        let reachable = self.reachable_bytes() as f64;
+        let most = (reachable * self.max_space_amp).max(reachable + self.space_slack as f64);
         most.min(i64::MAX as f64) as i64 - i64::try_from(self.bytes).unwrap_or(i64::MAX)
     }
 
@@ -237,11 +242,11 @@ impl BlobStats {
         }
     }
 
-    /// Bytes on disk for each live byte; 1 without blob files.
+    /// Bytes on disk for each reachable one, which is what [`BlobStats::max_space_amp`] bounds; 1 without blob files.
     pub fn space_amp(&self) -> f64 {
         match self.bytes {
             0 => 1.0,
-            bytes => bytes as f64 / self.live_bytes.max(1) as f64,
+            bytes => bytes as f64 / self.reachable_bytes().max(1) as f64,
         }
     }
 }
