@@ -10,7 +10,7 @@
 use super::blob_events::Gathered;
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::separated::{BlobChange, Collection, Moved, NewPlace};
-use super::space::{collections_at, least_share};
+use super::space::{URGENT, collections_at, least_share};
 use crate::blob::garbage::Garbage;
 use crate::blob::lineage::Collected;
 use crate::blob::record::HEADER_LEN as RECORD_HEADER;
@@ -39,8 +39,6 @@ const BUFFERS: u64 = 4;
 const SOURCES: usize = 64;
 /// Files go along with another that have so much of its share of garbage.
 const ABOUT_AS_MUCH: f64 = 0.9;
-/// From this part of the room for garbage on, collections hold back for nobody but users.
-const URGENT: f64 = 0.9;
 /// On a full disk a file is collected that has so much garbage.
 const WORTH_IT_WHEN_FULL: f64 = 0.02;
 
@@ -114,7 +112,7 @@ impl Engine {
         let fill = || self.fill(state, &self.view());
         let failure = state.blobs.failure();
         failure
-            .filter(|_| fill().pressure_on_collections(amp) >= 0.6)
+            .filter(|_| fill().pressure_on_collections(amp, false) >= 0.6)
             .cloned()
     }
 
@@ -158,14 +156,10 @@ impl Engine {
         let amp = self.options.max_space_amp;
         let fill = self.fill(state, &self.view());
         let full = self.full.is_refusing();
-        // Writers feel what is being copied and what is about to come, too: no thread idles while they are slowed.
-        let slowed = match self.space.pressure() > 0.0 {
-            true => URGENT,
-            false => 0.0,
-        };
+        let slowed = self.space.pressure() > 0.0;
         let pressure = match full {
             true => f64::INFINITY,
-            false => fill.pressure_on_collections(amp).max(slowed),
+            false => fill.pressure_on_collections(amp, slowed),
         };
         let most = self.max_compactions();
         if state.blobs.running_collections >= collections_at(pressure, most) {

@@ -24,6 +24,8 @@ const MERGE_FROM: f64 = 0.8;
 const SLOWEST_AT: f64 = 0.95;
 /// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
 const MOST_PRESSURE: f64 = 0.97;
+/// From this part of the room for garbage on, collections hold back for nobody but users.
+pub(crate) const URGENT: f64 = 0.9;
 /// What hidden garbage may take of the room before key compactions are made for it.
 const HIDDEN_SHARE: f64 = 0.1;
 /// What collections and all else wrote is remembered for so long, in so many steps.
@@ -88,9 +90,14 @@ impl Fill {
         self.part(self.idle, amp)
     }
 
-    /// As [`Fill::urgency`], with what is being collected.
-    pub fn pressure_on_collections(&self, amp: f64) -> f64 {
-        self.part(self.garbage(), amp)
+    /// As [`Fill::urgency`], with what is being collected. Writers who are slowed feel what is being copied and what is about to come, too: no
+    /// thread rests meanwhile, unless most of what can go is hidden, which merges help against and collections do not.
+    pub fn pressure_on_collections(&self, amp: f64, writers_are_slowed: bool) -> f64 {
+        let part = self.part(self.garbage(), amp);
+        match writers_are_slowed && self.marked > self.hidden {
+            true => part.max(URGENT),
+            false => part,
+        }
     }
 
     /// The part of the room that all garbage takes, with what is on its way.
@@ -152,7 +159,7 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
 pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
     match pressure {
         p if p < 0.85 => 1,
-        p if p < 0.9 => 2.min(most),
+        p if p < URGENT => 2.min(most),
         _ => most,
     }
 }
@@ -349,7 +356,11 @@ impl Engine {
         let now = self.written();
         let since = {
             let inner = self.space.inner.lock();
-            inner.window.front().copied().unwrap_or_default()
+            // A store that rests weighs nothing: what is older than the window is passed over here.
+            let old = |w: &&Written| now.at.saturating_sub(w.at) >= WINDOW;
+            let last_old = inner.window.iter().rev().find(old);
+            let since = last_old.or(inner.window.front());
+            since.copied().unwrap_or_default()
         };
         let mut all = BlobStats {
             hidden_bytes: fill.hidden,
@@ -378,5 +389,34 @@ impl Engine {
             all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowed_writers_have_all_collections_run_unless_what_can_go_is_hidden() {
+        let fill = |marked, hidden| Fill {
+            disk: 1000 + marked,
+            live: FamilyShare {
+                records: 1,
+                bytes: 1000,
+            },
+            marked,
+            hidden,
+            ..Fill::default()
+        };
+        let at_once =
+            |fill: Fill, slowed| collections_at(fill.pressure_on_collections(1.25, slowed), 4);
+        // Seven tenths of the room, and what is on its way takes the rest.
+        assert_eq!(at_once(fill(170, 5), false), 1);
+        assert_eq!(at_once(fill(170, 5), true), 4);
+        // Files that have next to no garbage help nobody: merges have to expose what is hidden.
+        assert_eq!(at_once(fill(60, 110), false), 1);
+        assert_eq!(at_once(fill(60, 110), true), 1);
+        // Near the bound all run, whoever is slowed.
+        assert_eq!(at_once(fill(240, 0), false), 4);
     }
 }
