@@ -198,3 +198,26 @@ fn a_hole_before_a_synced_log_is_damage() {
     );
     drop(env);
 }
+
+#[test]
+fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
+    // Each synced put takes a whole unit of the log, and a hundredth of that in memory.
+    let sim = SimFs::new(SimOptions {
+        write_unit: 4096,
+        ..SimOptions::default()
+    });
+    let env = Env::for_tests(sim, 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    let (mut put, limit) = (0u64, (64u64 << 10) * 2);
+    while db.stats().flush_bytes_written == 0 {
+        let key = put.to_be_bytes();
+        db.put(&db.default_family(), &key, b"v", &WriteOptions::SYNC)
+            .unwrap();
+        put += 1;
+        assert!(put * 4096 <= 2 * limit, "{:?}", db.stats());
+        while env.jobs().step() {}
+    }
+    assert!(put * 4096 >= limit / 2, "after {put} puts");
+    assert_eq!(logs(&db).len(), 1, "the one that is written to");
+    db.close().unwrap();
+}

@@ -508,6 +508,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
         OpKind::SyncData,
         OpKind::SyncAll,
         OpKind::ExtendLog,
+        OpKind::ReleaseRange,
     ] {
         assert!(made.contains(call.name()), "no crash after {}", call.name());
     }

@@ -2,26 +2,27 @@
 
 use crate::chance::{numbers_of, on_two_threads, scale};
 use crate::history::{Op, Shape, history, options};
-use crate::runner::{Runner, sim_disk};
+use crate::runner::{Collected, Runner, sim_disk};
 use basalt_fs::{campaign, repeat};
 
-/// A digest of the answers, and how many operands were written.
-fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, u64) {
+/// A digest of the answers, how many operands were written, and what became of blob files.
+fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, u64, Collected) {
     let disk = sim_disk(seed, if seed % 5 == 4 { 4096 } else { 512 }, 1 << 40);
     let mut runner = Runner::new(disk, seed, options_seed, false);
     for op in ops {
         runner.run(op);
     }
     runner.finish();
-    (runner.answers, runner.appended)
+    (runner.answers, runner.appended, runner.collected)
 }
 
-fn run_seed(seed: u64) -> u64 {
+fn run_seed(seed: u64) -> (u64, Collected) {
     let _repeat = repeat!(
         random_histories_answer_as_the_reference_does,
         "BASALT_HISTORY={seed}"
     );
-    run(&history(seed, Shape::MODEL), seed, seed).1
+    let (_, appended, collected) = run(&history(seed, Shape::MODEL), seed, seed);
+    (appended, collected)
 }
 
 /// Takes operations out as long as the failure stays, and prints what is left.
@@ -66,15 +67,24 @@ fn random_histories_answer_as_the_reference_does() {
         return;
     }
     let n = 150 * scale();
-    let appended = on_two_threads(n, run_seed);
-    let done = appended.len();
-    let appended: u64 = appended.iter().sum();
+    let runs = on_two_threads(n, run_seed);
+    let done = runs.len();
+    let appended: u64 = runs.iter().map(|r| r.0).sum();
+    let mut collected = Collected::default();
+    runs.iter().for_each(|r| collected.add(r.1));
     basalt_fs::campaign!(
-        "histories={done} operations={} operands={appended}",
-        done * Shape::MODEL.ops
+        "histories={done} operations={} operands={appended} collections={} names_forgotten={} gathered={}",
+        done * Shape::MODEL.ops,
+        collected.collections,
+        collected.forgotten,
+        collected.gathered
     );
     assert_eq!(done as u64, n);
     assert!(appended > 40 * n, "only {appended} operands");
+    assert!(
+        collected.collections > 10 * n && collected.forgotten > 10 * n,
+        "only {collected:?}"
+    );
 }
 
 #[test]
@@ -103,7 +113,7 @@ fn the_same_history_answers_the_same_under_any_options() {
             options(options_seed)
                 .validate()
                 .expect("drawn inside the limits");
-            let (answers, _) = run(&ops, 1000 + seed, 5000 + options_seed);
+            let (answers, ..) = run(&ops, 1000 + seed, 5000 + options_seed);
             assert_eq!(
                 *first.get_or_insert(answers),
                 answers,

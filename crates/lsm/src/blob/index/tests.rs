@@ -1,7 +1,10 @@
 //! Indexes over random hashes and places, and over bytes that no builder wrote.
 
 use super::*;
+use crate::blob::record::{HEADER_LEN, Name};
 use basalt_env::Random;
+use basalt_fs::{FileSystem, HostFs, HostOptions};
+use std::path::Path;
 
 /// An index over random hashes, and what it should answer.
 struct Made {
@@ -118,23 +121,69 @@ fn bytes_a_record(made: &Made) -> (f64, f64) {
     (hashes / n, (hashes + bytes(&made.pages.places)) / n)
 }
 
+/// Paths and lengths of this project's own files.
+fn files(fs: &dyn FileSystem, dir: &Path, into: &mut Vec<(Vec<u8>, u64)>) {
+    for entry in fs.list(dir).expect("it is there") {
+        let path = dir.join(&entry.name);
+        if entry.is_dir {
+            files(fs, &path, into);
+        } else {
+            let len = fs.stat(&path).expect("it was listed").len;
+            into.push((path.as_os_str().as_encoded_bytes().to_vec(), len));
+        }
+    }
+}
+
 #[test]
 fn an_index_is_as_small_as_it_should_be() {
-    // 64 MB of values of 16,000 bytes and of 1,000, keys of 36: records side by side, and in a log behind a batch's header each.
-    for (value, count, most) in [(16_000, 4_100, 2.5), (1_000, 60_000, 2.6)] {
+    // 64 MB of values of 16,000 bytes and of 1,000 with random keys of 36, and of real files under their paths.
+    let random = Random::from_seed(36);
+    let keys = |value: u64, count: usize| -> Vec<(Vec<u8>, u64)> {
+        let key = || (0..36).map(|_| random.next_u64() as u8).collect();
+        (0..count).map(|_| (key(), value)).collect()
+    };
+    let mut real = Vec::new();
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let fs = HostFs::new(HostOptions::new(project)).expect("it is there");
+    for dir in ["crates", "docs/decisions", "docs/format"] {
+        files(&*fs, Path::new(dir), &mut real);
+    }
+    real.retain(|(_, len)| *len >= 4096);
+    assert!(real.len() > 100, "only {} files", real.len());
+    // As many as fill a file: in copies of the folder, beside each other.
+    let copies = (64 << 20) / real.iter().map(|(_, len)| len).sum::<u64>() + 1;
+    let copy = |n: u64| {
+        let name = move |path: &[u8]| [format!("copy-{n}/").as_bytes(), path].concat();
+        real.iter().map(move |(path, len)| (name(path), *len))
+    };
+    let mut paths: Vec<_> = (0..copies).flat_map(copy).collect();
+    paths.sort();
+    for (what, named, most) in [
+        ("16,000 bytes", keys(16_000, 4_100), 2.5),
+        ("1,000 bytes", keys(1_000, 60_000), 2.6),
+        ("real files", paths, 2.5),
+    ] {
+        // Records side by side, and in a log behind a batch's header each.
         for (gap, both) in [(0, 4.5), (60, 6.5)] {
-            let random = Random::from_seed(value);
             let mut at = 4096;
-            let keys = (0..count).map(|_| {
-                at += value + 64 + gap;
-                (random.next_u64(), at - value - 64..at)
+            let records = named.iter().enumerate().map(|(seq, (key, value))| {
+                let name = Name {
+                    family: 1,
+                    key,
+                    seq: seq as u64,
+                };
+                let len = value + (HEADER_LEN + key.len()) as u64;
+                at += gap + len;
+                (name.hash(7), at - len..at)
             });
-            let (key_part, all) = bytes_a_record(&made(keys.collect()));
+            let made = made(records.collect());
+            let (key_part, all) = bytes_a_record(&made);
             basalt_fs::campaign!(
-                "values of {value}, gap {gap}: {key_part:.2} bytes a key, {all:.2} with places"
+                "{what}, {} records, gap {gap}: {key_part:.2} bytes a key, {all:.2} with places",
+                made.keys.len()
             );
-            assert!(key_part <= most, "{key_part}");
-            assert!(all <= both, "{all}");
+            assert!(key_part <= most, "{what}: {key_part}");
+            assert!(all <= both, "{what}: {all}");
         }
     }
 }
