@@ -348,11 +348,11 @@ impl File for HostFile {
         let Some(from) = range.start.checked_next_multiple_of(BLOCK) else {
             return Ok(());
         };
-        // Most ranges between large values have no whole block: the file need not be asked how long it is.
-        if from >= range.end / BLOCK * BLOCK {
-            return Ok(());
+        let mut to = range.end / BLOCK * BLOCK;
+        // Most ranges between large values have no whole block: then the file need not be asked how long it is.
+        if from < to {
+            to = to.min(self.allocated() / BLOCK * BLOCK);
         }
-        let to = range.end.min(self.allocated()) / BLOCK * BLOCK;
         if from >= to {
             return Ok(());
         }
