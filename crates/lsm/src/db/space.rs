@@ -141,7 +141,12 @@ impl Fill {
 
 /// Bytes that there may be beside those that can be reached.
 fn room(options: &Options, reachable: f64) -> f64 {
-    ((options.max_space_amp - 1.0) * reachable).max(options.space_slack() as f64)
+    room_of(options.max_space_amp, options.space_slack(), reachable)
+}
+
+/// As [`room`], by what a store tells of itself.
+pub(super) fn room_of(max_space_amp: f64, space_slack: u64, reachable: f64) -> f64 {
+    ((max_space_amp - 1.0) * reachable).max(space_slack as f64)
 }
 
 /// How low a share of garbage a file may have to be collected, at this urgency. While there is room, collections wait for files that

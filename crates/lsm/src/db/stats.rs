@@ -3,6 +3,7 @@
 use super::engine::Engine;
 use super::generation::View;
 use super::levels::Levels;
+use super::space::room_of;
 use crate::blob::FamilyShare;
 use crate::blob::counts::{PackCounts, ReadCounts};
 use crate::compaction::{compaction_debt, level_targets, scores};
@@ -110,7 +111,8 @@ pub struct BlobStats {
     pub collected_bytes_written: u64,
     /// Bytes of values that compactions moved along for scans, or because somebody asked.
     pub gathered_bytes: u64,
-    /// What the bound costs at this moment: so many seconds back, at most about a minute, everything was counted that follows.
+    /// What the bound costs at this moment: so many seconds back everything was counted that follows. About a minute; less after an opening, more
+    /// where blob files did not change for longer.
     pub recent_seconds: f64,
     /// Bytes written by logs, flushes, compactions and collections.
     pub recent_bytes_written: u64,
@@ -220,7 +222,7 @@ impl BlobStats {
     /// Bytes that files may grow by before they take more than the bound allows; negative beyond it.
     pub fn headroom_bytes(&self) -> i64 {
         let reachable = self.reachable_bytes() as f64;
-        let most = (reachable * self.max_space_amp).max(reachable + self.space_slack as f64);
+        let most = reachable + room_of(self.max_space_amp, self.space_slack, reachable);
         most.min(i64::MAX as f64) as i64 - i64::try_from(self.bytes).unwrap_or(i64::MAX)
     }
 

@@ -199,6 +199,27 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
     s.reconcile(&options);
 }
 
+/// What the bound costs is told of this moment, also by a store where nothing happens any more.
+#[test]
+fn a_store_that_rests_forgets_what_it_wrote() {
+    let mut s = Paced::new(options(500), 3000);
+    for _ in 0..20_000 {
+        let key = s.chance(5000);
+        s.put(key);
+    }
+    s.db.settle().unwrap();
+    let busy = s.db.stats().blobs;
+    assert!(busy.recent_collection_bytes_written > 1 << 20, "{busy:?}");
+    s.pass(600_000_000);
+    let rests = s.db.stats().blobs;
+    assert!(rests.recent_seconds >= 60.0, "{rests:?}");
+    // What came within a step of the last look at it stays.
+    assert!(
+        rests.recent_bytes_written < busy.recent_bytes_written / 4,
+        "{rests:?} after {busy:?}"
+    );
+}
+
 /// #11570: what is only added is written to blob files once, and nobody is slowed for it.
 #[test]
 fn pure_inserts_cause_no_collection() {
