@@ -38,7 +38,7 @@ pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use basalt_lsm as lsm;
 pub use basalt_lsm::db::{
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
-    CompactProgress, Stats, UserRange,
+    CompactProgress, Prepared, Stats, TableWriter, UserRange,
 };
 pub use basalt_lsm::merge;
 pub use basalt_lsm::{

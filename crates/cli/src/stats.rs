@@ -60,6 +60,7 @@ impl Report {
         let e = &self.engine;
         e.wal_bytes_written
             + e.flush_bytes_written
+            + e.ingested_bytes
             + e.compaction_bytes_written
             + e.blobs.collected_bytes_written
     }
@@ -206,6 +207,8 @@ impl Report {
                 "user_bytes_written": e.user_bytes_written,
                 "wal_bytes_written": e.wal_bytes_written,
                 "flush_bytes_written": e.flush_bytes_written,
+                "ingested_bytes": e.ingested_bytes,
+                "ingestions": e.ingestions,
                 "compaction_bytes_read": e.compaction_bytes_read,
                 "compaction_bytes_written": e.compaction_bytes_written,
                 "commits": e.commits,
@@ -397,6 +400,10 @@ impl Report {
                     ("user bytes written", human_bytes(e.user_bytes_written)),
                     ("log written", human_bytes(e.wal_bytes_written)),
                     ("flushes wrote", human_bytes(e.flush_bytes_written)),
+                    (
+                        "prepared tables added / times",
+                        format!("{} / {}", human_bytes(e.ingested_bytes), e.ingestions),
+                    ),
                     (
                         "compactions read / wrote",
                         format!(
@@ -715,7 +722,7 @@ mod tests {
             "room below the bound           none, 768.00 KiB beyond it",
             "overwritten, not merged yet    about 1.00 MiB",
             "1.50 bytes written to blob files for each that came, writers slowed by 20 %",
-            "write, by cause                log 1.10, flush 0.90, compaction 0.00, collection 0.20",
+            "write, by cause                log 1.10, flush 0.90, ingest 0.00, compaction 0.00, collection 0.20",
             "10 to  20 %    2 files    12.00 MiB  ##############################\n",
             "20 to  30 %    0 files\n",
             "3.00",

@@ -78,6 +78,18 @@ pub(crate) fn get_varint32(bytes: &[u8], at: &mut usize) -> Option<u32> {
     None
 }
 
+/// `InvalidArgument` for a key or a value that is too long.
+pub(crate) fn check_lens(key: usize, value: usize) -> Result<()> {
+    for (what, len, most) in [("key", key, MAX_KEY_LEN), ("value", value, MAX_VALUE_LEN)] {
+        if len > most {
+            return Err(Error::invalid(format!(
+                "{what} of {len} bytes, at most {most} are allowed"
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl WriteBatch {
     /// An empty batch.
     pub fn new() -> WriteBatch {
@@ -212,18 +224,7 @@ impl WriteBatch {
         prefix: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        if key.len() > MAX_KEY_LEN {
-            return Err(Error::invalid(format!(
-                "key of {} bytes, at most {MAX_KEY_LEN} are allowed",
-                key.len()
-            )));
-        }
-        if value.len() > MAX_VALUE_LEN {
-            return Err(Error::invalid(format!(
-                "value of {} bytes, at most {MAX_VALUE_LEN} are allowed",
-                value.len()
-            )));
-        }
+        check_lens(key.len(), value.len())?;
         let owner = (family.store(), family.id());
         let codec = family.blob_compression();
         let least = family.min_blob_size();

@@ -81,6 +81,9 @@ impl Kind {
     }
 }
 
+/// Bits of a trailer below the sequence number.
+pub(crate) const SEQ_SHIFT: u32 = 8;
+
 /// Packs a trailer.
 pub fn pack_trailer(seq: SeqNo, kind: Kind) -> u64 {
     assert!(seq <= MAX_SEQ, "sequence number {seq} exceeds 56 bits");

@@ -175,7 +175,7 @@ pub struct BlobFileInfo {
     pub bytes: u64,
     /// Values in it.
     pub records: u64,
-    /// What made it: `flush`, `compaction` or `collection`.
+    /// What made it: `flush`, `compaction`, `collection` or `ingest`.
     pub reason: &'static str,
 }
 

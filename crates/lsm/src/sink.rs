@@ -41,7 +41,7 @@ impl Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for path in &self.paths {
-            self.store.remove(path);
+            self.store.remove_unnamed(path);
         }
     }
 }

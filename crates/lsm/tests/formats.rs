@@ -72,13 +72,13 @@ fn persisted_numbers_never_change() {
     assert_eq!(basalt_lsm::key::BYTEWISE_NAME, "basalt.bytewise");
     for (i, (name, edit)) in fields().into_iter().enumerate() {
         let tag = [
-            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 64, 65,
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 21, 64, 65,
         ][i];
         assert_eq!(edit.encode()[0], tag, "{name}");
     }
 }
 
-/// One edit for each tag, in the order of tags.
+/// One edit for each tag, in the order of tags, with what it says, a line for each field.
 fn fields() -> Vec<(&'static str, Edit)> {
     let none = Edit::default;
     let meta = TableMeta {
@@ -96,6 +96,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
         references: Default::default(),
+        shift: 0,
     };
     let with_ranges = TableMeta {
         largest: b"plum\xff\xff\xff\xff\xff\xff\xff\xff".to_vec(),
@@ -105,6 +106,10 @@ fn fields() -> Vec<(&'static str, Edit)> {
     let with_references = TableMeta {
         references: [(280, 5), (301, 7)].into(),
         ..meta.clone()
+    };
+    let prepared = TableMeta {
+        shift: 4,
+        ..with_references.clone()
     };
     let blob = BlobMeta {
         file_id: 0x2f0e_2d0c_2b0a_2908_2706_2504_2302_2120,
@@ -299,6 +304,19 @@ fn fields() -> Vec<(&'static str, Edit)> {
             },
         ),
         (
+            "table with references enters that was prepared: number 304\n\
+             sequence numbers of table 304 are shifted by 4",
+            Edit {
+                add_tables: vec![AddTable {
+                    family: 1,
+                    level: 6,
+                    number: 304,
+                    meta: prepared,
+                }],
+                ..none()
+            },
+        ),
+        (
             "highest wall time met, ms since 1970",
             Edit {
                 wall_ms: Some(1_700_000_000_000),
@@ -331,12 +349,19 @@ fn document_dump() -> String {
     let mut whole = Vec::new();
     for (what, edit) in fields() {
         let bytes = edit.encode();
-        dump_line(
-            &mut out,
-            whole.len(),
-            &bytes,
-            &format!("tag {}: {what}", bytes[0]),
-        );
+        let mut rest = &bytes[..];
+        for what in what.lines() {
+            // All tags here are short, and so are the bodies.
+            let len = match rest[1] {
+                long if long >= 0x80 => 3 + usize::from(long & 0x7f) + 128 * usize::from(rest[2]),
+                short => 2 + usize::from(short),
+            };
+            let (field, more) = rest.split_at(len);
+            let at = whole.len() + bytes.len() - rest.len();
+            dump_line(&mut out, at, field, &format!("tag {}: {what}", field[0]));
+            rest = more;
+        }
+        assert!(rest.is_empty(), "each field has its line");
         whole.extend_from_slice(&bytes);
     }
     let all = Edit::decode(&whole).unwrap();
@@ -491,6 +516,49 @@ fn packed_history(db: &Db) -> Expected {
     expected
 }
 
+/// Writes the history of a golden store with tables that were prepared: some as they were added, some merged since, with values that were
+/// collected since.
+fn prepared_history(db: &Db) -> Expected {
+    let default = db.default_family();
+    let users = db
+        .create_family("users", packing_options().family("users").clone())
+        .unwrap();
+    let mut expected = Expected::new();
+    let mut add = |numbers: std::ops::Range<u32>, round: u32| {
+        let sets = [&default, &users].map(|family| {
+            let mut table = db.prepare(family).unwrap();
+            for i in numbers.clone() {
+                let key = format!("key {i:03}").into_bytes();
+                let value = match i % 4 {
+                    0 => format!("small {round}"),
+                    _ => format!("large {i} {round} ").repeat(30),
+                };
+                let at = (i % 5 == 3).then_some(FAR + u64::from(round));
+                match at {
+                    None => table.add(&key, value.as_bytes()).unwrap(),
+                    Some(at) => table.add_ttl(&key, value.as_bytes(), at).unwrap(),
+                }
+                let id = (family.name().to_string(), key);
+                expected.insert(id, (value.into_bytes(), at));
+            }
+            table.finish().unwrap()
+        });
+        db.ingest(&sets).unwrap();
+    };
+    add(0..30, 1);
+    add(10..40, 2);
+    for family in [&default, &users] {
+        db.compact_range(family, None, None).unwrap();
+    }
+    db.settle().unwrap();
+    add(35..60, 3);
+    db.put(&default, b"last", b"in the log", &WriteOptions::SYNC)
+        .unwrap();
+    let last = ("default".to_string(), b"last".to_vec());
+    expected.insert(last, (b"in the log".to_vec(), None));
+    expected
+}
+
 /// Writes the history of a golden store; what a reader must find is computed beside it.
 fn golden_history(db: &Db, crashed: bool) -> Expected {
     let default = db.default_family();
@@ -555,7 +623,7 @@ fn golden_history(db: &Db, crashed: bool) -> Expected {
 
 fn options_of(name: &str) -> Options {
     match name {
-        "compressed" => packing_options(),
+        "compressed" | "prepared" => packing_options(),
         _ => golden_options(),
     }
 }
@@ -576,6 +644,7 @@ fn golden(name: &str) -> (Arc<SimFs>, Env, Expected) {
     let db = Db::open(&env, DIR, options_of(name)).unwrap();
     let expected = match name {
         "compressed" => packed_history(&db),
+        "prepared" => prepared_history(&db),
         _ => golden_history(&db, crashed),
     };
     if crashed {
@@ -661,6 +730,17 @@ fn a_crashed_store_of_version_1_with_compressed_values_opens_and_reads() {
     for end in [".log", ".index", ".blob"] {
         assert!(list.iter().any(|e| e.name.ends_with(end)), "{list:?}");
     }
+    let report = Db::verify_store(&env, DIR, &packing_options(), &mut |_, _| {}).unwrap();
+    assert!(report.damage.is_empty(), "{:#?}", report.damage);
+    check_golden(&env, &expected);
+    check_golden(&env, &expected);
+}
+
+#[test]
+fn a_crashed_store_of_version_1_with_prepared_tables_opens_and_reads() {
+    let (fs, env, expected) = golden("prepared");
+    let list = fs.list(Path::new(DIR)).unwrap();
+    assert!(list.iter().any(|e| e.name.ends_with(".blob")), "{list:?}");
     let report = Db::verify_store(&env, DIR, &packing_options(), &mut |_, _| {}).unwrap();
     assert!(report.damage.is_empty(), "{:#?}", report.damage);
     check_golden(&env, &expected);

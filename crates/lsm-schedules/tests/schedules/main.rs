@@ -7,5 +7,6 @@ mod blobs;
 mod cache;
 mod commit;
 mod explore;
+mod ingest;
 mod memtable;
 mod version;

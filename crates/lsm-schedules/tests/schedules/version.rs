@@ -1,4 +1,4 @@
-//! The version set: readers on old views while flushes and compactions install new ones, and tables whose files go when the last
+//! The version set: readers on old views while flushes, compactions and ingestions install new ones, and tables whose files go when the last
 //! holder lets go, not before and not never.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
@@ -46,8 +46,19 @@ fn options() -> Options {
     }
 }
 
-/// Sets every key to one round, in one batch.
+/// Sets every key to one round, in one batch or by a table that is prepared. Then `marks` says so.
 fn write_round(db: &Db, family: &Family, n: u64) {
+    if percent(50) {
+        let mut table = db.prepare(family).expect("prepares");
+        for k in 0..KEYS {
+            table.add(&key(k), &value(n)).expect("takes it");
+        }
+        db.ingest(&[table.finish().expect("ends")]).expect("adds");
+        let marks = db.family("marks").expect("it is there");
+        let written = db.put(&marks, b"mark", &value(n), &WriteOptions::default());
+        written.expect("writes");
+        return;
+    }
     let mut batch = WriteBatch::new();
     for k in 0..KEYS {
         batch.put(family, &key(k), &value(n)).unwrap();
@@ -64,6 +75,16 @@ fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
         ..ReadOptions::default()
     };
     let mut rounds = Vec::new();
+    if percent(40) {
+        // Whoever sees the mark sees what it was set after.
+        let marks = db.family("marks").expect("it is there");
+        let found = db.multi_get(&[(family, &key(3)), (&marks, b"mark")], &read);
+        let found: Vec<u64> = (found.into_iter())
+            .map(|v| v.expect("reads").map_or(0, |v| round(&v)))
+            .collect();
+        assert!(found[0] >= found[1].max(due), "{found:?} and not {due}");
+        return;
+    }
     if read.snapshot.is_some() && percent(50) {
         for k in 0..KEYS {
             let found = db.get(family, &key(k), &read).expect("reads");
@@ -142,6 +163,7 @@ fn model(totals: &Counts) {
         .build();
     let db = Db::open(&env, "db", options()).unwrap();
     let family = db.default_family();
+    db.create_family("marks", FamilyOptions::default()).unwrap();
     let returned = Arc::new(AtomicU64::new(0));
     for n in 1..=2 {
         write_round(&db, &family, n);
@@ -177,6 +199,7 @@ fn model(totals: &Counts) {
     look(&db, &family, &returned, totals);
     let stats = db.stats();
     count(totals, 2, u64::from(stats.compaction_bytes_written > 0));
+    count(totals, 3, stats.ingestions);
     count(totals, 0, shuttle::current::context_switches() as u64);
     db.close().expect("closes");
     assert_eq!(
@@ -203,11 +226,12 @@ fn a_version_set_is_right_in_every_order() {
         case(seed, move || model(&totals));
         schedules += CASE as u64;
     }
-    let [steps, looks, compacted, _] = std::array::from_fn(|i| counted(&totals, i));
+    let [steps, looks, compacted, ingested] = std::array::from_fn(|i| counted(&totals, i));
     basalt_fs::campaign!(
-        "version_schedules={schedules} steps={steps} looks={looks} compacted={compacted}"
+        "version_schedules={schedules} steps={steps} looks={looks} compacted={compacted} ingestions={ingested}"
     );
     if campaign::case().is_none() {
         assert!(compacted * 2 > schedules, "few compactions: {compacted}");
+        assert!(ingested > schedules, "few ingestions: {ingested}");
     }
 }

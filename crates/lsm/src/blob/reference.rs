@@ -2,9 +2,11 @@
 //!
 //! A varint: the blob file number times two, plus one when the value expires; then 8 bytes of expiry are behind it (little-endian ms since
 //! 1970, as in front of the value itself). The value is found in that file, or in what the number means since, by family, key and sequence number
-//! of the entry.
+//! of the entry. Where the record has another sequence number, because it was prepared before its entry got its own, a byte 0 and that number as a
+//! varint come first.
 
-use crate::key::Kind;
+use super::Name;
+use crate::key::{Kind, MAX_SEQ, SeqNo};
 use crate::table::format::{get_varint, put_varint};
 use crate::version::edit::MAX_FILE_NUMBER;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -16,11 +18,26 @@ pub struct Reference {
     pub number: u64,
     /// When the value's time is over, ms since 1970.
     pub expire_at_ms: Option<u64>,
+    /// The sequence number that the record has, where that is not the entry's.
+    pub seq: Option<SeqNo>,
 }
 
 impl Reference {
+    /// What finds the record, of the name that the entry has.
+    #[inline]
+    pub fn record<'k>(&self, entry: &Name<'k>) -> Name<'k> {
+        Name {
+            seq: self.seq.unwrap_or(entry.seq),
+            ..*entry
+        }
+    }
+
     /// Appends its bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(seq) = self.seq {
+            out.push(0);
+            put_varint(out, seq);
+        }
         put_varint(
             out,
             self.number << 1 | u64::from(self.expire_at_ms.is_some()),
@@ -43,6 +60,14 @@ impl Reference {
             )
         };
         let mut at = 0;
+        let seq = match payload.first() {
+            Some(0) => {
+                at = 1;
+                let seq = get_varint(payload, &mut at, 56).ok_or_else(bad)?;
+                Some(seq).filter(|seq| *seq <= MAX_SEQ)
+            }
+            _ => None,
+        };
         let packed = get_varint(payload, &mut at, 63).ok_or_else(bad)?;
         let rest = &payload[at..];
         let expire_at_ms = match packed & 1 {
@@ -54,6 +79,7 @@ impl Reference {
         let reference = Reference {
             number,
             expire_at_ms,
+            seq,
         };
         match (1..MAX_FILE_NUMBER).contains(&number) {
             true => Ok(reference),
@@ -84,10 +110,15 @@ mod tests {
     fn references_survive_encoding_and_other_bytes_are_refused() {
         let mut out = Vec::new();
         for number in [1, 63, 64, 12_345_678, MAX_FILE_NUMBER - 1] {
-            for expire_at_ms in [None, Some(0), Some(u64::MAX)] {
+            let expiries = [None, Some(0), Some(u64::MAX)];
+            let seqs = [None, Some(0), Some(1), Some(MAX_SEQ)];
+            for (expire_at_ms, seq) in
+                (expiries.iter()).flat_map(|at| seqs.iter().map(move |seq| (*at, *seq)))
+            {
                 let r = Reference {
                     number,
                     expire_at_ms,
+                    seq,
                 };
                 out.clear();
                 r.encode(&mut out);
@@ -102,7 +133,13 @@ mod tests {
                 assert!(Reference::decode(&out).is_err(), "{r:?} and a byte");
             }
         }
-        for wrong in [&[0][..], &[1, 0, 0, 0, 0, 0, 0, 0, 0], &[0xff; 9]] {
+        for wrong in [
+            &[0][..],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[0xff; 9],
+            &[0, 7],
+            &[0, 7, 0],
+        ] {
             let e = Reference::decode(wrong).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Corruption, "{wrong:?}");
         }

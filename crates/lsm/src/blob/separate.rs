@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// A blob file ends with the user key that makes it so long.
 pub(crate) const BLOB_BYTES: u64 = 64 << 20;
 
+/// Gives the number of the next file.
+pub(crate) type NewNumber<'a> = Box<dyn Fn() -> u64 + Send + 'a>;
+
 /// Writes blob files one after the other, each begun when a value comes. Dropped unfinished, it removes what it made.
 pub(crate) struct Separator<'a> {
     // Dropped before `created`, so that no builder is alive when its file goes.
@@ -21,10 +24,12 @@ pub(crate) struct Separator<'a> {
     created: Created,
     env: Env,
     store: Arc<TableStore>,
-    new_number: &'a (dyn Fn() -> u64 + Sync),
+    new_number: NewNumber<'a>,
     io: IoPriority,
     /// Values may come that are compressed.
     packs: bool,
+    /// Entries get other sequence numbers than records.
+    prepares: bool,
     /// Index pages go into the cache, and records.
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
@@ -37,7 +42,7 @@ impl<'a> Separator<'a> {
     pub fn new(
         env: &Env,
         store: &Arc<TableStore>,
-        new_number: &'a (dyn Fn() -> u64 + Sync),
+        new_number: NewNumber<'a>,
         io: IoPriority,
         warm_cache: bool,
     ) -> Separator<'a> {
@@ -49,6 +54,7 @@ impl<'a> Separator<'a> {
             new_number,
             io,
             packs: false,
+            prepares: false,
             warm: (warm_cache, warm_cache),
             made: Vec::new(),
             payload: Vec::new(),
@@ -59,6 +65,12 @@ impl<'a> Separator<'a> {
     /// Values may come that are compressed, or are to be: the files say so.
     pub fn with_packed(mut self, packs: bool) -> Separator<'a> {
         self.packs = packs;
+        self
+    }
+
+    /// The entries of what comes get their sequence numbers later: references say which the records have.
+    pub fn of_prepared(mut self) -> Separator<'a> {
+        self.prepares = true;
         self
     }
 
@@ -128,6 +140,7 @@ impl<'a> Separator<'a> {
         let reference = Reference {
             number: *number,
             expire_at_ms: expiry.filter(|_| form.kind == Kind::PutTtl),
+            seq: Some(name.seq).filter(|_| self.prepares),
         };
         reference.encode(&mut self.payload);
         Ok(())
@@ -164,7 +177,7 @@ impl<'a> Separator<'a> {
     fn begin_file(&mut self) -> Result<(u64, BlobBuilder)> {
         let number = (self.new_number)();
         let path = self.store.blob_path(number);
-        let file = self.env.fs().create(&path);
+        let file = self.store.create(&path);
         // A create that failed may have made the name all the same. A name that was there before is not ours.
         if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
             self.created.add(path.clone());

@@ -47,7 +47,7 @@ impl<'a> Departed<'a> {
         self.keys.extend_from_slice(user_key);
         self.waiting.push(Waiting {
             number: to.number,
-            seq,
+            seq: to.seq.unwrap_or(seq),
             key: from..self.keys.len(),
         });
         match self.waiting.len() < WAITING && self.keys.len() < KEY_BYTES {

@@ -78,7 +78,7 @@ impl<'a, 'o> Gathering<'a, 'o> {
                     key: user,
                     seq: trailer_seq(trailer),
                 };
-                entries.push((name, to.number, cmp));
+                entries.push((to.record(&name), to.number, cmp));
             }
         }
         let turn = self.job.env.courtesy().turn();

@@ -104,7 +104,7 @@ impl<'a> Outputs<'a> {
             separator: Separator::new(
                 &job.env,
                 &job.store,
-                job.new_file_number,
+                Box::new(job.new_file_number),
                 IoPriority::Low,
                 false,
             )
@@ -237,6 +237,8 @@ impl<'a> Outputs<'a> {
         self.moved += (record::HEADER_LEN + user.len() + value.len()) as u64;
         self.moved_records += 1;
         let to = self.separator.last_cached();
+        // What is in the cache has the sequence number of the old record.
+        let cached = cached.filter(|_| from.seq.is_none());
         self.renamed.extend(cached.map(|from| (from, to)));
         self.departed.add(user, name.seq, from)
     }

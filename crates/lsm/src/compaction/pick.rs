@@ -392,6 +392,27 @@ impl<'a> Hull<'a> {
 }
 
 impl Reach {
+    /// Of a table that enters a level and has keys from `from` to `to`, both among them.
+    pub(crate) fn of_keys(family: u32, level: usize, from: &[u8], to: &[u8]) -> Reach {
+        Reach {
+            family,
+            level,
+            from: from.to_vec(),
+            to: to.to_vec(),
+            open: false,
+        }
+    }
+
+    /// True when a table of each may have keys between those of the other's.
+    pub(crate) fn meets(&self, cmp: &Cmp, other: &Reach) -> bool {
+        let hull = Hull {
+            from: &other.from,
+            to: &other.to,
+            open: other.open,
+        };
+        (self.family, self.level) == (other.family, other.level) && self.crosses(cmp, &hull)
+    }
+
     /// True when a plan over this hull into the same level may write where this one does.
     fn crosses(&self, cmp: &Cmp, hull: &Hull<'_>) -> bool {
         let own = Hull {

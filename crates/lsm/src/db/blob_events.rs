@@ -40,9 +40,11 @@ impl Engine {
 
     /// Tells of the blob files that came with an edit, which is durable.
     pub(super) fn tell_blobs(&self, edit: &Edit, collected: bool) {
+        let ingested = edit.add_tables.iter().any(|t| t.meta.shift > 0);
         let reason = match (collected, edit.remove_tables.is_empty()) {
             (true, _) => "collection",
             (false, false) => "compaction",
+            (false, true) if ingested => "ingest",
             (false, true) => "flush",
         };
         for b in &edit.add_blobs {

@@ -210,7 +210,7 @@ pub(super) fn verify_table(
             format!("the file has {len} bytes, the manifest says {}", meta.size),
         ));
     }
-    let table = TableReader::open(env, file, &path, meta.file_id, meta.size, cmp.clone())?;
+    let table = TableReader::open_shifted(env, file, &path, meta, cmp.clone())?;
     if let Some(own) = table.family().filter(|f| f.id != family) {
         return Err(Error::corruption(
             &path,
@@ -352,6 +352,7 @@ impl Walk<'_> {
         let known = KnownTable {
             file_id: Some(meta.file_id),
             size: Some(meta.size),
+            shift: meta.shift,
         };
         let walked = self
             .env

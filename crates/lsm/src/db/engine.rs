@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     view: Shown,
     /// Everything up to here is visible to readers.
     pub visible: AtomicU64,
+    /// What [`View::ingested`] is, told before anything so new is visible.
+    pub ingested: AtomicU64,
     pub snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
     pub next_file: AtomicU64,
     pub logs: LogSpace,
@@ -169,6 +171,7 @@ impl Engine {
             version: Arc::new(version),
             families: Arc::new(families),
             backlog: Backlog::default(),
+            ingested: 0,
         };
         view.backlog = Backlog::of(&view);
         let events = Events::new(std::mem::take(&mut options.listeners));
@@ -230,6 +233,7 @@ impl Engine {
                 in_doubt: Vec::new(),
             }),
             visible: AtomicU64::new(last_seq),
+            ingested: AtomicU64::new(0),
             snapshots: Arc::default(),
             flushing: Mutex::new(()),
             drain: Drain::new(),
@@ -427,6 +431,7 @@ impl Engine {
             version: Arc::new(tree.version),
             families: now.families.clone(),
             backlog: now.backlog,
+            ingested: now.ingested,
         };
         if !edit.drop_families.is_empty() {
             let families = Arc::make_mut(&mut next.families);

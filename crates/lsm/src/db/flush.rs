@@ -357,8 +357,13 @@ impl Engine {
         let mut edit = Edit::default();
         let mut files: Vec<PathBuf> = Vec::new();
         let new_number = || self.new_file_number();
-        let separator =
-            Separator::new(&self.env, &self.tables, &new_number, IoPriority::High, warm);
+        let separator = Separator::new(
+            &self.env,
+            &self.tables,
+            Box::new(&new_number),
+            IoPriority::High,
+            warm,
+        );
         let mut options = view.families.values().map(|f| &f.options);
         let separator =
             separator.with_packed(options.any(|o| o.blob_compression != Compression::None));

@@ -93,7 +93,15 @@ fn only_deletes(batch: &WriteBatch) -> bool {
 impl Engine {
     /// Whether a batch may come in, or the disk is too full for it.
     pub(super) fn admit(self: &Arc<Self>, batch: &WriteBatch) -> Result<()> {
-        let bytes = batch.bytes() as u64;
+        self.admit_if(batch.bytes() as u64, &|| only_deletes(batch))
+    }
+
+    /// Whether so many bytes may be written, or the disk is too full for them.
+    pub(super) fn admit_bytes(self: &Arc<Self>, bytes: u64) -> Result<()> {
+        self.admit_if(bytes, &|| false)
+    }
+
+    fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
         let seen = |left: u64| left.checked_sub(bytes);
         if !self.full.is_refusing() && self.full.unseen.fetch_update(SeqCst, SeqCst, seen).is_ok() {
             return Ok(());
@@ -101,7 +109,7 @@ impl Engine {
         let Some((space, reserve)) = self.look_at_the_disk() else {
             return Ok(());
         };
-        if !self.full.is_refusing() || (only_deletes(batch) && space.free >= reserve / 2) {
+        if !self.full.is_refusing() || (only_deletes() && space.free >= reserve / 2) {
             return Ok(());
         }
         Err(self.no_space(space, reserve))

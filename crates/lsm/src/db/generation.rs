@@ -243,6 +243,8 @@ pub(crate) struct View {
     pub families: Arc<BTreeMap<u32, FamilyEntry>>,
     /// What `version` makes of writers' speed. Worked out when a view is set.
     pub backlog: Backlog,
+    /// When tables were last added that did not come from memtables: who reads as of then, or later, must have them.
+    pub ingested: SeqNo,
 }
 
 impl View {

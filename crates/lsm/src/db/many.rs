@@ -257,7 +257,7 @@ impl View {
             let entries: Vec<_> = (round.iter())
                 .map(|r| {
                     let cmp = &self.families[&r.name.family].options.comparator;
-                    (r.name, r.to.number, cmp)
+                    (r.to.record(&r.name), r.to.number, cmp)
                 })
                 .collect();
             let blobs = &self.version.blobs;

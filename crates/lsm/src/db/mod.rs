@@ -21,6 +21,7 @@ mod folder;
 mod full;
 mod generation;
 mod idle;
+mod ingest;
 mod insertion;
 mod levels;
 mod log;
@@ -49,6 +50,8 @@ mod tests_blobs;
 mod tests_courtesy;
 #[cfg(test)]
 mod tests_idle;
+#[cfg(test)]
+mod tests_ingest;
 #[cfg(test)]
 mod tests_limit;
 #[cfg(test)]
@@ -86,6 +89,7 @@ pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
 pub use cursor::Iter;
+pub use ingest::{Prepared, TableWriter};
 pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
 pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
@@ -771,6 +775,7 @@ impl Engine {
         let manifest = self.manifest.lock();
         self.gone.store(true, SeqCst);
         drop(manifest);
+        self.tables.leave();
         self.state.lock().hurry = None;
         *self.lock.lock() = None;
     }

@@ -73,18 +73,23 @@ impl Engine {
     }
 
     /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
-    /// later moment shows a prefix of history.
+    /// later moment shows a prefix of history. But for tables that were added since ([`super::ingest`]), which memtables that it has do not
+    /// wait for: then the view is taken anew.
     pub(super) fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
         self.check_open()?;
-        let view = self.view();
-        let seq = match &options.snapshot {
-            Some(s) if s.0.store != self.owner => {
-                return Err(Error::invalid("the snapshot belongs to another store"));
+        loop {
+            let view = self.view();
+            let seq = match &options.snapshot {
+                Some(s) if s.0.store != self.owner => {
+                    return Err(Error::invalid("the snapshot belongs to another store"));
+                }
+                Some(s) => s.seq(),
+                None => self.visible.load(SeqCst),
+            };
+            if self.ingested.load(SeqCst) <= view.ingested {
+                return Ok((view, seq));
             }
-            Some(s) => s.seq(),
-            None => self.visible.load(SeqCst),
-        };
-        Ok((view, seq))
+        }
     }
 
     pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {

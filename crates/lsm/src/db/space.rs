@@ -335,6 +335,7 @@ impl Engine {
             at: self.env.clock().now(),
             all: c.wal_bytes.get()
                 + c.flush_bytes.get()
+                + c.ingested_bytes.get()
                 + c.compaction_written.get()
                 + by_collections,
             by_collections,

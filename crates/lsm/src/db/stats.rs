@@ -21,12 +21,16 @@ pub struct Stats {
     pub families: Vec<FamilyStats>,
     /// Bytes of write-ahead log on disk, recycled space included.
     pub log_bytes: u64,
-    /// Bytes of user keys and values written.
+    /// Bytes of user keys and values written, and of those that came with prepared tables.
     pub user_bytes_written: u64,
     /// Log bytes written.
     pub wal_bytes_written: u64,
     /// Table bytes written by flushes.
     pub flush_bytes_written: u64,
+    /// Bytes of tables and blob files that were prepared and added ([`super::Db::ingest`]).
+    pub ingested_bytes: u64,
+    /// How often.
+    pub ingestions: u64,
     /// Table bytes read by compactions.
     pub compaction_bytes_read: u64,
     /// Table bytes written by compactions.
@@ -254,13 +258,15 @@ impl BlobStats {
 }
 
 impl Stats {
-    /// Bytes written for each byte that users wrote, by cause: `log`, `flush`, `compaction`, `collection`. `None` when users wrote nothing.
-    pub fn write_amp_by_cause(&self) -> Option<[(&'static str, f64); 4]> {
+    /// Bytes written for each byte that users wrote, by cause: `log`, `flush`, `ingest`, `compaction`, `collection`. `None` when users wrote
+    /// nothing.
+    pub fn write_amp_by_cause(&self) -> Option<[(&'static str, f64); 5]> {
         let of = |bytes: u64| bytes as f64 / self.user_bytes_written as f64;
         (self.user_bytes_written > 0).then(|| {
             [
                 ("log", of(self.wal_bytes_written)),
                 ("flush", of(self.flush_bytes_written)),
+                ("ingest", of(self.ingested_bytes)),
                 ("compaction", of(self.compaction_bytes_written)),
                 ("collection", of(self.blobs.collected_bytes_written)),
             ]
@@ -348,6 +354,8 @@ pub(crate) struct Counters {
     pub user_bytes: Counter,
     pub wal_bytes: Counter,
     pub flush_bytes: Counter,
+    pub ingested_bytes: Counter,
+    pub ingestions: Counter,
     pub compaction_read: Counter,
     pub compaction_written: Counter,
     pub collections: Counter,
@@ -409,6 +417,11 @@ impl Counters {
                 "flush_bytes_written_total",
                 "Bytes of tables and blob files written by flushes",
             ),
+            ingested_bytes: c(
+                "ingested_bytes_total",
+                "Bytes of tables and blob files that were prepared and added",
+            ),
+            ingestions: c("ingestions_total", "Times that prepared tables were added"),
             compaction_read: c(
                 "compaction_bytes_read_total",
                 "Table bytes read by compactions",
@@ -580,6 +593,8 @@ impl Engine {
             user_bytes_written: c.user_bytes.get(),
             wal_bytes_written: c.wal_bytes.get(),
             flush_bytes_written: c.flush_bytes.get(),
+            ingested_bytes: c.ingested_bytes.get(),
+            ingestions: c.ingestions.get(),
             compaction_bytes_read: c.compaction_read.get(),
             compaction_bytes_written: c.compaction_written.get(),
             commit_groups: c.commit_groups.get(),

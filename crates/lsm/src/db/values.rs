@@ -164,6 +164,7 @@ impl<'n> Values<'n> {
             let reference = Reference {
                 number: log.number,
                 expire_at_ms: expiry.filter(|_| kind == Kind::PutTtl),
+                seq: None,
             };
             self.payload.clear();
             reference.encode(&mut self.payload);

@@ -284,6 +284,7 @@ impl ReadAhead {
             let file = values.blobs.file(to.number, &name, cmp);
             let reader = file.and_then(|file| file.reader());
             let reader = reader.expect("it was there when it was asked for, and is kept");
+            let name = to.record(&name);
             located.push(Located::again(Sought { reader, name }, place.clone()));
         }
         let came = reads.finish(&located, how);

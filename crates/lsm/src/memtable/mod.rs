@@ -17,11 +17,15 @@ mod tests;
 mod tree;
 
 use crate::iter::InternalIter;
-use crate::key::{Cmp, Kind, SeqNo, pack_trailer, seek_trailer, split_internal_key, trailer_seq};
+use crate::key::{
+    Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer, seek_trailer, split_internal_key,
+    trailer_seq, user_key,
+};
 use crate::ranges::{Fragments, LiveRanges};
 use basalt_fs::{Bytes, Result};
 use cursor::Cursor;
 use record::Value;
+use std::cmp::Ordering;
 use std::sync::Arc;
 use tree::{Target, Tree};
 
@@ -161,6 +165,21 @@ impl MemTable {
     /// True when something but range tombstones was inserted.
     pub(crate) fn has_entries(&self) -> bool {
         self.tree.len() > 0
+    }
+
+    /// True when there is an entry of a user key from `from` to `to`, both among them, or a range tombstone over one.
+    pub(crate) fn overlaps(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<bool> {
+        let cmp = self.cmp();
+        let in_ranges = |r: &Arc<Fragments>| {
+            let i = r.at_or_after(cmp, from);
+            i < r.len() && cmp.user(r.range(i).0, to) != Ordering::Greater
+        };
+        if self.ranges().iter().any(in_ranges) {
+            return Ok(true);
+        }
+        let mut iter = self.iter();
+        iter.seek(&internal_key(from, seek_trailer(MAX_SEQ)))?;
+        Ok(iter.valid() && cmp.user(user_key(iter.key()), to) != Ordering::Greater)
     }
 
     /// True when nothing was inserted, no range tombstone either.

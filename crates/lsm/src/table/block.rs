@@ -12,7 +12,7 @@
 //! Bytes met here have passed their checksum, but they may still be a hostile file's: every offset and length is checked.
 
 use super::format::{Checked, Damage, check_entry, get_varint, put_varint, u32_at};
-use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, seek_trailer, trailer_seq};
+use crate::key::{Cmp, Kind, SEQ_SHIFT, SeqNo, TRAILER_LEN, seek_trailer, trailer_seq};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::prefetch;
 use basalt_fs::Bytes;
@@ -520,6 +520,8 @@ struct Behind {
 
 /// A position in a data block. Reused from block to block, so that it allocates nothing once warm.
 pub(super) struct BlockCursor {
+    /// What trailers are shown with more than they are stored with: the table's shift, in a trailer's place.
+    shift: u64,
     bytes: Bytes,
     layout: Layout,
     /// Offset of the entry here; `valid` says whether there is one.
@@ -534,7 +536,13 @@ pub(super) struct BlockCursor {
 
 impl BlockCursor {
     pub(super) fn new() -> BlockCursor {
+        BlockCursor::with_shift(0)
+    }
+
+    /// Over blocks of a table whose sequence numbers are shown with so much more.
+    pub(super) fn with_shift(shift: SeqNo) -> BlockCursor {
         BlockCursor {
+            shift: shift << SEQ_SHIFT,
             bytes: Bytes::new(),
             layout: Layout {
                 entries_end: 0,
@@ -603,6 +611,12 @@ impl BlockCursor {
         self.key.truncate(e.shared);
         self.key
             .extend_from_slice(&entries[e.suffix_at..e.value_at]);
+        if self.shift > 0 {
+            let trailer = e.trailer(entries).checked_add(self.shift);
+            let trailer = trailer.ok_or(Damage::Bad(at, "sequence number beyond the largest"))?;
+            let at = self.key.len() - TRAILER_LEN;
+            self.key[at..].copy_from_slice(&trailer.to_le_bytes());
+        }
         self.at = at;
         self.value = e.value_at..e.next;
         self.valid = true;
@@ -635,9 +649,9 @@ impl BlockCursor {
         self.behind.clear();
         self.valid = false;
         let (user, trailer) = crate::key::split_internal_key(target);
-        let r = self
-            .layout
-            .restart_before(&self.bytes, cmp, user, trailer)?;
+        // One from before all that is here comes behind all versions of its key.
+        let stored = trailer.saturating_sub(self.shift);
+        let r = self.layout.restart_before(&self.bytes, cmp, user, stored)?;
         self.step_to_restart(r)?;
         while self.valid && cmp.internal(&self.key, target) == Ordering::Less {
             self.step_to(self.value.end)?;

@@ -262,6 +262,7 @@ fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
         KnownTable {
             file_id: Some(id),
             size: Some(len),
+            shift: 5,
         },
     ] {
         let mut last: Option<Vec<u8>> = None;

@@ -65,13 +65,13 @@ impl TableIter {
             ReadPattern::Cached | ReadPattern::Uncached => MemoryKind::Pinned,
         };
         TableIter {
+            block: BlockCursor::with_shift(table.shift()),
             table,
             pattern,
             partition: None,
             part: 0,
             slot: 0,
             loaded: None,
-            block: BlockCursor::new(),
             ahead: Ahead {
                 bytes: Bytes::new(),
                 kind,
@@ -303,12 +303,13 @@ impl TableIter {
 
     /// The block that a seek lands in, a number in the partition at hand; `None` when all of the table is before the target.
     fn slot_of(&mut self, target: &[u8]) -> Result<Option<usize>> {
-        let Some(i) = self.table.find_partition(target)? else {
+        let target = self.table.as_stored(target);
+        let Some(i) = self.table.find_partition(&target)? else {
             return Ok(None);
         };
         self.load_partition(i)?;
         let (partition, offset) = self.partition.as_ref().expect("just loaded");
-        (self.table.slot_in(partition, *offset, target)).map(Some)
+        (self.table.slot_in(partition, *offset, &target)).map(Some)
     }
 
     fn seek_inner(&mut self, target: &[u8]) -> Result<()> {

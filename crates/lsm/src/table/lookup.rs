@@ -170,7 +170,7 @@ impl Lookup {
         deleted: Option<SeqNo>,
         target: &[u8],
     ) -> Result<Step> {
-        let Some(number) = table.find_partition(target)? else {
+        let Some(number) = table.find_partition(&table.as_stored(target))? else {
             return Ok(Step::Is(Found::newer(None, deleted)));
         };
         let handle = table.partition_handle(number)?;
@@ -219,7 +219,8 @@ impl Lookup {
                 if table.pins.partition(number).is_none() {
                     table.pins.offer_partition(number, &handle, &partition);
                 }
-                let handle = table.find_in(&partition, handle.offset, target)?;
+                let target = table.as_stored(target);
+                let handle = table.find_in(&partition, handle.offset, &target)?;
                 Ok(Step::On(Lookup {
                     wanted: Wanted {
                         table,

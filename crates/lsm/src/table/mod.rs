@@ -40,7 +40,7 @@ pub use reader::{ReadBudget, TableReader};
 pub(crate) use reader::{check_reach, hash_of, read_exact};
 pub use source::Source;
 
-use crate::key::{Cmp, MAX_SEQ, SeqNo};
+use crate::key::{Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, internal_key, split_internal_key, trailer_seq};
 use crate::options::Compression;
 use crate::prefix::Prefixes;
 use crate::version::catalog::DEFAULT;
@@ -129,6 +129,9 @@ pub struct TableMeta {
     pub range_deletes: u64,
     /// How many entries refer to each blob file number, ascending.
     pub references: References,
+    /// What its entries' sequence numbers are shown with more than they are stored with: a table that was prepared gets its place in history when
+    /// it is added to the tree. `smallest` to `max_seq` are as they are shown. The file does not know of it. 0 for all others.
+    pub shift: u64,
 }
 
 /// Blob file numbers, ascending, and how many references each has.
@@ -182,7 +185,34 @@ impl TableMeta {
             soonest_expiry_ms: u64::MAX,
             range_deletes: 0,
             references: References::default(),
+            shift: 0,
         }
+    }
+
+    /// True for what [`TableMeta::shifted`] may have made, by so much.
+    pub(crate) fn is_shiftable(&self, by: u64) -> bool {
+        let seq = |key: &[u8]| trailer_seq(split_internal_key(key).1);
+        let lowest = (self.min_seq)
+            .min(seq(&self.smallest))
+            .min(seq(&self.largest));
+        self.shift == 0 && self.range_deletes == 0 && by <= lowest
+    }
+
+    /// The same table with sequence numbers that are so much higher. `None` when that is beyond the highest, and for one with range
+    /// tombstones, whose numbers are not shifted.
+    pub(crate) fn shifted(mut self, by: u64) -> Option<TableMeta> {
+        let highest = self.max_seq.checked_add(by)?;
+        if highest > MAX_SEQ || (by > 0 && self.range_deletes > 0) {
+            return None;
+        }
+        for key in [&mut self.smallest, &mut self.largest] {
+            let (user, trailer) = split_internal_key(key);
+            *key = internal_key(user, trailer + (by << SEQ_SHIFT));
+        }
+        self.min_seq += by;
+        self.max_seq = highest;
+        self.shift += by;
+        Some(self)
     }
 }
 

@@ -114,6 +114,7 @@ impl Properties {
                 soonest_expiry_ms: u64::MAX,
                 range_deletes: 0,
                 references: References::default(),
+                shift: 0,
             },
             data_blocks: 0,
             ranges: Vec::new(),

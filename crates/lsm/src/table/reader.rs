@@ -12,13 +12,17 @@ use super::properties::Properties;
 use super::ranges;
 use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
-use crate::key::{Cmp, SeqNo, TRAILER_LEN, seek_trailer, user_key};
+use crate::key::{
+    Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, TRAILER_LEN, internal_key, seek_trailer, split_internal_key,
+    user_key,
+};
 use crate::memtable::Found;
 use crate::prefix::Narrow;
 use crate::ranges::Fragments;
 use basalt_env::sync::atomic::{AtomicU64, Ordering};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
 use basalt_fs::{Bytes, Error, File, Result};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -79,6 +83,8 @@ pub struct TableReader {
     pub(super) path: PathBuf,
     pub(super) file_id: u128,
     pub(super) size: u64,
+    /// What is added to each sequence number stored here: see [`TableMeta::shift`].
+    shift: SeqNo,
     pub(super) cmp: Cmp,
     pub(super) bytewise: bool,
     pub(super) footer: Footer,
@@ -105,6 +111,29 @@ impl TableReader {
         path: &Path,
         file_id: u128,
         size: u64,
+        cmp: Cmp,
+    ) -> Result<Arc<TableReader>> {
+        TableReader::open_at(env, source, path, (file_id, size, 0), cmp)
+    }
+
+    /// As [`TableReader::open`], of the table that the manifest describes so: its sequence numbers are shown with so much more as
+    /// [`TableMeta::shift`] says.
+    pub(crate) fn open_shifted(
+        env: &Env,
+        source: impl Source,
+        path: &Path,
+        meta: &TableMeta,
+        cmp: Cmp,
+    ) -> Result<Arc<TableReader>> {
+        let of = (meta.file_id, meta.size, meta.shift);
+        TableReader::open_at(env, source, path, of, cmp)
+    }
+
+    fn open_at(
+        env: &Env,
+        source: impl Source,
+        path: &Path,
+        (file_id, size, shift): (u128, u64, u64),
         cmp: Cmp,
     ) -> Result<Arc<TableReader>> {
         let file = source.file()?;
@@ -173,6 +202,11 @@ impl TableReader {
             ranges::read_block(&cmp, &payload, &mut ranges)
                 .map_err(|d| d.at(path, handle.offset))?;
         }
+        let beyond = shift.checked_add(properties.meta.max_seq);
+        if shift > 0 && (!ranges.is_empty() || beyond.is_none_or(|seq| seq > MAX_SEQ)) {
+            let what = "the manifest shifts the sequence numbers of a table that cannot have been prepared";
+            return Err(Error::corruption(path, footer.properties.offset, what));
+        }
         let booked = env
             .ledger()
             .reserve(MemoryKind::Pinned, ranges.memory() as u64);
@@ -184,6 +218,7 @@ impl TableReader {
             path: path.to_path_buf(),
             file_id,
             size,
+            shift,
             bytewise: cmp.equality_is_bytewise(),
             cmp,
             footer,
@@ -249,13 +284,17 @@ impl TableReader {
         seq: SeqNo,
         fill_cache: bool,
     ) -> Result<Option<Found>> {
+        // All of a table that was added later is too new.
+        let Some(stored) = seq.checked_sub(self.shift) else {
+            return Ok(None);
+        };
         if let Some(hash) = hash
             && !self.filter_may_contain(hash, fill_cache)?
         {
             return Ok(None);
         }
         // The target on the stack, unless the key is long.
-        let trailer = seek_trailer(seq).to_le_bytes();
+        let trailer = seek_trailer(stored).to_le_bytes();
         let mut inline = [0u8; INLINE_KEY + TRAILER_LEN];
         let long;
         let target = if user_key.len() <= INLINE_KEY {
@@ -272,10 +311,10 @@ impl TableReader {
         // A small value is copied: to count another reference to its block costs more, for it is a line of memory that
         // nothing else needs and that other threads write; and it would keep the whole block in memory.
         let find = |payload: &Bytes| {
-            let hit = block::get(payload, &self.cmp, user_key, seq, hash)
+            let hit = block::get(payload, &self.cmp, user_key, stored, hash)
                 .map_err(|d| d.at(&self.path, handle.offset))?;
             Ok(hit.map(|h| Found {
-                seq: h.seq,
+                seq: h.seq + self.shift,
                 kind: h.kind,
                 value: if h.value.len() <= COPIED {
                     Bytes::copy_from_slice(&payload[h.value])
@@ -316,10 +355,13 @@ impl TableReader {
         seq: SeqNo,
         hash: Option<u64>,
     ) -> Result<Option<Found>> {
-        let hit = block::get(payload, &self.cmp, user_key, seq, hash)
+        let Some(stored) = seq.checked_sub(self.shift) else {
+            return Ok(None);
+        };
+        let hit = block::get(payload, &self.cmp, user_key, stored, hash)
             .map_err(|d| d.at(&self.path, handle.offset))?;
         Ok(hit.map(|h| Found {
-            seq: h.seq,
+            seq: h.seq + self.shift,
             kind: h.kind,
             value: payload.slice(h.value),
         }))
@@ -401,7 +443,7 @@ impl TableReader {
         }
     }
 
-    /// The data block that holds the first entry at or after `target`, if any does.
+    /// The data block that holds the first entry at or after `target`, which is as stored, if any does.
     fn find_block(&self, target: &[u8], fill_cache: bool) -> Result<Option<BlockHandle>> {
         let Some(i) = self.find_partition(target)? else {
             return Ok(None);
@@ -418,7 +460,25 @@ impl TableReader {
         self.find_in(partition, offset, target).map(Some)
     }
 
-    /// The number of the index partition that knows of the first entry at or after `target`, if there is such an entry.
+    /// See [`TableMeta::shift`].
+    pub(super) fn shift(&self) -> SeqNo {
+        self.shift
+    }
+
+    /// An internal key as it is to be sought among those that are stored. One from before all of them comes behind all versions of its key.
+    #[inline]
+    pub(super) fn as_stored<'a>(&self, target: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.shift == 0 {
+            return Cow::Borrowed(target);
+        }
+        let (user, trailer) = split_internal_key(target);
+        Cow::Owned(internal_key(
+            user,
+            trailer.saturating_sub(self.shift << SEQ_SHIFT),
+        ))
+    }
+
+    /// The number of the index partition that knows of the first entry at or after `target`, which is as stored, if there is such an entry.
     pub(super) fn find_partition(&self, target: &[u8]) -> Result<Option<usize>> {
         let at_top = |d: super::format::Damage| d.at(&self.path, self.footer.top.offset);
         let i = self.top.seek(&self.cmp, target).map_err(at_top)?;
@@ -634,7 +694,7 @@ impl TableReader {
     /// replace the table and keeps nobody waiting.
     pub fn approximate_offset(&self, internal_key: &[u8], fill_cache: bool) -> Result<u64> {
         Ok(self
-            .find_block(internal_key, fill_cache)?
+            .find_block(&self.as_stored(internal_key), fill_cache)?
             .map_or(self.footer.data_end, |h| h.offset))
     }
 

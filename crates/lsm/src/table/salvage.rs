@@ -37,6 +37,8 @@ pub struct KnownTable {
     pub file_id: Option<u128>,
     /// Its size in bytes.
     pub size: Option<u64>,
+    /// See [`TableMeta::shift`](super::TableMeta::shift).
+    pub shift: u64,
 }
 
 /// A part of a table's data that cannot be read.
@@ -155,7 +157,7 @@ pub fn salvage(
         file_id,
         cmp,
         block_bytes: header.map_or(0, |h| h.block_bytes as usize),
-        cursor: BlockCursor::new(),
+        cursor: BlockCursor::with_shift(known.shift),
         last: Vec::new(),
         out: Salvaged {
             data_end: footer.as_ref().map(|f| f.data_end),

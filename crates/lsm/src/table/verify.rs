@@ -377,7 +377,8 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
             ),
         ));
     }
-    if tally.meta != *meta {
+    let shown = tally.meta.clone().shifted(meta.shift);
+    if shown.as_ref() != Some(meta) {
         return Err(bad(
             0,
             format!(

@@ -240,7 +240,7 @@ impl BlobSet {
             })
     }
 
-    /// The kind and payload that the entry of `name` would have with its value in the tree.
+    /// The kind and payload that the entry of `name`, which refers to it so, would have with its value in the tree.
     pub fn read(
         &self,
         name: &Name<'_>,
@@ -262,7 +262,7 @@ impl BlobSet {
         budget: &mut ReadBudget,
     ) -> Result<Option<(Kind, Bytes)>> {
         let file = self.file(to.number, name, cmp)?;
-        let payload = file.reader()?.get_within(name, how, budget)?;
+        let payload = file.reader()?.get_within(&to.record(name), how, budget)?;
         Ok(payload.map(|p| (to.kind(), p)))
     }
 

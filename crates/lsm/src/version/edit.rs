@@ -11,6 +11,7 @@ use crate::blob::lineage::Group;
 use crate::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
 use crate::table::{References, TableMeta, decode_references, encode_references};
 use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
 
 /// File numbers stay below this.
 pub const MAX_FILE_NUMBER: u64 = 1 << 48;
@@ -50,7 +51,8 @@ pub struct Edit {
     /// Tag 6: families dropped.
     pub drop_families: Vec<u32>,
     /// Tag 7: tables that enter. Tag 15: the same with the number of range tombstones behind it, for tables that have some. Tag 21: the same
-    /// as tag 15 with the references behind it, for tables that refer to blob files.
+    /// as tag 15 with the references behind it, for tables that refer to blob files. Tag 22, behind those: number and [`TableMeta::shift`]
+    /// of a table that was prepared.
     pub add_tables: Vec<AddTable>,
     /// Tag 8: tables that leave: family, level, number.
     pub remove_tables: Vec<(u32, u32, u64)>,
@@ -280,6 +282,12 @@ impl Edit {
         for t in tagged(21) {
             add_table(&mut o, 21, t);
         }
+        for t in self.add_tables.iter().filter(|t| t.meta.shift > 0) {
+            field(&mut o, 22, |b| {
+                varint(b, t.number);
+                varint(b, t.meta.shift);
+            });
+        }
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -291,6 +299,7 @@ impl Edit {
     pub fn decode(payload: &[u8]) -> Result<Edit> {
         let mut e = Edit::default();
         let mut p = Take { rest: payload };
+        let mut shifts = BTreeMap::new();
         while !p.rest.is_empty() {
             let tag = p.varint()?;
             let mut f = Take { rest: p.bytes()? };
@@ -349,6 +358,7 @@ impl Edit {
                             soonest_expiry_ms,
                             range_deletes,
                             references,
+                            shift: 0,
                         },
                     });
                     let meta = &e.add_tables[e.add_tables.len() - 1].meta;
@@ -365,6 +375,12 @@ impl Edit {
                 13 => e.left_logs.push((f.varint()?, f.varint()?)),
                 12 => e.next_family = Some(f.u32()?),
                 14 => e.merge_operators.push((f.u32()?, f.text()?)),
+                22 => {
+                    let (number, shift) = (f.varint()?, f.varint()?);
+                    if shift == 0 || shifts.insert(number, shift).is_some() {
+                        return Err(Take::bad(&format!("table {number} is shifted by {shift}")));
+                    }
+                }
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
                 65 => e.blob_times.push((f.varint()?, f.varint()?)),
@@ -376,6 +392,21 @@ impl Edit {
                 }
             }
             f.end()?;
+        }
+        for t in &mut e.add_tables {
+            let Some(shift) = shifts.remove(&t.number) else {
+                continue;
+            };
+            if !t.meta.is_shiftable(shift) {
+                let what = format!("table {} is shifted by {shift}, and cannot be", t.number);
+                return Err(Take::bad(&what));
+            }
+            t.meta.shift = shift;
+        }
+        if let Some((number, _)) = shifts.first_key_value() {
+            return Err(Take::bad(&format!(
+                "table {number} is shifted and does not enter"
+            )));
         }
         // As they are written: those with range tombstones, then those with references last.
         e.add_tables.sort_by_key(|t| add_tag(&t.meta));
@@ -430,7 +461,6 @@ mod tests {
     use super::*;
     use crate::blob::{BlobMeta, FamilyShare, IndexFile};
     use basalt_env::Random;
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     fn sample(r: &Random) -> Edit {
@@ -469,6 +499,7 @@ mod tests {
                         soonest_expiry_ms: u64::MAX,
                         range_deletes: 0,
                         references: References::default(),
+                        shift: 0,
                     },
                 })
                 .collect(),
@@ -562,6 +593,14 @@ mod tests {
             for t in e.add_tables.iter_mut().skip(with + 1) {
                 t.meta.references = [(3, 1), (1 << 40, 1 + r.below(1 << 20))].into();
             }
+            // Some of those without range tombstones were prepared.
+            for t in e.add_tables.iter_mut().filter(|_| r.one_in(2)) {
+                let most = (1..64).rev().map(|bits| 1u64 << bits);
+                let shift = most
+                    .map(|n| n >> r.below(8))
+                    .find(|n| t.meta.is_shiftable(*n));
+                t.meta.shift = shift.unwrap_or(0);
+            }
             let bytes = e.encode();
             assert_eq!(Edit::decode(&bytes).unwrap(), e, "repeat with seed {seed}");
             for _ in 0..200 {
@@ -606,6 +645,41 @@ mod tests {
         for edit in too_large {
             let e = Edit::decode(&edit.encode()).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Corruption, "{edit:?}");
+        }
+    }
+
+    #[test]
+    fn a_shift_that_no_table_can_have_is_damage() {
+        let mut e = sample(&Random::from_seed(5));
+        e.add_tables.truncate(1);
+        let t = &mut e.add_tables[0].meta;
+        (t.min_seq, t.max_seq) = (7, 9);
+        for (key, seq) in [(&mut t.smallest, 7), (&mut t.largest, 9)] {
+            *key =
+                crate::key::internal_key(b"key", crate::key::pack_trailer(seq, crate::Kind::Put));
+        }
+        t.shift = 7;
+        assert_eq!(Edit::decode(&e.encode()).unwrap(), e);
+        let refused = |e: &Edit, more: &[u8]| {
+            let bytes = [&e.encode()[..], more].concat();
+            let e = Edit::decode(&bytes).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+            assert!(e.to_string().contains("shifted"), "{e}");
+        };
+        e.add_tables[0].meta.shift = 8;
+        refused(&e, &[]);
+        e.add_tables[0].meta.shift = 1;
+        e.add_tables[0].meta.range_deletes = 1;
+        refused(&e, &[]);
+        e.add_tables[0].meta.range_deletes = 0;
+        let number = e.add_tables[0].number;
+        for (number, shift) in [(number, 2), (number + 1, 2), (number + 1, 0)] {
+            let mut more = Vec::new();
+            field(&mut more, 22, |b| {
+                varint(b, number);
+                varint(b, shift);
+            });
+            refused(&e, &more);
         }
     }
 

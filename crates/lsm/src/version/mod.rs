@@ -18,7 +18,7 @@ use crate::table::{TableMeta, TableReader};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::{Env, JobPriority};
-use basalt_fs::{Error, Result};
+use basalt_fs::{Error, ErrorKind, File, Result};
 use open::{OpenFile, OpenTables};
 use removal::Removal;
 use std::cmp::Ordering;
@@ -59,6 +59,8 @@ pub struct TableStore {
     removed: OnceLock<Removed>,
     dead_logs: OnceLock<DeadLogs>,
     removal: Removal,
+    /// The folder may be another's: see [`TableStore::leave`].
+    left: Mutex<bool>,
 }
 
 impl TableStore {
@@ -72,6 +74,7 @@ impl TableStore {
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
             removal: Removal::default(),
+            left: Mutex::new(false),
         })
     }
 
@@ -99,6 +102,28 @@ impl TableStore {
     /// The environment.
     pub fn env(&self) -> &Env {
         &self.env
+    }
+
+    /// Makes a file that no manifest names yet. `Closed` once the folder may be another's.
+    pub fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
+        let left = self.left.lock();
+        match *left {
+            true => Err(Error::new(ErrorKind::Closed, "the store is closed")),
+            false => self.env.fs().create(path),
+        }
+    }
+
+    /// Removes a file that no manifest names. Once the folder may be another's, that has the number too, and the file is left to who opens it.
+    pub fn remove_unnamed(self: &Arc<Self>, path: &Path) {
+        let left = self.left.lock();
+        if !*left {
+            self.remove(path);
+        }
+    }
+
+    /// The folder is given back: whoever has it next removes what nothing names, and may give its numbers out again.
+    pub fn leave(&self) {
+        *self.left.lock() = true;
     }
 
     /// Path of a table.
@@ -198,12 +223,11 @@ impl TableFile {
         if let Some(reader) = self.reader.get() {
             return Ok(reader);
         }
-        let reader = TableReader::open(
+        let reader = TableReader::open_shifted(
             &self.store.env,
             self.file.clone(),
             &self.path(),
-            self.meta.file_id,
-            self.meta.size,
+            &self.meta,
             self.cmp.clone(),
         )?;
         Ok(self.reader.get_or_init(|| reader))

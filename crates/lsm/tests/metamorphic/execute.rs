@@ -10,11 +10,12 @@ use crate::settings::{MORTAL, Settings};
 use basalt_env::{Env, ManualClock};
 use basalt_fs::SimFs;
 use basalt_fs::sim::SimOptions;
-use basalt_lsm::db::{CheckpointOptions, Iter};
+use basalt_lsm::db::{CheckpointOptions, Iter, TableWriter};
 use basalt_lsm::{
     Db, Family, MAX_KEY_LEN, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ impl Transcript {
 
 /// What is under a key's operands, as far as its end goes: when that is, and how many operands came after.
 type Base = (Option<u64>, u64);
+
+/// What puts and deletes make of keys: a value and its end, or nothing.
+type Plain = BTreeMap<(usize, Vec<u8>), Option<(Vec<u8>, Option<u64>)>>;
 
 struct Execution<'a> {
     ops: &'a [Op],
@@ -285,7 +289,13 @@ impl Execution<'_> {
     }
 
     fn fill(&mut self, items: &[Item]) -> WriteBatch {
+        self.fill_both(items).0
+    }
+
+    /// The batch, and the same as prepared tables could have it.
+    fn fill_both(&mut self, items: &[Item]) -> (WriteBatch, Option<Plain>) {
         let mut batch = WriteBatch::new();
+        let mut plain = Some(Plain::new());
         for item in items {
             self.nonce += 1;
             let n = item.family;
@@ -294,6 +304,9 @@ impl Execution<'_> {
             };
             let key = key_bytes(item.key);
             let place = (n, key.clone());
+            if let Some(plain) = &mut plain {
+                plain.insert(place.clone(), self.plain(n, &item.what));
+            }
             match item.what {
                 What::Put(len) => {
                     self.bases.insert(place, (None, 0));
@@ -339,13 +352,56 @@ impl Execution<'_> {
                 }
             }
             .expect("inside the limits");
+            if matches!(
+                item.what,
+                What::Poison | What::Merge(_) | What::DeleteRange(_)
+            ) {
+                plain = None;
+            }
         }
-        batch
+        (batch, plain)
+    }
+
+    /// A put or delete by itself.
+    fn plain(&self, n: usize, what: &What) -> Option<(Vec<u8>, Option<u64>)> {
+        match what {
+            What::Put(len) => Some((self.value(n, *len, None), None)),
+            What::Mortal(len) => Some((self.value(n, *len, (n == 0).then_some(MORTAL)), None)),
+            What::PutTtl(len, steps) => {
+                let end = self.now_ms() + steps * STEP_MS + STEP_MS / 2;
+                Some((self.value(n, *len, None), Some(end)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes what a batch would, by tables that are prepared and added.
+    fn ingest(&mut self, plain: Plain) -> Result<()> {
+        let mut writers: BTreeMap<usize, TableWriter> = BTreeMap::new();
+        for ((n, key), what) in plain {
+            let writer = match writers.entry(n) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(none) => none.insert(self.db().prepare(&self.families[FAMILIES[n]])?),
+            };
+            match what {
+                None => writer.delete(&key)?,
+                Some((value, None)) => writer.add(&key, &value)?,
+                Some((value, Some(end))) => writer.add_ttl(&key, &value, end)?,
+            }
+        }
+        let sets = writers.into_values().map(TableWriter::finish);
+        self.db().ingest(&sets.collect::<Result<Vec<_>>>()?)?;
+        self.did("ingestions", 1);
+        Ok(())
     }
 
     fn write(&mut self, items: &[Item], sync: bool) {
-        let batch = self.fill(items);
-        let done = self.db().write(batch, &WriteOptions { sync });
+        let (batch, plain) = self.fill_both(items);
+        let dice = crate::chance::mix(self.nonce ^ 0x1a6e57) % 100;
+        let done = match plain.filter(|_| dice < self.settings.ingests) {
+            Some(plain) => self.ingest(plain),
+            None => (self.db().write(batch, &WriteOptions { sync })).map(|_| ()),
+        };
         self.say(format!("write: {}", outcome(&done)));
     }
 

@@ -31,7 +31,7 @@ const SETS: u64 = 51;
 const OPERATIONS: usize = 300;
 
 /// How often what an operation is there for must really have happened, in all executions at scale 1.
-const FLOORS: [(&str, u64); 26] = [
+const FLOORS: [(&str, u64); 27] = [
     ("executions", 4 * (SETS - 1)),
     ("operands", 12_000),
     ("full_merges", 20_000),
@@ -58,6 +58,7 @@ const FLOORS: [(&str, u64); 26] = [
     ("collections", 1000),
     ("names_made", 1200),
     ("names_forgotten", 1000),
+    ("ingestions", 1000),
 ];
 
 /// What the first set of options answers; the others are held against it.

@@ -55,6 +55,8 @@ pub struct Settings {
     pub exclusive: bool,
     /// They move values along.
     pub gather_values: bool,
+    /// So many in a hundred of the writes that could be prepared tables are.
+    pub ingests: u64,
 }
 
 /// Rarely an extractor that is not the family's own.
@@ -166,6 +168,7 @@ impl Settings {
             },
             exclusive: !plain && c.percent(30),
             gather_values: !plain && c.percent(50),
+            ingests: if plain { 0 } else { c.pick(&[0, 20, 70]) },
         }
     }
 

@@ -5,24 +5,25 @@ use crate::history::{Op, Shape, history, options};
 use crate::runner::{Collected, Runner, sim_disk};
 use basalt_fs::{campaign, repeat};
 
-/// A digest of the answers, how many operands were written, and what became of blob files.
-fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, u64, Collected) {
+/// A digest of the answers, how many operands were written and prepared tables added, and what became of blob files.
+fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, (u64, u64), Collected) {
     let disk = sim_disk(seed, if seed % 5 == 4 { 4096 } else { 512 }, 1 << 40);
     let mut runner = Runner::new(disk, seed, options_seed, false);
     for op in ops {
         runner.run(op);
     }
     runner.finish();
-    (runner.answers, runner.appended, runner.collected)
+    let counts = (runner.appended, runner.ingested);
+    (runner.answers, counts, runner.collected)
 }
 
-fn run_seed(seed: u64) -> (u64, Collected) {
+fn run_seed(seed: u64) -> ((u64, u64), Collected) {
     let _repeat = repeat!(
         random_histories_answer_as_the_reference_does,
         "BASALT_HISTORY={seed}"
     );
-    let (_, appended, collected) = run(&history(seed, Shape::MODEL), seed, seed);
-    (appended, collected)
+    let (_, counts, collected) = run(&history(seed, Shape::MODEL), seed, seed);
+    (counts, collected)
 }
 
 /// Takes operations out as long as the failure stays, and prints what is left.
@@ -69,11 +70,12 @@ fn random_histories_answer_as_the_reference_does() {
     let n = 150 * scale();
     let runs = on_two_threads(n, run_seed);
     let done = runs.len();
-    let appended: u64 = runs.iter().map(|r| r.0).sum();
+    let appended: u64 = runs.iter().map(|r| r.0.0).sum();
+    let ingested: u64 = runs.iter().map(|r| r.0.1).sum();
     let mut collected = Collected::default();
     runs.iter().for_each(|r| collected.add(r.1));
     basalt_fs::campaign!(
-        "histories={done} operations={} operands={appended} collections={} names_forgotten={} gathered={}",
+        "histories={done} operations={} operands={appended} ingestions={ingested} collections={} names_forgotten={} gathered={}",
         done * Shape::MODEL.ops,
         collected.collections,
         collected.forgotten,
@@ -81,6 +83,7 @@ fn random_histories_answer_as_the_reference_does() {
     );
     assert_eq!(done as u64, n);
     assert!(appended > 40 * n, "only {appended} operands");
+    assert!(ingested > 4 * n, "only {ingested} ingestions");
     assert!(
         collected.collections > 10 * n && collected.forgotten > 10 * n,
         "only {collected:?}"

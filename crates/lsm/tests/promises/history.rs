@@ -62,6 +62,10 @@ pub enum Op {
         items: Vec<Item>,
         sync: bool,
     },
+    /// Written past the log, durably.
+    Ingest {
+        items: Vec<Item>,
+    },
     WaitForTickets,
     Sync,
     Get {
@@ -305,7 +309,22 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
         .collect();
     append_some(seed, &mut ops);
     cancel_some(seed, &mut ops);
+    ingest_some(seed, &mut ops);
     ops
+}
+
+/// Makes a part of the writes tables that are prepared and added, in a share of histories. Drawn by itself, as below.
+fn ingest_some(seed: u64, ops: &mut [Op]) {
+    let mut c = Chance::of(&[seed, 7]);
+    let percent = c.pick(&[0, 0, 5, 15, 40]);
+    for op in ops {
+        if let Op::Write { items, .. } = op
+            && c.percent(percent)
+        {
+            let items = std::mem::take(items);
+            *op = Op::Ingest { items };
+        }
+    }
 }
 
 /// Puts compactions that are cancelled on their way into half of the histories. Drawn by itself, as below.

@@ -4,6 +4,7 @@
 //! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
 
 mod cancelled;
+mod ingested;
 mod prefixes;
 mod reads;
 mod rest;
@@ -128,6 +129,8 @@ pub struct Runner {
     pub ranges_deleted: u64,
     /// Compactions cancelled on their way.
     pub cancelled: u64,
+    /// Times that prepared tables were added.
+    pub ingested: u64,
     /// What became of blob files in stores that were ended.
     pub collected: Collected,
     /// Errors are allowed, wrong answers are not.
@@ -242,6 +245,7 @@ impl Runner {
             appended: 0,
             ranges_deleted: 0,
             cancelled: 0,
+            ingested: 0,
             collected: Collected::default(),
             tolerant: false,
             hands_in_use: HandsInUse::default(),
@@ -668,6 +672,7 @@ impl Runner {
         match op {
             Op::Write { items, sync } => self.write(items, *sync),
             Op::Submit { items, sync } => self.submit(items, *sync),
+            Op::Ingest { items } => self.ingest(items),
             Op::WaitForTickets => self.wait_for_tickets(),
             Op::Sync => {
                 let result = db.sync();

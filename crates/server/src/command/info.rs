@@ -217,6 +217,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "user_bytes_written:{}", s.user_bytes_written);
     line!(out, "wal_bytes_written:{}", s.wal_bytes_written);
     line!(out, "flush_bytes_written:{}", s.flush_bytes_written);
+    line!(out, "ingested_bytes:{}", s.ingested_bytes);
     line!(out, "compaction_bytes_read:{}", s.compaction_bytes_read);
     line!(
         out,

@@ -43,6 +43,7 @@ pub(super) fn meta_of(entries: &Entries) -> TableMeta {
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
         references: Default::default(),
+        shift: 0,
     };
     for (k, v) in entries {
         let (_, seq, kind) = parse_internal_key(k).unwrap();
@@ -77,6 +78,7 @@ pub(super) fn meta(smallest: &str, largest: &str, size: u64) -> TableMeta {
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
         references: Default::default(),
+        shift: 0,
     }
 }
 

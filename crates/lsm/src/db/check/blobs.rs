@@ -152,8 +152,7 @@ impl Walk<'_> {
                 }
                 let path = self.dir.join(table_name(number));
                 let file = self.env.fs().open(&path)?;
-                let table =
-                    TableReader::open(self.env, file, &path, meta.file_id, meta.size, cmp.clone())?;
+                let table = TableReader::open_shifted(self.env, file, &path, meta, cmp.clone())?;
                 let mut iter = table.iter(ReadPattern::Compaction);
                 iter.seek_to_first()?;
                 while iter.valid() {
@@ -201,6 +200,7 @@ impl Walk<'_> {
         }
         let name = Name { family, key, seq };
         let to = Reference::decode(iter.value())?;
+        let name = to.record(&name);
         let file = set.file(to.number, &name, cmp)?;
         if self.bad_blobs.contains(&file.number) {
             return Ok(());

@@ -407,10 +407,10 @@ impl Run<'_> {
             while iter.valid() {
                 let (key, seq, kind) = parse_internal_key(iter.key())?;
                 if kind == Kind::BlobRef {
-                    let number = Reference::decode(iter.value())?.number;
-                    let name = Name { family, key, seq };
-                    if self.resolve(number, &name, cmp)?.is_none() {
-                        gone.insert((key.to_vec(), seq), number);
+                    let to = Reference::decode(iter.value())?;
+                    let name = to.record(&Name { family, key, seq });
+                    if self.resolve(to.number, &name, cmp)?.is_none() {
+                        gone.insert((key.to_vec(), seq), to.number);
                     }
                 }
                 iter.next()?;
@@ -496,8 +496,8 @@ impl Run<'_> {
         while iter.valid() {
             let (key, seq, kind) = parse_internal_key(iter.key())?;
             if kind == Kind::BlobRef {
-                let to = Reference::decode(iter.value())?.number;
-                let name = Name { family, key, seq };
+                let to = Reference::decode(iter.value())?;
+                let (name, to) = (to.record(&Name { family, key, seq }), to.number);
                 match self.resolve(to, &name, &cmp)? {
                     None => {
                         self.lose_value(family, to, key);
@@ -549,7 +549,7 @@ impl Run<'_> {
                         }
                         Change::Value(file) => {
                             let records = self.blobs.records(file).expect("resolved");
-                            let name = Name { family, key, seq };
+                            let name = to.record(&Name { family, key, seq });
                             payload.extend(&records.file.reader()?.get(&name, false)?[..]);
                             to.kind()
                         }

@@ -112,6 +112,7 @@ impl Run<'_> {
         let known = KnownTable {
             file_id: meta.as_ref().map(|m| m.file_id),
             size: meta.as_ref().map(|m| m.size),
+            shift: meta.as_ref().map_or(0, |m| m.shift),
         };
         let new_number = self.new_number();
         let mut builder: Option<TableBuilder> = None;

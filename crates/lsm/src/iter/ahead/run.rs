@@ -156,7 +156,7 @@ impl<'a> Met<'a> {
                     key: &entry.key,
                     seq: *seq,
                 };
-                Some((i, *to, name))
+                Some((i, *to, to.record(&name)))
             }
             _ => None,
         });

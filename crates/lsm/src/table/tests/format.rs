@@ -274,6 +274,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         soonest_expiry_ms: u64::MAX,
         range_deletes: 0,
         references: Default::default(),
+        shift: 0,
     };
     let properties = Properties {
         comparator: "c".into(),

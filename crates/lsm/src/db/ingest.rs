@@ -1,0 +1,560 @@
+//! Tables that are prepared beside the store and become part of it in one step: a bulk load that writes every byte once, past log and memtables.
+//!
+//! A [`TableWriter`] takes ascending keys and writes them into tables and blob files that nothing names yet. What it finishes, a [`Prepared`], is
+//! added by [`Db::ingest`], with others if they belong together: one edit of the manifest, all of it or nothing, visible from one moment on.
+//!
+//! All entries of a writer are written with one sequence number that is its own. When they are added they are as new as that moment: their tables
+//! count from there ([`TableMeta::shift`]), while the records of their values keep the number that they have, and references say so
+//! ([`crate::blob::Reference::seq`]). So nothing is written a second time. Why, and what else was thought of: `docs/decisions/0024-ingestion.md`.
+//!
+//! Files of a writer that is dropped, or of what it prepared and nobody added, are removed; after a crash the next open removes them.
+
+use super::engine::{Engine, Writer};
+use super::flush::table_info;
+use super::generation::{FamilyEntry, View};
+use super::throttle::Patience;
+use super::{Db, Family};
+use crate::batch::check_lens;
+use crate::blob::{BlobMeta, Name, Separator};
+use crate::compaction::{Reach, internal_key_of, table_options};
+use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
+use crate::listener::{Event, TableInfo};
+use crate::options::Compression;
+use crate::sink::Created;
+use crate::table::{TableBuilder, TableMeta};
+use crate::version::edit::{AddBlob, AddTable, Edit};
+use crate::version::{FamilyVersion, LEVELS};
+use basalt_env::IoPriority;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_fs::{Error, ErrorKind, Result};
+use std::cmp::Ordering;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What is free on the disk is asked for after so many bytes at most.
+const LOOKED_AT_AFTER: usize = 1 << 20;
+/// Memtables that overlap what is added are written out so often while writers go on, then once while they wait.
+const BESIDE_WRITERS: usize = 2;
+
+/// Writes keys in ascending order into tables that [`Db::ingest`] adds to the store. See [`Db::prepare`].
+///
+/// An error of the disk ends it: every later call returns it again. Any other error leaves it as it was.
+pub struct TableWriter {
+    // Dropped before `created`, so that no builder is alive when its file goes.
+    table: Option<(u64, TableBuilder)>,
+    separator: Separator<'static>,
+    created: Created,
+    engine: Arc<Engine>,
+    family: FamilyEntry,
+    /// Of all its entries.
+    seq: SeqNo,
+    tables: Vec<(u64, TableMeta)>,
+    last: Option<Vec<u8>>,
+    /// Bytes since the disk was looked at.
+    unseen: usize,
+    user_bytes: u64,
+    entries: u64,
+    failed: Option<Error>,
+    key: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// Tables that wait to be added by [`Db::ingest`]. Clones are of the same tables; their files are removed with the last one, unless they were added.
+#[derive(Clone)]
+pub struct Prepared(Arc<Set>);
+
+struct Set {
+    /// Holds the files until they are added.
+    created: basalt_env::sync::Mutex<Created>,
+    engine: Arc<Engine>,
+    family: FamilyEntry,
+    seq: SeqNo,
+    tables: Vec<(u64, TableMeta)>,
+    blobs: Vec<(u64, Arc<BlobMeta>)>,
+    user_bytes: u64,
+    entries: u64,
+    /// They were added, or nobody knows whether.
+    spent: AtomicBool,
+}
+
+impl Db {
+    /// Begins to write tables of a family that [`Db::ingest`] will add to the store: for loads of much data that comes in the family's order, which
+    /// is written once, past log and memtables. Values of the family's `min_blob_size` or more go to blob files, as always. Any number of writers
+    /// may write at once, and everything else goes on meanwhile; nobody sees any of it before it is added.
+    ///
+    /// Waits for the commit that is on its way. Costs a few megabytes of memory until it ends.
+    pub fn prepare(&self, family: &Family) -> Result<TableWriter> {
+        let engine = self.engine();
+        engine.check_writable()?;
+        engine.admit_bytes(0)?;
+        let mut writer = engine.writer.lock();
+        // It may have been closed while the lock was waited for.
+        engine.check_open()?;
+        engine.check_jobs()?;
+        let view = engine.view();
+        engine.check_family(&view, family)?;
+        let seq = writer.next_seq;
+        writer.next_seq += 1;
+        drop(writer);
+        let family = view.families[&family.id()].clone();
+        let numbers = engine.clone();
+        let separator = Separator::new(
+            &engine.env,
+            &engine.tables,
+            Box::new(move || numbers.new_file_number()),
+            IoPriority::Low,
+            false,
+        );
+        let packs = family.options.blob_compression != Compression::None;
+        Ok(TableWriter {
+            table: None,
+            separator: separator.with_packed(packs).of_prepared(),
+            created: Created::new(&engine.tables),
+            engine: engine.clone(),
+            family,
+            seq,
+            tables: Vec::new(),
+            last: None,
+            unseen: 0,
+            user_bytes: 0,
+            entries: 0,
+            failed: None,
+            key: Vec::new(),
+            payload: Vec::new(),
+        })
+    }
+
+    /// Adds prepared tables to the store, of any number of families: all of them or, after an error, none. Durable when it returns, with every write
+    /// that was made before, synced or not. What they say of a key is newer than all that was written before, and older than all that comes after; a
+    /// snapshot from before does not see it. The sequence number that all of it has.
+    ///
+    /// Each table goes to the deepest level where nothing newer would cover what is there, so that data which overlaps nothing is
+    /// never rewritten. Writers wait meanwhile: usually for two syncs, and where memtables have keys between those that are added, for these to be
+    /// written out.
+    ///
+    /// `InvalidArgument` when two of them overlap in a family, for a set of another store, and for one that was added before; `NotFound` when a
+    /// family was dropped. After these, `NoSpace` and `Busy` the same sets may be tried again. When the manifest cannot be written, nobody
+    /// knows whether they were added before the store is opened anew: they are spent.
+    pub fn ingest(&self, prepared: &[Prepared]) -> Result<SeqNo> {
+        let engine = self.engine();
+        engine.check_writable()?;
+        engine.ingest(prepared)
+    }
+}
+
+impl TableWriter {
+    /// Adds a key with its value. `InvalidArgument` when it does not come after the last key, or is longer than keys or values may be.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.push(key, Kind::Put, value, value.len())
+    }
+
+    /// As [`TableWriter::add`], until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
+    pub fn add_ttl(&mut self, key: &[u8], value: &[u8], expire_at_ms: u64) -> Result<()> {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        payload.extend_from_slice(&expire_at_ms.to_le_bytes());
+        payload.extend_from_slice(value);
+        let pushed = self.push(key, Kind::PutTtl, &payload, value.len());
+        self.payload = payload;
+        pushed
+    }
+
+    /// Adds a key that is to be gone, whatever the store has of it.
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.push(key, Kind::Delete, &[], 0)
+    }
+
+    /// Keys so far.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Bytes of keys and values so far.
+    pub fn user_bytes(&self) -> u64 {
+        self.user_bytes
+    }
+
+    fn push(&mut self, key: &[u8], kind: Kind, payload: &[u8], value_len: usize) -> Result<()> {
+        if let Some(e) = &self.failed {
+            return Err(e.clone());
+        }
+        check_lens(key.len(), value_len)?;
+        let cmp = &self.family.options.comparator;
+        if let Some(last) = &self.last
+            && cmp.user(last, key) != Ordering::Less
+        {
+            return Err(Error::invalid(format!(
+                "keys of a table of family {:?} must come in its order, each once: {} came after {}",
+                self.family.name,
+                shown(key),
+                shown(last)
+            )));
+        }
+        self.unseen += key.len() + payload.len();
+        if self.unseen >= LOOKED_AT_AFTER {
+            self.engine.check_open()?;
+            self.engine.admit_bytes(self.unseen as u64)?;
+            self.unseen = 0;
+        }
+        if let Err(e) = self.write(key, kind, payload) {
+            self.failed = Some(e.clone());
+            return Err(e);
+        }
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
+        self.entries += 1;
+        self.user_bytes += (key.len() + value_len) as u64;
+        Ok(())
+    }
+
+    fn write(&mut self, key: &[u8], kind: Kind, payload: &[u8]) -> Result<()> {
+        let options = self.family.options.clone();
+        self.separator.begin_user_key()?;
+        let full = |(_, b): &(u64, TableBuilder)| {
+            b.entries() > 0 && b.estimated_size() >= options.table_bytes
+        };
+        if self.table.as_ref().is_some_and(full) {
+            self.end_table()?;
+        }
+        if self.table.is_none() {
+            self.table = Some(self.begin_table()?);
+        }
+        let (_, table) = self.table.as_mut().expect("just made");
+        if Separator::wants(options.min_blob_size, kind, payload) {
+            let name = Name {
+                family: self.family.id,
+                key,
+                seq: self.seq,
+            };
+            let codec = options.blob_compression;
+            let reference = self.separator.put(&name, kind, payload, codec)?;
+            return table.add(internal_key_of(&mut self.key, key, self.seq), reference);
+        }
+        self.key.clear();
+        encode_internal_key(&mut self.key, key, pack_trailer(self.seq, kind));
+        table.add(&self.key, payload)
+    }
+
+    fn begin_table(&mut self) -> Result<(u64, TableBuilder)> {
+        let engine = &self.engine;
+        let number = engine.new_file_number();
+        let path = engine.tables.path(number);
+        let file = engine.tables.create(&path);
+        // A create that failed may have made the name all the same. A name that was there before is not ours.
+        if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
+            self.created.add(path.clone());
+        }
+        let builder = TableBuilder::new(
+            &engine.env,
+            file?,
+            &path,
+            engine.env.random().next_u128(),
+            table_options(&self.family.options, self.family.in_table(), false),
+            IoPriority::Low,
+        );
+        Ok((number, builder))
+    }
+
+    fn end_table(&mut self) -> Result<()> {
+        if let Some((number, builder)) = self.table.take() {
+            self.tables.push((number, builder.finish()?));
+        }
+        Ok(())
+    }
+
+    /// Ends its files and syncs what is in them. They are to be added by [`Db::ingest`], and gone otherwise. A writer without keys gives a set that
+    /// adds nothing.
+    pub fn finish(mut self) -> Result<Prepared> {
+        if let Some(e) = &self.failed {
+            return Err(e.clone());
+        }
+        self.end_table()?;
+        let mut created = self.created;
+        let mut blobs = Vec::new();
+        for (number, meta) in self.separator.finish()? {
+            created.add(self.engine.tables.blob_path(number));
+            blobs.push((number, Arc::new(meta)));
+        }
+        Ok(Prepared(Arc::new(Set {
+            created: basalt_env::sync::Mutex::new(created),
+            engine: self.engine,
+            family: self.family,
+            seq: self.seq,
+            tables: self.tables,
+            blobs,
+            user_bytes: self.user_bytes,
+            entries: self.entries,
+            spent: AtomicBool::new(false),
+        })))
+    }
+}
+
+impl std::fmt::Debug for TableWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "TableWriter({:?}, {} keys)",
+            self.family.name, self.entries
+        )
+    }
+}
+
+impl Prepared {
+    /// Keys in it.
+    pub fn entries(&self) -> u64 {
+        self.0.entries
+    }
+
+    /// Bytes of its files.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    /// Name of its family.
+    pub fn family(&self) -> &str {
+        &self.0.family.name
+    }
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Prepared({:?}, {} keys)", self.family(), self.entries())
+    }
+}
+
+impl Set {
+    fn bytes(&self) -> u64 {
+        let tables = self.tables.iter().map(|(_, m)| m.size);
+        tables.chain(self.blobs.iter().map(|(_, m)| m.size)).sum()
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        let store = &self.engine.tables;
+        let tables = self.tables.iter().map(|(n, _)| store.path(*n));
+        let blobs = self.blobs.iter().map(|(n, _)| store.blob_path(*n));
+        tables.chain(blobs).collect()
+    }
+
+    /// Its files are the manifest's, or in doubt.
+    fn spend(&self) {
+        self.spent.store(true, SeqCst);
+        self.created.lock().keep();
+    }
+}
+
+/// A key for people: its first bytes.
+fn shown(key: &[u8]) -> String {
+    let first: String = key.iter().take(32).map(|b| format!("{b:02x}")).collect();
+    match key.len() {
+        0 => "the empty key".into(),
+        1..=32 => first,
+        len => format!("{first}... ({len} bytes)"),
+    }
+}
+
+/// First and last user key of a table that was prepared.
+fn ends(meta: &TableMeta) -> (&[u8], &[u8]) {
+    (user_key(&meta.smallest), user_key(&meta.largest))
+}
+
+/// The tables of all sets that are to be added, by family and key.
+fn in_order<'p>(sets: &[&'p Set]) -> Result<Vec<(&'p Set, &'p (u64, TableMeta))>> {
+    let mut all: Vec<_> = sets
+        .iter()
+        .flat_map(|s| s.tables.iter().map(move |t| (*s, t)))
+        .collect();
+    all.sort_by(|(a, (_, at)), (b, (_, bt))| {
+        let cmp = &a.family.options.comparator;
+        (a.family.id.cmp(&b.family.id)).then_with(|| cmp.user(ends(at).0, ends(bt).0))
+    });
+    for pair in all.windows(2) {
+        let ((a, (_, at)), (b, (_, bt))) = (pair[0], pair[1]);
+        let cmp = &a.family.options.comparator;
+        if a.family.id == b.family.id && cmp.user(ends(at).1, ends(bt).0) != Ordering::Less {
+            return Err(Error::invalid(format!(
+                "prepared tables of family {:?} overlap: one ends at {}, another begins at {}; add them one after the other",
+                a.family.name,
+                shown(ends(at).1),
+                shown(ends(bt).0)
+            )));
+        }
+    }
+    Ok(all)
+}
+
+/// The deepest level that a table with these ends may enter: nothing newer lies at or below it, nothing older above it, and no running compaction
+/// is about to write there.
+fn level_for(
+    version: Option<&FamilyVersion>,
+    (family, cmp): (u32, &Cmp),
+    running: &[Reach],
+    (from, to): (&[u8], &[u8]),
+) -> usize {
+    let is_free = |level: usize| {
+        let met = version.is_some_and(|v| {
+            let mut tables = v.levels[level].iter();
+            tables.any(|t| t.overlaps(Some(from), Some(to)))
+        });
+        let own = Reach::of_keys(family, level, from, to);
+        !met && !running.iter().any(|r| r.meets(cmp, &own))
+    };
+    (0..LEVELS).take_while(|l| is_free(*l)).last().unwrap_or(0)
+}
+
+impl Engine {
+    fn ingest(self: &Arc<Self>, prepared: &[Prepared]) -> Result<SeqNo> {
+        let sets: Vec<&Set> = prepared.iter().map(|p| &*p.0).collect();
+        for (i, set) in sets.iter().enumerate() {
+            if !Arc::ptr_eq(&set.engine, self) {
+                let what =
+                    "a set of tables was prepared for another store, or before this one was opened";
+                return Err(Error::invalid(what));
+            }
+            let twice = sets[..i].iter().any(|s| std::ptr::eq(*s, *set));
+            if twice || set.spent.load(SeqCst) {
+                return Err(Error::invalid(format!(
+                    "a set of tables of family {:?} is added for the second time",
+                    set.family.name
+                )));
+            }
+        }
+        let tables = in_order(&sets)?;
+        if !tables.is_empty() {
+            // Their names are durable before the manifest has them, and no writer waits for that.
+            self.env.fs().sync_metadata(&self.dir)?;
+        }
+        for _ in 0..BESIDE_WRITERS {
+            if self.memtables_meet(&self.view(), &tables)? {
+                self.seal_and_flush()?;
+            }
+        }
+        let mut writer = self.writer.lock();
+        // It may have been closed while the lock was waited for.
+        self.check_open()?;
+        self.check_jobs()?;
+        self.resume_if_halted(&mut writer)?;
+        // With patience it comes back when there is room, or fails.
+        let _ = self.hold_back(&mut writer, Patience::Wait)?;
+        self.let_in();
+        let view = self.view();
+        for set in &sets {
+            if !view.families.contains_key(&set.family.id) {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "family {:?} was dropped since tables were prepared for it",
+                        set.family.name
+                    ),
+                ));
+            }
+            if set.spent.load(SeqCst) {
+                return Err(Error::invalid("a set of tables is added twice at once"));
+            }
+        }
+        // As a family that is made: what survives a power cut is a prefix of everything that was done.
+        self.sync_log(&mut writer)?;
+        if self.memtables_meet(&view, &tables)? {
+            if !self.active_generation().is_empty() {
+                self.rotate(&mut writer)?;
+            }
+            let _hurry = self.env.courtesy().hurry();
+            self.flush_all()?;
+        }
+        if tables.is_empty() {
+            return Ok(self.visible.load(SeqCst));
+        }
+        let added = self.add_tables(&mut writer, &sets, &tables);
+        drop(writer);
+        self.schedule();
+        added
+    }
+
+    /// True when some memtable has a key, or a deleted range, between the ends of a table. Insertions before the view was taken count.
+    fn memtables_meet(&self, view: &View, tables: &[(&Set, &(u64, TableMeta))]) -> Result<bool> {
+        for (set, (_, meta)) in tables {
+            let (from, to) = ends(meta);
+            for mem in view.memtables(set.family.id) {
+                if mem.overlaps(from, to)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The last step: no write is on its way, and no memtable meets what comes.
+    fn add_tables(
+        self: &Arc<Self>,
+        writer: &mut Writer,
+        sets: &[&Set],
+        tables: &[(&Set, &(u64, TableMeta))],
+    ) -> Result<SeqNo> {
+        let seq = writer.next_seq;
+        writer.next_seq += 1;
+        let mut edit = Edit::default();
+        let mut reaches = Vec::new();
+        {
+            // A compaction that is chosen after this sees where these tables will be.
+            let mut state = self.state.lock();
+            let view = self.view();
+            for (set, (number, meta)) in tables {
+                let family = set.family.id;
+                let cmp = &set.family.options.comparator;
+                let version = view.version.families.get(&family);
+                let (from, to) = ends(meta);
+                let level = level_for(
+                    version.map(|v| &**v),
+                    (family, cmp),
+                    &state.compactions,
+                    (from, to),
+                );
+                reaches.push(Reach::of_keys(family, level, from, to));
+                let shifted = meta.clone().shifted(seq - set.seq);
+                edit.add_tables.push(AddTable {
+                    family,
+                    level: level as u32,
+                    number: *number,
+                    meta: shifted.expect("a number that was given out, without range tombstones"),
+                });
+            }
+            state.compactions.extend(reaches.iter().cloned());
+        }
+        for set in sets {
+            edit.add_blobs
+                .extend(set.blobs.iter().map(|(number, meta)| AddBlob {
+                    number: *number,
+                    meta: meta.clone(),
+                }));
+        }
+        let made: Vec<TableInfo> = (edit.add_tables.iter().zip(tables))
+            .map(|(t, (set, _))| table_info(&set.family.name, t.level as usize, t.number, &t.meta))
+            .collect();
+        // From here on the files go with the edit.
+        sets.iter().for_each(|s| s.spend());
+        let files = sets.iter().flat_map(|s| s.paths()).collect();
+        let installed = self.install(edit, files, |_, view| view.ingested = seq);
+        if installed.is_ok() {
+            // A reader whose view is older and who sees this moment, or a later one, looks again.
+            self.ingested.store(seq, SeqCst);
+            self.visible.store(seq, SeqCst);
+        }
+        let mut state = self.state.lock();
+        for reach in reaches {
+            let at = state.compactions.iter().position(|r| *r == reach);
+            state.compactions.swap_remove(at.expect("noted above"));
+        }
+        drop(state);
+        self.env.jobs().notify();
+        installed?;
+        self.counters.ingestions.add(1);
+        for set in sets {
+            self.counters.ingested_bytes.add(set.bytes());
+            self.counters.user_bytes.add(set.user_bytes);
+        }
+        for t in made {
+            self.tell(|| Event::TableCreated(t));
+        }
+        Ok(seq)
+    }
+}
