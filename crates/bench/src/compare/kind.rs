@@ -18,6 +18,8 @@ pub enum Kind {
     Load,
     /// Every key once in its order, in batches
     LoadSorted,
+    /// Every key once in its order, the way the engine has for much data
+    BulkSorted,
     /// Every key once in random order, one by one
     FillRandom,
     /// Puts of random keys of a filled store
@@ -30,6 +32,8 @@ pub enum Kind {
     DurablePutWhileReading,
     /// Every file of --folder, its path the key
     FolderLoad,
+    /// Every file of --folder, the way the engine has for much data
+    FolderBulk,
     /// All of a loaded folder out into files
     FolderExport,
     /// Gets of keys that are there
@@ -74,6 +78,9 @@ const WRITER: u64 = 4 << 20;
 const DURABLE_WRITER: u64 = 60_000_000;
 const READERS: usize = 4;
 
+/// Parts that lie behind each other in the order of keys, each added by itself: threads take them in turn.
+const BULK_PARTS: u64 = 16;
+
 impl Kind {
     /// As it is written on the command line.
     pub fn word(self) -> String {
@@ -87,16 +94,21 @@ impl Kind {
             self,
             Kind::Load
                 | Kind::LoadSorted
+                | Kind::BulkSorted
                 | Kind::FillRandom
                 | Kind::DurablePut
                 | Kind::FolderLoad
+                | Kind::FolderBulk
                 | Kind::FolderExport
         )
     }
 
     /// Works on the files of a folder.
     pub fn is_of_folder(self) -> bool {
-        matches!(self, Kind::FolderLoad | Kind::FolderExport)
+        matches!(
+            self,
+            Kind::FolderLoad | Kind::FolderBulk | Kind::FolderExport
+        )
     }
 
     /// Changes the store: each run then needs one of its own.
@@ -119,7 +131,10 @@ impl Kind {
 
     /// An operation is a batch of entries, and rates count entries.
     pub fn is_batched(self) -> bool {
-        matches!(self, Kind::Load | Kind::LoadSorted | Kind::MultiGet)
+        matches!(
+            self,
+            Kind::Load | Kind::LoadSorted | Kind::BulkSorted | Kind::FolderBulk | Kind::MultiGet
+        )
     }
 
     /// Bytes of a value when nothing is said.
@@ -136,9 +151,11 @@ impl Kind {
             self,
             Kind::Load
                 | Kind::LoadSorted
+                | Kind::BulkSorted
                 | Kind::FillRandom
                 | Kind::ReadAbsent
                 | Kind::FolderLoad
+                | Kind::FolderBulk
                 | Kind::FolderExport
         )
     }
@@ -169,6 +186,7 @@ impl Kind {
             Kind::Load | Kind::LoadSorted => Some(common.keys.div_ceil(asked.args.batch)),
             Kind::FillRandom => Some(common.keys),
             Kind::FolderLoad => Some(asked.folder().len() as u64),
+            Kind::BulkSorted | Kind::FolderBulk => Some(BULK_PARTS),
             Kind::FolderExport => Some(1),
             Kind::Ingest => Some(common.ops.unwrap_or(common.keys)),
             _ => None,
@@ -279,6 +297,24 @@ impl Kind {
                 Arc::new(move |w: &mut Worker, n| {
                     let (key, content) = folder.read(n as usize)?;
                     w.put_entry(&key, &content, log)
+                })
+            }
+            Kind::BulkSorted => Arc::new(|w: &mut Worker, n| {
+                let keys = w.data.keys();
+                w.bulk(n * keys / BULK_PARTS..(n + 1) * keys / BULK_PARTS)
+            }),
+            Kind::FolderBulk => {
+                let folder = asked.folder().clone();
+                Arc::new(move |w: &mut Worker, n| {
+                    let files = folder.len() as u64;
+                    let mut part = n * files / BULK_PARTS..(n + 1) * files / BULK_PARTS;
+                    w.bulk_entries(&mut |key, value| {
+                        let Some(n) = part.next() else {
+                            return Ok(false);
+                        };
+                        (*key, *value) = folder.read(n as usize)?;
+                        Ok(true)
+                    })
                 })
             }
             Kind::FolderExport => {

@@ -175,7 +175,7 @@ impl Run<'_> {
     /// Brings caches and logs to where a long run would have them.
     fn warm(&self, engine: &Arc<dyn Engine>, groups: &[Group]) -> Result<(), Stop> {
         let kind = self.order.kind;
-        if kind == Kind::FolderLoad {
+        if matches!(kind, Kind::FolderLoad | Kind::FolderBulk) {
             // From then on the files are in memory, or none of them: the first to load them pays for nobody.
             let folder = self.asked.folder();
             for n in 0..folder.len() {

@@ -107,6 +107,7 @@ const LARGE_VALUES: &[Target] = &[
     peer("scan-10-while-writing", None, "ops_per_s", AtLeast(1.2)),
     peer("scan-1000-while-writing", None, "ops_per_s", AtLeast(1.0)),
     peer("folder-load", None, "seconds_settled", AtMost(0.7)),
+    peer("folder-bulk", None, "seconds_settled", AtMost(0.7)),
     peer("folder-export", None, "seconds_settled", AtMost(0.7)),
 ];
 /// Values from this size on, in bytes, have those.

@@ -6,7 +6,7 @@
 use crate::Stop;
 use crate::data::Data;
 use crate::device::Measured;
-use crate::engine::{Engine, Log};
+use crate::engine::{Engine, Log, Next};
 use crate::progress::Progress;
 use basalt::env::{Clock, Random};
 use std::sync::Arc;
@@ -96,6 +96,33 @@ impl Worker {
         self.engine.put_batch(&self.batch, log)?;
         self.tally.puts += len as u64;
         Ok(())
+    }
+
+    /// Adds keys with these numbers, which are in the order of their keys, in bulk.
+    pub fn bulk(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<(), Stop> {
+        let (data, random) = (self.data.clone(), &mut self.random);
+        self.engine.clone().bulk(&mut |key, value| {
+            let Some(n) = numbers.next() else {
+                return Ok(false);
+            };
+            data.key(n, key);
+            data.value(n, random.next_u64(), value);
+            self.tally.write_bytes += (key.len() + value.len()) as u64;
+            self.tally.puts += 1;
+            Ok(true)
+        })
+    }
+
+    /// Adds entries that are none of the numbered ones in bulk.
+    pub fn bulk_entries(&mut self, next: &mut Next<'_>) -> Result<(), Stop> {
+        self.engine.clone().bulk(&mut |key, value| {
+            let more = next(key, value)?;
+            if more {
+                self.tally.write_bytes += (key.len() + value.len()) as u64;
+                self.tally.puts += 1;
+            }
+            Ok(more)
+        })
     }
 
     /// Puts an entry that is none of the numbered ones.

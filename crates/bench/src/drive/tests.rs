@@ -40,6 +40,13 @@ impl Engine for InMemory {
         self.map.lock().unwrap().extend(entries.iter().cloned());
         Ok(())
     }
+    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        while next(&mut key, &mut value)? {
+            self.put(&key, &value, Log::Synced)?;
+        }
+        Ok(())
+    }
     fn delete(&self, key: &[u8], _: Log) -> Result<(), Stop> {
         self.map.lock().unwrap().remove(key);
         Ok(())

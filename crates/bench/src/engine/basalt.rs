@@ -1,6 +1,6 @@
 //! Basalt's log-structured merge tree behind the door.
 
-use super::{Engine, EngineStats, Log, Read, host_directory};
+use super::{Engine, EngineStats, Log, Next, Read, host_directory};
 use crate::Stop;
 use crate::args::{Budget, Compression};
 use basalt::env::Env;
@@ -93,6 +93,15 @@ impl Engine for Basalt {
             batch.put(&self.family, key, value)?;
         }
         self.db.write(batch, &Basalt::options(log))?;
+        Ok(())
+    }
+    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
+        let mut table = self.db.prepare(&self.family)?;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        while next(&mut key, &mut value)? {
+            table.add(&key, &value)?;
+        }
+        self.db.ingest(&[table.finish()?])?;
         Ok(())
     }
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop> {

@@ -1,6 +1,6 @@
 //! fjall behind the door. It reads and writes through the page cache only: its figures have memory that no budget counts.
 
-use super::{Engine, EngineStats, Log, Read};
+use super::{Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
 use crate::args::{Budget, Compression};
 use basalt::env::Clock;
@@ -96,6 +96,18 @@ impl Engine for Fjall {
         }
         batch.commit().map_err(wrong)?;
         self.persist(log)
+    }
+    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut batch = Vec::new();
+        while next(&mut key, &mut value)? {
+            batch.push((key.clone(), value.clone()));
+            if batch.len() == 100 {
+                self.put_batch(&batch, Log::Unsynced)?;
+                batch.clear();
+            }
+        }
+        self.put_batch(&batch, Log::Synced)
     }
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop> {
         self.keys.remove(key).map_err(wrong)?;

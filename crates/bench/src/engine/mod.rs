@@ -101,6 +101,9 @@ pub struct EngineStats {
     pub log_bytes: Option<u64>,
 }
 
+/// Gives the next entry of a bulk load, key and value; false behind the last.
+pub type Next<'a> = dyn FnMut(&mut Vec<u8>, &mut Vec<u8>) -> Result<bool, Stop> + 'a;
+
 /// What a workload needs of an engine. Calls come from many threads.
 pub trait Engine: Send + Sync {
     /// Its name and version in reports.
@@ -111,6 +114,9 @@ pub trait Engine: Send + Sync {
     fn put(&self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop>;
     /// Sets keys, all or none.
     fn put_batch(&self, entries: &[(Vec<u8>, Vec<u8>)], log: Log) -> Result<(), Stop>;
+    /// Adds entries that come in the order of their keys the way that the engine has for much data: as tables that are made beside it, where it takes
+    /// such. Durable afterwards. No other call's keys lie between them.
+    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop>;
     /// Removes a key, if it is there.
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop>;
     /// Shows the value of a key, if it has one, without copying it where the engine can. True when it has one.

@@ -1,16 +1,18 @@
 //! RocksDB behind the door, set up as its own tuning guide says; docs/benchmarks.md has the reasons of each setting.
 
-use super::{Engine, EngineName, EngineStats, Log, Read, host_directory};
+use super::{Engine, EngineName, EngineStats, Log, Next, Read, host_directory};
 use crate::Stop;
 use crate::args::{Budget, Compression, Switch};
 use crate::counters::read_kernel_file;
 use basalt::fs::FsStats;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType,
-    Options, ReadOptions, WaitForCompactOptions, WriteBatch, WriteOptions, properties,
+    IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WaitForCompactOptions,
+    WriteBatch, WriteOptions, properties,
 };
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a table, and of the first sized level: RocksDB's defaults, and those of the engine it is compared with.
 const TABLE: u64 = 64 << 20;
@@ -37,6 +39,8 @@ pub(super) struct Rocks {
     unlogged: WriteOptions,
     unsynced: WriteOptions,
     synced: WriteOptions,
+    /// For tables that are made beside it: its options, where they go, and how many there were.
+    bulk: (Options, PathBuf, AtomicU64),
 }
 
 fn wrong(e: rocksdb::Error) -> Stop {
@@ -131,6 +135,7 @@ impl Rocks {
             }),
             db,
             direct,
+            bulk: (options, path.to_path_buf(), AtomicU64::new(0)),
             unlogged: write(Log::None),
             unsynced: write(Log::Unsynced),
             synced: write(Log::Synced),
@@ -196,6 +201,31 @@ impl Engine for Rocks {
             batch.put(key, value);
         }
         self.db.write_opt(batch, self.options(log)).map_err(wrong)
+    }
+    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
+        // Values stay in the tables: its writer of tables separates none.
+        let (options, dir, made) = &self.bulk;
+        let mut adding = IngestExternalFileOptions::default();
+        adding.set_move_files(true);
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut paths = Vec::new();
+        let mut more = next(&mut key, &mut value)?;
+        while more {
+            let n = made.fetch_add(1, Ordering::Relaxed);
+            let path = dir.join(format!("bulk-{n}.part"));
+            let mut table = SstFileWriter::create(options);
+            table.open(&path).map_err(wrong)?;
+            while more && table.file_size() < TABLE {
+                table.put(&key, &value).map_err(wrong)?;
+                more = next(&mut key, &mut value)?;
+            }
+            table.finish().map_err(wrong)?;
+            paths.push(path);
+        }
+        if paths.is_empty() {
+            return Ok(());
+        }
+        (self.db.ingest_external_file_opts(&adding, paths)).map_err(wrong)
     }
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop> {
         self.db.delete_opt(key, self.options(log)).map_err(wrong)
