@@ -3,9 +3,14 @@
 //!
 //! Promise: an error ends the file; every later call returns it again.
 
+mod behind;
+#[cfg(test)]
+mod tests;
+
 use crate::version::TableStore;
 use basalt_env::{Env, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Error, File, Intent, Result};
+use behind::Behind;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,20 +51,69 @@ impl Drop for Created {
     }
 }
 
+/// What appends to the file.
+struct Appender {
+    env: Env,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    io: IoPriority,
+    /// Bytes appended.
+    written: u64,
+}
+
+impl Appender {
+    /// Appends what was gathered, in smaller pieces while somebody waits for the device.
+    fn append_gathered(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let n = self.env.courtesy().piece(bytes.len()).min(bytes.len());
+            self.append(&[IoSlice::new(&bytes[..n])], n)?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, bufs: &[IoSlice<'_>], len: usize) -> Result<()> {
+        self.env.io_limit().acquire(len as u64, self.io);
+        let turn = self.env.courtesy().turn();
+        let appended = self.file.append(bufs, Intent::Sync);
+        drop(turn);
+        // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
+        assert_eq!(
+            appended?,
+            self.written,
+            "{} was not empty or has another writer",
+            self.path.display()
+        );
+        self.written += len as u64;
+        Ok(())
+    }
+}
+
+/// How bytes get to the file.
+enum Out {
+    /// On the thread that makes them.
+    Here(Appender),
+    /// So until the first piece is full, then behind.
+    Soon(Appender),
+    Behind(Behind),
+    /// While it changes.
+    Nowhere,
+}
+
 /// See the module.
 pub(crate) struct Sink {
     env: Env,
     file: Arc<dyn File>,
     path: PathBuf,
-    io: IoPriority,
     unit: usize,
+    out: Out,
     staging: AlignedBuf,
     /// Bytes handed to the file.
     written: u64,
     digest: Xxh3Default,
     failed: Option<Error>,
-    /// What the staging buffer grows to, in the ledger.
-    _booked: Reservation,
+    /// What the staging buffer grows to, in the ledger; all of them when it writes behind.
+    booked: Reservation,
 }
 
 impl Sink {
@@ -72,16 +126,34 @@ impl Sink {
         );
         Sink {
             env: env.clone(),
-            file,
+            file: file.clone(),
             path: path.to_path_buf(),
-            io,
             unit,
+            out: Out::Here(Appender {
+                env: env.clone(),
+                file,
+                path: path.to_path_buf(),
+                io,
+                written: 0,
+            }),
             staging: AlignedBuf::new(),
             written: 0,
             digest: Xxh3Default::new(),
             failed: None,
-            _booked: env.ledger().reserve(MemoryKind::Buffer, PIECE as u64),
+            booked: env.ledger().reserve(MemoryKind::Buffer, PIECE as u64),
         }
+    }
+
+    /// From the first full piece on another thread writes, for whoever has other work meanwhile and no threads of the pool beside it. Not where
+    /// threads are stepped.
+    pub fn write_behind(&mut self) {
+        if self.env.jobs().is_stepped() {
+            return;
+        }
+        self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {
+            Out::Here(appender) => Out::Soon(appender),
+            other => other,
+        };
     }
 
     /// The environment.
@@ -123,7 +195,7 @@ impl Sink {
             self.staging.extend_from_slice(&bytes[..n]);
             bytes = &bytes[n..];
             if self.staging.len() == PIECE {
-                self.append(&[])?;
+                self.append_staging()?;
             }
         }
         Ok(())
@@ -131,6 +203,9 @@ impl Sink {
 
     /// As `put`, but what fills whole write units is written from where it is.
     pub fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
+        if !matches!(self.out, Out::Here(_)) {
+            return self.put(bytes);
+        }
         self.check()?;
         self.digest.update(bytes);
         while !bytes.is_empty() {
@@ -143,7 +218,7 @@ impl Sink {
                 continue;
             }
             let direct = whole - self.staging.len();
-            self.append(&bytes[..direct])?;
+            self.append_with(&bytes[..direct])?;
             bytes = &bytes[direct..];
             if bytes.len() < self.unit {
                 self.staging.extend_from_slice(bytes);
@@ -153,57 +228,78 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes what is gathered and `more`, in smaller pieces while somebody waits for the device.
-    fn append(&mut self, more: &[u8]) -> Result<()> {
-        self.check()?;
-        let staging = std::mem::replace(&mut self.staging, AlignedBuf::zeroed_direct(0));
-        let done = if more.is_empty() {
-            let mut rest = &staging[..];
-            let mut done = Ok(());
-            while !rest.is_empty() && done.is_ok() {
-                let n = self.env.courtesy().piece(rest.len()).min(rest.len());
-                done = self.append_piece(&[IoSlice::new(&rest[..n])], n);
-                rest = &rest[n..];
-            }
-            done
-        } else {
-            let bufs = [IoSlice::new(&staging), IoSlice::new(more)];
-            self.append_piece(&bufs, staging.len() + more.len())
+    /// Writes what is gathered and `more` behind it, on this thread.
+    fn append_with(&mut self, more: &[u8]) -> Result<()> {
+        let Out::Here(appender) = &mut self.out else {
+            unreachable!("only where nothing is written behind");
         };
-        self.staging = staging;
-        if done.is_ok() {
-            self.staging.clear();
-        }
-        done
+        let len = self.staging.len() + more.len();
+        let bufs = [IoSlice::new(&self.staging), IoSlice::new(more)];
+        let done = appender.append(&bufs, len);
+        self.appended(done, len)
     }
 
-    fn append_piece(&mut self, bufs: &[IoSlice<'_>], len: usize) -> Result<()> {
-        self.env.io_limit().acquire(len as u64, self.io);
-        let turn = self.env.courtesy().turn();
-        let appended = self.file.append(bufs, Intent::Sync);
-        drop(turn);
-        match appended {
-            Ok(at) => {
-                // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
-                assert_eq!(
-                    at,
-                    self.written,
-                    "{} was not empty or has another writer",
-                    self.path.display()
-                );
+    /// Writes what is gathered, or hands it over to be written.
+    fn append_staging(&mut self) -> Result<()> {
+        self.check()?;
+        let len = self.staging.len();
+        if let Out::Soon(_) = &self.out {
+            self.begin_behind();
+        }
+        match &mut self.out {
+            Out::Here(appender) => {
+                let done = appender.append_gathered(&self.staging);
+                self.appended(done, len)
+            }
+            Out::Behind(behind) => {
+                let piece = std::mem::replace(&mut self.staging, AlignedBuf::zeroed_direct(0));
+                let next = behind.push(piece);
+                let done = next.map(|next| self.staging = next);
+                self.appended(done, len)
+            }
+            Out::Soon(_) | Out::Nowhere => unreachable!("decided above"),
+        }
+    }
+
+    fn begin_behind(&mut self) {
+        let Out::Soon(appender) = std::mem::replace(&mut self.out, Out::Nowhere) else {
+            unreachable!("asked before");
+        };
+        self.out = match Behind::begin(appender) {
+            Ok(behind) => {
+                // One piece is filled, one waits, one is on its way.
+                self.booked.resize(3 * PIECE as u64);
+                Out::Behind(behind)
+            }
+            Err(appender) => Out::Here(appender),
+        };
+    }
+
+    fn appended(&mut self, done: Result<()>, len: usize) -> Result<()> {
+        match done {
+            Ok(()) => {
+                self.staging.clear();
+                self.written += len as u64;
+                Ok(())
             }
             Err(e) => {
                 self.failed = Some(e.clone());
-                return Err(e);
+                Err(e)
             }
         }
-        self.written += len as u64;
-        Ok(())
     }
 
     /// Writes what is left and syncs data and length. Size and XXH3-128 of the whole file. The name's durability is the caller's.
     pub fn finish(mut self) -> Result<(u64, u128)> {
-        self.append(&[])?;
+        self.check()?;
+        self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {
+            Out::Soon(appender) => Out::Here(appender),
+            other => other,
+        };
+        self.append_staging()?;
+        if let Out::Behind(behind) = &self.out {
+            behind.wait()?;
+        }
         self.file.sync_all()?;
         Ok((self.written, self.digest.digest128()))
     }

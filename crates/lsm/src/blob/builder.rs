@@ -187,6 +187,11 @@ impl BlobBuilder {
         }
     }
 
+    /// See [`Sink::write_behind`].
+    pub(crate) fn write_behind(&mut self) {
+        self.sink.write_behind();
+    }
+
     /// Adds a version of a key, whose value is stored as these bytes of this form, which is taken as given.
     pub fn add(&mut self, name: &Name<'_>, form: &Form, value: &[u8]) -> Result<()> {
         debug_assert_eq!(record::value_sum(value), form.sum, "value checksum");

@@ -63,8 +63,7 @@ impl Reference {
         let seq = match payload.first() {
             Some(0) => {
                 at = 1;
-                let seq = get_varint(payload, &mut at, 56).ok_or_else(bad)?;
-                Some(seq).filter(|seq| *seq <= MAX_SEQ)
+                Some(get_varint(payload, &mut at, 56).ok_or_else(bad)?)
             }
             _ => None,
         };

@@ -114,7 +114,12 @@ impl<'a> Separator<'a> {
         payload: &[u8],
         codec: Compression,
     ) -> Result<&[u8]> {
-        let packed = packed::pack(kind, codec, Effort::Background, payload, |form, stored| {
+        // Somebody waits for what is prepared.
+        let effort = match self.prepares {
+            true => Effort::Writer,
+            false => Effort::Background,
+        };
+        let packed = packed::pack(kind, codec, effort, payload, |form, stored| {
             self.counts.packed(payload.len(), stored.len());
             self.put_stored(name, form, stored)
         });
@@ -189,7 +194,10 @@ impl<'a> Separator<'a> {
             warm_records: self.warm.1,
             packed: self.packs,
         };
-        let builder = BlobBuilder::new(&self.env, file?, &path, options);
+        let mut builder = BlobBuilder::new(&self.env, file?, &path, options);
+        if self.prepares {
+            builder.write_behind();
+        }
         Ok((number, builder))
     }
 

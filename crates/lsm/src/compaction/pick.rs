@@ -72,6 +72,8 @@ pub struct PickContext<'a> {
     pub oldest_snapshot: SeqNo,
     /// What running compactions write to, of any family.
     pub running: &'a [Reach],
+    /// Where tables that are being added will be.
+    pub entering: &'a [Reach],
     /// Memtables are written out so fast one after the other that level 0 will soon have more tables to merge with the same rewrite.
     pub hurried: bool,
     /// For how long nobody has written, as far as that is known, while readers went to the device often.
@@ -497,7 +499,7 @@ impl PickContext<'_> {
         let hull = Hull::of(&v.cmp, &all).expect("not empty");
         // The inputs are free, but what a running compaction will write need not lie inside its inputs, nor what this one does:
         // keys may come down into a gap between them.
-        let crossed = self.running.iter().any(|r| {
+        let crossed = self.running.iter().chain(self.entering).any(|r| {
             (r.family, r.level) == (self.family, output_level) && r.crosses(&v.cmp, &hull)
         });
         if crossed {

@@ -135,6 +135,7 @@ impl Engine {
                     now_ms,
                     oldest_snapshot,
                     running: &state.compactions,
+                    entering: &state.entering,
                     hurried,
                     still_for,
                     shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),

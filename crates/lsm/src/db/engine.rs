@@ -112,6 +112,8 @@ pub(crate) struct State {
     pub blobs: BlobState,
     /// Compactions that run or are queued, by where they write.
     pub compactions: Vec<Reach>,
+    /// Where tables that are being added will be.
+    pub entering: Vec<Reach>,
     /// Background work is behind.
     pub hurry: Option<Hurry>,
     /// A manual compaction wants no automatic ones beside it.
@@ -204,6 +206,7 @@ impl Engine {
                 next_generation: 2,
                 flush_scheduled: false,
                 compactions: Vec::new(),
+                entering: Vec::new(),
                 hurry,
                 exclusive: false,
                 flush_error: None,
@@ -303,6 +306,11 @@ impl Engine {
 
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
     fn set_view(&self, state: &mut State, mut next: View) {
+        // What is in tables can be merged: a snapshot that is taken from here on must be one of them, or known to the merge.
+        assert!(
+            next.ingested <= self.visible.load(SeqCst),
+            "added tables are visible before anybody can choose them"
+        );
         next.backlog = Backlog::of(&next);
         self.weigh(state, &next);
         self.note_hurry(state, &next);

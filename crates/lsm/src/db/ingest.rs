@@ -16,7 +16,7 @@ use super::throttle::Patience;
 use super::{Db, Family};
 use crate::batch::check_lens;
 use crate::blob::{BlobMeta, Name, Separator};
-use crate::compaction::{Reach, internal_key_of, table_options};
+use crate::compaction::{Reach, internal_key_of, level_targets, table_options};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
@@ -25,9 +25,10 @@ use crate::table::{TableBuilder, TableMeta};
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::IoPriority;
-use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -73,9 +74,16 @@ struct Set {
     blobs: Vec<(u64, Arc<BlobMeta>)>,
     user_bytes: u64,
     entries: u64,
-    /// They were added, or nobody knows whether.
-    spent: AtomicBool,
+    /// [`FRESH`], [`ADDED`] or [`IN_DOUBT`].
+    fate: AtomicU8,
 }
+
+/// A set that may be added.
+const FRESH: u8 = 0;
+/// One that was.
+const ADDED: u8 = 1;
+/// One that was about to be when the manifest failed.
+const IN_DOUBT: u8 = 2;
 
 impl Db {
     /// Begins to write tables of a family that [`Db::ingest`] will add to the store: for loads of much data that comes in the family's order, which
@@ -129,12 +137,14 @@ impl Db {
     /// snapshot from before does not see it. The sequence number that all of it has.
     ///
     /// Each table goes to the deepest level where nothing newer would cover what is there, so that data which overlaps nothing is
-    /// never rewritten. Writers wait meanwhile: usually for two syncs, and where memtables have keys between those that are added, for these to be
-    /// written out.
+    /// never rewritten; the rest goes to level 0, where it takes part in merges as what memtables write out does. Tables of level 0 are judged by their first and last key: one
+    /// that was flushed with keys far apart brings everything between them to level 0, and writers are held back until that is merged. A large load into a store that is written to
+    /// goes best after a compaction of its range. Writers wait meanwhile: usually for two syncs, and where memtables have keys between those that are
+    /// added, for these to be written out.
     ///
     /// `InvalidArgument` when two of them overlap in a family, for a set of another store, and for one that was added before; `NotFound` when a
     /// family was dropped. After these, `NoSpace` and `Busy` the same sets may be tried again. When the manifest cannot be written, nobody
-    /// knows whether they were added before the store is opened anew: they are spent.
+    /// knows whether they were added before the store is opened anew, and they cannot be added again.
     pub fn ingest(&self, prepared: &[Prepared]) -> Result<SeqNo> {
         let engine = self.engine();
         engine.check_writable()?;
@@ -190,11 +200,10 @@ impl TableWriter {
                 shown(last)
             )));
         }
-        self.unseen += key.len() + payload.len();
-        if self.unseen >= LOOKED_AT_AFTER {
+        let unseen = self.unseen + key.len() + payload.len();
+        if unseen >= LOOKED_AT_AFTER {
             self.engine.check_open()?;
-            self.engine.admit_bytes(self.unseen as u64)?;
-            self.unseen = 0;
+            self.engine.admit_bytes(unseen as u64)?;
         }
         if let Err(e) = self.write(key, kind, payload) {
             self.failed = Some(e.clone());
@@ -203,6 +212,7 @@ impl TableWriter {
         let last = self.last.get_or_insert_default();
         last.clear();
         last.extend_from_slice(key);
+        self.unseen = unseen % LOOKED_AT_AFTER;
         self.entries += 1;
         self.user_bytes += (key.len() + value_len) as u64;
         Ok(())
@@ -245,14 +255,16 @@ impl TableWriter {
         if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
             self.created.add(path.clone());
         }
-        let builder = TableBuilder::new(
+        let mut builder = TableBuilder::new(
             &engine.env,
             file?,
             &path,
             engine.env.random().next_u128(),
-            table_options(&self.family.options, self.family.in_table(), false),
+            // As at the bottom, which is where most of it goes.
+            table_options(&self.family.options, self.family.in_table(), true),
             IoPriority::Low,
         );
+        builder.write_behind();
         Ok((number, builder))
     }
 
@@ -285,7 +297,7 @@ impl TableWriter {
             blobs,
             user_bytes: self.user_bytes,
             entries: self.entries,
-            spent: AtomicBool::new(false),
+            fate: AtomicU8::new(FRESH),
         })))
     }
 }
@@ -336,10 +348,24 @@ impl Set {
         tables.chain(blobs).collect()
     }
 
-    /// Its files are the manifest's, or in doubt.
-    fn spend(&self) {
-        self.spent.store(true, SeqCst);
+    /// Its files go with an edit from here on.
+    fn give(&self) {
+        self.fate.store(IN_DOUBT, SeqCst);
         self.created.lock().keep();
+    }
+
+    fn check_fresh(&self, twice: bool) -> Result<()> {
+        let family = &self.family.name;
+        match self.fate.load(SeqCst) {
+            FRESH if !twice => Ok(()),
+            IN_DOUBT => Err(Error::invalid(format!(
+                "a set of tables of family {family:?} was about to be added when the manifest failed, and whether it was is not known: open the \
+                 store anew, look whether it is there, and prepare it again if it is not"
+            ))),
+            _ => Err(Error::invalid(format!(
+                "a set of tables of family {family:?} is added for the second time"
+            ))),
+        }
     }
 }
 
@@ -384,22 +410,38 @@ fn in_order<'p>(sets: &[&'p Set]) -> Result<Vec<(&'p Set, &'p (u64, TableMeta))>
 }
 
 /// The deepest level that a table with these ends may enter: nothing newer lies at or below it, nothing older above it, and no running compaction
-/// is about to write there.
-fn level_for(
-    version: Option<&FamilyVersion>,
+/// is about to write there. Levels above the family's base stay empty: their tables would be in every read's way, and no target would bring them down.
+pub(super) fn level_for(
+    version: Option<(&FamilyVersion, usize)>,
     (family, cmp): (u32, &Cmp),
     running: &[Reach],
     (from, to): (&[u8], &[u8]),
 ) -> usize {
-    let is_free = |level: usize| {
-        let met = version.is_some_and(|v| {
-            let mut tables = v.levels[level].iter();
-            tables.any(|t| t.overlaps(Some(from), Some(to)))
-        });
-        let own = Reach::of_keys(family, level, from, to);
-        !met && !running.iter().any(|r| r.meets(cmp, &own))
+    let Some((version, base)) = version else {
+        return LEVELS - 1;
     };
-    (0..LEVELS).take_while(|l| is_free(*l)).last().unwrap_or(0)
+    let meets = |level: usize| match level {
+        0 => (version.levels[0].iter()).any(|t| t.overlaps(Some(from), Some(to))),
+        _ => {
+            let tables = &version.levels[level];
+            let first = tables.partition_point(|t| t.ends_before(from));
+            (tables.get(first)).is_some_and(|t| t.overlaps(Some(from), Some(to)))
+        }
+    };
+    let is_free = |level: usize| {
+        let own = Reach::of_keys(family, level, from, to);
+        !meets(level) && !running.iter().any(|r| r.meets(cmp, &own))
+    };
+    let deepest = (0..LEVELS).take_while(|l| is_free(*l)).last();
+    deepest.filter(|l| *l >= base).unwrap_or(0)
+}
+
+/// Memtables that are in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Met {
+    /// Among them those that take writes.
+    Active,
+    Sealed,
 }
 
 impl Engine {
@@ -411,13 +453,7 @@ impl Engine {
                     "a set of tables was prepared for another store, or before this one was opened";
                 return Err(Error::invalid(what));
             }
-            let twice = sets[..i].iter().any(|s| std::ptr::eq(*s, *set));
-            if twice || set.spent.load(SeqCst) {
-                return Err(Error::invalid(format!(
-                    "a set of tables of family {:?} is added for the second time",
-                    set.family.name
-                )));
-            }
+            set.check_fresh(sets[..i].iter().any(|s| std::ptr::eq(*s, *set)))?;
         }
         let tables = in_order(&sets)?;
         if !tables.is_empty() {
@@ -425,8 +461,10 @@ impl Engine {
             self.env.fs().sync_metadata(&self.dir)?;
         }
         for _ in 0..BESIDE_WRITERS {
-            if self.memtables_meet(&self.view(), &tables)? {
-                self.seal_and_flush()?;
+            match self.memtables_meet(&self.view(), &tables)? {
+                Some(Met::Active) => self.seal_and_flush()?,
+                Some(Met::Sealed) => self.flush_all()?,
+                None => break,
             }
         }
         let mut writer = self.writer.lock();
@@ -448,14 +486,12 @@ impl Engine {
                     ),
                 ));
             }
-            if set.spent.load(SeqCst) {
-                return Err(Error::invalid("a set of tables is added twice at once"));
-            }
+            set.check_fresh(false)?;
         }
         // As a family that is made: what survives a power cut is a prefix of everything that was done.
         self.sync_log(&mut writer)?;
-        if self.memtables_meet(&view, &tables)? {
-            if !self.active_generation().is_empty() {
+        if let Some(met) = self.memtables_meet(&view, &tables)? {
+            if met == Met::Active {
                 self.rotate(&mut writer)?;
             }
             let _hurry = self.env.courtesy().hurry();
@@ -470,17 +506,25 @@ impl Engine {
         added
     }
 
-    /// True when some memtable has a key, or a deleted range, between the ends of a table. Insertions before the view was taken count.
-    fn memtables_meet(&self, view: &View, tables: &[(&Set, &(u64, TableMeta))]) -> Result<bool> {
+    /// Which memtables have a key, or a deleted range, between the ends of a table. Insertions before the view was taken count.
+    fn memtables_meet(
+        &self,
+        view: &View,
+        tables: &[(&Set, &(u64, TableMeta))],
+    ) -> Result<Option<Met>> {
+        let mut met = None;
         for (set, (_, meta)) in tables {
             let (from, to) = ends(meta);
-            for mem in view.memtables(set.family.id) {
+            for (n, mem) in view.memtables(set.family.id).enumerate() {
                 if mem.overlaps(from, to)? {
-                    return Ok(true);
+                    if n == 0 {
+                        return Ok(Some(Met::Active));
+                    }
+                    met = Some(Met::Sealed);
                 }
             }
         }
-        Ok(false)
+        Ok(met)
     }
 
     /// The last step: no write is on its way, and no memtable meets what comes.
@@ -493,22 +537,25 @@ impl Engine {
         let seq = writer.next_seq;
         writer.next_seq += 1;
         let mut edit = Edit::default();
-        let mut reaches = Vec::new();
         {
             // A compaction that is chosen after this sees where these tables will be.
             let mut state = self.state.lock();
             let view = self.view();
+            let mut reaches = Vec::with_capacity(tables.len());
+            let families = sets.iter().map(|s| &s.family);
+            let bases: BTreeMap<u32, usize> = families
+                .filter_map(|f| {
+                    let version = view.version.families.get(&f.id)?;
+                    Some((f.id, level_targets(version, &f.options).base_level))
+                })
+                .collect();
             for (set, (number, meta)) in tables {
                 let family = set.family.id;
                 let cmp = &set.family.options.comparator;
                 let version = view.version.families.get(&family);
                 let (from, to) = ends(meta);
-                let level = level_for(
-                    version.map(|v| &**v),
-                    (family, cmp),
-                    &state.compactions,
-                    (from, to),
-                );
+                let version = version.map(|v| (&**v, bases[&family]));
+                let level = level_for(version, (family, cmp), &state.compactions, (from, to));
                 reaches.push(Reach::of_keys(family, level, from, to));
                 let shifted = meta.clone().shifted(seq - set.seq);
                 edit.add_tables.push(AddTable {
@@ -518,7 +565,7 @@ impl Engine {
                     meta: shifted.expect("a number that was given out, without range tombstones"),
                 });
             }
-            state.compactions.extend(reaches.iter().cloned());
+            state.entering = reaches;
         }
         for set in sets {
             edit.add_blobs
@@ -531,22 +578,23 @@ impl Engine {
             .map(|(t, (set, _))| table_info(&set.family.name, t.level as usize, t.number, &t.meta))
             .collect();
         // From here on the files go with the edit.
-        sets.iter().for_each(|s| s.spend());
+        sets.iter().for_each(|s| s.give());
         let files = sets.iter().flat_map(|s| s.paths()).collect();
-        let installed = self.install(edit, files, |_, view| view.ingested = seq);
-        if installed.is_ok() {
-            // A reader whose view is older and who sees this moment, or a later one, looks again.
+        let installed = self.install(edit, files, |_, view| {
+            view.ingested = seq;
+            // A reader whose view is older and who sees this moment, or a later one, looks again. Before anybody can choose the new tables for a
+            // merge: whoever takes a snapshot that the merge does not know of must see what is in them.
             self.ingested.store(seq, SeqCst);
             self.visible.store(seq, SeqCst);
-        }
-        let mut state = self.state.lock();
-        for reach in reaches {
-            let at = state.compactions.iter().position(|r| *r == reach);
-            state.compactions.swap_remove(at.expect("noted above"));
-        }
-        drop(state);
+        });
+        self.state.lock().entering.clear();
         self.env.jobs().notify();
-        installed?;
+        if let Err(e) = installed {
+            let what =
+                "whether prepared tables were added is not known before the store is opened anew";
+            return Err(e.context(what));
+        }
+        sets.iter().for_each(|s| s.fate.store(ADDED, SeqCst));
         self.counters.ingestions.add(1);
         for set in sets {
             self.counters.ingested_bytes.add(set.bytes());

@@ -275,6 +275,7 @@ impl Engine {
                     now_ms,
                     oldest_snapshot: self.oldest_snapshot(),
                     running: &state.compactions,
+                    entering: &state.entering,
                     hurried: false,
                     still_for: std::time::Duration::ZERO,
                     shadows: Default::default(),

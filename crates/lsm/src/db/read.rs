@@ -14,8 +14,8 @@ use crate::options::ReadOptions;
 use crate::prefix::Narrowing;
 use crate::ranges::{Cover, MaskedIter, Source};
 use crate::table::{ReadBudget, ReadPattern};
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, spin_loop};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -89,6 +89,8 @@ impl Engine {
             if self.ingested.load(SeqCst) <= view.ingested {
                 return Ok((view, seq));
             }
+            // Its view comes next.
+            spin_loop();
         }
     }
 

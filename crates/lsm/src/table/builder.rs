@@ -56,6 +56,7 @@ pub struct TableBuilder {
     data_blocks: u64,
     ranges: RangesBuilder,
     references: ReferenceCounter,
+    own_seqs: u64,
 }
 
 impl TableBuilder {
@@ -100,7 +101,13 @@ impl TableBuilder {
             data_blocks: 0,
             ranges: RangesBuilder::default(),
             references: ReferenceCounter::default(),
+            own_seqs: 0,
         }
+    }
+
+    /// See [`Sink::write_behind`].
+    pub(crate) fn write_behind(&mut self) {
+        self.sink.write_behind();
     }
 
     /// Adds an entry. Panics when keys are not strictly ascending, and when a value of kind `PutTtl` lacks its expiry. `Corruption` for a
@@ -145,6 +152,7 @@ impl TableBuilder {
             Kind::BlobRef => {
                 let to = Reference::decode(value)?;
                 self.references.add(to.number);
+                self.own_seqs += u64::from(to.seq.is_some());
                 to.expire_at_ms
             }
             _ => None,
@@ -476,6 +484,7 @@ impl TableBuilder {
             },
             meta: self.meta.clone(),
             data_blocks: self.data_blocks,
+            own_seqs: self.own_seqs,
             ranges: blocks,
         }
         .encode();

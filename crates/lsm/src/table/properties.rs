@@ -30,6 +30,7 @@ const P_RANGES: u64 = 19;
 const P_FAMILY: u64 = 20;
 const P_REFERENCES: u64 = 21;
 const P_FAMILY_NAME: u64 = 22;
+const P_OWN_SEQS: u64 = 23;
 const P_PREFIX_EXTRACTOR: u64 = 30;
 
 /// What a table says about itself.
@@ -43,6 +44,8 @@ pub(super) struct Properties {
     /// File id, size and digest are not in the properties and 0 here.
     pub(super) meta: TableMeta,
     pub(super) data_blocks: u64,
+    /// References that say which sequence number their record has: builds that do not know such refuse the table.
+    pub(super) own_seqs: u64,
     /// Where the blocks of range tombstones lie. Their number is not known from the properties: it is 0 in `meta`.
     pub(super) ranges: Vec<BlockHandle>,
 }
@@ -81,6 +84,9 @@ impl Properties {
         if let Some(f) = &self.family {
             put(P_FAMILY_NAME, f.name.as_bytes());
         }
+        if self.own_seqs > 0 {
+            put(P_OWN_SEQS, &self.own_seqs.to_le_bytes());
+        }
         if let Some(name) = &self.prefix_extractor {
             put(P_PREFIX_EXTRACTOR, name.as_bytes());
         }
@@ -117,6 +123,7 @@ impl Properties {
                 shift: 0,
             },
             data_blocks: 0,
+            own_seqs: 0,
             ranges: Vec::new(),
         };
         let mut at = 0;
@@ -158,7 +165,8 @@ impl Properties {
                 }
                 Ok(value.to_vec())
             };
-            mandatory += usize::from(tag % 2 == 1 && tag != P_RANGES && tag != P_REFERENCES);
+            let only_some = matches!(tag, P_RANGES | P_REFERENCES | P_OWN_SEQS);
+            mandatory += usize::from(tag % 2 == 1 && !only_some);
             match tag {
                 P_COMPARATOR => {
                     p.comparator = std::str::from_utf8(value)
@@ -208,6 +216,15 @@ impl Properties {
                         return Err(bad(
                             start,
                             "a family's name that is none, or that has no id".into(),
+                        ));
+                    }
+                }
+                P_OWN_SEQS => {
+                    p.own_seqs = number()?;
+                    if p.own_seqs == 0 {
+                        return Err(bad(
+                            start,
+                            "references with numbers of their own, and none".into(),
                         ));
                     }
                 }

@@ -126,7 +126,19 @@ impl TableReader {
         cmp: Cmp,
     ) -> Result<Arc<TableReader>> {
         let of = (meta.file_id, meta.size, meta.shift);
-        TableReader::open_at(env, source, path, of, cmp)
+        let table = TableReader::open_at(env, source, path, of, cmp)?;
+        let own = &table.properties.meta;
+        if meta.shift > 0 && own.max_seq.checked_add(meta.shift) != Some(meta.max_seq) {
+            return Err(Error::corruption(
+                path,
+                table.footer.properties.offset,
+                format!(
+                    "the table's highest sequence number is {}, and the manifest says {} with a shift of {}",
+                    own.max_seq, meta.max_seq, meta.shift
+                ),
+            ));
+        }
+        Ok(table)
     }
 
     fn open_at(

@@ -68,6 +68,7 @@ impl<'a> Walk<'a> {
 struct Tally {
     meta: TableMeta,
     references: ReferenceCounter,
+    own_seqs: u64,
 }
 
 impl Tally {
@@ -75,6 +76,7 @@ impl Tally {
         Tally {
             meta: TableMeta::without_entries(file_id, size),
             references: ReferenceCounter::default(),
+            own_seqs: 0,
         }
     }
 
@@ -97,6 +99,7 @@ impl Tally {
             Some(Kind::BlobRef) => {
                 let to = Reference::decode(value)?;
                 self.references.add(to.number);
+                self.own_seqs += u64::from(to.seq.is_some());
                 to.expire_at_ms
             }
             _ => None,
@@ -354,6 +357,7 @@ pub(super) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
             ..tally.meta.clone()
         },
         data_blocks,
+        own_seqs: tally.own_seqs,
         ranges: table.properties.ranges.clone(),
     };
     if counted != table.properties {

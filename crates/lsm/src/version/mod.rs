@@ -15,8 +15,8 @@ pub use blobs::{BlobFile, BlobSet, blob_name, blob_names, index_name, log_name};
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
+use basalt_env::sync::{Mutex, RwLock};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use open::{OpenFile, OpenTables};
@@ -60,7 +60,7 @@ pub struct TableStore {
     dead_logs: OnceLock<DeadLogs>,
     removal: Removal,
     /// The folder may be another's: see [`TableStore::leave`].
-    left: Mutex<bool>,
+    left: RwLock<bool>,
 }
 
 impl TableStore {
@@ -74,7 +74,7 @@ impl TableStore {
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
             removal: Removal::default(),
-            left: Mutex::new(false),
+            left: RwLock::new(false),
         })
     }
 
@@ -106,24 +106,16 @@ impl TableStore {
 
     /// Makes a file that no manifest names yet. `Closed` once the folder may be another's.
     pub fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
-        let left = self.left.lock();
+        let left = self.left.read();
         match *left {
             true => Err(Error::new(ErrorKind::Closed, "the store is closed")),
             false => self.env.fs().create(path),
         }
     }
 
-    /// Removes a file that no manifest names. Once the folder may be another's, that has the number too, and the file is left to who opens it.
-    pub fn remove_unnamed(self: &Arc<Self>, path: &Path) {
-        let left = self.left.lock();
-        if !*left {
-            self.remove(path);
-        }
-    }
-
     /// The folder is given back: whoever has it next removes what nothing names, and may give its numbers out again.
     pub fn leave(&self) {
-        *self.left.lock() = true;
+        *self.left.write() = true;
     }
 
     /// Path of a table.

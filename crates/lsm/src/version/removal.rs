@@ -16,6 +16,8 @@ struct Going {
     path: PathBuf,
     /// For who is told that it went.
     who: Option<(FileKind, u64)>,
+    /// No manifest ever named it: its number may be given out again.
+    unnamed: bool,
 }
 
 #[derive(Default)]
@@ -36,6 +38,17 @@ impl TableStore {
         self.remove_going(Going {
             path: path.to_path_buf(),
             who: None,
+            unnamed: false,
+        });
+    }
+
+    /// As [`TableStore::remove`], for a file that no manifest names. Once the folder may be another's, who has that may have the number, too, and the file is
+    /// left to them.
+    pub fn remove_unnamed(self: &Arc<Self>, path: &Path) {
+        self.remove_going(Going {
+            path: path.to_path_buf(),
+            who: None,
+            unnamed: true,
         });
     }
 
@@ -44,6 +57,7 @@ impl TableStore {
         self.remove_going(Going {
             path: path.to_path_buf(),
             who: Some((kind, number)),
+            unnamed: false,
         });
     }
 
@@ -64,6 +78,10 @@ impl TableStore {
 
     /// True when the file is gone.
     fn try_to_remove(&self, going: &Going) -> bool {
+        let left = going.unnamed.then(|| self.left.read());
+        if left.is_some_and(|left| *left) {
+            return true;
+        }
         match self.env.fs().remove(&going.path) {
             Ok(()) => {
                 if let (Some((kind, number)), Some(told)) = (going.who, self.removed.get()) {

@@ -91,6 +91,7 @@ impl Room {
             now_ms: 50,
             oldest_snapshot: 0,
             running: &[],
+            entering: &[],
             hurried: false,
             still_for: Default::default(),
             shadows: Default::default(),

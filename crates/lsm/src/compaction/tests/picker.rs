@@ -3,7 +3,7 @@
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Claim, PickContext, Plan, compaction_debt, level_targets, pick, scores, subranges,
+    Claim, PickContext, Plan, Reach, compaction_debt, level_targets, pick, scores, subranges,
 };
 use crate::options::Compression;
 use crate::version::FamilyVersion;
@@ -57,6 +57,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         now_ms: 10_000_000,
         oldest_snapshot: MAX_SEQ,
         running: &[],
+        entering: &[],
         hurried: false,
         still_for: Default::default(),
         shadows: Default::default(),
@@ -81,6 +82,31 @@ fn describe(plan: Option<Plan>) -> String {
         out += " bottom";
     }
     out
+}
+
+#[test]
+fn nothing_is_written_where_tables_are_about_to_be() {
+    let options = options();
+    let v = tree("L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=a-z*100");
+    for (family, level, from, to, chosen) in [
+        (4, 6, "k", "l", false),
+        (4, 5, "k", "l", true),
+        (5, 6, "k", "l", true),
+        (4, 6, "0", "9", true),
+    ] {
+        let entering = [Reach::of_keys(
+            family,
+            level,
+            from.as_bytes(),
+            to.as_bytes(),
+        )];
+        let context = PickContext {
+            entering: &entering,
+            ..context(&v, &options)
+        };
+        let plan = pick(&context);
+        assert_eq!(plan.is_some(), chosen, "{}", describe(plan));
+    }
 }
 
 #[test]

@@ -69,6 +69,7 @@ impl Tree {
             now_ms: self.now_ms,
             oldest_snapshot: self.snapshots.first().copied().unwrap_or(MAX_SEQ),
             running: &[],
+            entering: &[],
             hurried: false,
             still_for: Default::default(),
             shadows: Default::default(),

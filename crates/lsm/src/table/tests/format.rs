@@ -285,6 +285,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         prefix_extractor: None,
         meta,
         data_blocks: 1,
+        own_seqs: 0,
         ranges: Vec::new(),
     };
     let plain = properties.encode();
@@ -307,6 +308,20 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         let e = Properties::decode(path, 0, &[&plain[..], name].concat());
         assert_eq!(e.expect_err("no name").kind(), ErrorKind::Corruption);
     }
+    // References with numbers of their own are an odd one: who does not know it cannot read them.
+    let own = Properties {
+        own_seqs: 3,
+        ..properties.clone()
+    };
+    let encoded = own.encode();
+    assert_eq!(
+        encoded,
+        [&plain[..], &[23, 8], &3u64.to_le_bytes()].concat()
+    );
+    assert_eq!(Properties::decode(path, 0, &encoded).expect("own"), own);
+    let none = [&plain[..], &[23, 8], &0u64.to_le_bytes()].concat();
+    let e = Properties::decode(path, 0, &none).expect_err("none of its own");
+    assert_eq!(e.kind(), ErrorKind::Corruption);
     let ignorable = [&plain[..], &[24, 1, 0]].concat();
     assert_eq!(
         Properties::decode(path, 0, &ignorable).expect("even tags are skipped"),
