@@ -1,20 +1,22 @@
 //! `load`: many entries into the store, from lines of text or from a folder.
 //!
-//! Entries are gathered into batches of about a mebibyte. Batches are submitted and waited for later, so that the next one
+//! Files of a folder come in the order of their keys: they go into tables that are prepared and added to the store (`load/folder.rs`). Lines come in any.
+//! Their entries are gathered into batches of about a mebibyte. Batches are submitted and waited for later, so that the next one
 //! is read while the engine writes the last; they are not synced one by one. One sync at the end makes all of
 //! them durable, and only then does the command say so.
 
+mod folder;
+
 use crate::args;
-use crate::escape::brief;
 use crate::failure::{Failure, Outcome};
-use crate::folder::{LeftOut, Walk, bytes_of, measure, open_named};
+use crate::folder::{LeftOut, Walk, open_named};
 use crate::progress::{self, count_entries};
 use crate::record::{Format, Line, Lines, MAX_LINE, Record};
 use crate::store::{Access, Limits, Store, argument};
-use basalt::{Ticket, WriteBatch, WriteOptions};
+use basalt::{TableWriter, Ticket, WriteBatch, WriteOptions};
 use indicatif::ProgressBar;
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// Bytes at which a batch is submitted.
@@ -72,6 +74,7 @@ pub fn load(args: args::Load) -> Outcome {
         prefix,
         skip_bad: args.skip_bad,
         batch: WriteBatch::new(),
+        table: None,
         in_flight: VecDeque::new(),
         in_flight_bytes: 0,
         entries: 0,
@@ -136,6 +139,8 @@ struct Load<'a> {
     prefix: Vec<u8>,
     skip_bad: bool,
     batch: WriteBatch,
+    /// What is being prepared.
+    table: Option<TableWriter>,
     in_flight: VecDeque<(Ticket, usize)>,
     in_flight_bytes: usize,
     entries: u64,
@@ -178,62 +183,6 @@ impl Load<'_> {
                 Ok(record) => self.add(record, what)?,
             }
         }
-    }
-
-    fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
-        let store_dir = self.store.dir();
-        if progress::watched() {
-            let (_, bytes) = measure(dir, follow, Some(store_dir));
-            self.bar = progress::bytes("loading", Some(bytes));
-        }
-        let mut walk = match Walk::new(dir, follow, Some(store_dir)) {
-            Ok(walk) => walk,
-            Err(e) => {
-                return (
-                    Err(Failure::os("read the folder", dir, e)),
-                    LeftOut::default(),
-                );
-            }
-        };
-        let mut ended = Ok(());
-        while let (Ok(()), Some(found)) = (&ended, walk.next()) {
-            ended = self.file(dir, found);
-        }
-        (ended, walk.left_out)
-    }
-
-    fn file(
-        &mut self,
-        dir: &Path,
-        found: Result<crate::folder::Found, crate::folder::Unreadable>,
-    ) -> Result<(), Failure> {
-        let name = |path: &[u8]| format!("{}/{}", brief(bytes_of(dir)), brief(path));
-        let mut found = match found {
-            Ok(found) => found,
-            Err(u) => {
-                return self.bad(format!(
-                    "cannot read {}: {}",
-                    name(&u.path),
-                    std::io::Error::from(u.why)
-                ));
-            }
-        };
-        // The length first: a file too large is refused before it is read.
-        if let Err(why) = self.limits.check(&[], found.len, || name(&found.path)) {
-            return self.bad(why);
-        }
-        let mut value = Vec::with_capacity(found.len as usize + 1);
-        let limit = basalt::lsm::MAX_VALUE_LEN as u64 + 1;
-        if let Err(e) = found.file.by_ref().take(limit).read_to_end(&mut value) {
-            return self.bad(format!("cannot read {}: {e}", name(&found.path)));
-        }
-        self.bar.inc(value.len() as u64);
-        let record = Record {
-            key: found.path.clone(),
-            value,
-            expire_at_ms: None,
-        };
-        self.add(record, || name(&found.path))
     }
 
     /// Adds an entry; `name` says where it comes from.
@@ -305,6 +254,7 @@ impl Load<'_> {
         while !self.in_flight.is_empty() {
             self.wait_for_oldest()?;
         }
+        self.add_table()?;
         self.store.db().sync().map_err(|e| self.store.failure(e))
     }
 }

@@ -13,7 +13,7 @@ use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
-use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, WriteBatch};
+use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, TableWriter, WriteBatch};
 use basalt_server::catalog::{self, Retired};
 use basalt_server::engine_defaults;
 use basalt_server::layout::KEYS_FAMILY;
@@ -264,15 +264,33 @@ impl Store {
 
     /// Adds "set `record`" to a batch.
     pub fn put(&self, batch: &mut WriteBatch, record: &Record) -> basalt::Result<()> {
-        let family = self
-            .family()
-            .expect("a store opened to write has its family");
         let key = self.stored_key(&record.key);
-        let header: &[u8] = match &self.space {
+        let (value, at) = (&record.value, record.expire_at_ms);
+        batch.put_headed(self.family_to_write(), &key, self.header(), value, at)
+    }
+
+    /// A writer of tables for records that come in the order of their keys.
+    pub fn prepare(&self) -> basalt::Result<TableWriter> {
+        self.db.prepare(self.family_to_write())
+    }
+
+    /// Adds a record to it.
+    pub fn add(&self, table: &mut TableWriter, record: &Record) -> basalt::Result<()> {
+        let key = self.stored_key(&record.key);
+        table.add_headed(&key, self.header(), &record.value, record.expire_at_ms)
+    }
+
+    fn family_to_write(&self) -> &Family {
+        self.family()
+            .expect("a store opened to write has its family")
+    }
+
+    /// What stands before a value.
+    fn header(&self) -> &'static [u8] {
+        match &self.space {
             Space::Redis(_) => &STRING_HEADER,
             Space::Raw(_) | Space::Empty => &[],
-        };
-        batch.put_headed(family, &key, header, &record.value, record.expire_at_ms)
+        }
     }
 
     /// Adds "remove `key`" to a batch.

@@ -6,7 +6,7 @@
 //! varint come first.
 
 use super::Name;
-use crate::key::{Kind, MAX_SEQ, SeqNo};
+use crate::key::{Kind, SeqNo};
 use crate::table::format::{get_varint, put_varint};
 use crate::version::edit::MAX_FILE_NUMBER;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -104,6 +104,7 @@ impl Reference {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::MAX_SEQ;
 
     #[test]
     fn references_survive_encoding_and_other_bytes_are_refused() {

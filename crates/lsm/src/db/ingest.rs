@@ -160,11 +160,30 @@ impl TableWriter {
 
     /// As [`TableWriter::add`], until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
     pub fn add_ttl(&mut self, key: &[u8], value: &[u8], expire_at_ms: u64) -> Result<()> {
+        self.add_headed(key, &[], value, Some(expire_at_ms))
+    }
+
+    /// Adds a key with `header` followed by `value`, until `expire_at_ms` if one is given, as
+    /// [`WriteBatch::put_headed`](crate::WriteBatch::put_headed).
+    pub fn add_headed(
+        &mut self,
+        key: &[u8],
+        header: &[u8],
+        value: &[u8],
+        expire_at_ms: Option<u64>,
+    ) -> Result<()> {
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
-        payload.extend_from_slice(&expire_at_ms.to_le_bytes());
+        let kind = match expire_at_ms {
+            None => Kind::Put,
+            Some(at) => {
+                payload.extend_from_slice(&at.to_le_bytes());
+                Kind::PutTtl
+            }
+        };
+        payload.extend_from_slice(header);
         payload.extend_from_slice(value);
-        let pushed = self.push(key, Kind::PutTtl, &payload, value.len());
+        let pushed = self.push(key, kind, &payload, header.len() + value.len());
         self.payload = payload;
         pushed
     }

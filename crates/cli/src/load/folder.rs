@@ -1,0 +1,143 @@
+//! A folder into the store, past log and memtables: its files come in the order of their keys. A thread walks and reads; this one compresses
+//! and writes tables, which are added some hundred megabytes at a time, so that not everything is lost to whoever stops a long load.
+
+use super::Load;
+use crate::escape::brief;
+use crate::failure::Failure;
+use crate::folder::{Found, LeftOut, Unreadable, Walk, bytes_of, measure};
+use crate::progress;
+use crate::record::Record;
+use crate::store::Limits;
+use basalt::ErrorKind;
+use std::io::Read;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Tables are added when so many bytes are in them.
+const STEP: u64 = 256 << 20;
+/// Files are handed over so many bytes at a time, unless one is longer ...
+const CHUNK: usize = 1 << 20;
+/// ... and so many times ahead.
+const AHEAD: usize = 4;
+
+/// What was read: an entry, or why there is none.
+type Item = Result<Record, String>;
+
+impl Load<'_> {
+    pub(super) fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
+        let store_dir = self.store.dir();
+        if progress::watched() {
+            let (_, bytes) = measure(dir, follow, Some(store_dir));
+            self.bar = progress::bytes("loading", Some(bytes));
+        }
+        let walk = match Walk::new(dir, follow, Some(store_dir)) {
+            Ok(walk) => walk,
+            Err(e) => {
+                let failed = Failure::os("read the folder", dir, e);
+                return (Err(failed), LeftOut::default());
+            }
+        };
+        let (send, receive) = sync_channel(AHEAD);
+        let limits = self.limits;
+        basalt::env::thread::scope(|s| {
+            let reader = s.spawn(move || read_all(dir, walk, limits, &send));
+            // When it ends early the reader finds nobody who listens.
+            let ended = self.take_all(dir, receive);
+            let left_out = reader
+                .join()
+                .unwrap_or_else(|p| std::panic::resume_unwind(p));
+            (ended, left_out)
+        })
+    }
+
+    fn take_all(&mut self, dir: &Path, chunks: Receiver<Vec<Item>>) -> Result<(), Failure> {
+        for item in chunks.into_iter().flatten() {
+            match item {
+                Ok(record) => self.add_to_table(dir, record)?,
+                Err(why) => self.bad(why)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add_to_table(&mut self, dir: &Path, mut record: Record) -> Result<(), Failure> {
+        self.bar.inc(record.value.len() as u64);
+        let path = (!self.prefix.is_empty()).then(|| record.key.clone());
+        record.key.splice(..0, self.prefix.iter().copied());
+        let name = || name(dir, path.as_ref().unwrap_or(&record.key));
+        let checked = (self.limits).check(&record.key, record.value.len() as u64, name);
+        if let Err(why) = checked {
+            return self.bad(why);
+        }
+        let table = match &mut self.table {
+            Some(table) => table,
+            none => none.insert(self.store.prepare().map_err(|e| self.store.failure(e))?),
+        };
+        match self.store.add(table, &record) {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::InvalidArgument => {
+                return self.bad(format!("{}: {e}", name()));
+            }
+            Err(e) => return Err(self.store.failure(e)),
+        }
+        let full = table.user_bytes() >= STEP;
+        self.entries += 1;
+        self.bytes += (record.key.len() + record.value.len()) as u64;
+        match full {
+            true => self.add_table(),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds what was prepared to the store.
+    pub(super) fn add_table(&mut self) -> Result<(), Failure> {
+        let Some(table) = self.table.take() else {
+            return Ok(());
+        };
+        let added = table
+            .finish()
+            .and_then(|set| self.store.db().ingest(&[set]));
+        added.map(|_| ()).map_err(|e| self.store.failure(e))
+    }
+}
+
+/// Reads all files of a walk, until nobody takes them any more.
+fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item>>) -> LeftOut {
+    let (mut chunk, mut bytes) = (Vec::new(), 0);
+    for found in walk.by_ref() {
+        let item = read(dir, found, limits);
+        bytes += item.as_ref().map_or(0, |r| r.key.len() + r.value.len());
+        chunk.push(item);
+        if bytes >= CHUNK {
+            bytes = 0;
+            if to.send(std::mem::take(&mut chunk)).is_err() {
+                return walk.left_out;
+            }
+        }
+    }
+    // Whoever takes no more has an error of its own.
+    let _ = to.send(chunk);
+    walk.left_out
+}
+
+fn read(dir: &Path, found: Result<Found, Unreadable>, limits: Limits) -> Item {
+    let mut found = found.map_err(|u| {
+        let why = std::io::Error::from(u.why);
+        format!("cannot read {}: {why}", name(dir, &u.path))
+    })?;
+    // The length first: a file too large is refused before it is read.
+    limits.check(&[], found.len, || name(dir, &found.path))?;
+    let mut value = Vec::with_capacity(found.len as usize + 1);
+    let limit = basalt::lsm::MAX_VALUE_LEN as u64 + 1;
+    let read = found.file.by_ref().take(limit).read_to_end(&mut value);
+    read.map_err(|e| format!("cannot read {}: {e}", name(dir, &found.path)))?;
+    Ok(Record {
+        key: found.path,
+        value,
+        expire_at_ms: None,
+    })
+}
+
+fn name(dir: &Path, path: &[u8]) -> String {
+    format!("{}/{}", brief(bytes_of(dir)), brief(path))
+}
