@@ -28,6 +28,29 @@
 //! db.close()
 //! # }
 //! ```
+//!
+//! # Much data at once
+//!
+//! Keys that come in order are written once, into tables beside the store, and added in one step: all of them or none.
+//!
+//! ```
+//! use basalt::{Db, Env, Options, ReadOptions};
+//!
+//! # fn main() -> basalt::Result<()> {
+//! # let env = Env::for_tests(basalt::fs::SimFs::new(basalt::fs::sim::SimOptions::default()), 1);
+//! let db = Db::open(&env, "store", Options::default())?;
+//! let family = db.default_family();
+//! let mut table = db.prepare(&family)?;
+//! for n in 0..1000u32 {
+//!     table.add(&n.to_be_bytes(), b"a value of any size")?;
+//! }
+//! let prepared = table.finish()?;
+//! assert_eq!(db.get(&family, &7u32.to_be_bytes(), &ReadOptions::default())?, None);
+//! db.ingest(&[prepared])?;
+//! assert!(db.get(&family, &7u32.to_be_bytes(), &ReadOptions::default())?.is_some());
+//! db.close()
+//! # }
+//! ```
 
 #![deny(missing_docs)]
 
