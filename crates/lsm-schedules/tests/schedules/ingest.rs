@@ -12,6 +12,21 @@ use std::time::Duration;
 
 const ROUNDS: u64 = 2;
 
+fn open() -> Db {
+    let clock = ManualClock::ticking(1_700_000_000_000, Duration::from_micros(100));
+    let env = EnvBuilder::new(SimFs::new(SimOptions::default()))
+        .threads(1)
+        .seed(below(1 << 32))
+        .clock(Clock::manual(clock))
+        .memory_bytes(16 << 20)
+        .build();
+    let options = Options {
+        idle_release: Duration::ZERO,
+        ..Options::default()
+    };
+    Db::open(&env, "db", options).unwrap()
+}
+
 fn number(found: Option<basalt_fs::Bytes>) -> u64 {
     found.map_or(0, |v| u64::from_le_bytes(v[..].try_into().unwrap()))
 }
@@ -42,18 +57,7 @@ fn held(db: &Db, family: &Family) {
 
 /// Merges choose what was added as soon as it is there.
 fn merging(totals: &Counts) {
-    let clock = ManualClock::ticking(1_700_000_000_000, Duration::from_micros(100));
-    let env = EnvBuilder::new(SimFs::new(SimOptions::default()))
-        .threads(1)
-        .seed(below(1 << 32))
-        .clock(Clock::manual(clock))
-        .memory_bytes(16 << 20)
-        .build();
-    let options = Options {
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    };
-    let db = Db::open(&env, "db", options).unwrap();
+    let db = open();
     let family = db.default_family();
     let add = |db: &Db, family: &Family, n: u64| {
         let mut table = db.prepare(family).expect("prepares");
@@ -91,18 +95,7 @@ fn model(totals: &Counts) {
     if percent(50) {
         return merging(totals);
     }
-    let clock = ManualClock::ticking(1_700_000_000_000, Duration::from_micros(100));
-    let env = EnvBuilder::new(SimFs::new(SimOptions::default()))
-        .threads(1)
-        .seed(below(1 << 32))
-        .clock(Clock::manual(clock))
-        .memory_bytes(16 << 20)
-        .build();
-    let options = Options {
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    };
-    let db = Db::open(&env, "db", options).unwrap();
+    let db = open();
     let family = db.default_family();
     let (r, f, seen) = (db.clone(), family.clone(), totals.clone());
     let reader = shuttle::thread::spawn(move || {

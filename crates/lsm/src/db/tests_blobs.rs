@@ -11,10 +11,10 @@ use basalt_fs::{FaultFs, OpKind, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const NOW: u64 = 1_700_000_000_000;
-const FREE: WriteOptions = WriteOptions::UNSYNCED;
+pub(super) const NOW: u64 = 1_700_000_000_000;
+pub(super) const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
-fn room() -> (Env, Arc<ManualClock>) {
+pub(super) fn room() -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
         .clock(Clock::manual(hands.clone()))
@@ -46,7 +46,7 @@ fn value(key: u64, version: u64, len: usize) -> Vec<u8> {
 }
 
 /// Every key by every way to read it.
-fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<Vec<u8>, Vec<u8>>) {
+pub(super) fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let keys: Vec<(&Family, &[u8])> = all.keys().map(|k| (f, &k[..])).collect();
     let many = db.multi_get(&keys, options);
     for ((key, value), many) in all.iter().zip(many) {
@@ -72,7 +72,7 @@ fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<Vec<u8>, Ve
     assert_eq!(&back, all, "backward");
 }
 
-fn check(env: &Env, options: &Options) {
+pub(super) fn check(env: &Env, options: &Options) {
     let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
     assert!(report.orphans.is_empty(), "{:?}", report.orphans);

@@ -1,8 +1,8 @@
 //! Prepared tables through a store's doors: when they are seen and by whom, where they go, what becomes of their values and files.
 
+use super::tests_blobs::{FREE, NOW, check, room};
 use super::*;
 use crate::compaction::Reach;
-use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FaultFs;
 use basalt_fs::fault::{Fault, FaultKind};
 use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
@@ -10,17 +10,7 @@ use basalt_fs::{OpKind, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const NOW: u64 = 1_700_000_000_000;
-const FREE: WriteOptions = WriteOptions::UNSYNCED;
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn room() -> (Env, Arc<ManualClock>) {
-    let hands = ManualClock::new(NOW);
-    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
-        .clock(Clock::manual(hands.clone()))
-        .build();
-    (env, hands)
-}
 
 /// Values from 100 bytes on are separated.
 fn options() -> Options {
@@ -68,24 +58,10 @@ fn put_all(db: &Db, entries: &Entries) {
     }
 }
 
-/// By every way to read.
+/// By every way to read, and by seeks to each key.
 fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &Entries) {
-    let keys: Vec<(&Family, &[u8])> = all.keys().map(|k| (f, &k[..])).collect();
-    let many = db.multi_get(&keys, options);
-    for ((key, value), many) in all.iter().zip(many) {
-        let one = db.get(f, key, options).unwrap();
-        assert_eq!(one.as_deref(), Some(&value[..]), "get of {key:?}");
-        assert_eq!(many.unwrap(), one, "multi_get of {key:?}");
-    }
+    super::tests_blobs::expect(db, f, options, all);
     let mut iter = db.iter(f, options).unwrap();
-    assert_eq!(&forward(&mut iter), all, "forward");
-    let mut back = Entries::new();
-    iter.seek_to_last().unwrap();
-    while iter.valid() {
-        back.insert(iter.key().to_vec(), iter.value().to_vec());
-        iter.prev().unwrap();
-    }
-    assert_eq!(&back, all, "backward");
     for key in all.keys() {
         iter.seek(key).unwrap();
         assert_eq!(iter.key(), key);
@@ -109,12 +85,6 @@ fn as_of(snapshot: &Snapshot) -> ReadOptions {
         snapshot: Some(snapshot.clone()),
         ..ReadOptions::default()
     }
-}
-
-fn check(env: &Env, options: &Options) {
-    let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
-    assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
 }
 
 fn files(env: &Env) -> Vec<String> {
