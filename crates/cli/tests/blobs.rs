@@ -364,6 +364,33 @@ fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
     }
 }
 
+/// A folder that takes long is not lost to whoever stops the load near its end.
+#[test]
+fn a_large_folder_is_added_in_steps() {
+    let s = Scratch::new("blob-steps");
+    for n in 0..20 {
+        let name = format!("in/{n:02}");
+        let file = std::fs::File::create(s.file(&name, b"")).unwrap();
+        // All of it zeros, which take no space here and little there.
+        file.set_len(15 << 20).unwrap();
+    }
+    let ran = s.run("load", ["--files", "in", "--compression", "zstd"]);
+    assert!(ran.err.contains("all 20 are durable"), "{ran:?}");
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    let files = report["files"].as_array().unwrap();
+    let records: Vec<u64> = files.iter().map(|f| number(f, "records")).collect();
+    let writers: std::collections::BTreeSet<u64> = (files.iter())
+        .map(|f| number(f, "max_sequence_number"))
+        .collect();
+    assert_eq!(
+        (records.iter().sum::<u64>(), writers.len()),
+        (20, 2),
+        "{report}"
+    );
+    let sound = json(blob(&s, &["verify", "--dir", "db", "--json"]));
+    assert_eq!(number(&sound, "records"), 20);
+}
+
 /// Values that nothing lies between stay in the log that they were written to.
 #[test]
 fn a_log_that_stays_is_listed_verified_and_explained() {

@@ -34,6 +34,8 @@ use std::sync::Arc;
 
 /// What is free on the disk is asked for after so many bytes at most.
 const LOOKED_AT_AFTER: usize = 1 << 20;
+/// Memory for a value with its header is kept for the next one up to this length.
+const KEPT: usize = 1 << 20;
 /// Memtables that overlap what is added are written out so often while writers go on, then once while they wait.
 const BESIDE_WRITERS: usize = 2;
 
@@ -184,7 +186,9 @@ impl TableWriter {
         payload.extend_from_slice(header);
         payload.extend_from_slice(value);
         let pushed = self.push(key, kind, &payload, header.len() + value.len());
-        self.payload = payload;
+        if payload.capacity() <= KEPT {
+            self.payload = payload;
+        }
         pushed
     }
 

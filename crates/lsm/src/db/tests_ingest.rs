@@ -561,6 +561,43 @@ fn an_error_on_the_way_adds_nothing() {
     assert!(spent > 0 && again > 2, "{spent} spent, {again} tried again");
 }
 
+/// The last of the disk is not for loads: what is refused leaves the store as it was, and gives its space back.
+#[test]
+fn a_load_that_the_disk_is_too_small_for_leaves_the_reserve() {
+    let fs = SimFs::new(SimOptions {
+        capacity: 64 << 20,
+        ..SimOptions::default()
+    });
+    let env = Env::for_tests(fs, 1);
+    let options = options();
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let old = entries(0..20, 1);
+    put_all(&db, &old);
+    let reserve = options.disk_reserve(64 << 20);
+    let free = || env.fs().space(Path::new("db")).unwrap().free;
+    for retry in [false, true] {
+        let mut writer = db.prepare(&f).unwrap();
+        let refused = (0..1000).find_map(|n| writer.add(&key(n), &vec![n as u8; 100 << 10]).err());
+        let e = refused.expect("a hundred megabytes do not fit");
+        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        // It is looked at once a mebibyte.
+        assert!(free() > reserve - (2 << 20), "{} left", free());
+        expect(&db, &f, &ReadOptions::default(), &old);
+        if retry {
+            // Nothing was taken of what was refused.
+            let entries = writer.entries();
+            assert!(writer.add(&key(entries), &vec![0; 100 << 10]).is_err());
+            assert_eq!(writer.entries(), entries);
+        }
+        drop(writer);
+        assert!(free() > (60 << 20), "{} left", free());
+        db.put(&f, &key(0), &old[&key(0)], &FREE).unwrap();
+    }
+    db.close().unwrap();
+    check(&env, &options);
+}
+
 /// A reader whose view is older than what was added, and whose moment is not.
 #[test]
 fn no_reader_sees_what_came_after_without_what_was_added_before() {
