@@ -75,6 +75,7 @@ pub fn load(args: args::Load) -> Outcome {
         skip_bad: args.skip_bad,
         batch: WriteBatch::new(),
         table: None,
+        prepared: (0, 0),
         in_flight: VecDeque::new(),
         in_flight_bytes: 0,
         entries: 0,
@@ -139,8 +140,9 @@ struct Load<'a> {
     prefix: Vec<u8>,
     skip_bad: bool,
     batch: WriteBatch,
-    /// What is being prepared.
+    /// What is being prepared, and its entries and bytes: they count when they are in the store.
     table: Option<TableWriter>,
+    prepared: (u64, u64),
     in_flight: VecDeque<(Ticket, usize)>,
     in_flight_bytes: usize,
     entries: u64,

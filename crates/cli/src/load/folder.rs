@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Tables are added when so many bytes are in them.
 const STEP: u64 = 256 << 20;
-/// Files are handed over so many bytes at a time, unless one is longer ...
+/// Files are handed over so many bytes at a time, unless one is longer, while the next are read: never more than two such lots are in memory.
 const CHUNK: usize = 1 << 20;
-/// ... and so many times ahead.
-const AHEAD: usize = 4;
+/// Bytes that an entry counts for at least.
+const ENTRY: usize = 256;
 
 /// What was read: an entry, or why there is none.
 type Item = Result<Record, String>;
@@ -37,7 +37,7 @@ impl Load<'_> {
                 return (Err(failed), LeftOut::default());
             }
         };
-        let (send, receive) = sync_channel(AHEAD);
+        let (send, receive) = sync_channel(0);
         let limits = self.limits;
         basalt::env::thread::scope(|s| {
             let reader = s.spawn(move || read_all(dir, walk, limits, &send));
@@ -81,8 +81,8 @@ impl Load<'_> {
             Err(e) => return Err(self.store.failure(e)),
         }
         let full = table.user_bytes() >= STEP;
-        self.entries += 1;
-        self.bytes += (record.key.len() + record.value.len()) as u64;
+        self.prepared.0 += 1;
+        self.prepared.1 += (record.key.len() + record.value.len()) as u64;
         match full {
             true => self.add_table(),
             false => Ok(()),
@@ -94,10 +94,14 @@ impl Load<'_> {
         let Some(table) = self.table.take() else {
             return Ok(());
         };
+        let (entries, bytes) = std::mem::take(&mut self.prepared);
         let added = table
             .finish()
             .and_then(|set| self.store.db().ingest(&[set]));
-        added.map(|_| ()).map_err(|e| self.store.failure(e))
+        added.map_err(|e| self.store.failure(e))?;
+        self.entries += entries;
+        self.bytes += bytes;
+        Ok(())
     }
 }
 
@@ -106,7 +110,10 @@ fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item
     let (mut chunk, mut bytes) = (Vec::new(), 0);
     for found in walk.by_ref() {
         let item = read(dir, found, limits);
-        bytes += item.as_ref().map_or(0, |r| r.key.len() + r.value.len());
+        // What could not be read is told at once.
+        bytes += item
+            .as_ref()
+            .map_or(CHUNK, |r| ENTRY + r.key.len() + r.value.len());
         chunk.push(item);
         if bytes >= CHUNK {
             bytes = 0;

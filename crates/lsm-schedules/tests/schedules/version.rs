@@ -6,9 +6,11 @@ use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{ErrorKind, campaign, repeat};
+use basalt_lsm_schedules::version::TableStore;
 use basalt_lsm_schedules::{
     Db, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -233,5 +235,39 @@ fn a_version_set_is_right_in_every_order() {
     if campaign::case().is_none() {
         assert!(compacted * 2 > schedules, "few compactions: {compacted}");
         assert!(ingested > schedules, "few ingestions: {ingested}");
+    }
+}
+
+/// Whoever drops files that no manifest names, while the folder goes to another who gives the same number out again.
+fn two_owners() {
+    let disk = SimFs::new(SimOptions::default());
+    let env = EnvBuilder::for_tests(disk.clone(), below(1 << 32)).build();
+    let store = TableStore::new(&env, Path::new("db"), env.jobs().new_owner());
+    env.fs().create_dir(Path::new("db")).unwrap();
+    let path = store.path(7);
+    drop(store.create(&path).unwrap());
+    let (dropping, dropped) = (store.clone(), path.clone());
+    let first = shuttle::thread::spawn(move || dropping.remove_unnamed(&dropped));
+    store.leave();
+    let refused = store.create(&path).map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    // The next owner clears away what nothing names, and begins.
+    let _ = env.fs().remove(&path);
+    drop(env.fs().create(&path).unwrap());
+    first.join().unwrap();
+    assert!(
+        env.fs().exists(&path).unwrap(),
+        "the next owner's file is gone"
+    );
+}
+
+#[test]
+fn a_folder_that_was_left_is_not_touched_in_any_order() {
+    for seed in campaign::cases(0..10 * scale()) {
+        let _repeat = repeat!(
+            a_folder_that_was_left_is_not_touched_in_any_order,
+            "BASALT_CASE={seed}"
+        );
+        case(seed, two_owners);
     }
 }

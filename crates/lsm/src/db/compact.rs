@@ -162,7 +162,7 @@ impl Engine {
             let Some((plan, family)) = self.pick_plan(&state) else {
                 // Nothing is due and nothing runs: the error of an earlier attempt (at a range that somebody wanted
                 // compacted, say) keeps the store from nothing any more.
-                if state.compactions.is_empty() {
+                if state.compactions.is_empty() && state.entering.is_empty() {
                     state.compaction_error = None;
                     state.compaction_pause = RETRY_PAUSE;
                 }
@@ -533,6 +533,7 @@ impl Engine {
                 let s = self.state.lock();
                 s.flush_scheduled
                     || !s.compactions.is_empty()
+                    || !s.entering.is_empty()
                     || s.exclusive
                     || !s.blobs.collecting.is_empty()
             };
@@ -554,6 +555,7 @@ impl Engine {
                 return Err(e);
             }
             if state.compactions.is_empty()
+                && state.entering.is_empty()
                 && self.view().sealed.is_empty()
                 && self.pick_plan(&state).is_none()
                 && self.pick_sources(&state).is_none()

@@ -9,6 +9,7 @@
 //!
 //! Files of a writer that is dropped, or of what it prepared and nobody added, are removed; after a crash the next open removes them.
 
+use super::commit::panic_text;
 use super::engine::{Engine, Writer};
 use super::flush::table_info;
 use super::generation::{FamilyEntry, View};
@@ -29,6 +30,7 @@ use basalt_env::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -174,6 +176,9 @@ impl TableWriter {
         value: &[u8],
         expire_at_ms: Option<u64>,
     ) -> Result<()> {
+        if header.is_empty() && expire_at_ms.is_none() {
+            return self.push(key, Kind::Put, value, value.len());
+        }
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
         let kind = match expire_at_ms {
@@ -603,15 +608,23 @@ impl Engine {
         // From here on the files go with the edit.
         sets.iter().for_each(|s| s.give());
         let files = sets.iter().flat_map(|s| s.paths()).collect();
-        let installed = self.install(edit, files, |_, view| {
-            view.ingested = seq;
-            // A reader whose view is older and who sees this moment, or a later one, looks again. Before anybody can choose the new tables for a
-            // merge: whoever takes a snapshot that the merge does not know of must see what is in them.
-            self.ingested.store(seq, SeqCst);
-            self.visible.store(seq, SeqCst);
-        });
+        let install = || {
+            self.install(edit, files, |_, view| {
+                view.ingested = seq;
+                // A reader whose view is older and who sees this moment, or a later one, looks again. Before anybody can choose the new tables for
+                // a merge: whoever takes a snapshot that the merge does not know of must see what is in them.
+                self.ingested.store(seq, SeqCst);
+                self.visible.store(seq, SeqCst);
+            })
+        };
+        let installed = catch_unwind(AssertUnwindSafe(install));
         self.state.lock().entering.clear();
         self.env.jobs().notify();
+        let installed = installed.unwrap_or_else(|panic| {
+            // As after a commit: what it left is not known.
+            let _ = self.broken.set(panic_text(&*panic));
+            resume_unwind(panic)
+        });
         if let Err(e) = installed {
             let what =
                 "whether prepared tables were added is not known before the store is opened anew";

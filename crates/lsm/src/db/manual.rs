@@ -318,11 +318,13 @@ impl Engine {
                     }
                     None => {
                         let running = state.compactions.len();
+                        let entering = !state.entering.is_empty();
                         drop(state);
                         let ended = self.env.jobs().wait_until(None, &mut || {
                             let s = self.state.lock();
                             s.compactions.len() < running
-                                || running == 0
+                                || (entering && s.entering.is_empty())
+                                || (running == 0 && !entering)
                                 || self.closing.load(SeqCst)
                                 || control.cancelled.load(SeqCst)
                                 || self.check_jobs().is_err()

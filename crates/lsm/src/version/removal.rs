@@ -78,8 +78,9 @@ impl TableStore {
 
     /// True when the file is gone.
     fn try_to_remove(&self, going: &Going) -> bool {
+        // Held until the file is gone: whoever has the folder next may make one of its name.
         let left = going.unnamed.then(|| self.left.read());
-        if left.is_some_and(|left| *left) {
+        if left.as_deref().is_some_and(|left| *left) {
             return true;
         }
         match self.env.fs().remove(&going.path) {
