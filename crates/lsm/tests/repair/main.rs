@@ -241,6 +241,17 @@ impl Store {
         self.files.iter().filter(hit).cloned().collect()
     }
 
+    /// Keys that a loss names and that have a value. Without a manifest tables come back that a merge had replaced, with references to values that were
+    /// deleted and collected since: what is told of those keys is lost to nobody.
+    fn keys_missed(&self, report: &RepairReport) -> usize {
+        let lost = |(id, versions): &(&(String, Vec<u8>), &Versions)| {
+            let has_value = versions.last().is_some_and(|v| v.1.is_some());
+            let mut losses = report.losses.iter().filter(|l| l.keys.is_some());
+            has_value && losses.any(|l| covers(l, id, versions))
+        };
+        self.model.keys.iter().filter(lost).count()
+    }
+
     /// Damages a copy of the store, repairs it and checks everything that a repair promises.
     fn try_damage(&self, what: &str, damage: impl FnOnce(&SimFs)) -> RepairReport {
         let fs = self.disk.kill();
