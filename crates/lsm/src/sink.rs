@@ -1,5 +1,6 @@
-//! A file that a background job writes from its first byte to its last: small pieces are gathered, large ones go out at multiples of the
-//! write unit, through the I/O limit and in courtesy to those who wait for the device, and all bytes are digested.
+//! A file that a background job, or a bulk load, writes from its first byte to its last: small pieces are gathered, large ones go out at multiples of the
+//! write unit, through the I/O limit and in courtesy to those who wait for the device, and all bytes are digested. A load's are written behind it, by a thread
+//! of the file's own (`behind`).
 //!
 //! Promise: an error ends the file; every later call returns it again.
 
@@ -9,7 +10,7 @@ mod tests;
 
 use crate::version::TableStore;
 use basalt_env::{Env, IoPriority, MemoryKind, Reservation};
-use basalt_fs::{AlignedBuf, Error, File, Intent, Result};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use behind::Behind;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,16 @@ impl Created {
 
     pub fn add(&mut self, path: PathBuf) {
         self.paths.push(path);
+    }
+
+    /// Makes one. `Closed` once the folder may be another's.
+    pub fn create(&mut self, path: &Path) -> Result<Arc<dyn File>> {
+        let file = self.store.create(path);
+        // A create that failed may have made the name all the same. A name that was there before is not ours.
+        if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
+            self.add(path.to_path_buf());
+        }
+        file
     }
 
     /// They stay.

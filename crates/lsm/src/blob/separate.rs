@@ -8,7 +8,7 @@ use crate::options::Compression;
 use crate::sink::Created;
 use crate::version::TableStore;
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::Result;
 use std::sync::Arc;
 
 /// A blob file ends with the user key that makes it so long.
@@ -182,11 +182,7 @@ impl<'a> Separator<'a> {
     fn begin_file(&mut self) -> Result<(u64, BlobBuilder)> {
         let number = (self.new_number)();
         let path = self.store.blob_path(number);
-        let file = self.store.create(&path);
-        // A create that failed may have made the name all the same. A name that was there before is not ours.
-        if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
-            self.created.add(path.clone());
-        }
+        let file = self.created.create(&path)?;
         let options = BlobOptions {
             file_id: self.env.random().next_u128(),
             io: self.io,
@@ -194,7 +190,7 @@ impl<'a> Separator<'a> {
             warm_records: self.warm.1,
             packed: self.packs,
         };
-        let mut builder = BlobBuilder::new(&self.env, file?, &path, options);
+        let mut builder = BlobBuilder::new(&self.env, file, &path, options);
         if self.prepares {
             builder.write_behind();
         }

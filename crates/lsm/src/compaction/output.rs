@@ -13,7 +13,7 @@ use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
 use basalt_env::{CacheKey, IoPriority};
-use basalt_fs::{Bytes, ErrorKind, Result};
+use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
 
 /// A table is cut when it overlaps more than so many times `table_bytes` of the level below its own: its later
@@ -175,12 +175,7 @@ impl<'a> Outputs<'a> {
     fn begin_table(&mut self) -> Result<()> {
         let number = (self.job.new_file_number)();
         let path = self.job.store.path(number);
-        let file = self.job.env.fs().create(&path);
-        // A create that failed may have made the name all the same. A name that was there before is not ours.
-        if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
-            self.created.add(path.clone());
-        }
-        let file = file?;
+        let file = self.created.create(&path)?;
         let builder = TableBuilder::new(
             &self.job.env,
             file,

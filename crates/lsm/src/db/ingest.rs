@@ -278,14 +278,10 @@ impl TableWriter {
         let engine = &self.engine;
         let number = engine.new_file_number();
         let path = engine.tables.path(number);
-        let file = engine.tables.create(&path);
-        // A create that failed may have made the name all the same. A name that was there before is not ours.
-        if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
-            self.created.add(path.clone());
-        }
+        let file = self.created.create(&path)?;
         let mut builder = TableBuilder::new(
             &engine.env,
-            file?,
+            file,
             &path,
             engine.env.random().next_u128(),
             // As at the bottom, which is where most of it goes.
