@@ -59,7 +59,7 @@ fn list(dir: &Path, args: &args::BlobList) -> Outcome {
             "dir": dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
             "live_bytes": all.live_bytes, "reachable_bytes": all.reachable_bytes(), "garbage_bytes": all.garbage_bytes(), "names": all.names,
             "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp, "headroom_bytes": all.headroom_bytes(),
-            "space_debt": all.space_debt, "hidden_bytes": all.hidden_bytes,
+            "space_debt": all.space_debt, "hidden_bytes": all.hidden_bytes, "hidden_is_guessed": all.hidden_is_guessed,
         });
         format!("{report:#}\n")
     } else {

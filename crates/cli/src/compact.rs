@@ -6,7 +6,7 @@ use crate::point::say;
 use crate::progress::{self, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::ErrorKind;
-use basalt::lsm::db::{Bottommost, CompactOptions};
+use basalt::lsm::db::{BlobStats, Bottommost, CompactOptions};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub fn compact(args: args::Compact) -> Outcome {
         let levels = stats.families.iter().flat_map(|f| &f.levels);
         levels.map(|l| l.bytes).sum()
     };
-    let (before, mut read) = (bytes(), 0);
+    let values = || db.stats().blobs;
+    let (before, values_before, mut read) = (bytes(), values().bytes, 0);
     for name in names {
         let Some(family) = db.family(&name) else {
             return Err(Failure::new(format!(
@@ -63,12 +64,13 @@ pub fn compact(args: args::Compact) -> Outcome {
     let read = read.max(db.stats().compaction_bytes_read);
     // Old files go before the store is closed, so that the figure is what the folder has.
     let after = bytes();
-    let moved = db.stats().blobs.gathered_bytes;
+    let values = values();
     db.close().map_err(|e| Failure::store(dir, e))?;
     say(&if args.json {
         let report = json!({
             "dir": dir.display().to_string(), "merged_bytes": read,
-            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": moved,
+            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": values.gathered_bytes,
+            "blob_bytes_before": values_before, "blob_bytes_after": values.bytes, "blob_garbage_bytes": values.garbage_bytes(),
         });
         format!("{report:#}\n")
     } else {
@@ -77,12 +79,30 @@ pub fn compact(args: args::Compact) -> Outcome {
             human_bytes(read),
             human_bytes(before),
             human_bytes(after)
-        ) + &match args.gather_values {
-            true => format!("{} of values moved\n", human_bytes(moved)),
-            false => String::new(),
-        }
+        ) + &of_values(&args, values_before, &values)
     })?;
     Ok(0)
+}
+
+/// What became of blob files, if there are any.
+fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
+    let mut said = String::new();
+    if before > 0 || after.bytes > 0 {
+        said = format!(
+            "blob files had {}, now {}, {} of it garbage",
+            human_bytes(before),
+            human_bytes(after.bytes),
+            human_bytes(after.garbage_bytes())
+        );
+        said += match after.garbage_bytes() {
+            0 => "\n",
+            _ => ", which collections take when it nears the bound on space (`basalt blob list`)\n",
+        };
+    }
+    if args.gather_values {
+        said += &format!("{} of values moved\n", human_bytes(after.gathered_bytes));
+    }
+    said
 }
 
 /// Moves the bar and looks for Ctrl-C with each table.

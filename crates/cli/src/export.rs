@@ -67,6 +67,9 @@ pub fn export(args: args::Export) -> Outcome {
         count_entries(counts.entries),
         progress::rate(counts.bytes, took)
     );
+    if counts.entries + counts.others + counts.refused == 0 && !prefix.is_empty() {
+        eprintln!("basalt: no key begins with {}", brief(&prefix));
+    }
     if counts.refused > 0 {
         eprintln!(
             "basalt: {} not exported; `basalt export --format jsonl` takes any key",

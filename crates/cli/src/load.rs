@@ -111,7 +111,10 @@ pub fn load(args: args::Load) -> Outcome {
     report_left_out(&left_out);
     if skipped > 0 {
         let were = if skipped == 1 { "was" } else { "were" };
-        eprintln!("basalt: {skipped} could not be stored and {were} left out (--skip-bad)");
+        eprintln!(
+            "basalt: {} could not be stored and {were} left out (--skip-bad)",
+            count_entries(skipped)
+        );
     }
     if entries == 0 {
         eprintln!("loaded nothing: there was no entry to store");

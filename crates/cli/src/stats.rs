@@ -167,7 +167,8 @@ impl Report {
                 "files": e.blobs.files, "bytes": e.blobs.bytes, "live_records": e.blobs.live_records,
                 "live_bytes": e.blobs.live_bytes, "garbage_bytes": e.blobs.garbage_bytes(), "names": e.blobs.names,
                 "space_amp": rounded(e.blobs.space_amp()), "max_space_amp": rounded(e.blobs.max_space_amp),
-                "hidden_bytes": e.blobs.hidden_bytes, "space_debt": e.blobs.space_debt, "space_slack": e.blobs.space_slack,
+                "hidden_bytes": e.blobs.hidden_bytes,
+                "hidden_is_guessed": e.blobs.hidden_is_guessed, "space_debt": e.blobs.space_debt, "space_slack": e.blobs.space_slack,
                 "pressure": rounded(e.blobs.pressure), "collecting": e.blobs.collecting,
                 "names_made": e.blobs.names_made, "names_forgotten": e.blobs.names_forgotten,
                 "recent": {
@@ -366,10 +367,7 @@ impl Report {
                         ),
                     ),
                     ("room below the bound", room(&e.blobs)),
-                    (
-                        "overwritten, not merged yet",
-                        format!("about {}", human_bytes(e.blobs.hidden_bytes)),
-                    ),
+                    ("overwritten, not merged yet", hidden(&e.blobs)),
                     ("the bound costs, last minute", bound_costs(&e.blobs)),
                     ("names of collected files", e.blobs.names.to_string()),
                     (
@@ -526,6 +524,15 @@ fn bound_costs(blobs: &BlobStats) -> String {
         blobs.collections_write_amp(),
         blobs.pressure * 100.0
     )
+}
+
+/// What is probably overwritten.
+fn hidden(blobs: &BlobStats) -> String {
+    let bytes = human_bytes(blobs.hidden_bytes);
+    match blobs.hidden_is_guessed {
+        true => format!("at most {bytes}: no merge has told since the store was opened"),
+        false => format!("about {bytes}"),
+    }
 }
 
 /// How far blob files are from their bound.

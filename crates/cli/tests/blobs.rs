@@ -282,11 +282,62 @@ fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
     // Loaded again, everything replaces what was there, and a merge lets go of what it was.
     s.run("load", ["--files", "in", "--write-buffer", "4M"])
         .ok();
-    s.run("compact", [""; 0]).ok();
+    let merged = json(s.run("compact", ["--json"]));
     let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
     assert_eq!(number(&report, "live_records"), large as u64);
+    // Of the blob files it tells the same: those that had only what was replaced are gone.
+    let told = ["blob_bytes_after", "blob_garbage_bytes"].map(|name| number(&merged, name));
+    let listed = ["bytes", "garbage_bytes"].map(|name| number(&report, name));
+    assert_eq!(told, listed);
+    assert!(number(&merged, "blob_bytes_before") >= 2 * number(&report, "live_bytes"));
+    let said = s.run("compact", [""; 0]);
+    assert!(
+        said.text().contains("\nblob files had ") && said.text().contains(" of it garbage"),
+        "{said:?}"
+    );
     s.run("export", ["--files", "out2"]).ok();
     assert_eq!(tree(&s.path("out2")), before);
+}
+
+/// What is loaded between two keys of an older table is not told to be garbage.
+#[test]
+fn a_load_between_two_keys_hides_nothing() {
+    let s = Scratch::new("blob-between");
+    let (_, large) = folder(&s);
+    s.run("put", ["a", "1"]).ok();
+    s.run("put", ["z", "1"]).ok();
+    s.run("compact", [""; 0]).ok();
+    s.run("load", ["--files", "in", "--prefix", "m/"]).ok();
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    assert_eq!(number(&report, "live_records"), large as u64);
+    assert_eq!(number(&report, "hidden_bytes"), 0, "{report}");
+    assert_eq!(report["hidden_is_guessed"], false);
+    let amp = report["space_amp"].as_f64().expect("a ratio");
+    assert!(amp < 1.1, "{report}");
+    // Once more over itself: all of it may be overwritten, and is.
+    s.run("load", ["--files", "in", "--prefix", "m/"]).ok();
+    let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
+    let hidden = number(&report, "hidden_bytes");
+    let half = number(&report, "live_bytes") / 2;
+    assert!(
+        hidden > half - half / 8 && hidden < half + half / 8,
+        "{report}"
+    );
+    assert_eq!(report["hidden_is_guessed"], true);
+    let said = s.run("stats", [""; 0]);
+    assert!(
+        said.text().contains(": no merge has told since"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn an_export_of_no_key_says_so() {
+    let s = Scratch::new("blob-no-key");
+    s.run("put", ["a", "1"]).ok();
+    let ran = s.run("export", ["--prefix", "b"]);
+    assert_eq!((ran.code, ran.out.len()), (Some(0), 0), "{ran:?}");
+    assert!(ran.err.contains("no key begins with b\n"), "{ran:?}");
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn wrong_lines_name_themselves_and_what_came_before_stays() {
     let file = s.file("in.jsonl", text);
     let ran = s.run("load", [file.as_os_str(), "--skip-bad".as_ref()]);
     assert!(
-        ran.err.contains("in.jsonl, line 3") && ran.err.contains("1 could not be stored"),
+        ran.err.contains("in.jsonl, line 3") && ran.err.contains("1 entry could not be stored"),
         "{}",
         ran.err
     );

@@ -83,7 +83,11 @@ fn what_a_store_cannot_keep_is_counted_and_said() {
     s.run("load", ["--files", "in", "--follow-symlinks"])
         .fails(2, &["in/dangling", "No such file", "--skip-bad"]);
     let ran = s.run("load", ["--files", "in", "--follow-symlinks", "--skip-bad"]);
-    assert!(ran.err.contains("1 could not be stored"), "{}", ran.err);
+    assert!(
+        ran.err.contains("1 entry could not be stored"),
+        "{}",
+        ran.err
+    );
     ran.ok();
     assert_eq!(s.scan(), "a\t1\nlink\t2\n");
     // The store inside the folder is not read into itself.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 /// What an entry of an upper level is likely to hide of a family's blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Shadows {
-    /// Bytes behind the older version that a reference hides: the mean length, times how often there is one.
+    /// Mean length of a record: what a reference leads to, and what a tombstone hides.
+    pub a_record: f64,
+    /// The same, times how often there is an older version: what a reference hides.
     pub a_reference: f64,
-    /// Bytes behind what a tombstone hides.
-    pub a_delete: f64,
     /// All bytes that the family has in blob files: no more can be hidden.
     pub most: f64,
     /// Hidden bytes for which a merge is due. 0: none ever is.
@@ -27,13 +27,13 @@ pub struct Shadows {
 impl Shadows {
     /// What one table hides if there is something below it.
     fn of(&self, t: &TableFile) -> f64 {
-        let references: u64 = t.meta.references.iter().map(|(_, n)| n).sum();
         let ranges = t.meta.range_deletes.saturating_mul(ENTRIES_A_RANGE);
-        references as f64 * self.a_reference
-            + t.meta.deletes.saturating_add(ranges) as f64 * self.a_delete
+        references(t) as f64 * self.a_reference
+            + t.meta.deletes.saturating_add(ranges) as f64 * self.a_record
     }
 
-    /// Hidden bytes by level, of tables for which `counts` is true. Tables above nothing hide nothing.
+    /// Hidden bytes by level, of tables for which `counts` is true. All together they hide no more of a table than its references
+    /// lead to.
     fn levels(&self, v: &FamilyVersion, counts: impl Fn(&TableFile) -> bool) -> [f64; LEVELS] {
         let mut hidden = [0.0; LEVELS];
         let Some(deepest) = (0..LEVELS).rev().find(|&l| !v.levels[l].is_empty()) else {
@@ -43,19 +43,19 @@ impl Shadows {
             return hidden;
         }
         let mut left = self.most;
+        let mut shown = Shown::all(v, self.a_record);
         for (level, tables) in v.levels.iter().enumerate().take(deepest + 1) {
             for (n, t) in tables.iter().enumerate() {
                 if !counts(t) {
                     continue;
                 }
                 let own = self.of(t).min(left);
-                // Level 0 is sorted by age: what is older may lie below in it, too.
-                let older = (level == 0).then(|| &tables[n + 1..]).into_iter().flatten();
-                if own > 0.0 && (meets_below(v, level, t) || older.into_iter().any(|o| o.meets(t)))
-                {
-                    hidden[level] += own;
-                    left -= own;
+                if own == 0.0 {
+                    continue;
                 }
+                let own = shown.hide(v, level, n, own);
+                hidden[level] += own;
+                left -= own;
             }
         }
         hidden
@@ -99,6 +99,54 @@ impl Shadows {
         scores[LEVELS - 1] = 0.0;
         scores
     }
+}
+
+/// By level and table, the bytes behind references that nothing hides so far.
+struct Shown([Vec<f64>; LEVELS]);
+
+impl Shown {
+    fn all(v: &FamilyVersion, a_record: f64) -> Shown {
+        Shown(core::array::from_fn(|level| {
+            let tables = v.levels[level].iter();
+            tables.map(|t| references(t) as f64 * a_record).collect()
+        }))
+    }
+
+    /// The `n`th table of a level hides up to so many bytes of the older tables that reach into its keys. Returns how many it hides.
+    fn hide(&mut self, v: &FamilyVersion, level: usize, n: usize, most: f64) -> f64 {
+        let t = &v.levels[level][n];
+        let mut hidden = 0.0;
+        let mut hide = |shown: &mut f64| {
+            let own = shown.min(most - hidden);
+            *shown -= own;
+            hidden += own;
+            hidden < most
+        };
+        // Level 0 is sorted by age: what is older may lie below in it, too.
+        if level == 0 {
+            let older = v.levels[0].iter().zip(&mut self.0[0]).skip(n + 1);
+            for (_, shown) in older.filter(|(o, _)| o.meets(t)) {
+                if !hide(shown) {
+                    return hidden;
+                }
+            }
+        }
+        for (tables, shown) in v.levels.iter().zip(&mut self.0).skip(level + 1) {
+            let first = tables.partition_point(|b| b.ends_before(t.smallest_user()));
+            let met = tables.iter().zip(shown).skip(first);
+            for (_, shown) in met.take_while(|(b, _)| b.meets(t)) {
+                if !hide(shown) {
+                    return hidden;
+                }
+            }
+        }
+        hidden
+    }
+}
+
+/// How many references a table has.
+fn references(t: &TableFile) -> u64 {
+    t.meta.references.iter().map(|(_, n)| n).sum()
 }
 
 /// True when a deeper level has a table whose keys reach into `t`'s.

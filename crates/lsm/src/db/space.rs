@@ -50,6 +50,8 @@ pub(crate) struct Fill {
     pub live: FamilyShare,
     /// Of these the bytes that are probably overwritten.
     pub hidden: u64,
+    /// True when no merge has told how many entries hide something in a family that has any: then `hidden` is the most it can be.
+    pub guessed: bool,
     /// Bytes marked, or of dropped families, in files that may be collected.
     pub marked: u64,
     /// Garbage in files that nobody collects yet.
@@ -217,10 +219,9 @@ impl Space {
         }
     }
 
-    /// How often a reference hides an older one. Until a merge has told, always: what is due too early teaches.
-    fn hits(&self, family: u32) -> f64 {
-        let inner = self.inner.lock();
-        inner.hits.get(&family).copied().unwrap_or(1.0)
+    /// How often a reference hides an older one, once a merge has told.
+    fn hits(&self, family: u32) -> Option<f64> {
+        self.inner.lock().hits.get(&family).copied()
     }
 }
 
@@ -265,7 +266,9 @@ impl Engine {
         let full = self.full.is_refusing();
         for (id, family) in view.families.iter() {
             let share = families.get(id).copied().unwrap_or_default();
-            let hits = self.space.hits(*id);
+            let learned = self.space.hits(*id);
+            // Until then always: what is due too early teaches.
+            let hits = learned.unwrap_or(1.0);
             if family.options.min_blob_size.is_some() {
                 let generations = std::iter::once(&view.active).chain(&view.sealed);
                 let memory: usize = generations
@@ -285,15 +288,17 @@ impl Engine {
             }
             let mean = share.bytes as f64 / share.records as f64;
             let shadows = Shadows {
+                a_record: mean,
                 a_reference: mean * hits,
-                a_delete: mean,
                 most: share.bytes as f64,
                 room,
                 pressed: false,
                 full,
             };
             if let Some(version) = view.version.families.get(id) {
-                fill.hidden += shadows.hidden(version);
+                let hidden = shadows.hidden(version);
+                fill.hidden += hidden;
+                fill.guessed |= hidden > 0 && learned.is_none();
             }
             fill.shadows.insert(*id, shadows);
         }
@@ -370,6 +375,7 @@ impl Engine {
         };
         let mut all = BlobStats {
             hidden_bytes: fill.hidden,
+            hidden_is_guessed: fill.guessed,
             space_debt: fill.debt(&self.options),
             space_slack: self.options.space_slack(),
             pressure: self.space.pressure(),

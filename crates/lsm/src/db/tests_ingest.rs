@@ -637,3 +637,26 @@ fn no_reader_sees_what_came_after_without_what_was_added_before() {
     });
     db.close().unwrap();
 }
+
+/// What is loaded between the keys of an older table hides nothing that this does not have: its large values are two.
+#[test]
+fn a_load_between_other_keys_hides_no_more_than_there_is() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", options()).unwrap();
+    let f = db.default_family();
+    db.put(&f, b"00000", &value(1, 0), &FREE).unwrap();
+    db.put(&f, b"99999", &value(1, 0), &FREE).unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    for version in 1..4 {
+        let (first, last) = (version * 1000, version * 1000 + 300);
+        let prepared = prepare(&db, &f, &entries(first..last, version));
+        db.ingest(&[prepared]).unwrap();
+        let blobs = db.stats().blobs;
+        assert_eq!(blobs.live_records, 2 + version * 200);
+        let mean = blobs.live_bytes / blobs.live_records;
+        assert!(
+            blobs.hidden_bytes <= version * 2 * (mean + 1),
+            "load {version}: {blobs:?}"
+        );
+    }
+}

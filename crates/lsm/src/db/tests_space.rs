@@ -109,6 +109,12 @@ impl Paced {
         self.files().iter().map(|f| f.1).sum()
     }
 
+    /// What was learned of the store until now is forgotten.
+    fn reopen(&mut self, options: &Options) {
+        self.db.clone().close().unwrap();
+        self.db = Db::open(&self.env, "db", options.clone()).unwrap();
+    }
+
     fn stall_us(&self, cause: &str) -> u64 {
         let stats = self.db.stats();
         stats.stalls.iter().find(|s| s.cause == cause).unwrap().us
@@ -582,6 +588,47 @@ fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
     assert_eq!((blobs.pressure, blobs.space_debt), (0.0, 0), "{blobs:?}");
     assert!(blobs.collections > 0, "{blobs:?}");
     assert!(blobs.hidden_bytes < options.space_slack() / 2, "{blobs:?}");
+    s.reconcile(&options);
+}
+
+/// A load between the keys of older values: what it may hide holds writers until one merge has told that it hides none, and no more after that.
+#[test]
+fn a_load_is_not_long_taken_for_garbage() {
+    let options = options(500);
+    const A_JOB: u64 = 500;
+    let mut s = Paced::new(options.clone(), A_JOB);
+    const KEYS: u64 = 4000;
+    for n in 0..KEYS {
+        s.put(n * 3);
+    }
+    s.db.flush().unwrap();
+    s.db.settle().unwrap();
+    s.reopen(&options);
+    let f = s.db.default_family();
+    for load in 1..3 {
+        let mut writer = s.db.prepare(&f).unwrap();
+        for n in 0..KEYS {
+            let value = vec![n as u8; VALUE];
+            writer.add(&(n * 3 + load).to_be_bytes(), &value).unwrap();
+        }
+        s.db.ingest(&[writer.finish().unwrap()]).unwrap();
+        let blobs = s.db.stats().blobs;
+        match load {
+            1 => assert!(
+                blobs.hidden_is_guessed && blobs.hidden_bytes > 4 * options.space_slack(),
+                "{blobs:?}"
+            ),
+            _ => assert_eq!((blobs.hidden_bytes, blobs.pressure), (0, 0.0), "{blobs:?}"),
+        }
+        for n in 0..1000 {
+            s.put((3 + load) * KEYS + n);
+        }
+        let blobs = s.db.stats().blobs;
+        assert!(!blobs.hidden_is_guessed, "{blobs:?}");
+        assert_eq!((blobs.hidden_bytes, blobs.pressure), (0, 0.0), "{blobs:?}");
+        let stalled = s.stall_us("space");
+        assert!(stalled < 10 * A_JOB, "{stalled} us: {blobs:?}");
+    }
     s.reconcile(&options);
 }
 
