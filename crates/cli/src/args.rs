@@ -366,8 +366,8 @@ pub enum BlobAction {
 
 #[derive(Args)]
 #[command(after_help = "\
-Garbage is what nothing in the store refers to any more, to the byte; old values that compactions have not met yet are not among it. \
-Age is told by sequence numbers: those of the oldest and the newest value in the file. Names are numbers of files that were \
+Garbage is what nothing in the store refers to any more, headers and indexes included, to the byte; old values that compactions have not met yet are not among it. \
+Age is the time since the file is there; beside it are the sequence numbers of its oldest and newest value. Names are numbers of files that were \
 collected and that some table still has: they lead here for some keys.")]
 pub struct BlobList {
     /// One JSON object

@@ -135,7 +135,7 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> 
         }
     }
     format!(
-        "{}\n{}\n{of_families}{}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a reachable byte, at most {:.2}; {}\n",
+        "{}\n{}\n{of_families}{}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a reachable byte{}, at most {:.2} wanted; {}\n",
         dir.display(),
         table(&rows),
         garbage_by_file(all),
@@ -145,6 +145,13 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> 
         count(all.live_records, "value", "values"),
         human_bytes(all.garbage_bytes()),
         all.space_amp(),
+        match all.hidden_is_guessed {
+            true => format!(
+                " if newer keys overwrite all they can, {}",
+                human_bytes(all.hidden_bytes)
+            ),
+            false => String::new(),
+        },
         all.max_space_amp,
         count(
             all.names,
@@ -365,7 +372,7 @@ fn explained(file: &Path, report: &BlobReport) -> String {
         "directory",
         format!(
             "{} at byte {}, footer included",
-            human_bytes(m.size - l.directory_at),
+            human_bytes(m.index.map_or(m.size, |i| i.size) - l.directory_at),
             l.directory_at
         ),
     );

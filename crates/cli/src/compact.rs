@@ -89,15 +89,11 @@ fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
     let mut said = String::new();
     if before > 0 || after.bytes > 0 {
         said = format!(
-            "blob files had {}, now {}, {} of it garbage",
+            "blob files had {}, now {}, with {} of values\n",
             human_bytes(before),
             human_bytes(after.bytes),
-            human_bytes(after.garbage_bytes())
+            human_bytes(after.live_bytes)
         );
-        said += match after.garbage_bytes() {
-            0 => "\n",
-            _ => ", which collections take when it nears the bound on space (`basalt blob list`)\n",
-        };
     }
     if args.gather_values {
         said += &format!("{} of values moved\n", human_bytes(after.gathered_bytes));

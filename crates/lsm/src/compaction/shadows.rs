@@ -10,9 +10,11 @@ use std::sync::Arc;
 /// What an entry of an upper level is likely to hide of a family's blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Shadows {
-    /// Mean length of a record: what a reference leads to, and what a tombstone hides.
+    /// Mean length of a record: what a tombstone hides.
     pub a_record: f64,
-    /// The same, times how often there is an older version: what a reference hides.
+    /// The longest that records are in the mean in any file: no reference is taken to lead to less when it is asked how much there is to hide.
+    pub longest_record: f64,
+    /// The mean times how often there is an older version: what a reference hides.
     pub a_reference: f64,
     /// All bytes that the family has in blob files: no more can be hidden.
     pub most: f64,
@@ -33,30 +35,27 @@ impl Shadows {
     }
 
     /// Hidden bytes by level, of tables for which `counts` is true. All together they hide no more of a table than its references
-    /// lead to.
+    /// may lead to. Whoever lies deepest hides first: its own reach is the smallest, and what lies higher finds enough elsewhere.
     fn levels(&self, v: &FamilyVersion, counts: impl Fn(&TableFile) -> bool) -> [f64; LEVELS] {
         let mut hidden = [0.0; LEVELS];
-        let Some(deepest) = (0..LEVELS).rev().find(|&l| !v.levels[l].is_empty()) else {
-            return hidden;
-        };
-        if self.most == 0.0 {
+        let hides = |t: &TableFile| if counts(t) { self.of(t) } else { 0.0 };
+        let none = |t: &Arc<TableFile>| hides(t) == 0.0;
+        if self.most == 0.0 || v.levels[..LEVELS - 1].iter().flatten().all(none) {
             return hidden;
         }
         let mut left = self.most;
-        let mut shown = Shown::all(v, self.a_record);
-        for (level, tables) in v.levels.iter().enumerate().take(deepest + 1) {
-            for (n, t) in tables.iter().enumerate() {
-                if !counts(t) {
-                    continue;
+        let mut shown = Shown::all(v, self.longest_record);
+        for (level, tables) in v.levels.iter().enumerate().rev() {
+            // Level 0 has the oldest last.
+            for (n, t) in tables.iter().enumerate().rev() {
+                let own = hides(t).min(left);
+                if own > 0.0 {
+                    let own = shown.hide(v, level, n, own);
+                    hidden[level] += own;
+                    left -= own;
                 }
-                let own = self.of(t).min(left);
-                if own == 0.0 {
-                    continue;
-                }
-                let own = shown.hide(v, level, n, own);
-                hidden[level] += own;
-                left -= own;
             }
+            shown.behind(level);
         }
         hidden
     }
@@ -101,46 +100,67 @@ impl Shadows {
     }
 }
 
+/// So many tables are looked at for one above them. With that many below, what it may hide is there.
+const MOST_MET: usize = 1000;
+
 /// By level and table, the bytes behind references that nothing hides so far.
-struct Shown([Vec<f64>; LEVELS]);
+struct Shown {
+    bytes: [Vec<f64>; LEVELS],
+    /// From here on levels have any: others need not be searched.
+    first: usize,
+}
 
 impl Shown {
     fn all(v: &FamilyVersion, a_record: f64) -> Shown {
-        Shown(core::array::from_fn(|level| {
-            let tables = v.levels[level].iter();
-            tables.map(|t| references(t) as f64 * a_record).collect()
-        }))
+        Shown {
+            bytes: core::array::from_fn(|level| {
+                let tables = v.levels[level].iter();
+                tables.map(|t| references(t) as f64 * a_record).collect()
+            }),
+            first: LEVELS,
+        }
+    }
+
+    /// What hides next may lie above this level.
+    fn behind(&mut self, level: usize) {
+        if self.bytes[level].iter().any(|bytes| *bytes > 0.0) {
+            self.first = level;
+        }
     }
 
     /// The `n`th table of a level hides up to so many bytes of the older tables that reach into its keys. Returns how many it hides.
     fn hide(&mut self, v: &FamilyVersion, level: usize, n: usize, most: f64) -> f64 {
         let t = &v.levels[level][n];
-        let mut hidden = 0.0;
+        let mut left = most;
+        let mut met = 0;
         let mut hide = |shown: &mut f64| {
-            let own = shown.min(most - hidden);
+            let own = shown.min(left);
             *shown -= own;
-            hidden += own;
-            hidden < most
+            left -= own;
+            met += 1;
+            if met == MOST_MET {
+                left = 0.0;
+            }
+            left > 0.0
         };
-        // Level 0 is sorted by age: what is older may lie below in it, too.
-        if level == 0 {
-            let older = v.levels[0].iter().zip(&mut self.0[0]).skip(n + 1);
-            for (_, shown) in older.filter(|(o, _)| o.meets(t)) {
-                if !hide(shown) {
-                    return hidden;
+        let beside = (level == 0).then_some(0);
+        for below in beside.into_iter().chain(self.first.max(level + 1)..LEVELS) {
+            let (tables, shown) = (&v.levels[below], &mut self.bytes[below]);
+            // Level 0 is sorted by age: what is older may lie below in it, too.
+            let first = match below {
+                0 => n + 1,
+                _ => tables.partition_point(|b| b.ends_before(t.smallest_user())),
+            };
+            for (b, shown) in tables.iter().zip(shown).skip(first) {
+                match b.meets(t) {
+                    true if !hide(shown) => return most,
+                    true => {}
+                    false if below == 0 => {}
+                    false => break,
                 }
             }
         }
-        for (tables, shown) in v.levels.iter().zip(&mut self.0).skip(level + 1) {
-            let first = tables.partition_point(|b| b.ends_before(t.smallest_user()));
-            let met = tables.iter().zip(shown).skip(first);
-            for (_, shown) in met.take_while(|(b, _)| b.meets(t)) {
-                if !hide(shown) {
-                    return hidden;
-                }
-            }
-        }
-        hidden
+        most - left
     }
 }
 

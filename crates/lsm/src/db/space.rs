@@ -50,7 +50,7 @@ pub(crate) struct Fill {
     pub live: FamilyShare,
     /// Of these the bytes that are probably overwritten.
     pub hidden: u64,
-    /// True when no merge has told how many entries hide something in a family that has any: then `hidden` is the most it can be.
+    /// True when no merge has told how many entries hide something in a family that has any: then all are taken to.
     pub guessed: bool,
     /// Bytes marked, or of dropped families, in files that may be collected.
     pub marked: u64,
@@ -231,6 +231,7 @@ impl Engine {
         let now = self.env.clock().now();
         let mut fill = Fill::default();
         let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
+        let mut longest: BTreeMap<u32, f64> = BTreeMap::new();
         for (number, blob) in &state.catalog.blobs {
             let size = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
             let (mut alive, mut all) = (0, 0);
@@ -240,6 +241,8 @@ impl Engine {
                     continue;
                 }
                 let marked = blob.garbage.families().get(id).copied().unwrap_or_default();
+                let longest = longest.entry(*id).or_default();
+                *longest = longest.max(share.bytes as f64 / share.records.max(1) as f64);
                 let own = families.entry(*id).or_default();
                 own.records += share.records - marked.records;
                 own.bytes += share.bytes - marked.bytes;
@@ -276,9 +279,7 @@ impl Engine {
                     .map(|m| m.memory())
                     .sum();
                 fill.coming += memory as u64;
-                if share.records > 0 {
-                    fill.will_hide += (memory as f64 * hits) as u64;
-                }
+                fill.will_hide += ((memory as f64 * hits) as u64).min(share.bytes);
             }
             if share.records == 0 {
                 if full {
@@ -289,6 +290,7 @@ impl Engine {
             let mean = share.bytes as f64 / share.records as f64;
             let shadows = Shadows {
                 a_record: mean,
+                longest_record: longest.get(id).copied().unwrap_or(mean),
                 a_reference: mean * hits,
                 most: share.bytes as f64,
                 room,

@@ -92,7 +92,8 @@ pub struct BlobStats {
     pub live_bytes: u64,
     /// Of the live bytes those that are probably overwritten or deleted by entries that no compaction has merged with theirs yet. An estimate.
     pub hidden_bytes: u64,
-    /// True when no merge since the store was opened has told how many of those entries do: `hidden_bytes` is then the most that it can be.
+    /// True when no merge since the store was opened has told how many of those entries do: `hidden_bytes` then takes all of them, as far
+    /// as older tables reach into the same keys and have anything to hide.
     pub hidden_is_guessed: bool,
     /// Bytes above the bound that is `max_space_amp` times what can be reached, or `space_slack` more than that if this is more. Collections
     /// bring it down after bulk deletes, expiry or a snapshot's end.

@@ -3,14 +3,15 @@
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Claim, PickContext, Plan, Reach, compaction_debt, level_targets, pick, scores, subranges,
+    Claim, PickContext, Plan, Reach, Shadows, compaction_debt, level_targets, pick, scores,
+    subranges,
 };
 use crate::options::Compression;
 use crate::version::FamilyVersion;
 use std::sync::atomic::Ordering;
 
 /// A tree from lines such as `L1: 7=a-c*100 8=d-f*50!`: number, range of keys, bytes; `!` is being compacted, `~` all
-/// tombstones, `@` expired long ago.
+/// tombstones, `@` expired long ago, `#` all references.
 fn tree(text: &str) -> FamilyVersion {
     let store = store();
     let mut v = FamilyVersion::empty(Cmp::Bytewise);
@@ -21,13 +22,16 @@ fn tree(text: &str) -> FamilyVersion {
             let (number, rest) = word.split_once('=').expect("number");
             let (range, rest) = rest.split_once('*').expect("size");
             let (from, to) = range.split_once('-').expect("range");
-            let digits = rest.trim_end_matches(['!', '~', '@']);
+            let digits = rest.trim_end_matches(['!', '~', '@', '#']);
             let mut m = meta(from, to, digits.parse().expect("size"));
             let number: u64 = number.parse().expect("number");
             m.max_seq = number * 10;
             m.min_seq = number * 10 - 5;
             if rest.contains('~') {
                 m.deletes = m.entries;
+            }
+            if rest.contains('#') {
+                m.references = [(1, m.entries)].into();
             }
             if rest.contains('@') {
                 m.soonest_expiry_ms = 1;
@@ -369,4 +373,47 @@ fn a_hurried_writer_gets_larger_merges_of_level_0() {
     assert!(!due(&l0(4), 1000, true) && due(&l0(5), 1000, true));
     // Never fewer than usual.
     assert!(!due(&l0(3), 100, true) && due(&l0(4), 100, true));
+}
+
+/// What tables hide by level, where each record has ten bytes and each reference has an older one below it.
+#[test]
+fn no_more_is_hidden_than_lies_below() {
+    let hidden = |text: &str| {
+        let v = tree(text);
+        let all = Shadows {
+            a_record: 10.0,
+            longest_record: 10.0,
+            a_reference: 10.0,
+            most: 1e9,
+            room: 1.0,
+            pressed: true,
+            full: false,
+        };
+        let scores = all.scores(&v, |level| level + 1);
+        let by_level: Vec<u64> = scores[..3].iter().map(|s| *s as u64).collect();
+        (all.hidden(&v), by_level)
+    };
+    // Over nothing, and over what has no large values.
+    assert_eq!(hidden("L0: 1=a-f*100#"), (0, vec![0, 0, 0]));
+    assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=a-z*500"), (0, vec![0, 0, 0]));
+    assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=g-z*500#"), (0, vec![0, 0, 0]));
+    // Over enough, over less, and over less together than each alone.
+    let one = |n: u64| (n * 10, vec![n * 10, 0, 0]);
+    assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=a-z*500#"), one(100));
+    assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=a-z*5#"), one(5));
+    assert_eq!(
+        hidden("L0: 4=a-f*3# 3=g-l*2# 1=m-z*4#\nL2: 2=a-z*5#"),
+        one(5)
+    );
+    // Tombstones hide, too, and what is older in level 0.
+    assert_eq!(hidden("L0: 4=a-f*7~ 3=a-f*4#"), one(4));
+    assert_eq!(hidden("L0: 4=a-f*4# 3=a-f*7~"), (0, vec![0, 0, 0]));
+    // A key's versions in three levels: the lower of the upper two hides first, and the first finds it.
+    let chain = "L0: 9=a-f*6#\nL1: 5=a-f*6#\nL2: 2=a-z*6#";
+    assert_eq!(hidden(chain), (120, vec![60, 60, 0]));
+    // What lies deep has its own below it, whatever lies above and reaches further.
+    let wide = "L0: 9=a-z*20~\nL1: 5=a-c*10#\nL2: 1=a-c*10# 2=d-z*90#";
+    assert_eq!(hidden(wide), (300, vec![200, 100, 0]));
+    // A table that is being merged hides as before; a merge of it is not due twice.
+    assert_eq!(hidden("L0: 1=a-f*3#!\nL2: 2=a-z*5#"), (30, vec![0, 0, 0]));
 }
