@@ -386,6 +386,7 @@ impl Walk<'_> {
             self.dir,
             catalog.store_id,
             catalog.next_family,
+            catalog.last_seq,
             &catalog.logs,
             |r| {
                 entries += u64::from(r.count);

@@ -25,9 +25,10 @@ use crate::sink::Created;
 use crate::table::{TableBuilder, TableMeta};
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{FamilyVersion, LEVELS};
+use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind};
 use basalt_env::IoPriority;
 use basalt_env::sync::atomic::{AtomicU8, Ordering::SeqCst};
-use basalt_fs::{Error, ErrorKind, Result};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -551,6 +552,27 @@ impl Engine {
         Ok(met)
     }
 
+    /// What the log has from here on came after the edit that added the tables. Should the manifest lose its end, on a device that lies, then the
+    /// log tells: without that, later writes would be there and the tables not. A log that is begun later is named by a later edit, and goes with it.
+    fn note_ingestion(self: &Arc<Self>, writer: &mut Writer, seq: SeqNo) {
+        if writer.log.is_none() {
+            return;
+        }
+        let mut buf = AlignedBuf::new();
+        buf.resize(RECORD_HEADER, 0);
+        let record = Outgoing {
+            buf: &mut buf,
+            kind: RecordKind::Ingestion,
+            first_seq: seq,
+            count: 1,
+            payload_crc: wal::payload_crc(&[], &[]),
+            separated: &[],
+            offset: 0,
+        };
+        // The tables are in the store whatever becomes of this. A log that takes no record has halted writes.
+        let _ = self.append_to_log(writer, &mut [record], false);
+    }
+
     /// The last step: no write is on its way, and no memtable meets what comes.
     fn add_tables(
         self: &Arc<Self>,
@@ -627,6 +649,7 @@ impl Engine {
             return Err(e.context(what));
         }
         sets.iter().for_each(|s| s.fate.store(ADDED, SeqCst));
+        self.note_ingestion(writer, seq);
         self.counters.ingestions.add(1);
         for set in sets {
             self.counters.ingested_bytes.add(set.bytes());

@@ -194,6 +194,20 @@ fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> R
     Ok(edit)
 }
 
+/// What a log says of an ingestion, against the last number that the manifest knows: its edit came first, and was durable.
+pub(crate) fn ingestion_is_known(record: &Record, known: SeqNo) -> std::result::Result<(), String> {
+    if record.count != 1 || !record.payload.is_empty() {
+        return Err("an ingestion with operations or a payload".into());
+    }
+    match record.first_seq <= known {
+        true => Ok(()),
+        false => Err(format!(
+            "prepared tables were added with sequence number {}, and the manifest knows none above {known}: it has lost its last edits",
+            record.first_seq
+        )),
+    }
+}
+
 /// Reads the live logs in order and hands every batch to `apply` after checking it and that nothing is missing: its families are
 /// known (dropped ones included), an ended log must be
 /// whole, and a log after one that did not end must be empty. Returns the torn tails met.
@@ -202,6 +216,7 @@ pub(crate) fn replay_logs(
     dir: &Path,
     store_id: u128,
     next_family: u32,
+    known: SeqNo,
     logs: &BTreeMap<u64, LiveLog>,
     mut apply: impl FnMut(Record) -> Result<()>,
 ) -> Result<Vec<String>> {
@@ -261,7 +276,7 @@ pub(crate) fn replay_logs(
                 ));
             }
             let bad = |what: String| Error::corruption(&path, record.offset, what);
-            if record.kind != RecordKind::Batch {
+            if !matches!(record.kind, RecordKind::Batch | RecordKind::Ingestion) {
                 return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
             }
             let last = record.first_seq.saturating_add(u64::from(record.count));
@@ -270,6 +285,11 @@ pub(crate) fn replay_logs(
                     "sequence number {} with {} operations after {last_seq}",
                     record.first_seq, record.count
                 )));
+            }
+            if record.kind == RecordKind::Ingestion {
+                ingestion_is_known(&record, known).map_err(bad)?;
+                last_seq = last - 1;
+                continue;
             }
             let mut ops = 0;
             for op in Ops::new(&record.payload) {
@@ -493,7 +513,8 @@ fn recover_logs(
         catalog.apply(&edit)
     };
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);
-    replay_logs(env, dir, store_id, next_family, logs, |r| {
+    let known = catalog.last_seq;
+    replay_logs(env, dir, store_id, next_family, known, logs, |r| {
         insert(&generation, &r.payload, r.first_seq)?;
         last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
         generation.book_memory();

@@ -50,7 +50,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let mut last_seq = catalog.last_seq;
     let mut records = 0u64;
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);
-    replay_logs(env, dir, store_id, next_family, &catalog.logs, |r| {
+    let known = catalog.last_seq;
+    replay_logs(env, dir, store_id, next_family, known, &catalog.logs, |r| {
         insert(&generation, &r.payload, r.first_seq)?;
         last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
         records += 1;

@@ -6,7 +6,7 @@ use crate::compaction::Reach;
 use basalt_fs::FaultFs;
 use basalt_fs::fault::{Fault, FaultKind};
 use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{OpKind, When};
+use basalt_fs::{FileSystem, OpKind, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -658,5 +658,61 @@ fn a_load_between_other_keys_hides_no_more_than_there_is() {
             blobs.hidden_bytes <= 2 * (mean + 1),
             "load {version}: {blobs:?}"
         );
+    }
+}
+
+/// On a device that loses what was synced, the manifest may end before the edit that added tables, while the log goes on: the log tells.
+#[test]
+fn a_log_tells_of_an_ingestion_that_the_manifest_has_lost() {
+    let disk = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = Db::open(&env, "db", options()).unwrap();
+    let f = db.default_family();
+    db.put(&f, b"00000", b"before", &WriteOptions::SYNC)
+        .unwrap();
+    let manifest = std::path::Path::new("db/MANIFEST-000001");
+    let end = disk.stat(manifest).unwrap().len;
+    let prepared = prepare(&db, &f, &entries(10..20, 1));
+    let seq = db.ingest(&[prepared]).unwrap();
+    db.put(&f, b"00001", b"after", &WriteOptions::SYNC).unwrap();
+    db.abandon();
+    for lost in [false, true] {
+        let disk = disk.kill();
+        if lost {
+            disk.truncate(manifest, end).unwrap();
+        }
+        let env = Env::for_tests(disk, 2);
+        let opened = Db::open(&env, "db", options());
+        if !lost {
+            let db = opened.unwrap();
+            let mut all = entries(10..20, 1);
+            all.insert(b"00000".to_vec(), b"before".to_vec());
+            all.insert(b"00001".to_vec(), b"after".to_vec());
+            expect(&db, &db.default_family(), &ReadOptions::default(), &all);
+            assert_eq!(db.stats().last_seq, seq + 1, "the next number is the log's");
+            continue;
+        }
+        let e = opened
+            .err()
+            .expect("what is there is no state that ever was");
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        let told = format!("added with sequence number {seq}, and the manifest knows none above");
+        assert!(e.to_string().contains(&told), "{e}");
+        // Repair says so, too, and keeps the rest.
+        let report = Db::repair(&env, "db", &options(), &mut |_, _| {}).unwrap();
+        assert!(!report.sound);
+        let loss = &report.losses[0];
+        assert_eq!(loss.seqs, Some((seq, Some(seq))), "{report:#?}");
+        assert!(
+            loss.older_may_reappear && loss.reason.contains(&told),
+            "{loss:?}"
+        );
+        let db = Db::open(&env, "db", options()).unwrap();
+        let read = |key| {
+            db.get(&db.default_family(), key, &ReadOptions::default())
+                .unwrap()
+        };
+        assert_eq!(read(b"00000").as_deref(), Some(&b"before"[..]));
+        assert_eq!(read(b"00001").as_deref(), Some(&b"after"[..]));
     }
 }

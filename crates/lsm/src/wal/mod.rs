@@ -78,6 +78,8 @@ pub enum RecordKind {
     Batch = 1,
     /// A manifest edit.
     Edit = 2,
+    /// In a log, that prepared tables were added with this sequence number: its edit of the manifest was durable before. No payload.
+    Ingestion = 3,
 }
 
 /// The start of a file of records.

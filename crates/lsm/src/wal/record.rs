@@ -104,6 +104,7 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
     match n {
         1 => Some(RecordKind::Batch),
         2 => Some(RecordKind::Edit),
+        3 => Some(RecordKind::Ingestion),
         _ => None,
     }
 }
