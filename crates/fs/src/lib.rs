@@ -42,6 +42,7 @@ pub mod conformance;
 mod error;
 pub mod fault;
 mod host;
+pub mod lava;
 mod op;
 mod pages;
 pub mod sim;
@@ -86,6 +87,8 @@ pub struct FsInfo {
     /// What a read of up to so many bytes returns lies in memory of just its length: to keep a slice of it keeps no more alive.
     /// True of files that are whole on the device, as opened ones are; not of bytes that were just appended lazily.
     pub own_memory: usize,
+    /// True when space that a new log gets reads as zeros. Where it is not, bytes of files that are gone show through, as in a reused log.
+    pub zeroed: bool,
 }
 
 /// Space on the device under a filesystem, in bytes.

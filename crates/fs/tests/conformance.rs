@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use basalt_fs::conformance::{self, random_trace};
+use basalt_fs::lava::device::{Device, DeviceOptions, HostDevice};
+use basalt_fs::lava::{LavaFs, LavaOptions};
 use basalt_fs::sim::{CrashPolicy, SimOptions};
 use basalt_fs::{FaultFs, FileSystem, HostFs, HostOptions, SimFs};
 
@@ -151,4 +153,66 @@ fn sim_answers_as_a_host_directory_does() {
         dir.forget(seed);
     }
     basalt_fs::campaign!("traces={traces} calls={calls}");
+}
+
+#[test]
+fn lava_conforms_on_an_image() {
+    let dir = TempDir::new();
+    let next = AtomicU64::new(0);
+    for direct in [true, false] {
+        conformance::run_all(&|| {
+            let name = format!("image {}", next.fetch_add(1, Relaxed));
+            let path = dir.0.join(name);
+            let mut told = 0;
+            HostDevice::create_image(&path, 16 << 20, false, &mut |n| told = n).expect("an image");
+            assert_eq!(told, 16 << 20);
+            let mut options = DeviceOptions::new(&path);
+            options.direct = direct;
+            let device = HostDevice::open(&options).expect("a device");
+            assert!(direct || !device.facts().direct);
+            LavaFs::format(&*device, false, &path).expect("a filesystem");
+            LavaFs::mount(device, &LavaOptions::default()).expect("a mount")
+        });
+    }
+}
+
+#[test]
+fn an_image_is_opened_once_to_be_written_and_often_to_be_read() {
+    let dir = TempDir::new();
+    let path = dir.0.join("image");
+    HostDevice::create_image(&path, 8 << 20, false, &mut |_| ()).expect("an image");
+    let again = HostDevice::create_image(&path, 8 << 20, false, &mut |_| ());
+    let e = again.expect_err("it is there");
+    assert_eq!(e.kind(), basalt_fs::ErrorKind::AlreadyExists, "{e}");
+    let open = |read_only: bool| {
+        let mut options = DeviceOptions::new(&path);
+        options.read_only = read_only;
+        HostDevice::open(&options)
+    };
+    let one = open(false).expect("the first");
+    LavaFs::format(&*one, false, &path).expect("a filesystem");
+    for read_only in [false, true] {
+        let e = open(read_only).err().expect("it is in use");
+        assert_eq!(e.kind(), basalt_fs::ErrorKind::Busy);
+        let pid = std::process::id().to_string();
+        assert!(e.to_string().contains(&pid), "it names the holder: {e}");
+    }
+    drop(one);
+    let (two, three) = (open(true).expect("a reader"), open(true).expect("another"));
+    assert!(open(false).is_err());
+    let options = LavaOptions {
+        read_only: true,
+        ..LavaOptions::default()
+    };
+    let fs = LavaFs::mount(two, &options).expect("a mount");
+    let e = fs
+        .create(std::path::Path::new("a"))
+        .err()
+        .expect("read-only");
+    assert_eq!(e.kind(), basalt_fs::ErrorKind::ReadOnly);
+    drop((fs, three));
+    open(false).expect("nobody has it");
+    let e = HostDevice::open(&DeviceOptions::new(&dir.0)).err();
+    let e = e.expect("a directory is no image");
+    assert_eq!(e.kind(), basalt_fs::ErrorKind::InvalidArgument, "{e}");
 }

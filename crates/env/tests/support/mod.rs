@@ -26,6 +26,7 @@ impl FileSystem for NoFiles {
             read_backend: "memory",
             direct: false,
             own_memory: 0,
+            zeroed: true,
         }
     }
     fn create(&self, _: &Path) -> Result<Arc<dyn File>> {

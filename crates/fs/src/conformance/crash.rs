@@ -173,7 +173,8 @@ fn log_space(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
     let after = cut(seed);
     let f = after.open(p("l")).expect("open");
     assert!(f.allocated() >= 49_152);
-    assert_eq!(f.read(40_960, 8_192).expect("read"), vec![0; 8_192]);
+    let ahead = f.read(40_960, 8_192).expect("read");
+    assert!(ahead.len() == 8_192 && (!after.info().zeroed || ahead == vec![0; 8_192]));
 }
 
 fn reused_log(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {

@@ -350,7 +350,9 @@ fn log_space(fs: &Arc<dyn FileSystem>) {
     assert!(f.allocated() >= 20_000);
     assert!(fs.stat(p("log")).expect("stat").allocated >= 20_000);
     assert_eq!(f.len(), 0);
-    assert_eq!(f.read(0, 20_000).expect("read"), vec![0; 20_000]);
+    if fs.info().zeroed {
+        assert_eq!(f.read(0, 20_000).expect("read"), vec![0; 20_000]);
+    }
     let bytes = noise(1, 50_000);
     let mut at = 0;
     for part in bytes.chunks(4_096) {
@@ -365,7 +367,8 @@ fn log_space(fs: &Arc<dyn FileSystem>) {
     assert!(f.allocated() >= 100_000);
     assert_eq!(f.len(), bytes.len() as u64);
     let end = at.next_multiple_of(4096);
-    assert_eq!(f.read(end, 8_192).expect("read"), vec![0; 8_192]);
+    let ahead = f.read(end, 8_192).expect("read");
+    assert!(ahead.len() == 8_192 && (!fs.info().zeroed || ahead == vec![0; 8_192]));
     assert_eq!(f.read(0, bytes.len()).expect("read"), bytes);
     let none = fs.create_log(p("none"), log(0)).expect("create_log");
     append(&none, b"grows");

@@ -24,14 +24,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::file::{HostFile, Kind, Tail};
 use super::sys::Account;
 use super::window::Window;
-use crate::{AlignedBuf, Error, Intent, Result};
+use crate::{Error, Intent, Result};
 
 /// What the page cache manages, in bytes.
 const PAGE: u64 = 4096;
 /// From here on, whole units of a growing file go to the device directly even when no sync is near.
 const DIRECT_MIN: usize = 64 * 1024;
-/// Unaligned bytes travel to direct I/O through staging memory of at most this size.
-const STAGE_MAX: usize = 1 << 20;
 
 /// Appends up to this size go through a window. For larger ones a write call costs less than making their pages writable.
 const MAPPED_MAX: usize = 4096;
@@ -244,11 +242,11 @@ impl HostFile {
     ) -> rustix::io::Result<()> {
         if direct == total {
             tail.filled_to = 0;
-            return self.write_direct(bufs, total, offset);
+            return self.write_direct(bufs, offset);
         }
         if direct != 0 {
             let (head, rest) = split(bufs, direct);
-            self.write_direct(&head, direct, offset)?;
+            self.write_direct(&head, offset)?;
             return self.write_buffered(tail, &rest, offset + direct as u64, total - direct, 0);
         }
         self.write_buffered(tail, bufs, offset, total, fill)
@@ -288,50 +286,12 @@ impl HostFile {
         self.lazy_end.fetch_max(end, SeqCst);
     }
 
-    fn write_direct(
-        &self,
-        bufs: &[IoSlice<'_>],
-        total: usize,
-        offset: u64,
-    ) -> rustix::io::Result<()> {
+    fn write_direct(&self, bufs: &[IoSlice<'_>], offset: u64) -> rustix::io::Result<()> {
         let (fd, align) = self.direct.as_ref().expect("the way was chosen by it");
         let (fd, unit) = (fd.as_fd(), self.shared.unit);
-        let fits = |b: &IoSlice<'_>| {
-            !b.is_empty()
-                && b.len().is_multiple_of(unit)
-                && (b.as_ptr() as usize).is_multiple_of(align.memory)
-        };
-        if bufs.iter().all(fits) {
-            return self
-                .sys()
-                .write_all(fd, bufs, offset, Some(unit), Account::Append);
-        }
-        let mut stage = self.shared.take_stage(total.min(STAGE_MAX));
-        let mut at = offset;
-        let mut result = Ok(());
-        let mut bytes = bufs.iter().map(|b| &b[..]).filter(|b| !b.is_empty());
-        let mut rest: &[u8] = &[];
-        let mut left = total;
-        while left > 0 && result.is_ok() {
-            let piece = left.min(STAGE_MAX);
-            stage.clear();
-            while stage.len() < piece {
-                if rest.is_empty() {
-                    rest = bytes.next().expect("the lengths add up to the total");
-                }
-                let n = rest.len().min(piece - stage.len());
-                stage.extend_from_slice(&rest[..n]);
-                rest = &rest[n..];
-            }
-            let one = [IoSlice::new(&stage)];
-            result = self
-                .sys()
-                .write_all(fd, &one, at, Some(unit), Account::Append);
-            at += piece as u64;
-            left -= piece;
-        }
-        self.shared.give_stage(stage);
-        result
+        self.shared
+            .stages
+            .write(self.sys(), fd, bufs, offset, unit, align.memory)
     }
 
     pub(super) fn align_position(&self) -> Result<u64> {
@@ -371,31 +331,4 @@ fn split<'a>(bufs: &'a [IoSlice<'_>], at: usize) -> (Vec<IoSlice<'a>>, Vec<IoSli
         }
     }
     (head, rest)
-}
-
-/// Staging memory kept between appends and small reads: few, and small.
-const STAGE_KEPT: usize = 16;
-pub(super) const STAGE_KEPT_MAX: usize = 64 * 1024;
-
-impl super::Shared {
-    pub(super) fn take_stage(&self, room: usize) -> AlignedBuf {
-        if room > STAGE_KEPT_MAX {
-            return AlignedBuf::with_capacity_direct(room);
-        }
-        match self.stages.lock().pop() {
-            Some(mut b) => {
-                b.clear();
-                b.reserve_exact(room);
-                b
-            }
-            None => AlignedBuf::with_capacity_direct(room),
-        }
-    }
-
-    pub(super) fn give_stage(&self, stage: AlignedBuf) {
-        let mut kept = self.stages.lock();
-        if stage.capacity() <= STAGE_KEPT_MAX && kept.len() < STAGE_KEPT {
-            kept.push(stage);
-        }
-    }
 }

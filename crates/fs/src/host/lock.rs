@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::probe::file_facts;
+use super::probe::{FileFacts, file_facts};
 use crate::{Error, ErrorKind, LockGuard, Result};
 
 /// What this process holds: how many share a lock, or `ALONE`.
@@ -167,6 +167,38 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
         format!("the store is in use by {who} {pid} ({command}); {advice}"),
     )
     .in_file(path)
+}
+
+/// Who holds the kernel's lock of a file, as far as the kernel tells: process and command.
+pub(crate) fn holder(facts: &FileFacts) -> Option<String> {
+    let fd = rustix::fs::open(
+        "/proc/locks",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
+    let mut text = Vec::new();
+    let mut buf = [0u8; 4096];
+    loop {
+        match rustix::io::read(&fd, &mut buf[..]).ok()? {
+            0 => break,
+            n => text.extend_from_slice(&buf[..n]),
+        }
+    }
+    let (major, minor) = (rustix::fs::major(facts.dev), rustix::fs::minor(facts.dev));
+    let file = format!("{major:02x}:{minor:02x}:{}", facts.ino);
+    let text = String::from_utf8_lossy(&text);
+    // `1: FLOCK  ADVISORY  WRITE 123 fe:01:456 0 EOF`
+    let pid = text.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let at = words.iter().position(|w| *w == file)?;
+        words.get(at.checked_sub(1)?)?.parse::<i32>().ok()
+    })?;
+    if pid == rustix::process::getpid().as_raw_nonzero().get() {
+        return Some(format!("this process itself, {pid}"));
+    }
+    let command = process_file(pid, "cmdline")?;
+    Some(format!("process {pid} ({command})"))
 }
 
 /// A short file of `/proc/PID`, its zero bytes as spaces.

@@ -6,12 +6,13 @@
 //!
 //! - `file` one open file; `append` the ways to the device, `window` one of them; `space` written log space
 //! - `read` one read; `uring` and `pool` many at a time
-//! - `sys` the calls that move bytes; `probe` what the device can do; `lock` the store's lock
+//! - `stage` memory for direct transfers; `sys` the calls that move bytes; `probe` what the device can do; `lock` the store's lock
 //!
 //! Rules for those who share files: space ahead of a log's append position belongs to the handle that appends
 //! (nobody else releases, cuts or reuses it), and a log is reused only when no handle appends to it any more.
 
 mod append;
+mod discard;
 mod file;
 mod fill;
 mod lock;
@@ -19,6 +20,7 @@ mod pool;
 mod probe;
 mod read;
 mod space;
+mod stage;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -35,12 +37,16 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::{
-    AlignedBuf, Bytes, DIRECT_ALIGN, DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats,
-    LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
+    Bytes, DIRECT_ALIGN, DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard,
+    LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
+pub(crate) use discard::discard;
 use file::{HostFile, Kind, Opened};
+pub(crate) use lock::holder;
 use probe::Place;
-use sys::Sys;
+pub(crate) use probe::{FileFacts, file_facts};
+pub(crate) use stage::Stages;
+pub(crate) use sys::{Account, Sys};
 
 /// How batches of reads are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -131,7 +137,7 @@ struct Shared {
     want_direct: bool,
     unit: usize,
     sys: Sys,
-    stages: Mutex<Vec<AlignedBuf>>,
+    stages: Stages,
     /// By device number: absolute paths may lead to other filesystems than the root's.
     places: Mutex<BTreeMap<u64, Place>>,
     reader: Reader,
@@ -205,6 +211,7 @@ impl HostFs {
             read_backend,
             direct,
             own_memory: if direct { read::COPIED_MAX } else { 0 },
+            zeroed: true,
         };
         Ok(Arc::new(HostFs {
             shared: Arc::new(Shared {
@@ -212,7 +219,7 @@ impl HostFs {
                 want_direct: options.direct,
                 unit,
                 sys: Sys::default(),
-                stages: Mutex::default(),
+                stages: Stages::default(),
                 places: Mutex::new(places),
                 reader,
                 info,
@@ -250,7 +257,11 @@ impl HostFs {
         if !self.shared.want_direct {
             return Ok(opened);
         }
-        let place = self.place(opened.facts.dev, path);
+        let place = match opened.facts.is_block_device {
+            // Its directory is another filesystem's.
+            true => probe::of_block_device(),
+            false => self.place(opened.facts.dev, path),
+        };
         let (Ok(of_place), true) = (place.direct, opened.facts.direct != Some(None)) else {
             return Ok(opened);
         };
@@ -340,7 +351,7 @@ fn parent_of(path: &Path) -> &Path {
 }
 
 /// A batch whose results are all there.
-struct Done(VecDeque<(usize, Result<Bytes>)>);
+pub(crate) struct Done(pub(crate) VecDeque<(usize, Result<Bytes>)>);
 
 impl ReadCompletions for Done {
     fn next(&mut self) -> Option<(usize, Result<Bytes>)> {

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::{AlignedBuf, DIRECT_ALIGN};
@@ -16,11 +16,11 @@ const EXT4_MAGIC: u64 = 0xef53;
 
 /// Alignment that direct I/O on one file or device asks for, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DirectAlign {
+pub(crate) struct DirectAlign {
     /// Of file offsets and lengths.
-    pub(super) offset: usize,
+    pub(crate) offset: usize,
     /// Of memory.
-    pub(super) memory: usize,
+    pub(crate) memory: usize,
 }
 
 /// What is known of one device's filesystem.
@@ -35,27 +35,34 @@ pub(super) struct Place {
 }
 
 /// What `statx` says of an open file.
-pub(super) struct FileFacts {
-    pub(super) dev: u64,
-    pub(super) ino: u64,
-    pub(super) size: u64,
-    pub(super) links: u32,
-    pub(super) is_dir: bool,
+pub(crate) struct FileFacts {
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) links: u32,
+    pub(crate) is_dir: bool,
+    pub(crate) is_block_device: bool,
     /// `Some(None)` when the kernel says that this file takes no direct I/O; `None` when it says nothing.
-    pub(super) direct: Option<Option<DirectAlign>>,
+    pub(crate) direct: Option<Option<DirectAlign>>,
 }
 
-pub(super) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
+pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
     let want = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
     let s = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)?;
     let told = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let kind = rustix::fs::FileType::from_raw_mode(s.stx_mode.into());
+    let size = match kind {
+        // Its inode knows no size.
+        rustix::fs::FileType::BlockDevice => rustix::fs::seek(fd, SeekFrom::End(0))?,
+        _ => s.stx_size,
+    };
     Ok(FileFacts {
         dev: rustix::fs::makedev(s.stx_dev_major, s.stx_dev_minor),
         ino: s.stx_ino,
-        size: s.stx_size,
+        size,
         links: s.stx_nlink,
-        is_dir: rustix::fs::FileType::from_raw_mode(s.stx_mode.into())
-            == rustix::fs::FileType::Directory,
+        is_dir: kind == rustix::fs::FileType::Directory,
+        is_block_device: kind == rustix::fs::FileType::BlockDevice,
         direct: told.then(|| {
             let (offset, memory) = (
                 s.stx_dio_offset_align as usize,
@@ -64,6 +71,30 @@ pub(super) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
             (offset != 0 && memory != 0).then_some(DirectAlign { offset, memory })
         }),
     })
+}
+
+/// What may be taken for granted of any block device; its own descriptor says more.
+pub(super) fn of_block_device() -> Place {
+    Place {
+        direct: Ok(DirectAlign {
+            offset: DIRECT_ALIGN,
+            memory: DIRECT_ALIGN,
+        }),
+        overwrites_in_place: false,
+    }
+}
+
+impl FileFacts {
+    /// The alignment of direct I/O through a descriptor that was opened for it.
+    pub(crate) fn direct_align(&self) -> Option<DirectAlign> {
+        match self.direct {
+            Some(told) => told.filter(|align| align.offset <= DIRECT_ALIGN),
+            None => Some(DirectAlign {
+                offset: DIRECT_ALIGN,
+                memory: DIRECT_ALIGN,
+            }),
+        }
+    }
 }
 
 /// The nearest directory at or above `path` that exists.

@@ -7,9 +7,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::append::STAGE_KEPT_MAX;
 use super::file::HostFile;
 use super::fill::pread_into;
+use super::stage::STAGE_KEPT_MAX;
 use crate::{AlignedBuf, Bytes, DIRECT_ALIGN, Error, Result};
 
 /// Direct reads of up to so many bytes are copied out, wherever they begin and end.
@@ -57,7 +57,7 @@ impl ReadOp {
             op.head = (offset - op.start) as usize;
             op.want = (end.next_multiple_of(a) - op.start) as usize;
             op.buf = if op.direct {
-                file.shared.take_stage(op.want)
+                file.shared.stages.take(op.want)
             } else {
                 AlignedBuf::with_capacity(op.want)
             };
@@ -118,7 +118,7 @@ impl ReadOp {
         let asked = self.head..self.head + len;
         if self.direct && self.buf.capacity() <= STAGE_KEPT_MAX {
             let bytes = Bytes::copy_from_slice(&self.buf[asked]);
-            file.shared.give_stage(self.buf);
+            file.shared.stages.give(self.buf);
             return bytes;
         }
         Bytes::from_owner(self.buf).slice(asked)

@@ -16,7 +16,7 @@ const IOV_MAX: usize = 1024;
 
 /// What a write counts as.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Account {
+pub(crate) enum Account {
     Append,
     Prewrite,
 }
@@ -39,7 +39,7 @@ pub(super) enum Fault {
 
 /// Counters of one filesystem and the calls that feed them.
 #[derive(Default)]
-pub(super) struct Sys {
+pub(crate) struct Sys {
     bytes_written: AtomicU64,
     bytes_prewritten: AtomicU64,
     bytes_read: AtomicU64,
@@ -57,7 +57,7 @@ pub(super) struct Sys {
 }
 
 impl Sys {
-    pub(super) fn stats(&self) -> FsStats {
+    pub(crate) fn stats(&self) -> FsStats {
         FsStats {
             bytes_written: self.bytes_written.load(Relaxed),
             bytes_prewritten: self.bytes_prewritten.load(Relaxed),
@@ -152,7 +152,7 @@ impl Sys {
 
     /// Writes all of `bufs` at `offset`. With `unit`, progress must stay on its multiples, as direct I/O needs.
     /// After an error any part of the bytes may be in the file.
-    pub(super) fn write_all(
+    pub(crate) fn write_all(
         &self,
         fd: BorrowedFd<'_>,
         bufs: &[IoSlice<'_>],
@@ -219,7 +219,7 @@ impl Sys {
     }
 
     /// Data, and the metadata needed to read it back. Called once, never repeated.
-    pub(super) fn fdatasync(&self, fd: BorrowedFd<'_>) -> Result<()> {
+    pub(crate) fn fdatasync(&self, fd: BorrowedFd<'_>) -> Result<()> {
         self.count_sync()?;
         rustix::fs::fdatasync(fd)
     }

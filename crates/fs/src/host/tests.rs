@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::sys::Fault;
 use super::*;
+use crate::AlignedBuf;
 use crate::{ErrorKind, Intent};
 
 mod log_space;

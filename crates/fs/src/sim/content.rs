@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 /// Bytes that are copied when one of them changes after a clone; also what holes are made of.
-pub(super) const CHUNK: u64 = 4096;
+pub(crate) const CHUNK: u64 = 4096;
 const FANOUT: u64 = 64;
 
 type Chunk = [u8; CHUNK as usize];
 type Leaf = [Option<Arc<Chunk>>; FANOUT as usize];
 
 #[derive(Clone, Default)]
-pub(super) struct Content {
+pub(crate) struct Content {
     leaves: Vec<Option<Arc<Leaf>>>,
 }
 
@@ -31,7 +31,7 @@ impl Content {
     }
 
     /// Fills `buf` with the bytes at `offset`.
-    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) {
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -46,7 +46,7 @@ impl Content {
     }
 
     /// Puts `bytes` at `offset`.
-    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
             let at = offset + done as u64;
@@ -61,7 +61,7 @@ impl Content {
     }
 
     /// Drops whole chunks: they read as zeros.
-    pub(super) fn punch(&mut self, chunks: std::ops::Range<u64>) {
+    pub(crate) fn punch(&mut self, chunks: std::ops::Range<u64>) {
         for i in chunks {
             if self.chunk(i).is_some() {
                 *self.slot(i) = None;
@@ -70,7 +70,7 @@ impl Content {
     }
 
     /// Zeros everything from `end` on.
-    pub(super) fn cut(&mut self, end: u64) {
+    pub(crate) fn cut(&mut self, end: u64) {
         let first_whole = end.div_ceil(CHUNK);
         if !end.is_multiple_of(CHUNK) && self.chunk(end / CHUNK).is_some() {
             let zeros = [0; CHUNK as usize];
@@ -80,7 +80,7 @@ impl Content {
     }
 
     /// A copy of the bytes of `[offset, offset + len)`.
-    pub(super) fn to_vec(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn to_vec(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut v = vec![0; len];
         self.read(offset, &mut v);
         v

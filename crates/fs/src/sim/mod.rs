@@ -38,6 +38,7 @@ use crate::{
     ReadCompletions, ReadRequest, Result, Space,
 };
 use content::CHUNK;
+pub(crate) use content::Content;
 use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
 use lies::Lies;
@@ -300,6 +301,7 @@ impl FileSystem for SimFs {
             read_backend: "memory",
             direct: true,
             own_memory: 8 << 10,
+            zeroed: true,
         }
     }
 

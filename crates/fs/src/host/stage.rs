@@ -1,0 +1,88 @@
+//! Staging memory: what direct I/O cannot take as it lies travels through aligned buffers, of which a few small ones are kept.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use parking_lot::Mutex;
+
+use super::sys::{Account, Sys};
+use crate::AlignedBuf;
+
+/// Unaligned bytes travel to direct I/O through staging memory of at most this size.
+const STAGE_MAX: usize = 1 << 20;
+/// Staging memory kept between appends and small reads: few, and small.
+const STAGE_KEPT: usize = 16;
+pub(super) const STAGE_KEPT_MAX: usize = 64 * 1024;
+
+/// The buffers of one filesystem that nobody uses at the moment.
+#[derive(Default)]
+pub(crate) struct Stages(Mutex<Vec<AlignedBuf>>);
+
+impl Stages {
+    pub(super) fn take(&self, room: usize) -> AlignedBuf {
+        if room > STAGE_KEPT_MAX {
+            return AlignedBuf::with_capacity_direct(room);
+        }
+        match self.0.lock().pop() {
+            Some(mut b) => {
+                b.clear();
+                b.reserve_exact(room);
+                b
+            }
+            None => AlignedBuf::with_capacity_direct(room),
+        }
+    }
+
+    pub(super) fn give(&self, stage: AlignedBuf) {
+        let mut kept = self.0.lock();
+        if stage.capacity() <= STAGE_KEPT_MAX && kept.len() < STAGE_KEPT {
+            kept.push(stage);
+        }
+    }
+
+    /// Writes all of `bufs`, a multiple of `unit` together, at `offset`, another, through a descriptor of direct I/O that wants memory
+    /// aligned to `memory`. Buffers that are aligned go as they are.
+    pub(crate) fn write(
+        &self,
+        sys: &Sys,
+        fd: BorrowedFd<'_>,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+        unit: usize,
+        memory: usize,
+    ) -> rustix::io::Result<()> {
+        let fits = |b: &IoSlice<'_>| {
+            !b.is_empty()
+                && b.len().is_multiple_of(unit)
+                && (b.as_ptr() as usize).is_multiple_of(memory)
+        };
+        if bufs.iter().all(fits) {
+            return sys.write_all(fd, bufs, offset, Some(unit), Account::Append);
+        }
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let mut stage = self.take(total.min(STAGE_MAX));
+        let mut at = offset;
+        let mut result = Ok(());
+        let mut bytes = bufs.iter().map(|b| &b[..]).filter(|b| !b.is_empty());
+        let mut rest: &[u8] = &[];
+        let mut left = total;
+        while left > 0 && result.is_ok() {
+            let piece = left.min(STAGE_MAX);
+            stage.clear();
+            while stage.len() < piece {
+                if rest.is_empty() {
+                    rest = bytes.next().expect("the lengths add up to the total");
+                }
+                let n = rest.len().min(piece - stage.len());
+                stage.extend_from_slice(&rest[..n]);
+                rest = &rest[n..];
+            }
+            let one = [IoSlice::new(&stage)];
+            result = sys.write_all(fd, &one, at, Some(unit), Account::Append);
+            at += piece as u64;
+            left -= piece;
+        }
+        self.give(stage);
+        result
+    }
+}

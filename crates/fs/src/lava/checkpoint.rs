@@ -1,0 +1,173 @@
+//! Checkpoints: all metadata as one list of records, in pieces, wherever there was room. The last record says where the journal goes on.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use super::device::{Device, DeviceRead, Way};
+use super::frame::{CheckpointPiece, PIECE_HEADER};
+use super::layout::{PIECE, Superblock, Uuid, max_inodes};
+use super::meta::{Meta, MetaCopy};
+use super::record::{Reader, Record};
+use super::runs::{BLOCK, Run};
+use crate::{Error, Result};
+
+/// Records of a checkpoint, in pieces that are not sealed yet.
+pub struct Pieces {
+    pieces: Vec<Vec<u8>>,
+    unit: usize,
+}
+
+impl Pieces {
+    /// The records of a copy, and the jump behind them.
+    pub fn of(copy: &MetaCopy, jump: Record, unit: usize) -> Pieces {
+        let mut all = Pieces {
+            pieces: vec![Vec::new()],
+            unit,
+        };
+        let done: std::result::Result<(), std::convert::Infallible> = copy.records(|r| {
+            all.push(r);
+            Ok(())
+        });
+        let Ok(()) = done;
+        all.push(&jump);
+        all
+    }
+
+    fn push(&mut self, record: &Record) {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        let last = self.pieces.last_mut().expect("never without one");
+        if PIECE_HEADER + last.len() + bytes.len() > PIECE {
+            self.pieces.push(bytes);
+        } else {
+            last.extend(bytes);
+        }
+    }
+
+    fn size(&self, records: &[u8]) -> u64 {
+        (PIECE_HEADER + records.len()).next_multiple_of(self.unit) as u64
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|p| self.size(p)).sum()
+    }
+
+    /// Each piece's bytes, by where it begins in the checkpoint's space.
+    pub fn sealed<'a>(
+        &'a self,
+        uuid: &'a Uuid,
+        generation: u64,
+        runs: &'a [Run],
+    ) -> impl Iterator<Item = (u64, Vec<u8>)> + 'a {
+        let mut at = 0;
+        self.pieces.iter().enumerate().map(move |(i, records)| {
+            let piece = CheckpointPiece {
+                generation,
+                index: i as u32,
+                records,
+            };
+            let from = at;
+            at += self.size(records);
+            let offset = place(runs, from).expect("there was room for all of it").0;
+            (from, piece.encode(uuid, offset, self.unit))
+        })
+    }
+}
+
+/// Where a byte of the checkpoint's space lies on the device, and how many follow it there.
+fn place(runs: &[Run], mut at: u64) -> Option<(u64, u64)> {
+    for run in runs {
+        let len = run.len * BLOCK;
+        if at < len {
+            return Some((run.start * BLOCK + at, len - at));
+        }
+        at -= len;
+    }
+    None
+}
+
+/// Writes bytes at a place of the checkpoint's space.
+pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        let (offset, there) = place(runs, at).expect("there was room for all of it");
+        let (now, rest) = bytes.split_at(bytes.len().min(there as usize));
+        device.write(offset, &[IoSlice::new(now)], Way::Direct)?;
+        at += now.len() as u64;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// Reads a checkpoint: the metadata, and where the journal goes on.
+///
+/// Errors: `Corruption` when a piece is not what the superblock promises.
+pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Run, u64)> {
+    let unit = superblock.unit as usize;
+    let runs = &superblock.checkpoint;
+    let mut bytes = Vec::with_capacity(superblock.checkpoint_bytes as usize);
+    for run in runs {
+        let left = superblock.checkpoint_bytes - bytes.len() as u64;
+        let len = left.next_multiple_of(unit as u64).min(run.len * BLOCK);
+        let read = DeviceRead {
+            offset: run.start * BLOCK,
+            len: len as usize,
+            way: Way::Direct,
+        };
+        bytes.extend_from_slice(&device.read(read)?);
+    }
+    bytes.truncate(superblock.checkpoint_bytes as usize);
+    let mut meta = Meta::new(max_inodes(superblock.blocks));
+    let mut jump = None;
+    let (mut at, mut index) = (0, 0);
+    while at < bytes.len() {
+        let offset = place(runs, at as u64).expect("it was read from there").0;
+        let damage = |what: String| {
+            Error::corruption(
+                name,
+                offset,
+                format!("the checkpoint's piece {index} {what}"),
+            )
+        };
+        let piece = CheckpointPiece::decode(&bytes[at..], &superblock.uuid, offset, unit);
+        let (piece, size) = piece.ok_or_else(|| damage("has a wrong checksum".into()))?;
+        if (piece.generation, piece.index) != (superblock.generation, index) {
+            return Err(damage(format!(
+                "is piece {} of checkpoint {}, and {} is looked for",
+                piece.index, piece.generation, superblock.generation
+            )));
+        }
+        let mut records = Reader(piece.records);
+        while let Some(record) = records.next() {
+            let record = record.map_err(|what| damage(format!("has {what}")))?;
+            if jump.is_some() {
+                return Err(damage("goes on behind its end".into()));
+            }
+            match record {
+                Record::Jump { run, seq } => jump = Some((run, seq)),
+                record => meta
+                    .restore(&record)
+                    .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,
+            }
+        }
+        at += size;
+        index += 1;
+    }
+    let damage = |what: String| {
+        let at = runs.first().map_or(0, |r| r.start * BLOCK);
+        Error::corruption(name, at, format!("the checkpoint {what}"))
+    };
+    let (run, seq) = jump.ok_or_else(|| damage("has no end".into()))?;
+    if seq != superblock.checkpoint_seq + 1 {
+        return Err(damage(format!(
+            "leads to transaction {seq} of the journal, and it was made after {}",
+            superblock.checkpoint_seq
+        )));
+    }
+    if let Some(lost) = meta.unreachable().first() {
+        return Err(damage(format!(
+            "has inode {lost}, which hangs in no directory"
+        )));
+    }
+    Ok((meta, run, seq))
+}

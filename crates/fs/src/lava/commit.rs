@@ -1,0 +1,272 @@
+//! From records in memory to records on the device: transactions, flushes, checkpoints.
+//!
+//! Who wants something to be durable writes a transaction of everything that waits (or finds that somebody did), and waits for one flush, which
+//! covers the data that was written before just as well. Locks are taken in this order: journal, state; the flusher's alone.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+
+use super::Shared;
+use super::checkpoint::{self, Pieces};
+use super::device::Way;
+use super::journal::Writer;
+use super::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock};
+use super::record::Record;
+use super::runs::{BLOCK, Run};
+use super::state::State;
+use crate::{Error, ErrorKind, Result};
+use std::io::IoSlice;
+
+/// How far things are.
+#[derive(Default)]
+pub struct Progress {
+    /// Records that some transaction has, and the number of the last one.
+    written: Mutex<(u64, u64)>,
+    /// The same of what is durable.
+    durable_records: AtomicU64,
+    durable_seq: AtomicU64,
+}
+
+/// What makes a filesystem take no more changes.
+#[derive(Default)]
+pub struct Failure(OnceLock<Error>);
+
+impl Progress {
+    /// After a mount: all up to this transaction is on the device.
+    pub fn starting_at(seq: u64) -> Progress {
+        let progress = Progress::default();
+        *progress.written.lock() = (0, seq);
+        progress.durable_seq.store(seq, SeqCst);
+        progress
+    }
+}
+
+/// The journal and what it is to be replaced by.
+pub struct Journal {
+    pub writer: Writer,
+    /// The newest superblock.
+    pub superblock: Superblock,
+    /// From so many bytes on a checkpoint is due.
+    pub due_at: u64,
+    /// Errors of checkpoints so far.
+    pub failed_checkpoints: u64,
+    pub checkpoints: u64,
+}
+
+impl Shared {
+    /// An error when this takes no changes.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the image was opened for reading",
+            ));
+        }
+        match self.failure.0.get() {
+            None => Ok(()),
+            Some(e) => Err(Error::new(
+                ErrorKind::Poisoned,
+                format!(
+                    "an earlier write of the journal or a sync failed, and what is on the device is unknowable; \
+                     open the image anew (first failure: {e})"
+                ),
+            )),
+        }
+    }
+
+    fn fail(&self, e: Error) -> Error {
+        let _ = self.failure.0.set(e.clone());
+        e
+    }
+
+    /// Writes transactions until one has this record. They are not durable before a flush.
+    pub fn commit(&self, record: u64) -> Result<()> {
+        if self.progress.written.lock().0 >= record {
+            return Ok(());
+        }
+        let mut journal = self.journal.lock();
+        if self.progress.written.lock().0 >= record {
+            return Ok(());
+        }
+        self.commit_all(&mut journal, |_| ())
+    }
+
+    /// Writes all that waits. `beside` sees the state at the moment when it is taken.
+    fn commit_all<R>(&self, journal: &mut Journal, beside: impl FnOnce(&State) -> R) -> Result<R> {
+        self.check_writable()?;
+        let (pending, recorded, beside) = {
+            let mut state = self.state.lock();
+            let pending = std::mem::take(&mut state.pending);
+            (pending, state.recorded, beside(&state))
+        };
+        let mut last = None;
+        for records in pending.transactions() {
+            let synced = self.progress.durable_seq.load(SeqCst);
+            if journal.writer.is_full(records.len()) {
+                self.turn(journal)?;
+            }
+            let written = journal.writer.write(&*self.device, records, synced);
+            last = Some(written.map_err(|e| self.fail(e))?);
+        }
+        let mut written = self.progress.written.lock();
+        written.0 = written.0.max(recorded);
+        written.1 = last.unwrap_or(written.1);
+        drop(written);
+        if journal.writer.bytes() >= journal.due_at {
+            self.due.notify();
+        }
+        Ok(beside)
+    }
+
+    /// The next extent, and space for the one behind it.
+    fn turn(&self, journal: &mut Journal) -> Result<()> {
+        let blocks = u64::from(journal.superblock.journal_blocks);
+        let next = self.state.lock().allocate_whole(blocks);
+        let Some(next) = next else {
+            return Err(self.fail(Error::new(
+                ErrorKind::NoSpace,
+                "the image has no room in one piece for its journal",
+            )));
+        };
+        journal.writer.turn(next);
+        Ok(())
+    }
+
+    /// Everything that was written before this call survives a power cut when it returns, with the metadata up to this record.
+    pub fn sync(&self, record: u64) -> Result<()> {
+        if !self.read_only {
+            self.check_writable()?;
+            self.commit(record)?;
+        }
+        self.flush()
+    }
+
+    /// As [`Shared::sync`], of all metadata there is.
+    pub fn sync_all_metadata(&self) -> Result<()> {
+        let recorded = self.state.lock().recorded;
+        self.sync(recorded)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.flusher
+            .flush(|| {
+                let (records, seq) = *self.progress.written.lock();
+                self.device.flush()?;
+                self.progress.durable_seq.fetch_max(seq, SeqCst);
+                if self.progress.durable_records.fetch_max(records, SeqCst) < records {
+                    self.state.lock().made_durable(records);
+                }
+                Ok(())
+            })
+            .map_err(|e| self.fail(e))
+    }
+
+    /// Writes a checkpoint, so that the journal before it is not needed any more. Whoever changes anything meanwhile waits for a copy of the metadata to
+    /// be taken, which is a matter of microseconds, and writes to a new journal extent from then on.
+    ///
+    /// Errors leave the old checkpoint and the journal as they are; one of a flush ends all changes.
+    pub fn checkpoint(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        self.check_writable()?;
+        let (copy, jump, extents, bytes, seq, mut superblock) = {
+            let mut journal = self.journal.lock();
+            let copy = self.commit_all(&mut journal, |state| state.meta.copy())?;
+            // What is recorded from here on goes behind the jump.
+            if !journal.writer.is_fresh() {
+                self.turn(&mut journal)?;
+            }
+            let (run, extents) = journal.writer.fresh_extent();
+            let seq = journal.writer.seq();
+            let (bytes, superblock) = (journal.writer.bytes(), journal.superblock.clone());
+            let jump = Record::Jump { run, seq };
+            (copy, jump, extents, bytes, seq - 1, superblock)
+        };
+        let pieces = Pieces::of(&copy, jump, self.facts.unit);
+        drop(copy);
+        let blocks = pieces.bytes().div_ceil(BLOCK);
+        let runs = self.state.lock().space.allocate_all(blocks, None);
+        let Some(runs) = runs else {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                "the image has no room for a checkpoint",
+            ));
+        };
+        let old = std::mem::replace(&mut superblock.checkpoint, runs.clone());
+        superblock.generation += 1;
+        superblock.checkpoint_bytes = pieces.bytes();
+        superblock.checkpoint_seq = seq;
+        let written = match runs.len() <= MAX_CHECKPOINT_RUNS {
+            true => self.write_checkpoint(&pieces, &superblock),
+            false => Err(Error::new(
+                ErrorKind::NoSpace,
+                "the image's free space lies in too many pieces for a checkpoint",
+            )),
+        };
+        if let Err(e) = written {
+            let mut state = self.state.lock();
+            runs.into_iter().for_each(|run| state.give_back(run));
+            return Err(e);
+        }
+        let placed = self.write_superblocks(&superblock);
+        // From here on nobody knows which one a mount finds: what both need stays.
+        placed.map_err(|e| self.fail(e))?;
+        let mut journal = self.journal.lock();
+        let mut gone: Vec<Run> = journal.writer.give_up(extents, bytes);
+        gone.extend(old);
+        journal.due_at = due_at(&superblock);
+        journal.superblock = superblock;
+        journal.checkpoints += 1;
+        let mut state = self.state.lock();
+        state.reserve = reserve(&journal.superblock);
+        gone.into_iter().for_each(|run| state.give_back(run));
+        Ok(())
+    }
+
+    fn write_checkpoint(&self, pieces: &Pieces, superblock: &Superblock) -> Result<()> {
+        let runs = &superblock.checkpoint;
+        for (at, bytes) in pieces.sealed(&self.uuid, superblock.generation, runs) {
+            checkpoint::write(&*self.device, runs, at, &bytes)?;
+        }
+        self.flush()
+    }
+
+    /// One copy after the other: a power cut finds one of them whole.
+    fn write_superblocks(&self, superblock: &Superblock) -> Result<()> {
+        for at in SUPERBLOCKS {
+            let bytes = superblock.encode(at);
+            self.device
+                .write(at, &[IoSlice::new(&bytes)], Way::Direct)?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Everything is on the device, and the superblock says how far it goes. For the end.
+    pub fn end(&self) -> Result<()> {
+        self.sync_all_metadata()?;
+        let mut journal = self.journal.lock();
+        let seq = self.progress.durable_seq.load(SeqCst);
+        if journal.superblock.clean_seq >= seq {
+            return Ok(());
+        }
+        let mut superblock = journal.superblock.clone();
+        superblock.clean_seq = seq;
+        self.write_superblocks(&superblock)?;
+        journal.superblock = superblock;
+        Ok(())
+    }
+}
+
+/// From how many bytes of journal on a checkpoint is due: a mount reads both.
+pub fn due_at(superblock: &Superblock) -> u64 {
+    let extent = u64::from(superblock.journal_blocks) * BLOCK;
+    (2 * extent).max(superblock.checkpoint_bytes)
+}
+
+/// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that.
+pub fn reserve(superblock: &Superblock) -> u64 {
+    let checkpoint = superblock.checkpoint_bytes.div_ceil(BLOCK);
+    6 * u64::from(superblock.journal_blocks) + 3 * checkpoint
+}

@@ -1,0 +1,362 @@
+//! A block device or an image file of a kernel filesystem.
+//!
+//! Two descriptors: direct I/O for what is synced and for what is large, the page cache for small appends that no sync follows. Both see the
+//! same bytes: the kernel writes back and drops the cached pages of a range before it is written directly. Reads go the way that [`HostFs`] reads.
+//!
+//! The image is locked as long as it is open: alone by whoever writes, together by those who only read.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Device, DeviceFacts, DeviceRead, Way};
+use crate::host::{Account, FileFacts, Stages, Sys, discard, file_facts, holder};
+use crate::{
+    Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsStats, HostFs, HostOptions,
+    ReadBackend, ReadCompletions, ReadRequest, Result,
+};
+
+/// How an image or device is opened.
+#[derive(Debug, Clone)]
+pub struct DeviceOptions {
+    /// The image file, or the block device.
+    pub path: PathBuf,
+    /// Nothing is written, and others may read it at the same time. Default: false.
+    pub read_only: bool,
+    /// Bypass the page cache where the kernel allows it. Default: true.
+    pub direct: bool,
+    /// As [`HostOptions::write_unit`]. Default: 512.
+    pub write_unit: usize,
+    /// As [`HostOptions::read_backend`].
+    pub read_backend: ReadBackend,
+    /// As [`HostOptions::read_threads`].
+    pub read_threads: usize,
+}
+
+impl DeviceOptions {
+    /// The defaults for this image or device.
+    pub fn new(path: impl Into<PathBuf>) -> DeviceOptions {
+        let host = HostOptions::default();
+        DeviceOptions {
+            path: path.into(),
+            read_only: false,
+            direct: host.direct,
+            write_unit: host.write_unit,
+            read_backend: host.read_backend,
+            read_threads: host.read_threads,
+        }
+    }
+}
+
+/// See the module's head.
+pub struct HostDevice {
+    path: PathBuf,
+    facts: DeviceFacts,
+    /// Holds the lock.
+    cached: OwnedFd,
+    direct: Option<OwnedFd>,
+    /// Memory addresses of direct transfers are multiples of it.
+    memory: usize,
+    is_block_device: bool,
+    sys: Sys,
+    stages: Stages,
+    reads: Arc<HostFs>,
+    direct_reads: Arc<dyn File>,
+    cached_reads: Arc<dyn File>,
+}
+
+impl HostDevice {
+    /// Opens an image or device and takes its lock.
+    ///
+    /// Errors: `NotFound`; `Busy` when another process, or this one, has it open; `InvalidArgument` when it is neither a file nor a
+    /// block device.
+    pub fn open(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
+        let path = &options.path;
+        let error = |e: Errno| Error::io("opening the image", path, e.into());
+        let access = match options.read_only {
+            true => OFlags::RDONLY,
+            false => OFlags::RDWR,
+        };
+        let flags = access | OFlags::CLOEXEC;
+        let cached = rustix::fs::open(path, flags, Mode::empty()).map_err(error)?;
+        let facts = file_facts(cached.as_fd()).map_err(error)?;
+        if facts.is_dir {
+            return Err(Error::invalid(
+                "this is a directory; an image is a file or a block device (`--dir` takes directories)",
+            )
+            .in_file(path));
+        }
+        lock(path, &cached, &facts, options.read_only)?;
+        if facts.is_block_device && !options.read_only {
+            // The kernel refuses it where the device is mounted or part of another.
+            let alone = flags | OFlags::EXCL;
+            match rustix::fs::open(path, alone, Mode::empty()) {
+                Ok(_) => {}
+                Err(Errno::BUSY) => {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        "the device is mounted or in use by the system; unmount it, or name another one",
+                    )
+                    .in_file(path));
+                }
+                Err(e) => return Err(error(e)),
+            }
+        }
+        let mut unit = options.write_unit;
+        if !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
+            return Err(Error::invalid(format!(
+                "a write unit of {unit} bytes; it is a power of two from 512 to 4096"
+            )));
+        }
+        let mut direct = None;
+        let mut memory = DIRECT_ALIGN;
+        if options.direct
+            && let Ok(fd) = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty())
+            && let Some(align) = facts.direct_align()
+        {
+            unit = unit.max(align.offset);
+            memory = align.memory;
+            direct = Some(fd);
+        }
+        let host = |direct: bool| {
+            HostFs::new(
+                HostOptions::new("")
+                    .direct(direct)
+                    .write_unit(unit)
+                    .read_backend(options.read_backend)
+                    .read_threads(options.read_threads),
+            )
+        };
+        let reads = host(direct.is_some())?;
+        let direct_reads = reads.open(path)?;
+        let cached_reads = host(false)?.open(path)?;
+        let info = reads.info();
+        let way = match direct {
+            Some(_) => "direct I/O",
+            None => "page cache",
+        };
+        let what = match facts.is_block_device {
+            true => "block device",
+            false => "image",
+        };
+        Ok(Arc::new(HostDevice {
+            path: path.clone(),
+            facts: DeviceFacts {
+                len: facts.size,
+                unit,
+                description: format!(
+                    "{what} {}, {way}, write unit {unit}, {}",
+                    path.display(),
+                    info.read_backend
+                ),
+                read_backend: info.read_backend,
+                direct: direct.is_some(),
+                own_memory: info.own_memory,
+            },
+            cached,
+            direct,
+            memory,
+            is_block_device: facts.is_block_device,
+            sys: Sys::default(),
+            stages: Stages::default(),
+            reads,
+            direct_reads,
+            cached_reads,
+        }))
+    }
+
+    /// Makes an image file of `len` bytes and writes zeros into all of it, or, if it shall be `sparse`, into nothing. Calls `progress` with the bytes
+    /// written so far. An image that could not be made is removed.
+    ///
+    /// Errors: `AlreadyExists` when there is such a file, `NoSpace`, `Io`.
+    pub fn create_image(
+        path: &Path,
+        len: u64,
+        sparse: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = rustix::fs::open(path, flags, mode)
+            .map_err(|e| Error::io("making the image", path, e.into()))?;
+        let made = write_zeros(&fd, path, 0..len, sparse, progress);
+        if made.is_err() {
+            let _ = rustix::fs::unlink(path);
+        }
+        made
+    }
+
+    /// Makes an image file longer, up to `len` bytes, as [`HostDevice::create_image`].
+    pub fn grow_image(
+        path: &Path,
+        len: u64,
+        sparse: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Error::io("opening the image", path, e.into()))?;
+        let facts = file_facts(fd.as_fd())
+            .map_err(|e| Error::io("looking at the image", path, e.into()))?;
+        lock(path, &fd, &facts, false)?;
+        let grown = write_zeros(&fd, path, facts.size..len, sparse, progress);
+        if grown.is_err() {
+            let _ = rustix::fs::ftruncate(&fd, facts.size);
+        }
+        grown
+    }
+
+    fn failed(&self, what: &str, offset: u64, e: Errno) -> Error {
+        Error::io(what, &self.path, e.into()).at(&self.path, offset)
+    }
+
+    fn requests(&self, reads: Vec<DeviceRead>) -> Vec<ReadRequest> {
+        let request = |r: DeviceRead| ReadRequest {
+            file: Arc::clone(match r.way {
+                Way::Direct => &self.direct_reads,
+                Way::Cached => &self.cached_reads,
+            }),
+            offset: r.offset,
+            len: r.len,
+        };
+        reads.into_iter().map(request).collect()
+    }
+}
+
+/// Zeros in large pieces, and a sync at the end.
+fn write_zeros(
+    fd: &OwnedFd,
+    path: &Path,
+    range: Range<u64>,
+    sparse: bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    const PIECE: u64 = 4 << 20;
+    let error = |e: Errno| Error::io("writing the image", path, e.into());
+    rustix::fs::ftruncate(fd, range.end).map_err(error)?;
+    if !sparse {
+        // In one go, so that a full disk is known at once and the space lies together.
+        let mode = rustix::fs::FallocateFlags::empty();
+        match rustix::fs::fallocate(fd, mode, range.start, range.end - range.start) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(error(e)),
+        }
+        let zeros = crate::AlignedBuf::zeroed_direct(PIECE as usize);
+        let direct = rustix::fs::open(path, OFlags::WRONLY | OFlags::DIRECT, Mode::empty());
+        let aligned = range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096);
+        let to = match &direct {
+            Ok(fd) if aligned => fd,
+            _ => fd,
+        };
+        let sys = Sys::default();
+        let mut at = range.start;
+        while at < range.end {
+            let len = PIECE.min(range.end - at);
+            let piece = [IoSlice::new(&zeros[..len as usize])];
+            sys.write_all(to.as_fd(), &piece, at, None, Account::Prewrite)
+                .map_err(error)?;
+            at += len;
+            progress(at - range.start);
+        }
+    }
+    rustix::fs::fsync(fd).map_err(error)
+}
+
+/// Takes the lock of an open image.
+fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()> {
+    let how = match shared {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    loop {
+        match rustix::fs::flock(fd, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let who = holder(facts).unwrap_or_else(|| "another process".to_string());
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("the image is in use by {who}; stop it, or use another image"),
+                )
+                .in_file(path));
+            }
+            Err(e) => return Err(Error::io("locking the image", path, e.into())),
+        }
+    }
+}
+
+impl Device for HostDevice {
+    fn facts(&self) -> DeviceFacts {
+        self.facts.clone()
+    }
+
+    fn read(&self, read: DeviceRead) -> Result<Bytes> {
+        let file = match read.way {
+            Way::Direct => &self.direct_reads,
+            Way::Cached => &self.cached_reads,
+        };
+        let bytes = file.read(read.offset, read.len)?;
+        if bytes.len() < read.len {
+            return Err(Error::corruption(
+                &self.path,
+                read.offset,
+                format!(
+                    "the image ends after {} of {} bytes; it has been cut short",
+                    bytes.len(),
+                    read.len
+                ),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    fn submit_reads(&self, reads: Vec<DeviceRead>) -> Box<dyn ReadCompletions> {
+        self.reads.submit_reads(self.requests(reads))
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
+        let done = match (&self.direct, way) {
+            (Some(fd), Way::Direct) => {
+                let unit = self.facts.unit;
+                self.stages
+                    .write(&self.sys, fd.as_fd(), bufs, offset, unit, self.memory)
+            }
+            _ => {
+                let fd = self.cached.as_fd();
+                self.sys.write_all(fd, bufs, offset, None, Account::Append)
+            }
+        };
+        done.map_err(|e| self.failed("writing", offset, e))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.sys
+            .fdatasync(self.cached.as_fd())
+            .map_err(|e| Error::io("syncing the image", &self.path, e.into()))
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<bool> {
+        if !self.is_block_device {
+            // A hole in an image would have to be allocated and written again by whoever uses it next.
+            return Ok(false);
+        }
+        match discard(self.cached.as_fd(), range.clone()) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => Ok(false),
+            Err(e) => Err(self.failed("discarding", range.start, e)),
+        }
+    }
+
+    fn stats(&self) -> FsStats {
+        let (wrote, read) = (self.sys.stats(), self.reads.stats());
+        FsStats {
+            bytes_read: read.bytes_read,
+            reads: read.reads,
+            ..wrote
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! A device in memory whose power can be cut after each write, and which loses, misplaces and refuses writes when told to.
+//!
+//! The same seed and calls leave the same bytes. A power cut makes a new device and leaves the old one running.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Device, DeviceFacts, DeviceRead, Way};
+use crate::chance::Chance;
+use crate::sim::Content;
+use crate::{Bytes, Error, ErrorKind, FsStats, ReadCompletions, Result};
+
+/// What a power cut leaves of what no flush covered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceCut {
+    /// Nothing.
+    Nothing,
+    /// All of it, as the death of the process does.
+    All,
+    /// Any subset of sectors, each of them as any of the writes left it, by this seed.
+    Some(u64),
+}
+
+/// What goes wrong with a write, a flush or a read, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceFault {
+    /// The n-th write from now on (from 0) fails, and nobody knows how much of it arrived.
+    Write(u64),
+    /// The n-th flush from now on fails.
+    Flush(u64),
+    /// The n-th read from now on fails.
+    Read(u64),
+    /// The n-th write from now on says that it succeeded, and did nothing.
+    Lost(u64),
+    /// The n-th write from now on goes so many bytes further on than it should, and says nothing.
+    Misplaced(u64, u64),
+}
+
+#[derive(Clone)]
+struct Pending {
+    offset: u64,
+    bytes: Arc<[u8]>,
+}
+
+#[derive(Clone, Default)]
+struct Disk {
+    /// What the last flush left.
+    durable: Content,
+    /// With all that came since.
+    now: Content,
+    since: Vec<Pending>,
+}
+
+/// The device right after a write: any power cut of that moment can still be made from it. Costs a few pointers.
+#[derive(Clone)]
+pub struct DeviceSnapshot {
+    disk: Disk,
+    facts: DeviceFacts,
+    /// The write's number since the device was made, from 1.
+    pub write: u64,
+}
+
+impl DeviceSnapshot {
+    /// The device after a power cut at this moment.
+    pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
+        SimDevice::over(self.facts.clone(), self.disk.cut(cut, self.facts.unit))
+    }
+}
+
+type Observer = Box<dyn FnMut(DeviceSnapshot) + Send>;
+
+struct State {
+    disk: Disk,
+    stats: FsStats,
+    writes: u64,
+    faults: Vec<DeviceFault>,
+    powered: bool,
+    discarded: Vec<Range<u64>>,
+}
+
+/// See the module's head.
+pub struct SimDevice {
+    facts: DeviceFacts,
+    state: Mutex<State>,
+    observer: Mutex<Option<Observer>>,
+}
+
+impl Disk {
+    fn cut(&self, cut: DeviceCut, unit: usize) -> Disk {
+        let left = match cut {
+            DeviceCut::Nothing => self.durable.clone(),
+            DeviceCut::All => self.now.clone(),
+            DeviceCut::Some(seed) => {
+                let mut left = self.durable.clone();
+                for (n, pending) in self.since.iter().enumerate() {
+                    // Later writes of a sector come later here: each may be the last that arrived.
+                    let mut c = Chance::of(&[seed, n as u64, pending.offset]);
+                    let most = c.below(101);
+                    for (i, sector) in pending.bytes.chunks(unit).enumerate() {
+                        if c.percent(most) {
+                            left.write(pending.offset + (i * unit) as u64, sector);
+                        }
+                    }
+                }
+                left
+            }
+        };
+        Disk {
+            durable: left.clone(),
+            now: left,
+            since: Vec::new(),
+        }
+    }
+}
+
+impl SimDevice {
+    /// A device of zeros.
+    pub fn new(len: u64, unit: usize) -> Arc<SimDevice> {
+        assert!(unit.is_power_of_two() && (512..=4096).contains(&unit));
+        let facts = DeviceFacts {
+            len,
+            unit,
+            description: "simulated device in memory".into(),
+            read_backend: "memory",
+            direct: true,
+            own_memory: 8 << 10,
+        };
+        SimDevice::over(facts, Disk::default())
+    }
+
+    fn over(facts: DeviceFacts, disk: Disk) -> Arc<SimDevice> {
+        Arc::new(SimDevice {
+            facts,
+            state: Mutex::new(State {
+                disk,
+                stats: FsStats::default(),
+                writes: 0,
+                faults: Vec::new(),
+                powered: true,
+                discarded: Vec::new(),
+            }),
+            observer: Mutex::new(None),
+        })
+    }
+
+    /// The device as it is, to be cut later.
+    pub fn snapshot(&self) -> DeviceSnapshot {
+        let state = self.state.lock();
+        DeviceSnapshot {
+            disk: state.disk.clone(),
+            facts: self.facts.clone(),
+            write: state.writes,
+        }
+    }
+
+    /// The device after a power cut now; this one runs on.
+    pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
+        self.snapshot().cut(cut)
+    }
+
+    /// The same bytes on a device of another size.
+    pub fn resized(&self, len: u64) -> Arc<SimDevice> {
+        let mut facts = self.facts.clone();
+        facts.len = len;
+        SimDevice::over(facts, self.state.lock().disk.clone())
+    }
+
+    /// From now on every call fails with `Io`: what is left of the crashed process can do no more.
+    pub fn power_off(&self) {
+        self.state.lock().powered = false;
+    }
+
+    /// Hands a snapshot to `observer` after each write and flush.
+    pub fn on_write(&self, observer: impl FnMut(DeviceSnapshot) + Send + 'static) {
+        *self.observer.lock() = Some(Box::new(observer));
+    }
+
+    /// What goes wrong from now on.
+    pub fn fail(&self, fault: DeviceFault) {
+        self.state.lock().faults.push(fault);
+    }
+
+    /// Faults that have not struck yet.
+    pub fn faults_left(&self) -> usize {
+        self.state.lock().faults.len()
+    }
+
+    /// Changes bytes behind everybody's back.
+    pub fn damage(&self, offset: u64, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        state.disk.durable.write(offset, bytes);
+        state.disk.now.write(offset, bytes);
+    }
+
+    /// Bytes as they are now, not counted as a read.
+    pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
+        self.state.lock().disk.now.to_vec(offset, len)
+    }
+
+    /// Writes and flushes so far.
+    pub fn writes(&self) -> u64 {
+        self.state.lock().writes
+    }
+
+    /// What was discarded so far.
+    pub fn discarded(&self) -> Vec<Range<u64>> {
+        self.state.lock().discarded.clone()
+    }
+
+    fn error(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Io, format!("{what} of the simulated device")).in_file(Path::new(""))
+    }
+
+    /// Counts one call down on the faults of its kind; true when one strikes.
+    fn strikes(
+        faults: &mut Vec<DeviceFault>,
+        left: impl Fn(&mut DeviceFault) -> Option<&mut u64>,
+    ) -> Option<DeviceFault> {
+        let mut struck = None;
+        for (i, fault) in faults.iter_mut().enumerate() {
+            if let Some(left) = left(fault) {
+                match *left {
+                    0 => struck = struck.or(Some(i)),
+                    _ => *left -= 1,
+                }
+            }
+        }
+        struck.map(|i| faults.remove(i))
+    }
+
+    fn on(&self, state: &State) -> Result<()> {
+        match state.powered {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Io,
+                "the simulated device has no power: this process is dead",
+            )),
+        }
+    }
+
+    fn tell(&self) {
+        let mut observer = self.observer.lock();
+        if let Some(observer) = observer.as_mut() {
+            observer(self.snapshot());
+        }
+    }
+}
+
+impl Device for SimDevice {
+    fn facts(&self) -> DeviceFacts {
+        self.facts.clone()
+    }
+
+    fn read(&self, read: DeviceRead) -> Result<Bytes> {
+        let mut state = self.state.lock();
+        self.on(&state)?;
+        let end = read.offset.checked_add(read.len as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.facts.len),
+            "a read of {} bytes at {} leaves the device",
+            read.len,
+            read.offset
+        );
+        state.stats.reads += 1;
+        state.stats.bytes_read += read.len as u64;
+        let struck = SimDevice::strikes(&mut state.faults, |f| match f {
+            DeviceFault::Read(n) => Some(n),
+            _ => None,
+        });
+        if struck.is_some() {
+            return Err(self.error("a read"));
+        }
+        Ok(state.disk.now.to_vec(read.offset, read.len).into())
+    }
+
+    fn submit_reads(&self, reads: Vec<DeviceRead>) -> Box<dyn ReadCompletions> {
+        let done = reads.into_iter().map(|r| self.read(r)).enumerate();
+        Box::new(crate::host::Done(done.collect()))
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
+        let bytes: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+        let unit = self.facts.unit as u64;
+        assert!(
+            offset + bytes.len() as u64 <= self.facts.len,
+            "a write of {} bytes at {offset} leaves the device",
+            bytes.len()
+        );
+        let whole = offset.is_multiple_of(unit) && (bytes.len() as u64).is_multiple_of(unit);
+        assert!(
+            way == Way::Cached || whole,
+            "a direct write of {} bytes at {offset}",
+            bytes.len()
+        );
+        {
+            let mut state = self.state.lock();
+            self.on(&state)?;
+            state.stats.writes += 1;
+            state.stats.bytes_written += bytes.len() as u64;
+            state.writes += 1;
+            let struck = SimDevice::strikes(&mut state.faults, |f| match f {
+                DeviceFault::Write(n) | DeviceFault::Lost(n) | DeviceFault::Misplaced(n, _) => {
+                    Some(n)
+                }
+                _ => None,
+            });
+            let mut at = offset;
+            let mut error = None;
+            match struck {
+                Some(DeviceFault::Lost(_)) => return Ok(()),
+                Some(DeviceFault::Misplaced(_, by)) => {
+                    at = (offset + by).min(self.facts.len - bytes.len() as u64);
+                }
+                Some(_) => error = Some(self.error("a write")),
+                None => {}
+            }
+            // Whole sectors: what lies around a cached write goes along.
+            let from = at / unit * unit;
+            let to = (at + bytes.len() as u64).next_multiple_of(unit);
+            let arrives = match error {
+                Some(_) => bytes.len() / 2,
+                None => bytes.len(),
+            };
+            state.disk.now.write(at, &bytes[..arrives]);
+            let sectors = state.disk.now.to_vec(from, (to - from) as usize);
+            state.disk.since.push(Pending {
+                offset: from,
+                bytes: sectors.into(),
+            });
+            if let Some(e) = error {
+                return Err(e);
+            }
+        }
+        self.tell();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            self.on(&state)?;
+            state.stats.syncs += 1;
+            state.writes += 1;
+            let struck = SimDevice::strikes(&mut state.faults, |f| match f {
+                DeviceFault::Flush(n) => Some(n),
+                _ => None,
+            });
+            if struck.is_some() {
+                return Err(self.error("a flush"));
+            }
+            state.disk.durable = state.disk.now.clone();
+            state.disk.since.clear();
+        }
+        self.tell();
+        Ok(())
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<bool> {
+        self.state.lock().discarded.push(range);
+        Ok(true)
+    }
+
+    fn stats(&self) -> FsStats {
+        self.state.lock().stats
+    }
+}

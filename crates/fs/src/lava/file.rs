@@ -1,0 +1,591 @@
+//! An open file: where its bytes lie, appends, reads, syncs.
+//!
+//! # What the fields promise
+//! - `pos` is where the next append goes; it moves under `tail` only. `alloc` is how far its space goes.
+//! - Reads are legal as far as [`Node::readable`] says: of a growing file to its end, where that is known.
+//! - `extents` is a copy of what the metadata says, or the only one there is once the file has no name; it changes under the state's lock.
+//! - `record` is the number of the last record about it: a sync sees to it that a transaction has it.
+//! - `[lazy_from, lazy_end)` may lie in the page cache and is read from there.
+
+use std::any::Any;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::Shared;
+use super::device::{DeviceRead, Way};
+use super::meta::Facts;
+use super::record::{Ino, Kind, Record};
+use super::runs::{BLOCK, Extent, Extents, MAX_FILE_BLOCKS};
+use crate::{AlignedBuf, Bytes, Error, ErrorKind, File, Intent, Result};
+
+/// From here on, whole units of a growing file go to the device directly even when no sync is near.
+const DIRECT_MIN: usize = 64 << 10;
+/// A file grows by as much as it has, up to this many blocks at once: an extent of 1 MiB.
+const AHEAD_MAX: u64 = (1 << 20) / BLOCK;
+
+static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+
+/// How a node is held.
+pub enum Hold {
+    /// It has a name, and the table of open files counts its handles.
+    Named,
+    /// It has none: so many handles, and the record that took the last name.
+    Nameless(usize, u64),
+    /// Its space went to a new life.
+    Over,
+}
+
+/// Under the lock of appends.
+#[derive(Default)]
+struct Tail {
+    /// Up to here the last page was filled through the page cache.
+    filled_to: u64,
+}
+
+/// What the handles of one file share.
+pub struct Node {
+    pub ino: Ino,
+    pub hold: Mutex<Hold>,
+    kind: Kind,
+    tail: Mutex<Tail>,
+    pub extents: RwLock<Extents>,
+    pos: AtomicU64,
+    alloc: AtomicU64,
+    /// It may go on behind `pos`: it was not appended to since the image was mounted, and its length was not recorded before.
+    vague: bool,
+    /// The metadata says that the file ends at its length.
+    exact: AtomicBool,
+    pub record: AtomicU64,
+    appended: AtomicBool,
+    lazy_from: AtomicU64,
+    lazy_end: AtomicU64,
+    appends_failed: OnceLock<Error>,
+    syncs_failed: OnceLock<Error>,
+}
+
+impl Node {
+    pub fn new(ino: Ino, facts: Facts, extents: Extents) -> Node {
+        Node {
+            ino,
+            hold: Mutex::new(Hold::Named),
+            kind: facts.kind,
+            tail: Mutex::default(),
+            alloc: AtomicU64::new(extents.blocks() * BLOCK),
+            extents: RwLock::new(extents),
+            pos: AtomicU64::new(facts.len),
+            vague: facts.vague,
+            exact: AtomicBool::new(!facts.vague),
+            record: AtomicU64::new(0),
+            appended: AtomicBool::new(false),
+            lazy_from: AtomicU64::new(0),
+            lazy_end: AtomicU64::new(0),
+            appends_failed: OnceLock::new(),
+            syncs_failed: OnceLock::new(),
+        }
+    }
+
+    /// The last name went with this record. Space that it gets from here on is in no record: so a sync makes sure that the name is gone.
+    pub fn lose_name(&self, handles: usize, record: u64) {
+        self.record.fetch_max(record, SeqCst);
+        *self.hold.lock() = Hold::Nameless(handles, record);
+    }
+
+    /// Its space goes to a new life: nobody appends here any more.
+    pub fn end(&self) {
+        *self.hold.lock() = Hold::Over;
+        let _ = self.appends_failed.set(Error::new(
+            ErrorKind::Poisoned,
+            "the space of this log was taken over by another",
+        ));
+    }
+
+    fn is_named(&self) -> bool {
+        matches!(*self.hold.lock(), Hold::Named)
+    }
+
+    pub fn was_appended(&self) -> bool {
+        self.appended.load(SeqCst)
+    }
+
+    /// Bytes and space as they are known here.
+    pub fn sizes(&self) -> (u64, u64) {
+        (self.pos.load(SeqCst), self.readable())
+    }
+
+    /// How far reads are legal.
+    fn readable(&self) -> u64 {
+        match self.kind {
+            Kind::File if !self.vague => self.pos.load(SeqCst),
+            _ => self.alloc.load(SeqCst),
+        }
+    }
+
+    /// The records that make the metadata say what is so, when nobody appends any more.
+    pub fn settled(&self) -> Vec<Record> {
+        let pos = self.pos.load(SeqCst);
+        let mut records = Vec::new();
+        if self.kind == Kind::File {
+            records.extend(self.cut_to(pos));
+        }
+        let len = pos;
+        records.push(Record::Length { ino: self.ino, len });
+        records
+    }
+
+    fn cut_to(&self, pos: u64) -> Option<Record> {
+        let blocks = pos.div_ceil(BLOCK);
+        let ino = self.ino;
+        (self.extents.read().blocks() > blocks).then_some(Record::Cut { ino, blocks })
+    }
+
+    fn poisoned(&self, cause: &Error, path: &Path) -> Error {
+        Error::new(
+            ErrorKind::Poisoned,
+            format!(
+                "an earlier write or sync of this file failed, and what it left on the device is unknowable; \
+                 begin a new file or reopen the store (first failure: {cause})"
+            ),
+        )
+        .in_file(path)
+    }
+}
+
+/// A handle.
+pub struct LavaFile {
+    pub fs: Arc<Shared>,
+    pub node: Arc<Node>,
+    pub path: PathBuf,
+    /// Made by `create` or `create_log`.
+    pub appends: bool,
+}
+
+impl Drop for LavaFile {
+    fn drop(&mut self) {
+        self.fs.state.lock().release(&self.node);
+    }
+}
+
+impl LavaFile {
+    fn check_syncs(&self) -> Result<()> {
+        match self.node.syncs_failed.get() {
+            Some(e) => Err(self.node.poisoned(e, &self.path)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_appends(&self) -> Result<()> {
+        if !self.appends {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the file was opened for reading; appends go through the handle that created it",
+            )
+            .in_file(&self.path));
+        }
+        self.check_syncs()?;
+        match self.node.appends_failed.get() {
+            Some(e) => Err(self.node.poisoned(e, &self.path)),
+            None => self.fs.check_writable(),
+        }
+    }
+
+    fn fail_syncs(&self, e: &Error) {
+        let _ = self.node.syncs_failed.set(e.clone());
+    }
+
+    /// Space for at least `bytes`. With `ahead`, as much more as a growing file had better have.
+    pub fn grow(&self, bytes: u64, ahead: bool) -> Result<()> {
+        let blocks = bytes.div_ceil(BLOCK);
+        if blocks > MAX_FILE_BLOCKS {
+            return Err(
+                Error::invalid(format!("{bytes} bytes pass the largest file")).in_file(&self.path),
+            );
+        }
+        let node = &self.node;
+        let (mut tried, full) = (false, || {
+            Error::new(
+                ErrorKind::NoSpace,
+                "the image is full; remove something, or `basalt fs grow` it",
+            )
+            .in_file(&self.path)
+        });
+        loop {
+            let mut state = self.fs.state.lock();
+            let has = node.extents.read().blocks();
+            if has >= blocks {
+                return Ok(());
+            }
+            let need = blocks - has;
+            let like = match ahead {
+                true => need.max(has.min(AHEAD_MAX)).min(MAX_FILE_BLOCKS - has),
+                false => need,
+            };
+            let near = node.extents.read().next_place();
+            let Some(runs) = state.allocate(need, like, near) else {
+                let waiting = state.waiting() > 0;
+                drop(state);
+                if tried || !waiting {
+                    return Err(full());
+                }
+                // What removed files had is free once their removal is durable.
+                self.fs.sync_all_metadata()?;
+                tried = true;
+                continue;
+            };
+            if node.is_named() {
+                for runs in runs.chunks(500) {
+                    let runs = runs.to_vec();
+                    let ino = node.ino;
+                    let record = state
+                        .record(&Record::Grow { ino, runs })
+                        .expect("an open file with a name");
+                    node.record.store(record, SeqCst);
+                    node.exact.store(false, SeqCst);
+                }
+            }
+            let mut extents = node.extents.write();
+            runs.iter().for_each(|r| extents.push(Some(r.start), r.len));
+            node.alloc.store(extents.blocks() * BLOCK, SeqCst);
+            return Ok(());
+        }
+    }
+
+    /// The pieces of the device that a range of the file lies in: bytes of the file, and where they lie; holes lie nowhere.
+    fn pieces(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<u64>)> {
+        let extents = self.node.extents.read();
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let within = extents.within(blocks).map(|Extent { at, len, place }| {
+            let bytes = (at * BLOCK).max(range.start)..((at + len) * BLOCK).min(range.end);
+            let place = place.map(|p| p * BLOCK + (bytes.start - at * BLOCK));
+            (bytes, place)
+        });
+        within.collect()
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let pieces = self.pieces(offset..offset + total as u64);
+        let device = &self.fs.device;
+        let place = |p: Option<u64>| {
+            p.ok_or_else(|| Error::corruption(&self.path, offset, "an append into a hole"))
+        };
+        if let [(_, at)] = &pieces[..] {
+            return device.write(place(*at)?, bufs, way);
+        }
+        let mut rest = bufs.to_vec();
+        let mut rest = &mut rest[..];
+        for (bytes, at) in pieces {
+            let mut left = (bytes.end - bytes.start) as usize;
+            let mut now = Vec::new();
+            for b in rest.iter() {
+                let n = left.min(b.len());
+                left -= n;
+                if n > 0 {
+                    now.push(IoSlice::new(&b[..n]));
+                }
+            }
+            device.write(place(at)?, &now, way)?;
+            IoSlice::advance_slices(&mut rest, (bytes.end - bytes.start) as usize);
+        }
+        Ok(())
+    }
+
+    /// How many of the leading bytes go to the device directly.
+    fn direct_part(&self, offset: u64, total: usize, intent: Intent) -> usize {
+        let unit = self.fs.facts.unit;
+        if !self.fs.facts.direct || !offset.is_multiple_of(unit as u64) {
+            return 0;
+        }
+        let whole = total / unit * unit;
+        match intent {
+            Intent::Sync if whole == total => whole,
+            _ if self.node.kind == Kind::File && whole >= DIRECT_MIN => whole,
+            _ => 0,
+        }
+    }
+
+    /// Appends at `offset`, where there is space.
+    fn put(
+        &self,
+        tail: &mut Tail,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        intent: Intent,
+    ) -> Result<()> {
+        let node = &self.node;
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let end = offset + total as u64;
+        let direct = self.direct_part(offset, total, intent);
+        let (mut head, mut rest) = (Vec::new(), Vec::new());
+        let mut left = direct;
+        for b in bufs {
+            let n = left.min(b.len());
+            left -= n;
+            let (now, later) = b.split_at(n);
+            if !now.is_empty() {
+                head.push(IoSlice::new(now));
+            }
+            if !later.is_empty() {
+                rest.push(IoSlice::new(later));
+            }
+        }
+        if !head.is_empty() {
+            tail.filled_to = 0;
+            self.write(offset, &head, Way::Direct)?;
+        }
+        if !rest.is_empty() {
+            let from = offset + direct as u64;
+            if node.lazy_from.load(SeqCst) >= node.lazy_end.load(SeqCst) {
+                node.lazy_from.store(from, SeqCst);
+            }
+            node.lazy_end.fetch_max(end, SeqCst);
+            // A page that is only partly overwritten would first be read.
+            if end > tail.filled_to {
+                let to = end.next_multiple_of(BLOCK);
+                rest.push(IoSlice::new(&ZEROS[..(to - end) as usize]));
+                tail.filled_to = to;
+            }
+            self.write(from, &rest, Way::Cached)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, all: bool) -> Result<()> {
+        self.check_syncs()?;
+        let node = &self.node;
+        if all && self.appends {
+            self.check_appends()?;
+            let _tail = node.tail.lock();
+            let mut state = self.fs.state.lock();
+            let pos = node.pos.load(SeqCst);
+            if node.is_named() {
+                let len = Record::Length {
+                    ino: node.ino,
+                    len: pos,
+                };
+                for record in node.cut_to(pos).into_iter().chain([len]) {
+                    let n = state.record(&record).expect("an open file with a name");
+                    node.record.store(n, SeqCst);
+                }
+                node.exact.store(true, SeqCst);
+            }
+            let mut extents = node.extents.write();
+            let freed = extents.cut(pos.div_ceil(BLOCK));
+            if !node.is_named() {
+                state.free_later(freed);
+            }
+            node.alloc.store(extents.blocks() * BLOCK, SeqCst);
+        }
+        let lazy = node.lazy_end.load(SeqCst);
+        self.fs
+            .sync(node.record.load(SeqCst))
+            .inspect_err(|e| self.fail_syncs(e))?;
+        node.lazy_from.fetch_max(lazy, SeqCst);
+        Ok(())
+    }
+
+    /// Syncs several files of one filesystem at once.
+    pub fn sync_together(files: &[&LavaFile]) -> Result<()> {
+        for f in files {
+            // Known before anything was done, so it concerns none of the others.
+            f.check_syncs()?;
+        }
+        let Some(first) = files.first() else {
+            return Ok(());
+        };
+        let lazy: Vec<u64> = (files.iter())
+            .map(|f| f.node.lazy_end.load(SeqCst))
+            .collect();
+        let records = files.iter().map(|f| f.node.record.load(SeqCst));
+        let done = first.fs.sync(records.max().unwrap_or(0));
+        if let Err(e) = &done {
+            files.iter().for_each(|f| f.fail_syncs(e));
+        }
+        done?;
+        for (f, lazy) in files.iter().zip(lazy) {
+            f.node.lazy_from.fetch_max(lazy, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// The reads of a range as far as the file goes; `None` where it is not one piece.
+    pub fn plan(&self, offset: u64, len: usize) -> (Range<u64>, Option<DeviceRead>) {
+        let node = &self.node;
+        let end = offset.saturating_add(len as u64).min(node.readable());
+        let range = offset.min(end)..end;
+        let pieces = self.pieces(range.clone());
+        let read = match &pieces[..] {
+            [(bytes, Some(at))] if *bytes == range => Some(self.device_read(bytes, *at)),
+            _ => None,
+        };
+        (range, read)
+    }
+
+    fn device_read(&self, bytes: &Range<u64>, at: u64) -> DeviceRead {
+        let node = &self.node;
+        let cached =
+            bytes.start < node.lazy_end.load(SeqCst) && bytes.end > node.lazy_from.load(SeqCst);
+        DeviceRead {
+            offset: at,
+            len: (bytes.end - bytes.start) as usize,
+            way: if cached { Way::Cached } else { Way::Direct },
+        }
+    }
+
+    /// Reads a range in pieces.
+    pub fn gather(&self, range: Range<u64>) -> Result<Bytes> {
+        let mut all = AlignedBuf::with_capacity((range.end - range.start) as usize);
+        for (bytes, at) in self.pieces(range) {
+            match at {
+                None => {
+                    let len = all.len() + (bytes.end - bytes.start) as usize;
+                    all.resize(len, 0);
+                }
+                Some(at) => {
+                    all.extend_from_slice(&self.fs.device.read(self.device_read(&bytes, at))?);
+                }
+            }
+        }
+        Ok(Bytes::from_owner(all))
+    }
+}
+
+impl File for LavaFile {
+    fn append(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<u64> {
+        let node = &self.node;
+        let mut tail = node.tail.lock();
+        self.check_appends()?;
+        let offset = node.pos.load(SeqCst);
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        if total == 0 {
+            return Ok(offset);
+        }
+        let end = offset
+            .checked_add(total as u64)
+            .filter(|end| *end <= MAX_FILE_BLOCKS * BLOCK)
+            .ok_or_else(|| {
+                Error::invalid(format!("{total} bytes at {offset} pass the largest file"))
+                    .in_file(&self.path)
+            })?;
+        let mut run = || -> Result<()> {
+            if end > node.alloc.load(SeqCst) {
+                self.grow(end, true)?;
+                if intent == Intent::Lazy && node.kind == Kind::Log {
+                    // The bytes outlive this process only with the space that they lie in.
+                    self.fs.commit(node.record.load(SeqCst))?;
+                }
+            }
+            node.appended.store(true, SeqCst);
+            if node.exact.swap(false, SeqCst) {
+                // Not if space was added for it, which says as much: but that is seldom.
+                let mut state = self.fs.state.lock();
+                if node.is_named() {
+                    let record = state.record(&Record::Append { ino: node.ino });
+                    node.record
+                        .store(record.expect("an open file with a name"), SeqCst);
+                }
+            }
+            self.put(&mut tail, offset, bufs, intent)
+        };
+        run()
+            .map_err(|e| e.at(&self.path, offset))
+            .inspect_err(|e| {
+                let _ = node.appends_failed.set(e.clone());
+            })?;
+        node.pos.store(end, SeqCst);
+        Ok(offset)
+    }
+
+    fn align_to_unit(&self) -> Result<u64> {
+        let _tail = self.node.tail.lock();
+        self.check_appends()?;
+        let pos = self.node.pos.load(SeqCst);
+        let aligned = pos.next_multiple_of(self.fs.facts.unit as u64);
+        self.grow(aligned, false)?;
+        self.node.pos.store(aligned, SeqCst);
+        Ok(aligned)
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.sync(false)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.sync(true)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
+        let (range, read) = self.plan(offset, len);
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let done = match read {
+            Some(read) => self.fs.device.read(read),
+            None => self.gather(range),
+        };
+        done.map_err(|e| e.at(&self.path, offset))
+    }
+
+    fn len(&self) -> u64 {
+        self.node.pos.load(SeqCst)
+    }
+
+    fn allocated(&self) -> u64 {
+        self.node.readable()
+    }
+
+    fn extend_log(&self, capacity: u64) -> Result<()> {
+        if self.node.kind != Kind::Log {
+            return Err(
+                Error::invalid("space is written ahead only in logs, made by create_log")
+                    .in_file(&self.path),
+            );
+        }
+        self.check_appends()?;
+        self.grow(capacity, false)?;
+        self.sync(false)
+    }
+
+    fn expect_appends(&self, to: u64) {
+        if self.check_appends().is_ok() {
+            // What cannot be had, the append itself meets.
+            let _ = self.grow(to, false);
+        }
+    }
+
+    fn release_range(&self, range: Range<u64>) -> Result<()> {
+        let blocks = range.start.div_ceil(BLOCK)..range.end / BLOCK;
+        if blocks.start >= blocks.end {
+            return Ok(());
+        }
+        self.fs.check_writable()?;
+        let node = &self.node;
+        let mut state = self.fs.state.lock();
+        if matches!(*node.hold.lock(), Hold::Over) {
+            return Ok(());
+        }
+        let mut extents = node.extents.write();
+        if node.is_named() {
+            let record = Record::Punch {
+                ino: node.ino,
+                from: blocks.start,
+                blocks: blocks.end - blocks.start,
+            };
+            let n = state.record(&record).expect("an open file with a name");
+            node.record.store(n, SeqCst);
+            extents.punch(blocks);
+        } else {
+            let freed = extents.punch(blocks);
+            state.free_later(freed);
+        }
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,57 @@
+//! One flush of the device for all who wait for one: whoever comes while one runs waits for the next, which one of them does for all.
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Error, Result};
+
+#[derive(Default)]
+struct State {
+    /// Flushes that have begun.
+    begun: u64,
+    /// Flushes that have ended well; all that began before the last of them.
+    done: u64,
+    running: bool,
+    /// A flush that failed ends all.
+    failed: Option<Error>,
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub struct Flusher {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Flusher {
+    /// Waits for a flush that begins after this call, or does it. After an error every call fails: nobody knows what is durable.
+    pub fn flush(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut state = self.state.lock();
+        let mine = state.begun + 1;
+        loop {
+            if let Some(e) = &state.failed {
+                return Err(e.clone());
+            }
+            if state.done >= mine {
+                return Ok(());
+            }
+            if !state.running {
+                break;
+            }
+            self.ended.wait(&mut state);
+        }
+        state.running = true;
+        state.begun += 1;
+        let own = state.begun;
+        drop(state);
+        let result = run();
+        let mut state = self.state.lock();
+        state.running = false;
+        match &result {
+            Ok(()) => state.done = own,
+            Err(e) => state.failed = Some(e.clone()),
+        }
+        drop(state);
+        self.ended.notify_all();
+        result
+    }
+}

@@ -1,0 +1,180 @@
+//! What the journal and the checkpoint are written in: frames with a checksum over the filesystem's number, the place on the device and all of
+//! their bytes. `docs/format/lava.md` is the specification.
+
+use super::layout::{PIECE, Uuid, checksum, u32_at, u64_at};
+use super::runs::Run;
+
+const TRANSACTION: &[u8; 4] = b"LVTX";
+const EXTENT: &[u8; 4] = b"LVJX";
+const CHECKPOINT: &[u8; 4] = b"LVCK";
+
+/// Bytes before a transaction's records.
+pub const TRANSACTION_HEADER: usize = 40;
+/// Bytes before the records of a checkpoint's piece.
+pub const PIECE_HEADER: usize = 32;
+
+fn seal(b: &mut [u8], uuid: &Uuid, offset: u64) {
+    let sum = checksum(uuid, offset, &b[4..]);
+    b[..4].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn sound(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
+    b[4..8] == magic[..] && u32_at(b, 0) == checksum(uuid, offset, &b[4..])
+}
+
+/// The records of one transaction: all of them count or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transaction<'a> {
+    /// Counts the times that the filesystem was mounted to be written.
+    pub epoch: u64,
+    /// Its number.
+    pub seq: u64,
+    /// All transactions up to this one had been made durable before.
+    pub synced: u64,
+    /// See [`super::record`].
+    pub records: &'a [u8],
+}
+
+impl Transaction<'_> {
+    /// Bytes that one with so many bytes of records takes.
+    pub fn size(records: usize, unit: usize) -> usize {
+        (TRANSACTION_HEADER + records).next_multiple_of(unit)
+    }
+
+    /// Its bytes at `offset` of the device.
+    pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
+        let mut b = vec![0u8; Transaction::size(self.records.len(), unit)];
+        b[4..8].copy_from_slice(TRANSACTION);
+        b[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        b[16..24].copy_from_slice(&self.seq.to_le_bytes());
+        b[24..32].copy_from_slice(&self.synced.to_le_bytes());
+        b[32..36].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
+        b[TRANSACTION_HEADER..][..self.records.len()].copy_from_slice(self.records);
+        seal(&mut b, uuid, offset);
+        b
+    }
+
+    /// The one that begins at the first byte of `b`, which lies at `offset` of the device, and its size. `None` when there is none.
+    pub fn decode<'b>(
+        b: &'b [u8],
+        uuid: &Uuid,
+        offset: u64,
+        unit: usize,
+    ) -> Option<(Transaction<'b>, usize)> {
+        if b.len() < TRANSACTION_HEADER || b[4..8] != TRANSACTION[..] {
+            return None;
+        }
+        let records = u32_at(b, 32) as usize;
+        if records > b.len() - TRANSACTION_HEADER {
+            return None;
+        }
+        let size = Transaction::size(records, unit);
+        if size > b.len() || !sound(&b[..size], TRANSACTION, uuid, offset) {
+            return None;
+        }
+        let transaction = Transaction {
+            epoch: u64_at(b, 8),
+            seq: u64_at(b, 16),
+            synced: u64_at(b, 24),
+            records: &b[TRANSACTION_HEADER..TRANSACTION_HEADER + records],
+        };
+        Some((transaction, size))
+    }
+}
+
+/// The first unit of a journal extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentHeader {
+    /// As [`Transaction::epoch`].
+    pub epoch: u64,
+    /// The transaction that comes first in it.
+    pub first_seq: u64,
+    /// As [`Transaction::synced`].
+    pub synced: u64,
+    /// Where the journal goes on when this one is full or the filesystem is mounted again.
+    pub next: Run,
+    /// Blocks of this one.
+    pub blocks: u32,
+}
+
+impl ExtentHeader {
+    /// Its bytes: one unit.
+    pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
+        let mut b = vec![0u8; unit];
+        b[4..8].copy_from_slice(EXTENT);
+        b[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        b[16..24].copy_from_slice(&self.first_seq.to_le_bytes());
+        b[24..32].copy_from_slice(&self.synced.to_le_bytes());
+        b[32..40].copy_from_slice(&self.next.start.to_le_bytes());
+        b[40..44].copy_from_slice(&(self.next.len as u32).to_le_bytes());
+        b[44..48].copy_from_slice(&self.blocks.to_le_bytes());
+        seal(&mut b, uuid, offset);
+        b
+    }
+
+    /// From one unit at `offset`.
+    pub fn decode(b: &[u8], uuid: &Uuid, offset: u64) -> Option<ExtentHeader> {
+        if b.len() < 48 || !sound(b, EXTENT, uuid, offset) {
+            return None;
+        }
+        Some(ExtentHeader {
+            epoch: u64_at(b, 8),
+            first_seq: u64_at(b, 16),
+            synced: u64_at(b, 24),
+            next: Run {
+                start: u64_at(b, 32),
+                len: u64::from(u32_at(b, 40)),
+            },
+            blocks: u32_at(b, 44),
+        })
+    }
+}
+
+/// One piece of a checkpoint: whole records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointPiece<'a> {
+    /// Of the superblock that will point to it.
+    pub generation: u64,
+    /// Counts the pieces, from 0.
+    pub index: u32,
+    /// See [`super::record`].
+    pub records: &'a [u8],
+}
+
+impl CheckpointPiece<'_> {
+    /// Its bytes, a multiple of the unit.
+    pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
+        let size = (PIECE_HEADER + self.records.len()).next_multiple_of(unit);
+        let mut b = vec![0u8; size];
+        b[4..8].copy_from_slice(CHECKPOINT);
+        b[8..16].copy_from_slice(&self.generation.to_le_bytes());
+        b[16..20].copy_from_slice(&self.index.to_le_bytes());
+        b[20..24].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
+        b[PIECE_HEADER..][..self.records.len()].copy_from_slice(self.records);
+        seal(&mut b, uuid, offset);
+        b
+    }
+
+    /// The one that begins at the first byte of `b`, and its size.
+    pub fn decode<'b>(
+        b: &'b [u8],
+        uuid: &Uuid,
+        offset: u64,
+        unit: usize,
+    ) -> Option<(CheckpointPiece<'b>, usize)> {
+        if b.len() < PIECE_HEADER {
+            return None;
+        }
+        let records = u32_at(b, 20) as usize;
+        let size = PIECE_HEADER.checked_add(records)?.next_multiple_of(unit);
+        if size > PIECE || size > b.len() || !sound(&b[..size], CHECKPOINT, uuid, offset) {
+            return None;
+        }
+        let piece = CheckpointPiece {
+            generation: u64_at(b, 8),
+            index: u32_at(b, 16),
+            records: &b[PIECE_HEADER..PIECE_HEADER + records],
+        };
+        Some((piece, size))
+    }
+}

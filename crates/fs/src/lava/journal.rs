@@ -1,0 +1,263 @@
+//! The journal: a chain of extents of which each says where the next one lies, and in them transactions, each written once.
+//!
+//! # What it promises
+//! A transaction that a flush covered is found by [`replay`], with all before it. The first bad one ends the journal, unless something after it
+//! proves that it had been durable: every frame tells up to which transaction all had been when it was written. Then it is damage.
+//!
+//! A mount that writes begins a new extent with the next epoch. So what a power cut left behind the end, valid as it may be, is never taken for
+//! what came later: it is of an older epoch, or in an extent that nothing leads to.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use super::device::{Device, DeviceRead, Way};
+use super::frame::{ExtentHeader, Transaction};
+use super::layout::{FIRST_BLOCK, Uuid};
+use super::runs::{BLOCK, Run};
+use crate::{Error, Result};
+
+/// Writes transactions, one after the other.
+pub struct Writer {
+    uuid: Uuid,
+    unit: usize,
+    epoch: u64,
+    /// What it writes to; the last two of `extents` are this one and the next.
+    extents: Vec<Run>,
+    /// Where the next frame goes, in bytes of the device.
+    at: u64,
+    /// The number of the next transaction.
+    seq: u64,
+    /// The extent's header is still to be written.
+    fresh: bool,
+    /// Bytes written since the extents before were given up.
+    bytes: u64,
+}
+
+impl Writer {
+    /// Begins an extent: nothing is written before the first transaction.
+    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Run) -> Writer {
+        let mut extents = tail.extents.clone();
+        let fresh = *extents.last().expect("a journal has an extent");
+        extents.push(next);
+        Writer {
+            uuid,
+            unit,
+            epoch: tail.epoch + 1,
+            extents,
+            at: fresh.start * BLOCK,
+            seq: tail.seq,
+            fresh: true,
+            bytes: tail.bytes,
+        }
+    }
+
+    fn current(&self) -> Run {
+        self.extents[self.extents.len() - 2]
+    }
+
+    fn next(&self) -> Run {
+        self.extents[self.extents.len() - 1]
+    }
+
+    /// The number of the transaction that comes next.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Bytes of the journal, headers among them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True when a transaction with so many bytes of records would go to the next extent: then one more must be found before it is written.
+    pub fn is_full(&self, records: usize) -> bool {
+        let header = if self.fresh { self.unit } else { 0 };
+        let size = Transaction::size(records, self.unit) + header;
+        self.at + size as u64 > self.current().bytes().end
+    }
+
+    /// Goes on in the next extent.
+    pub fn turn(&mut self, next: Run) {
+        self.at = self.next().start * BLOCK;
+        self.extents.push(next);
+        self.fresh = true;
+    }
+
+    /// Writes a transaction, for which there is room. It is durable after the next flush.
+    pub fn write(&mut self, device: &dyn Device, records: &[u8], synced: u64) -> Result<u64> {
+        assert!(!self.is_full(records.len()), "callers turn in time");
+        let mut bytes = Vec::new();
+        if self.fresh {
+            let header = ExtentHeader {
+                epoch: self.epoch,
+                first_seq: self.seq,
+                synced,
+                next: self.next(),
+                blocks: self.current().len as u32,
+            };
+            bytes = header.encode(&self.uuid, self.at, self.unit);
+        }
+        let transaction = Transaction {
+            epoch: self.epoch,
+            seq: self.seq,
+            synced,
+            records,
+        };
+        let at = self.at + bytes.len() as u64;
+        bytes.extend(transaction.encode(&self.uuid, at, self.unit));
+        device.write(self.at, &[IoSlice::new(&bytes)], Way::Direct)?;
+        self.fresh = false;
+        self.at += bytes.len() as u64;
+        self.bytes += bytes.len() as u64;
+        self.seq += 1;
+        Ok(self.seq - 1)
+    }
+
+    /// The extent that the next transaction goes to, and how many before it belong to the journal that a checkpoint of all up to now makes
+    /// unneeded. Call [`Writer::turn`] before, so that it is a fresh one.
+    pub fn fresh_extent(&self) -> (Run, usize) {
+        assert!(self.fresh, "an extent in use");
+        (self.current(), self.extents.len() - 2)
+    }
+
+    /// True when nothing was written to the extent yet.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Takes the first extents out: a checkpoint stands for them.
+    pub fn give_up(&mut self, extents: usize, bytes: u64) -> Vec<Run> {
+        self.bytes -= bytes;
+        self.extents.drain(..extents).collect()
+    }
+}
+
+/// How a journal ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tail {
+    /// The number of the transaction that comes next.
+    pub seq: u64,
+    /// The last epoch that was found.
+    pub epoch: u64,
+    /// All of its extents. The last one has nothing in it that counts.
+    pub extents: Vec<Run>,
+    /// Bytes of its frames.
+    pub bytes: u64,
+}
+
+/// Where a journal is read from.
+pub struct Source<'a> {
+    /// The device.
+    pub device: &'a dyn Device,
+    /// The filesystem.
+    pub uuid: Uuid,
+    /// Bytes that are written whole.
+    pub unit: usize,
+    /// Blocks of the device.
+    pub blocks: u64,
+    /// Blocks of an extent.
+    pub journal_blocks: u32,
+    /// For messages.
+    pub name: &'a Path,
+}
+
+impl Source<'_> {
+    fn damage(&self, at: u64, message: String) -> Error {
+        Error::corruption(self.name, at, message)
+    }
+
+    /// Where the chain may lead to.
+    fn checked(&self, run: Run, at: u64) -> Result<Run> {
+        let end = run.start.checked_add(run.len);
+        let fits = run.start >= FIRST_BLOCK && end.is_some_and(|end| end <= self.blocks);
+        match fits && run.len == u64::from(self.journal_blocks) {
+            true => Ok(run),
+            false => Err(self.damage(
+                at,
+                format!(
+                    "the journal goes on in {} blocks at {}, which are not on the device or no extent",
+                    run.len, run.start
+                ),
+            )),
+        }
+    }
+
+    /// Something in `bytes`, which lie at `at`, proves that the transaction `seq` had been durable.
+    fn proof(&self, bytes: &[u8], at: u64, epoch: u64, seq: u64) -> Option<u64> {
+        (0..bytes.len() / self.unit).find_map(|i| {
+            let (from, here) = (i * self.unit, at + (i * self.unit) as u64);
+            let rest = &bytes[from..];
+            let header = ExtentHeader::decode(&rest[..self.unit], &self.uuid, here);
+            if header.is_some_and(|h| h.epoch >= epoch && h.first_seq > seq && h.synced >= seq) {
+                return Some(here);
+            }
+            let (t, _) = Transaction::decode(rest, &self.uuid, here, self.unit)?;
+            (t.epoch >= epoch && t.seq > seq && t.synced >= seq).then_some(here)
+        })
+    }
+}
+
+/// Reads a journal that begins in `first` with the transaction `seq`, and calls `apply` with the number and the records of each.
+///
+/// Errors: `Corruption` when a transaction is bad that had been durable; those of `apply` and of the device.
+pub fn replay(
+    source: &Source<'_>,
+    first: Run,
+    seq: u64,
+    mut apply: impl FnMut(u64, u64, &[u8]) -> Result<()>,
+) -> Result<Tail> {
+    let mut tail = Tail {
+        seq,
+        epoch: 0,
+        extents: vec![source.checked(first, first.start * BLOCK)?],
+        bytes: 0,
+    };
+    let damaged = |at: u64, seq: u64, proof: u64| {
+        source.damage(
+            at,
+            format!(
+                "the journal's transaction {seq} is not readable, and it had been durable: what lies at {proof} was written after that"
+            ),
+        )
+    };
+    loop {
+        let extent = *tail.extents.last().expect("at least one");
+        let start = extent.start * BLOCK;
+        let bytes = source.device.read(DeviceRead {
+            offset: start,
+            len: (extent.len * BLOCK) as usize,
+            way: Way::Direct,
+        })?;
+        let header = ExtentHeader::decode(&bytes[..source.unit], &source.uuid, start)
+            .filter(|h| h.first_seq == tail.seq && h.epoch >= tail.epoch)
+            .filter(|h| u64::from(h.blocks) == extent.len);
+        let Some(header) = header else {
+            let proof = source.proof(&bytes, start, tail.epoch, tail.seq);
+            return match proof {
+                Some(proof) => Err(damaged(start, tail.seq, proof)),
+                None => Ok(tail),
+            };
+        };
+        tail.epoch = header.epoch;
+        let mut at = source.unit;
+        while at < bytes.len() {
+            let here = start + at as u64;
+            let found = Transaction::decode(&bytes[at..], &source.uuid, here, source.unit)
+                .filter(|(t, _)| t.epoch == tail.epoch && t.seq == tail.seq);
+            let Some((t, size)) = found else { break };
+            apply(t.seq, here, t.records)?;
+            tail.seq += 1;
+            at += size;
+        }
+        tail.bytes += at as u64;
+        let proof = source.proof(&bytes[at..], start + at as u64, tail.epoch, tail.seq);
+        if let Some(proof) = proof {
+            return Err(damaged(start + at as u64, tail.seq, proof));
+        }
+        let next = source.checked(header.next, start)?;
+        if tail.extents.contains(&next) {
+            return Err(source.damage(start, "the journal leads back to itself".to_string()));
+        }
+        tail.extents.push(next);
+    }
+}

@@ -1,0 +1,723 @@
+//! LavaFS: an append-only filesystem in user space, on a block device or an image file (LavaStore, 3.3.3; its page-server companion, 6).
+//!
+//! All metadata is in memory. What changes it is a record in a journal, written when somebody wants it to be durable, and nothing else is ever
+//! written for metadata but a checkpoint now and then. A synced append into space that a file has already is the write and one flush.
+//!
+//! - `device` what it stands on; `layout` what lies where on it; `frame` and `record` the bytes of metadata
+//! - `meta` all metadata, made of `names`, inodes in a `slab`, and `runs` of blocks; `space` what is free
+//! - `state` what changes under one lock; `commit` how that becomes durable, through `journal`, `checkpoint` and `flush`
+//! - `file` an open file; `mount` making and finding a filesystem
+//!
+//! Why so: `docs/decisions/0025`; the bytes: `docs/format/lava.md`.
+
+mod checkpoint;
+mod commit;
+pub mod device;
+mod file;
+mod flush;
+mod frame;
+mod journal;
+mod layout;
+mod meta;
+mod mount;
+mod names;
+mod record;
+mod runs;
+mod slab;
+mod space;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    Bytes, DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard,
+    LogOptions, ReadCompletions, ReadRequest, Result, Space,
+};
+use commit::{Failure, Journal, Progress};
+use device::{Device, DeviceFacts, DeviceRead};
+use file::LavaFile;
+use flush::Flusher;
+use layout::Uuid;
+use meta::Refusal;
+use record::{Ino, Kind, MAX_NAME, ROOT, Record};
+use runs::BLOCK;
+use state::State;
+
+/// How an image is mounted.
+#[derive(Debug, Clone)]
+pub struct LavaOptions {
+    /// The image in messages. Default: empty.
+    pub name: PathBuf,
+    /// Nothing is written. Default: false.
+    pub read_only: bool,
+    /// Checkpoints are written by a thread of its own when they are due; without it by [`LavaFs::checkpoint`] alone. Default: true.
+    pub background: bool,
+}
+
+impl Default for LavaOptions {
+    fn default() -> LavaOptions {
+        LavaOptions {
+            name: PathBuf::new(),
+            read_only: false,
+            background: true,
+        }
+    }
+}
+
+/// What a filesystem has and costs at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Files, logs among them.
+    pub files: u64,
+    /// Directories, the root among them.
+    pub dirs: u64,
+    /// Extents of all files.
+    pub extents: u64,
+    /// Bytes of space that files have.
+    pub file_bytes: u64,
+    /// Bytes that nobody has.
+    pub free_bytes: u64,
+    /// How many pieces these are in.
+    pub free_pieces: u64,
+    /// The longest of them, in bytes.
+    pub longest_free_bytes: u64,
+    /// Bytes of what is free that files may not have: they are for the journal and its checkpoints.
+    pub reserved_bytes: u64,
+    /// Bytes of memory that inodes, extents and names take, without the text of names.
+    pub memory: u64,
+    /// Bytes of names.
+    pub name_bytes: u64,
+    /// Bytes of the journal.
+    pub journal_bytes: u64,
+    /// Bytes of the last checkpoint.
+    pub checkpoint_bytes: u64,
+    /// Checkpoints since the image was mounted.
+    pub checkpoints: u64,
+    /// Checkpoints that were due and could not be written; the journal goes on then.
+    pub failed_checkpoints: u64,
+}
+
+/// Somebody is to write a checkpoint.
+#[derive(Default)]
+struct Due {
+    due: Mutex<bool>,
+    wake: Condvar,
+    end: AtomicBool,
+}
+
+impl Due {
+    fn notify(&self) {
+        *self.due.lock() = true;
+        self.wake.notify_all();
+    }
+}
+
+/// What the filesystem and its open files share.
+struct Shared {
+    read_only: bool,
+    uuid: Uuid,
+    facts: DeviceFacts,
+    device: Arc<dyn Device>,
+    journal: Mutex<Journal>,
+    state: Mutex<State>,
+    progress: Progress,
+    flusher: Flusher,
+    failure: Failure,
+    checkpointing: Mutex<()>,
+    due: Due,
+    /// Locks that are held, and how many share each; 0 for one that is held alone.
+    locks: Mutex<BTreeMap<PathBuf, usize>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.read_only && self.check_writable().is_ok() {
+            // What was not synced may be lost, as after a power cut.
+            let _ = self.end();
+        }
+    }
+}
+
+/// A mounted image as a [`FileSystem`].
+pub struct LavaFs {
+    shared: Arc<Shared>,
+}
+
+impl Drop for LavaFs {
+    fn drop(&mut self) {
+        self.shared.due.end.store(true, SeqCst);
+        self.shared.due.wake.notify_all();
+    }
+}
+
+impl LavaFs {
+    /// Makes an empty filesystem on a device. Whatever it had is gone: callers ask before.
+    ///
+    /// Errors: `InvalidArgument` when the device is smaller than 4 MiB or larger than 32 TiB, those of the device.
+    pub fn format(device: &dyn Device, sparse: bool, name: &Path) -> Result<()> {
+        let mut uuid = [0; 16];
+        crate::fill_random(&mut uuid);
+        mount::format(device, uuid, sparse, name)
+    }
+
+    /// Mounts what a device has.
+    ///
+    /// Errors: `NotFound` when it has nothing, `InvalidArgument` when that is no image, `Unsupported` for other versions, `Corruption`
+    /// for a damaged one.
+    pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<LavaFs>> {
+        let shared = mount::mount(device, options)?;
+        if options.background && !options.read_only {
+            write_checkpoints(Arc::downgrade(&shared));
+        }
+        Ok(Arc::new(LavaFs { shared }))
+    }
+
+    /// Writes a checkpoint now: a mount then has no journal to read.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.shared.checkpoint()
+    }
+
+    /// What the filesystem has and costs. Looks at every file.
+    pub fn usage(&self) -> Usage {
+        let (journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
+            let journal = self.shared.journal.lock();
+            (
+                journal.writer.bytes(),
+                journal.superblock.checkpoint_bytes,
+                journal.checkpoints,
+                journal.failed_checkpoints,
+            )
+        };
+        let state = self.shared.state.lock();
+        let counts = state.meta.counts();
+        Usage {
+            files: counts.files,
+            dirs: counts.dirs,
+            extents: counts.extents,
+            file_bytes: counts.blocks * BLOCK,
+            free_bytes: state.space.blocks() * BLOCK,
+            free_pieces: state.space.pieces() as u64,
+            longest_free_bytes: state.space.longest() * BLOCK,
+            reserved_bytes: state.reserve * BLOCK,
+            memory: counts.memory,
+            name_bytes: counts.text,
+            journal_bytes,
+            checkpoint_bytes,
+            checkpoints,
+            failed_checkpoints,
+        }
+    }
+
+    fn open_handle(&self, ino: Ino, path: &Path, appends: bool) -> Result<Arc<dyn File>> {
+        let node = self.shared.state.lock().hold(ino);
+        let node = node.map_err(|r| refused(r, path))?;
+        Ok(Arc::new(LavaFile {
+            fs: Arc::clone(&self.shared),
+            node,
+            path: path.to_path_buf(),
+            appends,
+        }))
+    }
+
+    /// Does what a record says that is made from the state.
+    fn change(&self, path: &Path, make: impl FnOnce(&State) -> Result<Record>) -> Result<u64> {
+        self.shared.check_writable()?;
+        let mut state = self.shared.state.lock();
+        let record = make(&state)?;
+        state.record(&record).map_err(|r| refused(r, path))
+    }
+}
+
+/// Writes checkpoints when they are due, for as long as the filesystem is there.
+#[expect(
+    clippy::disallowed_types,
+    reason = "the thread only moves bytes for those who wait for nobody; tests write checkpoints by hand"
+)]
+fn write_checkpoints(shared: Weak<Shared>) {
+    let work = move || {
+        loop {
+            let Some(fs) = shared.upgrade() else { return };
+            {
+                let mut due = fs.due.due.lock();
+                if !*due && !fs.due.end.load(SeqCst) {
+                    fs.due
+                        .wake
+                        .wait_for(&mut due, std::time::Duration::from_millis(500));
+                }
+                if !std::mem::take(&mut *due) {
+                    if fs.due.end.load(SeqCst) {
+                        return;
+                    }
+                    continue;
+                }
+            }
+            if fs.checkpoint().is_err() {
+                // The journal goes on, and the next transaction asks again.
+                fs.journal.lock().failed_checkpoints += 1;
+            }
+        }
+    };
+    // Without a thread the journal grows; mounts take longer, and nothing is wrong.
+    let _ = std::thread::Builder::new()
+        .name("basalt-lava".into())
+        .spawn(work);
+}
+
+fn refused(refusal: Refusal, path: &Path) -> Error {
+    let (kind, text) = match refusal {
+        Refusal::Missing => (ErrorKind::NotFound, "no such file or directory"),
+        Refusal::Taken => (ErrorKind::AlreadyExists, "the name is taken"),
+        Refusal::IsDir => (ErrorKind::InvalidArgument, "it is a directory"),
+        Refusal::NotDir => (ErrorKind::InvalidArgument, "it is no directory"),
+        Refusal::NotEmpty => (ErrorKind::Io, "the directory is not empty"),
+        Refusal::Loop => (
+            ErrorKind::InvalidArgument,
+            "a directory cannot go into itself",
+        ),
+        Refusal::Linked => (
+            ErrorKind::InvalidArgument,
+            "a log with a second name cannot be reused: the other name would lose its content",
+        ),
+        Refusal::Limit => (
+            ErrorKind::InvalidArgument,
+            "a name has at most 255 bytes, and an image has room for so many files only",
+        ),
+        Refusal::Order => (ErrorKind::InvalidArgument, "it cannot be done here"),
+    };
+    Error::new(kind, text).in_file(path)
+}
+
+fn parts(path: &Path) -> Result<Vec<&str>> {
+    let mut parts = Vec::new();
+    for c in path.components() {
+        match c {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => match name.to_str() {
+                Some(name) if name.len() <= MAX_NAME => parts.push(name),
+                Some(_) => {
+                    return Err(Error::invalid("a name has at most 255 bytes").in_file(path));
+                }
+                None => return Err(Error::invalid("the path is not UTF-8").in_file(path)),
+            },
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(Error::invalid("the path may not step upward").in_file(path));
+            }
+        }
+    }
+    Ok(parts)
+}
+
+/// What a path leads to.
+fn lookup(state: &State, path: &Path) -> Result<Ino> {
+    let mut at = ROOT;
+    for part in parts(path)? {
+        check_dir(state, at, path)?;
+        let found = state.meta.find(at, part);
+        at = found.ok_or_else(|| refused(Refusal::Missing, path))?;
+    }
+    Ok(at)
+}
+
+fn check_dir(state: &State, ino: Ino, path: &Path) -> Result<()> {
+    match state.meta.facts(ino) {
+        Ok(facts) if facts.kind == Kind::Dir => Ok(()),
+        Ok(_) => Err(refused(Refusal::NotDir, path)),
+        Err(r) => Err(refused(r, path)),
+    }
+}
+
+fn lookup_file(state: &State, path: &Path) -> Result<Ino> {
+    let ino = lookup(state, path)?;
+    match check_dir(state, ino, path) {
+        Ok(()) => Err(refused(Refusal::IsDir, path)),
+        Err(_) => Ok(ino),
+    }
+}
+
+/// The directory that holds the last name of a path, and that name.
+fn parent<'p>(state: &State, path: &'p Path) -> Result<(Ino, &'p str)> {
+    let mut names = parts(path)?;
+    let last = names
+        .pop()
+        .ok_or_else(|| Error::invalid("the root cannot be named here").in_file(path))?;
+    let mut at = ROOT;
+    for part in names {
+        check_dir(state, at, path)?;
+        let found = state.meta.find(at, part);
+        at = found.ok_or_else(|| refused(Refusal::Missing, path))?;
+    }
+    check_dir(state, at, path)?;
+    Ok((at, last))
+}
+
+fn create(state: &State, path: &Path, kind: Kind) -> Result<Record> {
+    let (dir, name) = parent(state, path)?;
+    if state.meta.find(dir, name).is_some() {
+        return Err(refused(Refusal::Taken, path));
+    }
+    let ino = state.meta.new_ino().map_err(|_| {
+        Error::new(ErrorKind::NoSpace, "the image has room for no more files").in_file(path)
+    })?;
+    Ok(Record::Create {
+        ino,
+        kind,
+        dir,
+        name: name.to_string(),
+    })
+}
+
+/// Reads of a batch: those in one piece go to the device together.
+struct Batch {
+    inner: Box<dyn ReadCompletions>,
+    /// The request that each read of the device is for.
+    of: Vec<usize>,
+    paths: Vec<PathBuf>,
+    done: VecDeque<(usize, Result<Bytes>)>,
+    /// Files stay open until they are read.
+    _files: Vec<Arc<dyn File>>,
+}
+
+impl Batch {
+    fn named(&self, (i, result): (usize, Result<Bytes>)) -> (usize, Result<Bytes>) {
+        (
+            self.of[i],
+            result.map_err(|e| match e.offset() {
+                Some(offset) => e.at(&self.paths[i], offset),
+                None => e.in_file(&self.paths[i]),
+            }),
+        )
+    }
+}
+
+impl ReadCompletions for Batch {
+    fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        let ready = self.done.pop_front();
+        ready.or_else(|| self.inner.next().map(|r| self.named(r)))
+    }
+
+    fn wait_all(&mut self) {
+        self.inner.wait_all();
+    }
+
+    fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
+        let ready = self.done.pop_front();
+        ready.or_else(|| self.inner.try_next().map(|r| self.named(r)))
+    }
+}
+
+/// A lock inside of the image, which one process has open.
+struct LavaLock {
+    fs: Weak<Shared>,
+    path: PathBuf,
+}
+
+impl LockGuard for LavaLock {}
+
+impl Drop for LavaLock {
+    fn drop(&mut self) {
+        if let Some(fs) = self.fs.upgrade() {
+            let mut locks = fs.locks.lock();
+            match locks.get_mut(&self.path) {
+                Some(n) if *n > 1 => *n -= 1,
+                _ => {
+                    locks.remove(&self.path);
+                }
+            }
+        }
+    }
+}
+
+fn held(path: &Path) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "the store is in use by this process itself {}; close the first one, or share it",
+            std::process::id()
+        ),
+    )
+    .in_file(path)
+}
+
+impl LavaFs {
+    fn lock_of(&self, path: PathBuf) -> Box<dyn LockGuard> {
+        Box::new(LavaLock {
+            fs: Arc::downgrade(&self.shared),
+            path,
+        })
+    }
+}
+
+impl FileSystem for LavaFs {
+    fn info(&self) -> FsInfo {
+        let facts = &self.shared.facts;
+        FsInfo {
+            description: format!("LavaFS on {}", facts.description),
+            write_unit: facts.unit,
+            read_backend: facts.read_backend,
+            direct: facts.direct,
+            own_memory: facts.own_memory,
+            zeroed: false,
+        }
+    }
+
+    fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
+        self.change(path, |state| create(state, path, Kind::File))?;
+        let ino = lookup(&self.shared.state.lock(), path)?;
+        self.open_handle(ino, path, true)
+    }
+
+    fn create_log(&self, path: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
+        let ino = match options.reuse {
+            None => {
+                self.change(path, |state| create(state, path, Kind::Log))?;
+                lookup(&self.shared.state.lock(), path)?
+            }
+            Some(old) => {
+                self.shared.check_writable()?;
+                let mut state = self.shared.state.lock();
+                let ino = lookup_file(&state, old)?;
+                let (dir, name) = parent(&state, old)?;
+                let (to_dir, to_name) = parent(&state, path)?;
+                let record = Record::Reuse {
+                    dir,
+                    name: name.to_string(),
+                    to_dir,
+                    to_name: to_name.to_string(),
+                };
+                state.record(&record).map_err(|r| refused(r, path))?;
+                if let Some((node, _)) = state.open.remove(&ino) {
+                    node.end();
+                }
+                // A log's space has no holes.
+                let hole = state.meta.extents(ino).ok().and_then(|e| e.first_hole());
+                if let Some(blocks) = hole {
+                    let cut = Record::Cut { ino, blocks };
+                    state.record(&cut).map_err(|r| refused(r, path))?;
+                }
+                ino
+            }
+        };
+        let file = self.open_handle(ino, path, true)?;
+        if options.capacity > file.allocated() {
+            let lava: &LavaFile = file.as_any().downcast_ref().expect("just made");
+            if let Err(e) = lava.grow(options.capacity, false) {
+                // A log that could not be made does not keep its name.
+                if options.reuse.is_none() {
+                    let _ = self.remove(path);
+                }
+                return Err(e.context("creating a log"));
+            }
+        }
+        Ok(file)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
+        let ino = lookup_file(&self.shared.state.lock(), path)?;
+        self.open_handle(ino, path, false)
+    }
+
+    fn stat(&self, path: &Path) -> Result<FileStat> {
+        let state = self.shared.state.lock();
+        let ino = lookup(&state, path)?;
+        let facts = state.meta.facts(ino).map_err(|r| refused(r, path))?;
+        if facts.kind == Kind::Dir {
+            return Ok(FileStat {
+                len: 0,
+                allocated: 0,
+                on_disk: 0,
+                is_dir: true,
+            });
+        }
+        let extents = state.meta.extents(ino).map_err(|r| refused(r, path))?;
+        let (len, allocated) = match state.open.get(&ino) {
+            Some((node, _)) => node.sizes(),
+            None if facts.kind == Kind::File && !facts.vague => (facts.len, facts.len),
+            None => (facts.len, facts.blocks * BLOCK),
+        };
+        Ok(FileStat {
+            len,
+            allocated: allocated.max(len),
+            on_disk: extents.runs().map(|r| r.len * BLOCK).sum(),
+            is_dir: false,
+        })
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        let state = self.shared.state.lock();
+        let ino = lookup(&state, dir)?;
+        check_dir(&state, ino, dir)?;
+        let is_dir = |ino| matches!(state.meta.facts(ino), Ok(f) if f.kind == Kind::Dir);
+        let children = state.meta.children(ino);
+        let mut entries: Vec<DirEntry> = children
+            .map(|(name, ino)| DirEntry {
+                name: name.to_string(),
+                is_dir: is_dir(ino),
+            })
+            .collect();
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        let mut at = PathBuf::new();
+        for part in parts(dir)? {
+            at.push(part);
+            let found = lookup(&self.shared.state.lock(), &at);
+            match found {
+                Ok(ino) => match check_dir(&self.shared.state.lock(), ino, &at) {
+                    Ok(()) => {}
+                    Err(_) => return Err(refused(Refusal::Taken, dir)),
+                },
+                Err(e) if e.is_not_found() => {
+                    let made = self.change(&at, |state| create(state, &at, Kind::Dir));
+                    match made {
+                        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                        other => {
+                            other?;
+                        }
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.change(from, |state| {
+            lookup(state, from)?;
+            let (dir, name) = parent(state, from)?;
+            let (to_dir, to_name) = parent(state, to)?;
+            Ok(Record::Rename {
+                dir,
+                name: name.to_string(),
+                to_dir,
+                to_name: to_name.to_string(),
+            })
+        })?;
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.change(path, |state| {
+            lookup(state, path)?;
+            let (dir, name) = parent(state, path)?;
+            let name = name.to_string();
+            Ok(Record::Unlink { dir, name })
+        })?;
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.change(to, |state| {
+            let ino = lookup_file(state, from)?;
+            let (dir, name) = parent(state, to)?;
+            let name = name.to_string();
+            Ok(Record::Link { dir, name, ino })
+        })?;
+        Ok(())
+    }
+
+    fn sync_metadata(&self, dir: &Path) -> Result<()> {
+        {
+            let state = self.shared.state.lock();
+            let ino = lookup(&state, dir)?;
+            check_dir(&state, ino, dir)?;
+        }
+        self.shared.sync_all_metadata()
+    }
+
+    /// One transaction and one flush stand for all files of this image.
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        let (ours, others): (Vec<_>, Vec<_>) =
+            files.iter().partition(|f| f.as_any().is::<LavaFile>());
+        for f in others {
+            f.sync_data()?;
+        }
+        let ours: Vec<&LavaFile> = ours
+            .into_iter()
+            .filter_map(|f| f.as_any().downcast_ref())
+            .collect();
+        LavaFile::sync_together(&ours)
+    }
+
+    fn submit_reads(&self, reads: Vec<ReadRequest>) -> Box<dyn ReadCompletions> {
+        let mut device_reads: Vec<DeviceRead> = Vec::new();
+        let mut batch = Batch {
+            inner: Box::new(crate::host::Done(VecDeque::new())),
+            of: Vec::new(),
+            paths: Vec::new(),
+            done: VecDeque::new(),
+            _files: Vec::new(),
+        };
+        for (i, r) in reads.into_iter().enumerate() {
+            match r.file.as_any().downcast_ref::<LavaFile>() {
+                Some(f) => match f.plan(r.offset, r.len) {
+                    (range, _) if range.is_empty() => batch.done.push_back((i, Ok(Bytes::new()))),
+                    (_, Some(read)) => {
+                        device_reads.push(read);
+                        batch.of.push(i);
+                        batch.paths.push(f.path.clone());
+                        batch._files.push(Arc::clone(&r.file));
+                    }
+                    (range, None) => batch.done.push_back((i, f.gather(range))),
+                },
+                None => batch.done.push_back((i, r.file.read(r.offset, r.len))),
+            }
+        }
+        if !device_reads.is_empty() {
+            batch.inner = self.shared.device.submit_reads(device_reads);
+        }
+        Box::new(batch)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        let key: PathBuf = parts(path)?.into_iter().collect();
+        let mut locks = self.shared.locks.lock();
+        parent(&self.shared.state.lock(), path)?;
+        if locks.contains_key(&key) {
+            return Err(held(path));
+        }
+        if !self.exists(path)? {
+            self.change(path, |state| create(state, path, Kind::File))?;
+        }
+        locks.insert(key.clone(), 0);
+        Ok(self.lock_of(key))
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        let key: PathBuf = parts(path)?.into_iter().collect();
+        let mut locks = self.shared.locks.lock();
+        if !self.exists(path)? {
+            return Ok(None);
+        }
+        match locks.get_mut(&key) {
+            None => {
+                locks.insert(key.clone(), 1);
+            }
+            Some(0) => return Err(held(path)),
+            Some(n) => *n += 1,
+        }
+        Ok(Some(self.lock_of(key)))
+    }
+
+    fn space(&self, _path: &Path) -> Result<Space> {
+        let total = self.shared.journal.lock().superblock.blocks;
+        let state = self.shared.state.lock();
+        Ok(Space {
+            total: total * BLOCK,
+            free: (state.available() + state.waiting()) * BLOCK,
+        })
+    }
+
+    fn stats(&self) -> FsStats {
+        self.shared.device.stats()
+    }
+}

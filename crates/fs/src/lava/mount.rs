@@ -1,0 +1,329 @@
+//! Making a filesystem on a device, and finding one there.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::checkpoint::{self, Pieces};
+use super::commit::{Failure, Journal, Progress, due_at, reserve};
+use super::device::{Device, DeviceRead, Way};
+use super::flush::Flusher;
+use super::journal::{self, Source, Tail, Writer};
+use super::layout::{
+    FIRST_BLOCK, MIN_DEVICE, NotOurs, SUPERBLOCKS, Superblock, Uuid, journal_blocks, max_inodes,
+};
+use super::meta::{Meta, Refusal};
+use super::record::{Reader, Record};
+use super::runs::{BLOCK, MAX_BLOCKS, Run};
+use super::space::FreeSpace;
+use super::state::State;
+use super::{Due, LavaOptions, Shared};
+use crate::{Error, ErrorKind, Result};
+
+/// What a device has.
+pub enum Found {
+    /// Zeros where anything would begin.
+    Nothing,
+    /// A filesystem of ours.
+    Ours(Superblock),
+    /// One of ours that cannot be mounted, and why.
+    Broken(Error),
+    /// Something else.
+    Foreign,
+}
+
+/// Looks at what a device has.
+pub fn look(device: &dyn Device, name: &Path) -> Result<Found> {
+    let facts = device.facts();
+    if facts.len < FIRST_BLOCK * BLOCK {
+        return Ok(Found::Foreign);
+    }
+    let head = device.read(DeviceRead {
+        offset: 0,
+        len: (FIRST_BLOCK * BLOCK) as usize,
+        way: Way::Direct,
+    })?;
+    let mut newest: Option<Superblock> = None;
+    let mut problems = Vec::new();
+    for at in SUPERBLOCKS {
+        match Superblock::decode(&head[at as usize..at as usize + 4096], at) {
+            Ok(s) if newest.as_ref().is_none_or(|n| n.generation < s.generation) => {
+                newest = Some(s);
+            }
+            // The later write of one generation is what counts of two that differ in how they ended.
+            Ok(s) => {
+                let newest = newest.as_mut().expect("compared with it");
+                if newest.generation == s.generation {
+                    newest.clean_seq = newest.clean_seq.max(s.clean_seq);
+                }
+            }
+            Err(problem) => problems.push((at, problem)),
+        }
+    }
+    if let Some(superblock) = newest {
+        return Ok(Found::Ours(superblock));
+    }
+    let told = problems
+        .iter()
+        .find(|(_, p)| *p != NotOurs::Foreign)
+        .map(|(at, p)| match p {
+            NotOurs::Version(v) => Error::unsupported(format!(
+                "the image has format version {v}, and this build knows version 1; use a newer build"
+            ))
+            .in_file(name),
+            NotOurs::Features(bits, _) => Error::unsupported(format!(
+                "the image uses features {bits:#x} that this build does not know; use a newer build"
+            ))
+            .in_file(name),
+            NotOurs::Damaged(why) => Error::corruption(
+                name,
+                *at,
+                format!("neither copy of the superblock is readable: {why}"),
+            ),
+            NotOurs::Foreign => unreachable!("filtered"),
+        });
+    Ok(match told {
+        Some(e) => Found::Broken(e),
+        None if head.iter().all(|b| *b == 0) => Found::Nothing,
+        None => Found::Foreign,
+    })
+}
+
+/// Makes an empty filesystem. Whatever the device had is gone.
+///
+/// Errors: `InvalidArgument` when the device is too small or too large.
+pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Result<()> {
+    let facts = device.facts();
+    let blocks = facts.len / BLOCK;
+    if facts.len < MIN_DEVICE {
+        return Err(Error::invalid(format!(
+            "{} bytes are too small for an image; {MIN_DEVICE} are the least",
+            facts.len
+        ))
+        .in_file(name));
+    }
+    if blocks > MAX_BLOCKS {
+        return Err(Error::invalid(format!(
+            "{} bytes are too large for an image; {} are the most",
+            facts.len,
+            MAX_BLOCKS * BLOCK
+        ))
+        .in_file(name));
+    }
+    let journal_blocks = journal_blocks(blocks);
+    let journal = Run {
+        start: FIRST_BLOCK,
+        len: u64::from(journal_blocks),
+    };
+    let meta = Meta::new(max_inodes(blocks));
+    let jump = Record::Jump {
+        run: journal,
+        seq: 1,
+    };
+    let pieces = Pieces::of(&meta.copy(), jump, facts.unit);
+    let place = Run {
+        start: journal.end(),
+        len: pieces.bytes().div_ceil(BLOCK),
+    };
+    let superblock = Superblock {
+        uuid,
+        generation: 1,
+        unit: facts.unit as u32,
+        blocks,
+        journal_blocks,
+        checkpoint_bytes: pieces.bytes(),
+        checkpoint_seq: 0,
+        checkpoint: vec![place],
+        clean_seq: 0,
+        sparse,
+    };
+    let runs = &superblock.checkpoint;
+    for (at, bytes) in pieces.sealed(&uuid, 1, runs) {
+        checkpoint::write(device, runs, at, &bytes)?;
+    }
+    // Neither an old superblock nor an old journal is found again.
+    let zeros = vec![0u8; facts.unit];
+    device.write(journal.start * BLOCK, &[IoSlice::new(&zeros)], Way::Direct)?;
+    device.flush()?;
+    for at in SUPERBLOCKS {
+        let bytes = superblock.encode(at);
+        device.write(at, &[IoSlice::new(&bytes)], Way::Direct)?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
+/// What a device's filesystem has: its metadata, what is free, and how the journal ended.
+pub struct Loaded {
+    pub superblock: Superblock,
+    pub meta: Meta,
+    pub space: FreeSpace,
+    pub tail: Tail,
+}
+
+/// Reads checkpoint and journal, and proves that no block belongs to two.
+pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<Loaded> {
+    let facts = device.facts();
+    if (superblock.unit as usize) < facts.unit {
+        return Err(Error::unsupported(format!(
+            "the image was made with a write unit of {} bytes, and this device writes {} at a time",
+            superblock.unit, facts.unit
+        ))
+        .in_file(name));
+    }
+    if superblock.blocks * BLOCK > facts.len {
+        return Err(Error::corruption(
+            name,
+            facts.len,
+            format!(
+                "the image has {} bytes, and should have {}; it has been cut short",
+                facts.len,
+                superblock.blocks * BLOCK
+            ),
+        ));
+    }
+    let (mut meta, run, seq) = checkpoint::read(device, &superblock, name)?;
+    let source = Source {
+        device,
+        uuid: superblock.uuid,
+        unit: superblock.unit as usize,
+        blocks: superblock.blocks,
+        journal_blocks: superblock.journal_blocks,
+        name,
+    };
+    let tail = journal::replay(&source, run, seq, |seq, at, records| {
+        let damage = |what: String| {
+            Error::corruption(
+                name,
+                at,
+                format!("the journal's transaction {seq} has {what}"),
+            )
+        };
+        let mut records = Reader(records);
+        while let Some(record) = records.next() {
+            let record = record.map_err(|what| damage(what.to_string()))?;
+            meta.apply(&record)
+                .map_err(|r: Refusal| damage(format!("{}: {record:?}", r.text())))?;
+        }
+        Ok(())
+    })?;
+    if tail.seq <= superblock.clean_seq {
+        let at = tail.extents.last().map_or(0, |r| r.start * BLOCK);
+        return Err(Error::corruption(
+            name,
+            at,
+            format!(
+                "the journal ends before transaction {}, and a clean end said that {} was durable",
+                tail.seq, superblock.clean_seq
+            ),
+        ));
+    }
+    let mut space = FreeSpace::default();
+    let all = Run {
+        start: FIRST_BLOCK,
+        len: superblock.blocks - FIRST_BLOCK,
+    };
+    assert!(space.free(all), "nothing is free yet");
+    let mut take = |run: Run, of: &str| {
+        if space.take(run) {
+            return Ok(());
+        }
+        Err(Error::corruption(
+            name,
+            run.start * BLOCK,
+            format!(
+                "{} blocks from {} on belong to {of}, and some of them to somebody else, too, or to nobody",
+                run.len, run.start
+            ),
+        ))
+    };
+    for run in &superblock.checkpoint {
+        take(*run, "the checkpoint")?;
+    }
+    for run in &tail.extents {
+        take(*run, "the journal")?;
+    }
+    for (ino, _) in meta.inodes() {
+        for run in meta
+            .extents(ino)
+            .into_iter()
+            .flat_map(|e| e.runs().collect::<Vec<_>>())
+        {
+            take(run, &format!("inode {ino}"))?;
+        }
+    }
+    Ok(Loaded {
+        superblock,
+        meta,
+        space,
+        tail,
+    })
+}
+
+/// Mounts what a device has.
+///
+/// Errors: `NotFound` when there is no filesystem, `Unsupported`, `Corruption`.
+pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Shared>> {
+    let name = &options.name;
+    let superblock = match look(&*device, name)? {
+        Found::Ours(superblock) => superblock,
+        Found::Broken(e) => return Err(e),
+        Found::Nothing => {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "there is no filesystem on it; `basalt fs format` makes one",
+            )
+            .in_file(name));
+        }
+        Found::Foreign => {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "it holds something that is no image of Basalt's; name another, or format it with --force, which destroys what is there",
+            )
+            .in_file(name));
+        }
+    };
+    let loaded = load(&*device, superblock, name)?;
+    let superblock = loaded.superblock;
+    let mut facts = device.facts();
+    facts.unit = superblock.unit as usize;
+    let reserve = reserve(&superblock);
+    let mut state = State::new(loaded.meta, loaded.space, reserve);
+    let next = match options.read_only {
+        // Nothing is ever written there.
+        true => Run { start: 0, len: 0 },
+        false => state
+            .allocate_whole(u64::from(superblock.journal_blocks))
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NoSpace,
+                    "the image has no room in one piece for its journal",
+                )
+                .in_file(name)
+            })?,
+    };
+    let writer = Writer::begin(&loaded.tail, superblock.uuid, facts.unit, next);
+    Ok(Arc::new(Shared {
+        read_only: options.read_only,
+        uuid: superblock.uuid,
+        facts,
+        device,
+        state: Mutex::new(state),
+        journal: Mutex::new(Journal {
+            writer,
+            due_at: due_at(&superblock),
+            superblock,
+            failed_checkpoints: 0,
+            checkpoints: 0,
+        }),
+        progress: Progress::starting_at(loaded.tail.seq - 1),
+        flusher: Flusher::default(),
+        failure: Failure::default(),
+        checkpointing: Mutex::new(()),
+        due: Due::default(),
+        locks: Mutex::new(BTreeMap::new()),
+    }))
+}

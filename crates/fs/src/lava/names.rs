@@ -1,0 +1,213 @@
+//! Names: which directory has which name for which inode. A hash table over a table of entries of 16 bytes; the text lies in one piece beside.
+
+use hashbrown::HashTable;
+use std::sync::Arc;
+
+use super::record::Ino;
+use super::slab::Slab;
+
+/// Text is kept in pieces of this size.
+const PIECE: usize = 1 << 16;
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    dir: Ino,
+    ino: Ino,
+    /// Piece and place of the text.
+    at: u32,
+    /// Length of the text; 0 for an entry that is free.
+    len: u16,
+}
+
+/// The text of all names, and of some that are gone.
+#[derive(Clone, Default)]
+struct Text {
+    pieces: Vec<Arc<Vec<u8>>>,
+    dead: usize,
+}
+
+impl Text {
+    fn get(&self, at: u32, len: u16) -> &str {
+        let at = at as usize;
+        let piece = &self.pieces[at / PIECE];
+        let bytes = &piece[at % PIECE..at % PIECE + usize::from(len)];
+        std::str::from_utf8(bytes).expect("names came from text")
+    }
+
+    fn push(&mut self, name: &str) -> u32 {
+        let fits = |p: &Arc<Vec<u8>>| p.len() + name.len() <= PIECE;
+        if !self.pieces.last().is_some_and(fits) {
+            self.pieces.push(Arc::default());
+        }
+        let n = self.pieces.len() - 1;
+        let piece = Arc::make_mut(&mut self.pieces[n]);
+        let at = n * PIECE + piece.len();
+        piece.extend_from_slice(name.as_bytes());
+        u32::try_from(at).expect("4 GiB of names")
+    }
+
+    fn bytes(&self) -> usize {
+        self.pieces.iter().map(|p| p.len()).sum()
+    }
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub struct Names {
+    entries: Slab<Entry>,
+    text: Text,
+    free: Vec<u32>,
+    table: HashTable<u32>,
+}
+
+/// The names at one moment.
+#[derive(Clone)]
+pub struct NamesCopy {
+    entries: Slab<Entry>,
+    text: Text,
+}
+
+fn hash(dir: Ino, name: &str) -> u64 {
+    let h = crc32c::crc32c_append(dir, name.as_bytes());
+    // The table looks at both ends of a hash.
+    u64::from(h).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Names {
+    fn place(&self, dir: Ino, name: &str) -> Option<u32> {
+        let same = |&i: &u32| {
+            let e = self.entries.get(i as usize);
+            e.dir == dir && self.text.get(e.at, e.len) == name
+        };
+        self.table.find(hash(dir, name), same).copied()
+    }
+
+    /// What a directory has under a name.
+    pub fn find(&self, dir: Ino, name: &str) -> Option<Ino> {
+        let i = self.place(dir, name)?;
+        Some(self.entries.get(i as usize).ino)
+    }
+
+    /// Adds a name that is free, of 1 to 255 bytes.
+    pub fn insert(&mut self, dir: Ino, name: &str, ino: Ino) {
+        let entry = Entry {
+            dir,
+            ino,
+            at: self.text.push(name),
+            len: name.len() as u16,
+        };
+        let i = match self.free.pop() {
+            Some(i) => {
+                *self.entries.get_mut(i as usize) = entry;
+                i
+            }
+            None => self.entries.push(entry) as u32,
+        };
+        let (entries, text) = (&self.entries, &self.text);
+        self.table.insert_unique(hash(dir, name), i, |&i| {
+            let e = entries.get(i as usize);
+            hash(e.dir, text.get(e.at, e.len))
+        });
+    }
+
+    /// Takes a name away, and says what it stood for.
+    pub fn remove(&mut self, dir: Ino, name: &str) -> Option<Ino> {
+        let i = self.place(dir, name)?;
+        let entry = self.table.find_entry(hash(dir, name), |&j| j == i).ok()?;
+        entry.remove();
+        let gone = std::mem::take(self.entries.get_mut(i as usize));
+        self.free.push(i);
+        self.text.dead += name.len();
+        if self.text.dead > PIECE && self.text.dead > self.text.bytes() / 2 {
+            self.gather_text();
+        }
+        Some(gone.ino)
+    }
+
+    /// Leaves the text of removed names behind.
+    fn gather_text(&mut self) {
+        let old = std::mem::take(&mut self.text);
+        for i in 0..self.entries.len() {
+            let e = *self.entries.get(i);
+            if e.len > 0 {
+                self.entries.get_mut(i).at = self.text.push(old.get(e.at, e.len));
+            }
+        }
+    }
+
+    /// All names as they are now.
+    pub fn copy(&self) -> NamesCopy {
+        NamesCopy {
+            entries: self.entries.clone(),
+            text: self.text.clone(),
+        }
+    }
+
+    /// Directory, name and inode of each, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
+        let all = self.entries.iter().filter(|e| e.len > 0);
+        all.map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
+    }
+
+    /// Names in all.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes of memory: of entries and their table, and of the text.
+    pub fn memory(&self) -> (usize, usize) {
+        let table = self.table.capacity() * 5 * 8 / 7;
+        (
+            self.entries.memory() + table + self.free.capacity() * 4,
+            self.text.bytes(),
+        )
+    }
+}
+
+impl NamesCopy {
+    /// As [`Names::iter`].
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
+        let all = self.entries.iter().filter(|e| e.len > 0);
+        all.map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chance::Chance;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn names_behave_like_a_map() {
+        let mut c = Chance::new(3);
+        let mut names = Names::default();
+        let mut model = BTreeMap::new();
+        for step in 0..60_000u32 {
+            let dir = c.below(5) as Ino;
+            let name = format!("{:0>1$}", c.below(800), 1 + c.below(3) as usize * 20);
+            match names.find(dir, &name) {
+                None => {
+                    assert_eq!(model.insert((dir, name.clone()), step), None);
+                    names.insert(dir, &name, step);
+                }
+                found => {
+                    assert_eq!(names.remove(dir, &name), found);
+                    assert_eq!(model.remove(&(dir, name)), found);
+                }
+            }
+            assert_eq!(names.len(), model.len());
+        }
+        let mut all: Vec<_> = names
+            .iter()
+            .map(|(dir, name, ino)| ((dir, name.to_string()), ino))
+            .collect();
+        all.sort();
+        assert!(all.into_iter().eq(model));
+        assert!(
+            names.text.bytes() < 8 * PIECE,
+            "the text of removed names goes"
+        );
+    }
+}

@@ -1,0 +1,411 @@
+//! The operations that the journal keeps, and their bytes. A checkpoint is such a list, too: the one that makes the filesystem from nothing.
+//!
+//! A record is a tag and its fields; numbers are varints of seven bits a byte, least significant first; a name is its length and its bytes.
+
+use super::runs::Run;
+
+/// The number of an inode: its place in the table of inodes.
+pub type Ino = u32;
+
+/// The root directory.
+pub const ROOT: Ino = 0;
+/// Bytes of a name at most.
+pub const MAX_NAME: usize = 255;
+
+/// What an inode is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file that grows with its appends.
+    File,
+    /// A log: space lies ahead of the appends.
+    Log,
+    /// A directory.
+    Dir,
+}
+
+impl Kind {
+    fn number(self) -> u64 {
+        match self {
+            Kind::File => 1,
+            Kind::Log => 2,
+            Kind::Dir => 3,
+        }
+    }
+
+    fn of(number: u64) -> Option<Kind> {
+        [Kind::File, Kind::Log, Kind::Dir]
+            .into_iter()
+            .find(|k| k.number() == number)
+    }
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// A new inode without a name. In a checkpoint only, for all but new files: those come with [`Record::Link`] at once.
+    Inode { ino: Ino, kind: Kind, len: u64 },
+    /// A name for an inode.
+    Link { dir: Ino, name: String, ino: Ino },
+    /// A name goes; an inode without names goes with it.
+    Unlink { dir: Ino, name: String },
+    /// A name moves, over whatever has the new one.
+    Rename {
+        dir: Ino,
+        name: String,
+        to_dir: Ino,
+        to_name: String,
+    },
+    /// A log's space begins a new life under a new name: its length is 0.
+    Reuse {
+        dir: Ino,
+        name: String,
+        to_dir: Ino,
+        to_name: String,
+    },
+    /// Blocks at the end of a file.
+    Grow { ino: Ino, runs: Vec<Run> },
+    /// A hole at the end of a file. In a checkpoint only.
+    Hole { ino: Ino, blocks: u64 },
+    /// A file's length: it ends there, whatever space it has.
+    Length { ino: Ino, len: u64 },
+    /// Bytes are appended behind the length that was recorded: where the file ends is not known from here on. So it is after
+    /// [`Record::Grow`], too.
+    Append { ino: Ino },
+    /// A file's blocks from here on go.
+    Cut { ino: Ino, blocks: u64 },
+    /// Some of a file's blocks become a hole.
+    Punch { ino: Ino, from: u64, blocks: u64 },
+    /// The end of a checkpoint: the journal goes on in this run, with this transaction.
+    Jump { run: Run, seq: u64 },
+    /// A file and a name for it, in one.
+    Create {
+        ino: Ino,
+        kind: Kind,
+        dir: Ino,
+        name: String,
+    },
+}
+
+fn put(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+fn put_all(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|n| put(out, *n));
+}
+
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    put(out, name.len() as u64);
+    out.extend_from_slice(name.as_bytes());
+}
+
+/// What is left of a list of records.
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl Reader<'_> {
+    fn number(&mut self) -> Option<u64> {
+        let mut n = 0u64;
+        for i in 0..10 {
+            let (&byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if i == 9 && bits > 1 {
+                return None;
+            }
+            n |= bits << (7 * i);
+            if byte & 0x80 == 0 {
+                // One way only to write a number.
+                return (byte != 0 || i == 0).then_some(n);
+            }
+        }
+        None
+    }
+
+    fn ino(&mut self) -> Option<Ino> {
+        Ino::try_from(self.number()?).ok()
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let len = usize::try_from(self.number()?).ok()?;
+        if len == 0 || len > MAX_NAME || len > self.0.len() {
+            return None;
+        }
+        let (name, rest) = self.0.split_at(len);
+        self.0 = rest;
+        String::from_utf8(name.to_vec()).ok()
+    }
+
+    fn run(&mut self) -> Option<Run> {
+        let (start, len) = (self.number()?, self.number()?);
+        let fits = start.checked_add(len)? <= super::runs::MAX_BLOCKS;
+        (fits && len > 0).then_some(Run { start, len })
+    }
+
+    /// The next record, `Err` when the bytes are none.
+    pub fn next(&mut self) -> Option<Result<Record, &'static str>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        Some(self.record().ok_or("bytes that are no record"))
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        let record = match self.number()? {
+            1 => Record::Inode {
+                ino: self.ino()?,
+                kind: Kind::of(self.number()?)?,
+                len: self.number()?,
+            },
+            2 => Record::Link {
+                dir: self.ino()?,
+                name: self.name()?,
+                ino: self.ino()?,
+            },
+            3 => Record::Unlink {
+                dir: self.ino()?,
+                name: self.name()?,
+            },
+            4 => Record::Rename {
+                dir: self.ino()?,
+                name: self.name()?,
+                to_dir: self.ino()?,
+                to_name: self.name()?,
+            },
+            5 => Record::Reuse {
+                dir: self.ino()?,
+                name: self.name()?,
+                to_dir: self.ino()?,
+                to_name: self.name()?,
+            },
+            6 => {
+                let ino = self.ino()?;
+                let count = self.number()?;
+                // Each takes two bytes at least.
+                if count == 0 || count > self.0.len() as u64 / 2 {
+                    return None;
+                }
+                let runs = (0..count).map(|_| self.run()).collect::<Option<_>>()?;
+                Record::Grow { ino, runs }
+            }
+            7 => Record::Hole {
+                ino: self.ino()?,
+                blocks: self.number()?,
+            },
+            8 => Record::Length {
+                ino: self.ino()?,
+                len: self.number()?,
+            },
+            9 => Record::Cut {
+                ino: self.ino()?,
+                blocks: self.number()?,
+            },
+            10 => Record::Punch {
+                ino: self.ino()?,
+                from: self.number()?,
+                blocks: self.number()?,
+            },
+            11 => Record::Jump {
+                run: self.run()?,
+                seq: self.number()?,
+            },
+            13 => Record::Append { ino: self.ino()? },
+            12 => Record::Create {
+                ino: self.ino()?,
+                kind: Kind::of(self.number()?)?,
+                dir: self.ino()?,
+                name: self.name()?,
+            },
+            _ => return None,
+        };
+        Some(record)
+    }
+}
+
+impl Record {
+    /// Appends the record's bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Inode { ino, kind, len } => {
+                put_all(out, &[1, u64::from(*ino), kind.number(), *len]);
+            }
+            Record::Link { dir, name, ino } => {
+                put(out, 2);
+                put(out, u64::from(*dir));
+                put_name(out, name);
+                put(out, u64::from(*ino));
+            }
+            Record::Unlink { dir, name } => {
+                put(out, 3);
+                put(out, u64::from(*dir));
+                put_name(out, name);
+            }
+            Record::Rename {
+                dir,
+                name,
+                to_dir,
+                to_name,
+            }
+            | Record::Reuse {
+                dir,
+                name,
+                to_dir,
+                to_name,
+            } => {
+                let reuse = matches!(self, Record::Reuse { .. });
+                put(out, if reuse { 5 } else { 4 });
+                put(out, u64::from(*dir));
+                put_name(out, name);
+                put(out, u64::from(*to_dir));
+                put_name(out, to_name);
+            }
+            Record::Grow { ino, runs } => {
+                put(out, 6);
+                put(out, u64::from(*ino));
+                put(out, runs.len() as u64);
+                for run in runs {
+                    put(out, run.start);
+                    put(out, run.len);
+                }
+            }
+            Record::Hole { ino, blocks } => {
+                put_all(out, &[7, u64::from(*ino), *blocks]);
+            }
+            Record::Length { ino, len } => {
+                put_all(out, &[8, u64::from(*ino), *len]);
+            }
+            Record::Append { ino } => {
+                put_all(out, &[13, u64::from(*ino)]);
+            }
+            Record::Cut { ino, blocks } => {
+                put_all(out, &[9, u64::from(*ino), *blocks]);
+            }
+            Record::Punch { ino, from, blocks } => {
+                put_all(out, &[10, u64::from(*ino), *from, *blocks]);
+            }
+            Record::Jump { run, seq } => {
+                put_all(out, &[11, run.start, run.len, *seq]);
+            }
+            Record::Create {
+                ino,
+                kind,
+                dir,
+                name,
+            } => {
+                put_all(out, &[12, u64::from(*ino), kind.number(), u64::from(*dir)]);
+                put_name(out, name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Vec<Record> {
+        let name = |s: &str| s.to_string();
+        let run = |start, len| Run { start, len };
+        vec![
+            Record::Inode {
+                ino: 7,
+                kind: Kind::Log,
+                len: u64::MAX,
+            },
+            Record::Link {
+                dir: 0,
+                name: name("a"),
+                ino: u32::MAX,
+            },
+            Record::Unlink {
+                dir: 3,
+                name: "n".repeat(255),
+            },
+            Record::Rename {
+                dir: 1,
+                name: name("x"),
+                to_dir: 2,
+                to_name: name("ü"),
+            },
+            Record::Reuse {
+                dir: 1,
+                name: name("x"),
+                to_dir: 200,
+                to_name: name("y"),
+            },
+            Record::Grow {
+                ino: 300,
+                runs: vec![run(1, 1), run(1 << 32, 1 << 20)],
+            },
+            Record::Hole { ino: 1, blocks: 5 },
+            Record::Length { ino: 1, len: 127 },
+            Record::Append { ino: 128 },
+            Record::Cut {
+                ino: 1,
+                blocks: 128,
+            },
+            Record::Punch {
+                ino: 1,
+                from: 0,
+                blocks: 1 << 40,
+            },
+            Record::Jump {
+                run: run(9, 10),
+                seq: 1 << 60,
+            },
+            Record::Create {
+                ino: 5,
+                kind: Kind::Dir,
+                dir: 0,
+                name: name("d"),
+            },
+        ]
+    }
+
+    #[test]
+    fn records_come_back_and_their_parts_do_not() {
+        let mut bytes = Vec::new();
+        some().iter().for_each(|r| r.encode(&mut bytes));
+        let mut reader = Reader(&bytes);
+        for want in some() {
+            assert_eq!(reader.next(), Some(Ok(want)));
+        }
+        assert_eq!(reader.next(), None);
+        for record in some() {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            for cut in 1..bytes.len() {
+                assert!(
+                    matches!(Reader(&bytes[..cut]).next(), Some(Err(_))),
+                    "{record:?} cut to {cut} bytes"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_never_written_is_no_record() {
+        for bytes in [
+            &[0u8][..],
+            &[14, 0, 0],
+            &[3, 0, 0],                      // an empty name
+            &[2, 0, 2, 0xff, 0xfe, 1],       // not UTF-8
+            &[8, 0x80, 0x00, 5],             // a number in two bytes that needs one
+            &[6, 1, 0],                      // no runs
+            &[6, 1, 1, 5, 0],                // an empty run
+            &[6, 1, 0xff, 0xff, 0x7f, 5, 1], // more runs than bytes
+            &[
+                8, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2,
+            ],
+            &[12, 1, 4, 0, 1, b'a'], // no such kind
+        ] {
+            assert!(
+                matches!(Reader(bytes).next(), Some(Err(_))),
+                "{bytes:?} is taken for a record"
+            );
+        }
+    }
+}

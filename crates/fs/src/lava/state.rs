@@ -1,0 +1,192 @@
+//! What changes under one lock: the metadata, free space, the records that no transaction has yet, and which files are open.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::file::{Hold, Node};
+use super::layout::TRANSACTION_GOAL;
+use super::meta::{Effect, Meta, Refusal};
+use super::record::{Ino, Record};
+use super::runs::Run;
+use super::space::FreeSpace;
+
+/// Records that wait for a transaction.
+#[derive(Default)]
+pub struct Pending {
+    bytes: Vec<u8>,
+    /// Where transactions may begin, behind the first one.
+    cuts: Vec<usize>,
+}
+
+impl Pending {
+    fn push(&mut self, record: &Record) {
+        let last = self.cuts.last().copied().unwrap_or(0);
+        if self.bytes.len() - last >= TRANSACTION_GOAL {
+            self.cuts.push(self.bytes.len());
+        }
+        record.encode(&mut self.bytes);
+    }
+
+    /// The records of each transaction.
+    pub fn transactions(&self) -> impl Iterator<Item = &[u8]> + '_ {
+        let ends = self.cuts.iter().copied().chain([self.bytes.len()]);
+        let starts = [0].into_iter().chain(self.cuts.iter().copied());
+        let parts = starts.zip(ends).map(|(from, to)| &self.bytes[from..to]);
+        parts.filter(|p| !p.is_empty())
+    }
+}
+
+/// See the module's head.
+pub struct State {
+    pub meta: Meta,
+    pub space: FreeSpace,
+    pub pending: Pending,
+    /// Records so far.
+    pub recorded: u64,
+    /// Blocks that are free once so many records are durable.
+    frees: VecDeque<(u64, Vec<Run>)>,
+    waiting: u64,
+    /// Open files, and how many handles each has.
+    pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
+    /// Blocks that are kept for the journal and its checkpoints.
+    pub reserve: u64,
+}
+
+impl State {
+    pub fn new(meta: Meta, space: FreeSpace, reserve: u64) -> State {
+        State {
+            meta,
+            space,
+            pending: Pending::default(),
+            recorded: 0,
+            frees: VecDeque::new(),
+            waiting: 0,
+            open: BTreeMap::new(),
+            reserve,
+        }
+    }
+
+    /// Does what a record says, in memory, and notes it for the next transaction. Returns the record's number.
+    pub fn record(&mut self, record: &Record) -> Result<u64, Refusal> {
+        let Effect { freed, gone } = self.meta.apply(record)?;
+        self.pending.push(record);
+        self.recorded += 1;
+        self.free_later(freed);
+        if let Some((ino, extents)) = gone {
+            match self.open.remove(&ino) {
+                // Whoever has it open reads on: the blocks go with the last handle.
+                Some((node, handles)) => node.lose_name(handles, self.recorded),
+                None => self.free_later(extents.runs().collect()),
+            }
+        }
+        Ok(self.recorded)
+    }
+
+    /// Blocks that nothing refers to as soon as all records so far are durable.
+    pub fn free_later(&mut self, runs: Vec<Run>) {
+        if !runs.is_empty() {
+            self.waiting += runs.iter().map(|r| r.len).sum::<u64>();
+            self.frees.push_back((self.recorded, runs));
+        }
+    }
+
+    /// So many records are durable: what they freed is free.
+    pub fn made_durable(&mut self, records: u64) {
+        while self.frees.front().is_some_and(|(n, _)| *n <= records) {
+            let (_, runs) = self.frees.pop_front().expect("just seen");
+            for run in runs {
+                self.waiting -= run.len;
+                self.give_back(run);
+            }
+        }
+    }
+
+    /// Blocks that are free now.
+    pub fn give_back(&mut self, run: Run) {
+        let free = self.space.free(run);
+        assert!(free, "blocks {run:?} are given back that nobody had");
+    }
+
+    /// Blocks that wait for a transaction to be durable.
+    pub fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    /// Blocks that files may take now.
+    pub fn available(&self) -> u64 {
+        self.space.blocks().saturating_sub(self.reserve)
+    }
+
+    /// Blocks for a file: as many as it would like, or those that it needs. None when there are not so many.
+    pub fn allocate(&mut self, need: u64, like: u64, near: Option<u64>) -> Option<Vec<Run>> {
+        let available = self.available();
+        let want = if like <= available { like } else { need };
+        if want > available {
+            return None;
+        }
+        self.space.allocate_all(want, near)
+    }
+
+    /// A run for the journal, of the reserve if need be: in one piece.
+    pub fn allocate_whole(&mut self, blocks: u64) -> Option<Run> {
+        if self.space.longest() < blocks {
+            return None;
+        }
+        let run = self.space.allocate(blocks, None)?;
+        assert_eq!(run.len, blocks, "the longest is long enough");
+        Some(run)
+    }
+
+    /// A handle of a file: the node it shares with others of the same file.
+    pub fn hold(&mut self, ino: Ino) -> Result<Arc<Node>, Refusal> {
+        if let Some((node, handles)) = self.open.get_mut(&ino) {
+            *handles += 1;
+            return Ok(Arc::clone(node));
+        }
+        let facts = self.meta.facts(ino)?;
+        let node = Arc::new(Node::new(ino, facts, self.meta.extents(ino)?));
+        node.record.store(self.recorded, SeqCst);
+        self.open.insert(ino, (Arc::clone(&node), 1));
+        Ok(node)
+    }
+
+    /// A handle goes.
+    pub fn release(&mut self, node: &Arc<Node>) {
+        let mut hold = node.hold.lock();
+        match &mut *hold {
+            Hold::Named => {
+                let (_, handles) = self.open.get_mut(&node.ino).expect("it is open");
+                *handles -= 1;
+                if *handles == 0 {
+                    self.open.remove(&node.ino);
+                    drop(hold);
+                    self.settle(node);
+                }
+            }
+            Hold::Nameless(handles, since) => {
+                *handles -= 1;
+                if *handles == 0 {
+                    let runs: Vec<Run> = node.extents.write().cut(0);
+                    self.waiting += runs.iter().map(|r| r.len).sum::<u64>();
+                    // Not before the removal is durable, in the order of the others.
+                    let since = *since;
+                    let at = self.frees.partition_point(|(n, _)| *n <= since);
+                    self.frees.insert(at, (since, runs));
+                }
+            }
+            Hold::Over => {}
+        }
+    }
+
+    /// The last handle of a file that stays: its length is what was appended, and space that nobody appends to any more goes back.
+    fn settle(&mut self, node: &Node) {
+        if !node.was_appended() {
+            return;
+        }
+        for record in node.settled() {
+            // It was open, so it is there.
+            let _ = self.record(&record);
+        }
+    }
+}
