@@ -105,9 +105,23 @@ pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -
 pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Run, u64)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
-    let mut bytes = Vec::with_capacity(superblock.checkpoint_bytes as usize);
+    let mut bytes: Vec<u8> = Vec::new();
+    bytes
+        .try_reserve_exact(superblock.checkpoint_bytes as usize + unit)
+        .map_err(|_| {
+            Error::corruption(
+                name,
+                0,
+                format!(
+                    "there is no memory for a checkpoint of {} bytes",
+                    superblock.checkpoint_bytes
+                ),
+            )
+        })?;
     for run in runs {
-        let left = superblock.checkpoint_bytes - bytes.len() as u64;
+        let left = superblock
+            .checkpoint_bytes
+            .saturating_sub(bytes.len() as u64);
         let len = left.next_multiple_of(unit as u64).min(run.len * BLOCK);
         let read = DeviceRead {
             offset: run.start * BLOCK,

@@ -19,6 +19,9 @@ use super::state::State;
 use crate::{Error, ErrorKind, Result};
 use std::io::IoSlice;
 
+/// With so many extents a checkpoint is due, full or not: each mount begins one.
+const DUE_EXTENTS: usize = 5;
+
 /// How far things are.
 #[derive(Default)]
 pub struct Progress {
@@ -55,7 +58,19 @@ pub struct Journal {
     pub checkpoints: u64,
 }
 
+impl Journal {
+    /// A checkpoint had better be written.
+    pub fn is_due(&self) -> bool {
+        self.writer.bytes() >= self.due_at || self.writer.extents() >= DUE_EXTENTS
+    }
+}
+
 impl Shared {
+    /// See [`Journal::is_due`].
+    pub fn is_due(&self) -> bool {
+        self.journal.lock().is_due()
+    }
+
     /// An error when this takes no changes.
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
@@ -105,7 +120,7 @@ impl Shared {
         for records in pending.transactions() {
             let synced = self.progress.durable_seq.load(SeqCst);
             if journal.writer.is_full(records.len()) {
-                self.turn(journal)?;
+                self.turn(journal).map_err(|e| self.fail(e))?;
             }
             let written = journal.writer.write(&*self.device, records, synced);
             last = Some(written.map_err(|e| self.fail(e))?);
@@ -114,7 +129,7 @@ impl Shared {
         written.0 = written.0.max(recorded);
         written.1 = last.unwrap_or(written.1);
         drop(written);
-        if journal.writer.bytes() >= journal.due_at {
+        if journal.is_due() {
             self.due.notify();
         }
         Ok(beside)
@@ -123,12 +138,12 @@ impl Shared {
     /// The next extent, and space for the one behind it.
     fn turn(&self, journal: &mut Journal) -> Result<()> {
         let blocks = u64::from(journal.superblock.journal_blocks);
-        let next = self.state.lock().allocate_whole(blocks);
+        let next = self.state.lock().journal_extent(blocks);
         let Some(next) = next else {
-            return Err(self.fail(Error::new(
+            return Err(Error::new(
                 ErrorKind::NoSpace,
                 "the image has no room in one piece for its journal",
-            )));
+            ));
         };
         journal.writer.turn(next);
         Ok(())
@@ -170,6 +185,17 @@ impl Shared {
     pub fn checkpoint(&self) -> Result<()> {
         let _one = self.checkpointing.lock();
         self.check_writable()?;
+        {
+            // Seen before anything is done: each try takes a journal extent.
+            let last = self.journal.lock().superblock.checkpoint_bytes;
+            let need = (2 * last).div_ceil(BLOCK) + 16;
+            if self.state.lock().space.blocks() < need {
+                return Err(Error::new(
+                    ErrorKind::NoSpace,
+                    "the image has no room for a checkpoint",
+                ));
+            }
+        }
         let (copy, jump, extents, bytes, seq, mut superblock) = {
             let mut journal = self.journal.lock();
             let copy = self.commit_all(&mut journal, |state| state.meta.copy())?;
@@ -246,6 +272,11 @@ impl Shared {
     /// Everything is on the device, and the superblock says how far it goes. For the end.
     pub fn end(&self) -> Result<()> {
         self.sync_all_metadata()?;
+        if self.is_due() {
+            // Without room for it the journal goes on.
+            let _ = self.checkpoint();
+            self.check_writable()?;
+        }
         let mut journal = self.journal.lock();
         let seq = self.progress.durable_seq.load(SeqCst);
         if journal.superblock.clean_seq >= seq {

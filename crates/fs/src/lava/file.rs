@@ -104,8 +104,22 @@ impl Node {
         ));
     }
 
-    fn is_named(&self) -> bool {
-        matches!(*self.hold.lock(), Hold::Named)
+    /// Whether it has a name; an error when its space is another's. Asked under the state's lock.
+    fn is_named(&self, path: &Path) -> Result<bool> {
+        match *self.hold.lock() {
+            Hold::Named => Ok(true),
+            Hold::Nameless(..) => Ok(false),
+            Hold::Over => Err(Error::new(
+                ErrorKind::Poisoned,
+                "the space of this log was taken over by another",
+            )
+            .in_file(path)),
+        }
+    }
+
+    /// Nobody appends while this is held.
+    pub fn still(&self) -> impl Sized + '_ {
+        self.tail.lock()
     }
 
     pub fn was_appended(&self) -> bool {
@@ -215,6 +229,7 @@ impl LavaFile {
         });
         loop {
             let mut state = self.fs.state.lock();
+            let named = node.is_named(&self.path)?;
             let has = node.extents.read().blocks();
             if has >= blocks {
                 return Ok(());
@@ -236,7 +251,7 @@ impl LavaFile {
                 tried = true;
                 continue;
             };
-            if node.is_named() {
+            if named {
                 for runs in runs.chunks(500) {
                     let runs = runs.to_vec();
                     let ino = node.ino;
@@ -362,7 +377,8 @@ impl LavaFile {
             let _tail = node.tail.lock();
             let mut state = self.fs.state.lock();
             let pos = node.pos.load(SeqCst);
-            if node.is_named() {
+            let named = node.is_named(&self.path)?;
+            if named {
                 let len = Record::Length {
                     ino: node.ino,
                     len: pos,
@@ -375,7 +391,7 @@ impl LavaFile {
             }
             let mut extents = node.extents.write();
             let freed = extents.cut(pos.div_ceil(BLOCK));
-            if !node.is_named() {
+            if !named {
                 state.free_later(freed);
             }
             node.alloc.store(extents.blocks() * BLOCK, SeqCst);
@@ -474,20 +490,20 @@ impl File for LavaFile {
         let mut run = || -> Result<()> {
             if end > node.alloc.load(SeqCst) {
                 self.grow(end, true)?;
-                if intent == Intent::Lazy && node.kind == Kind::Log {
-                    // The bytes outlive this process only with the space that they lie in.
-                    self.fs.commit(node.record.load(SeqCst))?;
-                }
             }
             node.appended.store(true, SeqCst);
             if node.exact.swap(false, SeqCst) {
                 // Not if space was added for it, which says as much: but that is seldom.
                 let mut state = self.fs.state.lock();
-                if node.is_named() {
+                if node.is_named(&self.path)? {
                     let record = state.record(&Record::Append { ino: node.ino });
                     node.record
                         .store(record.expect("an open file with a name"), SeqCst);
                 }
+            }
+            if intent == Intent::Lazy {
+                // The bytes outlive this process only with the space that they lie in, and the name.
+                self.fs.commit(node.record.load(SeqCst))?;
             }
             self.put(&mut tail, offset, bufs, intent)
         };
@@ -565,11 +581,11 @@ impl File for LavaFile {
         self.fs.check_writable()?;
         let node = &self.node;
         let mut state = self.fs.state.lock();
-        if matches!(*node.hold.lock(), Hold::Over) {
+        let Ok(named) = node.is_named(&self.path) else {
             return Ok(());
-        }
+        };
         let mut extents = node.extents.write();
-        if node.is_named() {
+        if named {
             let record = Record::Punch {
                 ino: node.ino,
                 from: blocks.start,

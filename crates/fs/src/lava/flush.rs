@@ -22,6 +22,23 @@ pub struct Flusher {
     ended: Condvar,
 }
 
+/// A flush that panicked ends all, and nobody waits for it.
+struct Unwinding<'f>(Option<&'f Flusher>);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        if let Some(flusher) = self.0 {
+            let mut state = flusher.state.lock();
+            state.running = false;
+            state.failed = Some(Error::new(
+                crate::ErrorKind::Poisoned,
+                "a flush panicked, and what is durable is unknowable",
+            ));
+            flusher.ended.notify_all();
+        }
+    }
+}
+
 impl Flusher {
     /// Waits for a flush that begins after this call, or does it. After an error every call fails: nobody knows what is durable.
     pub fn flush(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -43,7 +60,9 @@ impl Flusher {
         state.begun += 1;
         let own = state.begun;
         drop(state);
+        let mut unwinding = Unwinding(Some(self));
         let result = run();
+        unwinding.0 = None;
         let mut state = self.state.lock();
         state.running = false;
         match &result {

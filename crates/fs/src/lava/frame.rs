@@ -25,8 +25,8 @@ fn sound(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
 /// The records of one transaction: all of them count or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transaction<'a> {
-    /// Counts the times that the filesystem was mounted to be written.
-    pub epoch: u64,
+    /// A random number of the mount that wrote it.
+    pub life: u64,
     /// Its number.
     pub seq: u64,
     /// All transactions up to this one had been made durable before.
@@ -45,7 +45,7 @@ impl Transaction<'_> {
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
         let mut b = vec![0u8; Transaction::size(self.records.len(), unit)];
         b[4..8].copy_from_slice(TRANSACTION);
-        b[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        b[8..16].copy_from_slice(&self.life.to_le_bytes());
         b[16..24].copy_from_slice(&self.seq.to_le_bytes());
         b[24..32].copy_from_slice(&self.synced.to_le_bytes());
         b[32..36].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
@@ -73,7 +73,7 @@ impl Transaction<'_> {
             return None;
         }
         let transaction = Transaction {
-            epoch: u64_at(b, 8),
+            life: u64_at(b, 8),
             seq: u64_at(b, 16),
             synced: u64_at(b, 24),
             records: &b[TRANSACTION_HEADER..TRANSACTION_HEADER + records],
@@ -85,8 +85,8 @@ impl Transaction<'_> {
 /// The first unit of a journal extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentHeader {
-    /// As [`Transaction::epoch`].
-    pub epoch: u64,
+    /// As [`Transaction::life`].
+    pub life: u64,
     /// The transaction that comes first in it.
     pub first_seq: u64,
     /// As [`Transaction::synced`].
@@ -102,7 +102,7 @@ impl ExtentHeader {
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
         let mut b = vec![0u8; unit];
         b[4..8].copy_from_slice(EXTENT);
-        b[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        b[8..16].copy_from_slice(&self.life.to_le_bytes());
         b[16..24].copy_from_slice(&self.first_seq.to_le_bytes());
         b[24..32].copy_from_slice(&self.synced.to_le_bytes());
         b[32..40].copy_from_slice(&self.next.start.to_le_bytes());
@@ -118,7 +118,7 @@ impl ExtentHeader {
             return None;
         }
         Some(ExtentHeader {
-            epoch: u64_at(b, 8),
+            life: u64_at(b, 8),
             first_seq: u64_at(b, 16),
             synced: u64_at(b, 24),
             next: Run {

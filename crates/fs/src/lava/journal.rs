@@ -4,8 +4,8 @@
 //! A transaction that a flush covered is found by [`replay`], with all before it. The first bad one ends the journal, unless something after it
 //! proves that it had been durable: every frame tells up to which transaction all had been when it was written. Then it is damage.
 //!
-//! A mount that writes begins a new extent with the next epoch. So what a power cut left behind the end, valid as it may be, is never taken for
-//! what came later: it is of an older epoch, or in an extent that nothing leads to.
+//! A mount that writes begins an extent anew, with a random number of its own in every frame. So what a power cut left behind the end, valid as it
+//! may be, is never taken for what came later: it is of another life, or in an extent that nothing leads to.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 pub struct Writer {
     uuid: Uuid,
     unit: usize,
-    epoch: u64,
+    life: u64,
     /// What it writes to; the last two of `extents` are this one and the next.
     extents: Vec<Run>,
     /// Where the next frame goes, in bytes of the device.
@@ -35,14 +35,14 @@ pub struct Writer {
 
 impl Writer {
     /// Begins an extent: nothing is written before the first transaction.
-    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Run) -> Writer {
+    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Run, life: u64) -> Writer {
         let mut extents = tail.extents.clone();
         let fresh = *extents.last().expect("a journal has an extent");
         extents.push(next);
         Writer {
             uuid,
             unit,
-            epoch: tail.epoch + 1,
+            life,
             extents,
             at: fresh.start * BLOCK,
             seq: tail.seq,
@@ -62,6 +62,11 @@ impl Writer {
     /// The number of the transaction that comes next.
     pub fn seq(&self) -> u64 {
         self.seq
+    }
+
+    /// How many extents the journal has, the next one among them.
+    pub fn extents(&self) -> usize {
+        self.extents.len()
     }
 
     /// Bytes of the journal, headers among them.
@@ -89,7 +94,7 @@ impl Writer {
         let mut bytes = Vec::new();
         if self.fresh {
             let header = ExtentHeader {
-                epoch: self.epoch,
+                life: self.life,
                 first_seq: self.seq,
                 synced,
                 next: self.next(),
@@ -98,7 +103,7 @@ impl Writer {
             bytes = header.encode(&self.uuid, self.at, self.unit);
         }
         let transaction = Transaction {
-            epoch: self.epoch,
+            life: self.life,
             seq: self.seq,
             synced,
             records,
@@ -137,8 +142,6 @@ impl Writer {
 pub struct Tail {
     /// The number of the transaction that comes next.
     pub seq: u64,
-    /// The last epoch that was found.
-    pub epoch: u64,
     /// All of its extents. The last one has nothing in it that counts.
     pub extents: Vec<Run>,
     /// Bytes of its frames.
@@ -182,17 +185,18 @@ impl Source<'_> {
         }
     }
 
-    /// Something in `bytes`, which lie at `at`, proves that the transaction `seq` had been durable.
-    fn proof(&self, bytes: &[u8], at: u64, epoch: u64, seq: u64) -> Option<u64> {
+    /// Something in `bytes`, which lie at `at`, proves that the transaction `seq` had been durable. What a power cut left of an earlier life does
+    /// not: that `seq` was not durable then is why its number is given out again.
+    fn proof(&self, bytes: &[u8], at: u64, seq: u64) -> Option<u64> {
         (0..bytes.len() / self.unit).find_map(|i| {
             let (from, here) = (i * self.unit, at + (i * self.unit) as u64);
             let rest = &bytes[from..];
             let header = ExtentHeader::decode(&rest[..self.unit], &self.uuid, here);
-            if header.is_some_and(|h| h.epoch >= epoch && h.first_seq > seq && h.synced >= seq) {
+            if header.is_some_and(|h| h.first_seq > seq && h.synced >= seq) {
                 return Some(here);
             }
             let (t, _) = Transaction::decode(rest, &self.uuid, here, self.unit)?;
-            (t.epoch >= epoch && t.seq > seq && t.synced >= seq).then_some(here)
+            (t.seq > seq && t.synced >= seq).then_some(here)
         })
     }
 }
@@ -208,7 +212,6 @@ pub fn replay(
 ) -> Result<Tail> {
     let mut tail = Tail {
         seq,
-        epoch: 0,
         extents: vec![source.checked(first, first.start * BLOCK)?],
         bytes: 0,
     };
@@ -229,28 +232,27 @@ pub fn replay(
             way: Way::Direct,
         })?;
         let header = ExtentHeader::decode(&bytes[..source.unit], &source.uuid, start)
-            .filter(|h| h.first_seq == tail.seq && h.epoch >= tail.epoch)
+            .filter(|h| h.first_seq == tail.seq)
             .filter(|h| u64::from(h.blocks) == extent.len);
         let Some(header) = header else {
-            let proof = source.proof(&bytes, start, tail.epoch, tail.seq);
+            let proof = source.proof(&bytes, start, tail.seq);
             return match proof {
                 Some(proof) => Err(damaged(start, tail.seq, proof)),
                 None => Ok(tail),
             };
         };
-        tail.epoch = header.epoch;
         let mut at = source.unit;
         while at < bytes.len() {
             let here = start + at as u64;
             let found = Transaction::decode(&bytes[at..], &source.uuid, here, source.unit)
-                .filter(|(t, _)| t.epoch == tail.epoch && t.seq == tail.seq);
+                .filter(|(t, _)| t.life == header.life && t.seq == tail.seq);
             let Some((t, size)) = found else { break };
             apply(t.seq, here, t.records)?;
             tail.seq += 1;
             at += size;
         }
         tail.bytes += at as u64;
-        let proof = source.proof(&bytes[at..], start + at as u64, tail.epoch, tail.seq);
+        let proof = source.proof(&bytes[at..], start + at as u64, tail.seq);
         if let Some(proof) = proof {
             return Err(damaged(start + at as u64, tail.seq, proof));
         }

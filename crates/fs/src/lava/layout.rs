@@ -18,6 +18,10 @@ pub const TRANSACTION_GOAL: usize = 8 << 10;
 pub const TRANSACTION_MAX: usize = TRANSACTION_GOAL + (8 << 10) + 2 * MAX_NAME;
 /// Bytes of one piece of a checkpoint at most, header included.
 pub const PIECE: usize = 64 << 10;
+/// Blocks of a journal extent at most.
+const MAX_JOURNAL_BLOCKS: u64 = 1024;
+/// Generations and transactions stay below this.
+pub const MAX_NUMBER: u64 = 1 << 60;
 /// Runs that a checkpoint may lie in.
 pub const MAX_CHECKPOINT_RUNS: usize = 240;
 
@@ -159,16 +163,22 @@ impl Superblock {
             let end = r.start.checked_add(r.len);
             r.len > 0 && r.start >= FIRST_BLOCK && end.is_some_and(|end| end <= self.blocks)
         };
-        let room: u64 = self.checkpoint.iter().map(|r| r.len).sum::<u64>() * BLOCK;
+        let mut runs = self.checkpoint.clone();
+        runs.sort();
+        let fit = runs.iter().all(fits) && runs.windows(2).all(|w| w[0].end() <= w[1].start);
+        // Once they fit, they are no more than the device.
+        let room = || runs.iter().map(|r| r.len).sum::<u64>() * BLOCK;
         let wrong = if !self.unit.is_power_of_two() || !(512..=4096).contains(&self.unit) {
             "its write unit is none"
         } else if self.blocks < MIN_DEVICE / BLOCK || self.blocks > MAX_BLOCKS {
             "its size is none"
         } else if u64::from(self.journal_blocks) * BLOCK < 2 * TRANSACTION_MAX as u64
-            || u64::from(self.journal_blocks) > self.blocks / 8
+            || u64::from(self.journal_blocks) > (self.blocks / 8).min(MAX_JOURNAL_BLOCKS)
         {
             "its journal's extents have a size that they cannot have"
-        } else if !self.checkpoint.iter().all(fits) || room < self.checkpoint_bytes {
+        } else if self.generation.max(self.checkpoint_seq).max(self.clean_seq) >= MAX_NUMBER {
+            "its numbers are none"
+        } else if !fit || room() < self.checkpoint_bytes {
             "its checkpoint does not lie on the device"
         } else {
             return Ok(());
@@ -179,7 +189,7 @@ impl Superblock {
 
 /// Blocks of a journal extent on a device of so many: 64 KiB to 4 MiB.
 pub fn journal_blocks(blocks: u64) -> u32 {
-    (blocks / 2048).clamp(16, 1024) as u32
+    (blocks / 2048).clamp(16, MAX_JOURNAL_BLOCKS) as u32
 }
 
 /// Inodes that a filesystem of so many blocks may have.

@@ -338,13 +338,7 @@ impl Meta {
     }
 
     fn add_name(&mut self, dir: Ino, name: &str, ino: Ino) -> Result<(), Refusal> {
-        if name.is_empty()
-            || name.len() > MAX_NAME
-            || name.contains('/')
-            || [".", ".."].contains(&name)
-        {
-            return Err(Refusal::Limit);
-        }
+        check_name(name)?;
         self.dir(dir)?;
         let inode = *self.inode(ino)?;
         if self.names.find(dir, name).is_some() {
@@ -520,9 +514,7 @@ impl Meta {
         if is_dir && self.lies_in(to_dir, ino) {
             return Err(Refusal::Loop);
         }
-        if to_name.is_empty() || to_name.len() > MAX_NAME {
-            return Err(Refusal::Limit);
-        }
+        check_name(to_name)?;
         if old.is_some() {
             self.drop_name(to_dir, to_name);
         }
@@ -603,6 +595,14 @@ impl Meta {
             }
         }
         counts
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let right = !name.is_empty() && name.len() <= MAX_NAME && !name.contains('/');
+    match right && ![".", ".."].contains(&name) {
+        true => Ok(()),
+        false => Err(Refusal::Limit),
     }
 }
 

@@ -31,7 +31,6 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
@@ -104,17 +103,23 @@ pub struct Usage {
     pub failed_checkpoints: u64,
 }
 
+/// What the thread that writes checkpoints is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Checkpoint,
+    End,
+}
+
 /// Somebody is to write a checkpoint.
 #[derive(Default)]
 struct Due {
-    due: Mutex<bool>,
+    due: Mutex<Option<Wish>>,
     wake: Condvar,
-    end: AtomicBool,
 }
 
 impl Due {
     fn notify(&self) {
-        *self.due.lock() = true;
+        self.due.lock().get_or_insert(Wish::Checkpoint);
         self.wake.notify_all();
     }
 }
@@ -131,7 +136,7 @@ struct Shared {
     flusher: Flusher,
     failure: Failure,
     checkpointing: Mutex<()>,
-    due: Due,
+    due: Arc<Due>,
     /// Locks that are held, and how many share each; 0 for one that is held alone.
     locks: Mutex<BTreeMap<PathBuf, usize>>,
 }
@@ -148,12 +153,17 @@ impl Drop for Shared {
 /// A mounted image as a [`FileSystem`].
 pub struct LavaFs {
     shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Drop for LavaFs {
     fn drop(&mut self) {
-        self.shared.due.end.store(true, SeqCst);
+        *self.shared.due.due.lock() = Some(Wish::End);
         self.shared.due.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // When this returns, the image is free once its files are closed.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -173,10 +183,11 @@ impl LavaFs {
     /// for a damaged one.
     pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<LavaFs>> {
         let shared = mount::mount(device, options)?;
-        if options.background && !options.read_only {
-            write_checkpoints(Arc::downgrade(&shared));
-        }
-        Ok(Arc::new(LavaFs { shared }))
+        let thread = match options.background && !options.read_only {
+            true => write_checkpoints(&shared),
+            false => None,
+        };
+        Ok(Arc::new(LavaFs { shared, thread }))
     }
 
     /// Writes a checkpoint now: a mount then has no journal to read.
@@ -240,34 +251,36 @@ impl LavaFs {
     clippy::disallowed_types,
     reason = "the thread only moves bytes for those who wait for nobody; tests write checkpoints by hand"
 )]
-fn write_checkpoints(shared: Weak<Shared>) {
+fn write_checkpoints(shared: &Arc<Shared>) -> Option<std::thread::JoinHandle<()>> {
+    let (due, shared) = (Arc::clone(&shared.due), Arc::downgrade(shared));
     let work = move || {
         loop {
-            let Some(fs) = shared.upgrade() else { return };
             {
-                let mut due = fs.due.due.lock();
-                if !*due && !fs.due.end.load(SeqCst) {
-                    fs.due
-                        .wake
-                        .wait_for(&mut due, std::time::Duration::from_millis(500));
+                let mut wish = due.due.lock();
+                while wish.is_none() {
+                    due.wake.wait(&mut wish);
                 }
-                if !std::mem::take(&mut *due) {
-                    if fs.due.end.load(SeqCst) {
-                        return;
-                    }
-                    continue;
+                if *wish == Some(Wish::End) {
+                    return;
                 }
+                *wish = None;
             }
-            if fs.checkpoint().is_err() {
-                // The journal goes on, and the next transaction asks again.
-                fs.journal.lock().failed_checkpoints += 1;
+            let Some(fs) = shared.upgrade() else { return };
+            // Somebody may have asked while the last one was written.
+            if fs.is_due() && fs.checkpoint().is_err() {
+                let mut journal = fs.journal.lock();
+                journal.failed_checkpoints += 1;
+                // The journal goes on; not each transaction asks again.
+                let more = u64::from(journal.superblock.journal_blocks) * BLOCK;
+                journal.due_at = journal.writer.bytes() + more;
             }
         }
     };
     // Without a thread the journal grows; mounts take longer, and nothing is wrong.
-    let _ = std::thread::Builder::new()
+    std::thread::Builder::new()
         .name("basalt-lava".into())
-        .spawn(work);
+        .spawn(work)
+        .ok()
 }
 
 fn refused(refusal: Refusal, path: &Path) -> Error {
@@ -446,6 +459,12 @@ fn held(path: &Path) -> Error {
 }
 
 impl LavaFs {
+    /// A file of this mount, not of another.
+    fn own<'f>(&self, file: &'f Arc<dyn File>) -> Option<&'f LavaFile> {
+        let file: &LavaFile = file.as_any().downcast_ref()?;
+        Arc::ptr_eq(&file.fs, &self.shared).then_some(file)
+    }
+
     fn lock_of(&self, path: PathBuf) -> Box<dyn LockGuard> {
         Box::new(LavaLock {
             fs: Arc::downgrade(&self.shared),
@@ -481,6 +500,13 @@ impl FileSystem for LavaFs {
             }
             Some(old) => {
                 self.shared.check_writable()?;
+                let before = {
+                    let state = self.shared.state.lock();
+                    let ino = lookup_file(&state, old)?;
+                    state.open.get(&ino).map(|(node, _)| Arc::clone(node))
+                };
+                // Nobody is in the middle of an append to its earlier life.
+                let _still = before.as_ref().map(|node| node.still());
                 let mut state = self.shared.state.lock();
                 let ino = lookup_file(&state, old)?;
                 let (dir, name) = parent(&state, old)?;
@@ -636,15 +662,13 @@ impl FileSystem for LavaFs {
 
     /// One transaction and one flush stand for all files of this image.
     fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
-        let (ours, others): (Vec<_>, Vec<_>) =
-            files.iter().partition(|f| f.as_any().is::<LavaFile>());
-        for f in others {
-            f.sync_data()?;
+        let mut ours = Vec::new();
+        for f in files {
+            match self.own(f) {
+                Some(f) => ours.push(f),
+                None => f.sync_data()?,
+            }
         }
-        let ours: Vec<&LavaFile> = ours
-            .into_iter()
-            .filter_map(|f| f.as_any().downcast_ref())
-            .collect();
         LavaFile::sync_together(&ours)
     }
 
@@ -658,7 +682,7 @@ impl FileSystem for LavaFs {
             _files: Vec::new(),
         };
         for (i, r) in reads.into_iter().enumerate() {
-            match r.file.as_any().downcast_ref::<LavaFile>() {
+            match self.own(&r.file) {
                 Some(f) => match f.plan(r.offset, r.len) {
                     (range, _) if range.is_empty() => batch.done.push_back((i, Ok(Bytes::new()))),
                     (_, Some(read)) => {

@@ -16,19 +16,19 @@ use super::layout::{
     FIRST_BLOCK, MIN_DEVICE, NotOurs, SUPERBLOCKS, Superblock, Uuid, journal_blocks, max_inodes,
 };
 use super::meta::{Meta, Refusal};
-use super::record::{Reader, Record};
+use super::record::{Kind, Reader, Record};
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use super::space::FreeSpace;
 use super::state::State;
-use super::{Due, LavaOptions, Shared};
+use super::{LavaOptions, Shared};
 use crate::{Error, ErrorKind, Result};
 
 /// What a device has.
 pub enum Found {
     /// Zeros where anything would begin.
     Nothing,
-    /// A filesystem of ours.
-    Ours(Superblock),
+    /// A filesystem of ours, and which copies of the superblock are not this one.
+    Ours(Superblock, Vec<u64>),
     /// One of ours that cannot be mounted, and why.
     Broken(Error),
     /// Something else.
@@ -46,25 +46,21 @@ pub fn look(device: &dyn Device, name: &Path) -> Result<Found> {
         len: (FIRST_BLOCK * BLOCK) as usize,
         way: Way::Direct,
     })?;
-    let mut newest: Option<Superblock> = None;
-    let mut problems = Vec::new();
+    let (mut copies, mut problems) = (Vec::new(), Vec::new());
     for at in SUPERBLOCKS {
         match Superblock::decode(&head[at as usize..at as usize + 4096], at) {
-            Ok(s) if newest.as_ref().is_none_or(|n| n.generation < s.generation) => {
-                newest = Some(s);
-            }
-            // The later write of one generation is what counts of two that differ in how they ended.
-            Ok(s) => {
-                let newest = newest.as_mut().expect("compared with it");
-                if newest.generation == s.generation {
-                    newest.clean_seq = newest.clean_seq.max(s.clean_seq);
-                }
-            }
+            Ok(s) => copies.push((at, s)),
             Err(problem) => problems.push((at, problem)),
         }
     }
-    if let Some(superblock) = newest {
-        return Ok(Found::Ours(superblock));
+    // Of one generation the one that ended later.
+    let newest = copies
+        .iter()
+        .max_by_key(|(_, s)| (s.generation, s.clean_seq));
+    if let Some((_, newest)) = newest {
+        let stale = SUPERBLOCKS.into_iter();
+        let stale = stale.filter(|at| !copies.iter().any(|(of, s)| of == at && s == newest));
+        return Ok(Found::Ours(newest.clone(), stale.collect()));
     }
     let told = problems
         .iter()
@@ -246,7 +242,17 @@ pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<
     for run in &tail.extents {
         take(*run, "the journal")?;
     }
-    for (ino, _) in meta.inodes() {
+    for (ino, facts) in meta.inodes() {
+        if facts.kind != Kind::Dir && facts.len > facts.blocks * BLOCK {
+            return Err(Error::corruption(
+                name,
+                0,
+                format!(
+                    "inode {ino} has {} bytes in {} blocks",
+                    facts.len, facts.blocks
+                ),
+            ));
+        }
         for run in meta
             .extents(ino)
             .into_iter()
@@ -268,8 +274,8 @@ pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<
 /// Errors: `NotFound` when there is no filesystem, `Unsupported`, `Corruption`.
 pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Shared>> {
     let name = &options.name;
-    let superblock = match look(&*device, name)? {
-        Found::Ours(superblock) => superblock,
+    let (superblock, stale) = match look(&*device, name)? {
+        Found::Ours(superblock, stale) => (superblock, stale),
         Found::Broken(e) => return Err(e),
         Found::Nothing => {
             return Err(Error::new(
@@ -292,6 +298,14 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     facts.unit = superblock.unit as usize;
     let reserve = reserve(&superblock);
     let mut state = State::new(loaded.meta, loaded.space, reserve);
+    if !options.read_only {
+        // Before anything is given out: what the older copy leads to is free, and nobody may ever follow it again.
+        for at in stale {
+            let bytes = superblock.encode(at);
+            device.write(at, &[IoSlice::new(&bytes)], Way::Direct)?;
+            device.flush()?;
+        }
+    }
     let next = match options.read_only {
         // Nothing is ever written there.
         true => Run { start: 0, len: 0 },
@@ -305,8 +319,14 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
                 .in_file(name)
             })?,
     };
-    let writer = Writer::begin(&loaded.tail, superblock.uuid, facts.unit, next);
-    Ok(Arc::new(Shared {
+    let mut life = [0; 8];
+    crate::fill_random(&mut life);
+    let life = u64::from_le_bytes(life);
+    let writer = Writer::begin(&loaded.tail, superblock.uuid, facts.unit, next, life);
+    if !options.read_only {
+        state.keep_spares(u64::from(superblock.journal_blocks));
+    }
+    let shared = Arc::new(Shared {
         read_only: options.read_only,
         uuid: superblock.uuid,
         facts,
@@ -323,7 +343,12 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         flusher: Flusher::default(),
         failure: Failure::default(),
         checkpointing: Mutex::new(()),
-        due: Due::default(),
+        due: Arc::default(),
         locks: Mutex::new(BTreeMap::new()),
-    }))
+    });
+    // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.
+    if !options.read_only && shared.is_due() {
+        let _ = shared.checkpoint();
+    }
+    Ok(shared)
 }

@@ -11,6 +11,9 @@ use super::record::{Ino, Record};
 use super::runs::Run;
 use super::space::FreeSpace;
 
+/// Journal extents that are kept in hand.
+const SPARES: usize = 3;
+
 /// Records that wait for a transaction.
 #[derive(Default)]
 pub struct Pending {
@@ -47,6 +50,10 @@ pub struct State {
     /// Blocks that are free once so many records are durable.
     frees: VecDeque<(u64, Vec<Run>)>,
     waiting: u64,
+    /// So many records are durable.
+    durable: u64,
+    /// Extents for the journal, in one piece each: nobody else gets them.
+    spares: Vec<Run>,
     /// Open files, and how many handles each has.
     pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
     /// Blocks that are kept for the journal and its checkpoints.
@@ -62,6 +69,8 @@ impl State {
             recorded: 0,
             frees: VecDeque::new(),
             waiting: 0,
+            durable: 0,
+            spares: Vec::new(),
             open: BTreeMap::new(),
             reserve,
         }
@@ -93,6 +102,7 @@ impl State {
 
     /// So many records are durable: what they freed is free.
     pub fn made_durable(&mut self, records: u64) {
+        self.durable = self.durable.max(records);
         while self.frees.front().is_some_and(|(n, _)| *n <= records) {
             let (_, runs) = self.frees.pop_front().expect("just seen");
             for run in runs {
@@ -105,7 +115,7 @@ impl State {
     /// Blocks that are free now.
     pub fn give_back(&mut self, run: Run) {
         let free = self.space.free(run);
-        assert!(free, "blocks {run:?} are given back that nobody had");
+        debug_assert!(free, "blocks {run:?} are given back that nobody had");
     }
 
     /// Blocks that wait for a transaction to be durable.
@@ -128,7 +138,25 @@ impl State {
         self.space.allocate_all(want, near)
     }
 
-    /// A run for the journal, of the reserve if need be: in one piece.
+    /// Keeps extents for the journal, as many as there is room for.
+    pub fn keep_spares(&mut self, blocks: u64) {
+        while self.spares.len() < SPARES {
+            let Some(run) = self.allocate_whole(blocks) else {
+                return;
+            };
+            self.spares.push(run);
+        }
+    }
+
+    /// The next extent for the journal.
+    pub fn journal_extent(&mut self, blocks: u64) -> Option<Run> {
+        let run = self.allocate_whole(blocks);
+        let run = run.or_else(|| self.spares.pop());
+        self.keep_spares(blocks);
+        run
+    }
+
+    /// A run in one piece, of the reserve if need be.
     pub fn allocate_whole(&mut self, blocks: u64) -> Option<Run> {
         if self.space.longest() < blocks {
             return None;
@@ -173,6 +201,7 @@ impl State {
                     let since = *since;
                     let at = self.frees.partition_point(|(n, _)| *n <= since);
                     self.frees.insert(at, (since, runs));
+                    self.made_durable(self.durable);
                 }
             }
             Hold::Over => {}

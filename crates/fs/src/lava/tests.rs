@@ -379,21 +379,47 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
         }
         // Lives after a power cut: what it left on the device behind the end of the journal is never taken for what comes later.
         let mut device = device;
-        for life in 0..6 {
+        let mut promise = Promise::of(&h);
+        for life in 0..8 {
             device = device.cut(DeviceCut::Some(seed * 10 + life));
             let place = format!("seed {seed}, life {life}");
-            let (fs, found) = Promise::of(&h).check(Arc::clone(&device), &place);
+            let (fs, found) = promise.check(Arc::clone(&device), &place);
             h.files.clear();
             h.fs = fs;
             h.bytes
                 .retain(|id, _| found.names.values().any(|n| n == id));
-            for (all, durable) in h.bytes.values_mut() {
+            for (id, (all, durable)) in &mut h.bytes {
+                *durable = promise.durable.get(id).map_or(0, |d| d.len());
                 all.truncate(*durable);
             }
             h.now = found;
             h.durable();
             for _ in 0..h.chance.below(25) {
                 h.step();
+            }
+            // The last step is cut at one of its writes, those of a checkpoint most of all.
+            let taken = Arc::new(Mutex::new(Vec::new()));
+            let into = Arc::clone(&taken);
+            device.on_write(move |snapshot| into.lock().push(snapshot));
+            promise = Promise::of(&h);
+            let before: Vec<u64> = h.bytes.keys().copied().collect();
+            match h.chance.coin() {
+                true => h.fs.checkpoint().unwrap(),
+                false => h.step(),
+            }
+            promise.since.push(h.now.clone());
+            promise.durable.retain(|id, _| h.bytes.contains_key(id));
+            let new: Vec<u64> = h
+                .bytes
+                .keys()
+                .copied()
+                .filter(|id| !before.contains(id))
+                .collect();
+            assert!(new.len() <= 1);
+            let snapshots = std::mem::take(&mut *taken.lock());
+            if !snapshots.is_empty() {
+                let n = h.chance.below(snapshots.len() as u64) as usize;
+                device = snapshots[n].cut(DeviceCut::Some(seed + life));
             }
             cuts += 1;
         }
@@ -541,4 +567,248 @@ fn a_lost_transaction_is_found() {
     device.damage(journal + 512, &[0; 512]);
     let e = LavaFs::mount(device, &by_hand()).err().expect("damage");
     assert!(e.to_string().contains("a clean end said"), "{e}");
+}
+
+/// What a full image does: it takes removals, mounts as often as anybody likes, and space comes back.
+#[test]
+fn a_full_image_lives_on() {
+    let device = SimDevice::new(8 << 20, 512);
+    mount::format(&*device, [3; 16], false, Path::new("image")).unwrap();
+    let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+    let block = vec![5u8; 4096];
+    let (mut files, mut full) = (0, None);
+    while full.is_none() {
+        let name = format!("{files:05}");
+        let f = fs.create(Path::new(&name)).unwrap();
+        match f.append(&[IoSlice::new(&block)], Intent::Sync) {
+            Ok(_) => files += 1,
+            Err(e) => full = Some(e),
+        }
+    }
+    let full = full.expect("the loop's end");
+    assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+    assert!(files > 1000);
+    // Every second one goes, and what is free lies in single blocks; one large file takes all of it.
+    for i in (0..files).step_by(2) {
+        fs.remove(Path::new(&format!("{i:05}"))).unwrap();
+    }
+    let large = fs.create(Path::new("large")).unwrap();
+    for _ in 0..files / 2 {
+        large.append(&[IoSlice::new(&block)], Intent::Sync).unwrap();
+    }
+    large.sync_all().unwrap();
+    while large.append(&[IoSlice::new(&block)], Intent::Sync).is_ok() {}
+    drop((large, fs));
+    // Mounts by the dozen, each of which changes something, after a clean end or a power cut.
+    let mut device = device;
+    for round in 0..40 {
+        let fs = LavaFs::mount(device.clone(), &by_hand())
+            .unwrap_or_else(|e| panic!("round {round}: {e}"));
+        fs.create(Path::new(&format!("round {round}"))).unwrap();
+        fs.sync_metadata(Path::new("")).unwrap();
+        if round % 3 == 2 {
+            device = device.cut(DeviceCut::Nothing);
+        }
+    }
+    let fs = LavaFs::mount(device, &by_hand()).unwrap();
+    assert!(fs.exists(Path::new("round 39")).unwrap());
+    fs.remove(Path::new("large")).unwrap();
+    let f = fs.create(Path::new("after")).unwrap();
+    for _ in 0..files / 4 {
+        f.append(&[IoSlice::new(&block)], Intent::Sync).unwrap();
+    }
+}
+
+/// What was appended lazily outlives the process, with the space and the name that it needs.
+#[test]
+fn lazy_bytes_outlive_the_process() {
+    let (device, fs) = fresh(512);
+    let f = fs
+        .create_log(
+            Path::new("log"),
+            LogOptions {
+                capacity: 100_000,
+                reuse: None,
+            },
+        )
+        .unwrap();
+    let g = fs.create(Path::new("file")).unwrap();
+    for f in [&f, &g] {
+        f.append(&[IoSlice::new(&[7; 5000])], Intent::Lazy).unwrap();
+    }
+    let left = LavaFs::mount(device.cut(DeviceCut::All), &by_hand()).unwrap();
+    for name in ["log", "file"] {
+        let f = left.open(Path::new(name)).unwrap();
+        assert_eq!(f.read(0, 5000).unwrap(), vec![7; 5000], "{name}");
+    }
+}
+
+/// Handles of a log's earlier life, files of another mount, and files that are removed while they are open.
+#[test]
+fn what_is_over_harms_nobody() {
+    let (device, fs) = fresh(512);
+    let log = |path: &str, reuse: Option<&Path>| {
+        let capacity = 50_000;
+        fs.create_log(Path::new(path), LogOptions { capacity, reuse })
+    };
+    let old = log("old", None).unwrap();
+    old.append(&[IoSlice::new(&[1; 512])], Intent::Sync)
+        .unwrap();
+    let new = log("new", Some(Path::new("old"))).unwrap();
+    for i in 0..80u8 {
+        new.append(&[IoSlice::new(&[i; 512])], Intent::Sync)
+            .unwrap();
+    }
+    let poisoned = |r: Result<()>| assert_eq!(r.unwrap_err().kind(), ErrorKind::Poisoned);
+    poisoned(old.sync_all());
+    poisoned(old.append(&[IoSlice::new(&[1])], Intent::Sync).map(|_| ()));
+    poisoned(old.extend_log(1 << 20));
+    old.release_range(0..1 << 20).unwrap();
+    drop(old);
+    let other = fs.create(Path::new("other")).unwrap();
+    other
+        .append(&[IoSlice::new(&[9; 100_000])], Intent::Sync)
+        .unwrap();
+    assert_eq!(new.read(512 * 79, 512).unwrap(), vec![79; 512]);
+    // A file of another image is synced by its own, and read there.
+    let (device2, fs2) = fresh(512);
+    let far = fs2.create(Path::new("far")).unwrap();
+    far.append(&[IoSlice::new(&[4; 600])], Intent::Sync)
+        .unwrap();
+    fs2.sync_metadata(Path::new("")).unwrap();
+    far.append(&[IoSlice::new(&[5; 424])], Intent::Sync)
+        .unwrap();
+    fs.sync_files(&[new.clone(), far.clone()]).unwrap();
+    let left = LavaFs::mount(device2.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+    let got = left.open(Path::new("far")).unwrap().read(600, 424).unwrap();
+    assert_eq!(got, vec![5; 424]);
+    let request = |file: &Arc<dyn File>| ReadRequest {
+        file: file.clone(),
+        offset: 0,
+        len: 600,
+    };
+    let mut reads = fs.submit_reads(vec![request(&far), request(&other)]);
+    while let Some((i, got)) = reads.next() {
+        assert_eq!(got.unwrap(), vec![[4, 9][i]; 600]);
+    }
+    drop(reads);
+    // Space of a removed file is free once nobody has it open and the removal is durable, whichever is later.
+    let before = fs.usage().free_bytes;
+    let size = fs.stat(Path::new("other")).unwrap().on_disk;
+    fs.remove(Path::new("other")).unwrap();
+    fs.sync_metadata(Path::new("")).unwrap();
+    assert_eq!(fs.usage().free_bytes, before);
+    drop(other);
+    assert_eq!(fs.usage().free_bytes, before + size);
+    drop((new, fs));
+    LavaFs::mount(device, &by_hand()).expect("nothing is in two files");
+}
+
+/// Metadata that somebody made up, with right checksums: a mount refuses it or takes it, and nothing panics.
+#[test]
+fn no_metadata_makes_a_mount_panic() {
+    use super::frame::{CheckpointPiece, Transaction};
+    let mut refused = 0;
+    let (device, fs) = fresh(512);
+    let dir = Path::new("");
+    fs.create_dir(Path::new("d")).unwrap();
+    for i in 0..6 {
+        let f = fs.create(Path::new(&format!("d/{i}"))).unwrap();
+        f.append(&[IoSlice::new(&[1; 9000])], Intent::Sync).unwrap();
+        f.release_range(0..4096).unwrap();
+        f.sync_all().unwrap();
+        if i == 2 {
+            fs.link(Path::new("r0"), Path::new("l")).unwrap();
+            fs.checkpoint().unwrap();
+        }
+        fs.rename(Path::new(&format!("d/{i}")), Path::new(&format!("r{i}")))
+            .unwrap();
+        fs.sync_metadata(dir).unwrap();
+    }
+    let uuid = [7; 16];
+    let superblock = fs.shared.journal.lock().superblock.clone();
+    // Where frames lie: all units of the device's first megabytes that are one.
+    let all = device.peek(0, 4 << 20);
+    let rounds = 3000 * scale();
+    for round in 0..rounds {
+        let mut c = crate::chance::Chance::of(&[round, 99]);
+        let broken = device.cut(DeviceCut::All);
+        let mutate = |c: &mut crate::chance::Chance, bytes: &[u8]| {
+            let mut bytes = bytes.to_vec();
+            for _ in 0..=c.below(3) {
+                let at = c.below(bytes.len() as u64) as usize;
+                match c.below(4) {
+                    0 => bytes[at] = c.next_u64() as u8,
+                    1 => bytes[at] ^= 1 << c.below(8),
+                    2 => bytes.truncate(at.max(1)),
+                    _ => bytes.insert(at, c.pick(&[0, 1, 0x7f, 0x80, 0xff])),
+                }
+            }
+            bytes
+        };
+        match c.below(3) {
+            0 => {
+                let mut s = superblock.clone();
+                let wild = c.pick(&[0, 1, 200, 1 << 20, 1 << 33, 1 << 59, u64::MAX]);
+                match c.below(7) {
+                    0 => s.blocks = wild,
+                    1 => s.checkpoint_bytes = wild,
+                    2 => s.checkpoint_seq = wild,
+                    3 => s.clean_seq = wild,
+                    4 => s.journal_blocks = wild as u32,
+                    5 => s.checkpoint[0].start = wild,
+                    _ => s.checkpoint[0].len = wild,
+                }
+                for at in layout::SUPERBLOCKS {
+                    broken.damage(at, &s.encode(at));
+                }
+            }
+            1 => {
+                let at = superblock.checkpoint[0].start * BLOCK;
+                let bytes = &all[at as usize..];
+                let (piece, _) = CheckpointPiece::decode(bytes, &uuid, at, 512).unwrap();
+                let records = mutate(&mut c, piece.records);
+                let piece = CheckpointPiece {
+                    records: &records,
+                    ..piece
+                };
+                let bytes = piece.encode(&uuid, at, 512);
+                let mut s = superblock.clone();
+                s.checkpoint_bytes = bytes.len() as u64;
+                broken.damage(at, &bytes);
+                for at in layout::SUPERBLOCKS {
+                    broken.damage(at, &s.encode(at));
+                }
+            }
+            _ => {
+                let found: Vec<u64> = (0..all.len() as u64 / 512)
+                    .map(|n| n * 512)
+                    .filter(|at| {
+                        let bytes = &all[*at as usize..];
+                        let t = Transaction::decode(bytes, &uuid, *at, 512);
+                        t.is_some_and(|(t, _)| t.seq > superblock.checkpoint_seq)
+                    })
+                    .collect();
+                let at = found[c.below(found.len() as u64) as usize];
+                let (t, _) = Transaction::decode(&all[at as usize..], &uuid, at, 512).unwrap();
+                let records = mutate(&mut c, t.records);
+                let t = Transaction {
+                    records: &records,
+                    ..t
+                };
+                broken.damage(at, &t.encode(&uuid, at, 512));
+            }
+        }
+        if let Ok(fs) = LavaFs::mount(broken, &by_hand()) {
+            let (mut files, mut dirs) = (BTreeMap::new(), Vec::new());
+            shown(&fs, "", &mut files, &mut dirs);
+            for f in files.values() {
+                let _ = f.read(0, 20_000);
+            }
+        } else {
+            refused += 1;
+        }
+    }
+    crate::campaign!("made-up metadata: rounds={rounds} refused={refused}");
+    assert!(refused > rounds / 4 && refused < rounds);
 }

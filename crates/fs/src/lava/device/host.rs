@@ -203,6 +203,13 @@ impl HostDevice {
         let facts = file_facts(fd.as_fd())
             .map_err(|e| Error::io("looking at the image", path, e.into()))?;
         lock(path, &fd, &facts, false)?;
+        if len < facts.size {
+            return Err(Error::invalid(format!(
+                "the image has {} bytes already; images do not shrink",
+                facts.size
+            ))
+            .in_file(path));
+        }
         let grown = write_zeros(&fd, path, facts.size..len, sparse, progress);
         if grown.is_err() {
             let _ = rustix::fs::ftruncate(&fd, facts.size);
