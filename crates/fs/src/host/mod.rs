@@ -12,7 +12,6 @@
 //! (nobody else releases, cuts or reuses it), and a log is reused only when no handle appends to it any more.
 
 mod append;
-mod discard;
 mod file;
 mod fill;
 mod lock;
@@ -40,7 +39,6 @@ use crate::{
     Bytes, DIRECT_ALIGN, DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard,
     LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
-pub(crate) use discard::discard;
 use file::{HostFile, Kind, Opened};
 pub(crate) use lock::holder;
 use probe::Place;

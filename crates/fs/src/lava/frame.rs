@@ -10,12 +10,31 @@ const CHECKPOINT: &[u8; 4] = b"LVCK";
 
 /// Bytes before a transaction's records.
 pub const TRANSACTION_HEADER: usize = 40;
+/// Bytes of an extent's header.
+const EXTENT_HEADER: usize = 48;
 /// Bytes before the records of a checkpoint's piece.
 pub const PIECE_HEADER: usize = 32;
 
-fn seal(b: &mut [u8], uuid: &Uuid, offset: u64) {
-    let sum = checksum(uuid, offset, &b[4..]);
-    b[..4].copy_from_slice(&sum.to_le_bytes());
+/// A frame's bytes: its kind, what stands in its header, its records behind `header` bytes, zeros, and the checksum over all that.
+struct Frame(Vec<u8>);
+
+impl Frame {
+    fn new(magic: &[u8; 4], header: usize, records: &[u8], unit: usize) -> Frame {
+        let mut b = vec![0u8; (header + records.len()).next_multiple_of(unit)];
+        b[4..8].copy_from_slice(magic);
+        b[header..header + records.len()].copy_from_slice(records);
+        Frame(b)
+    }
+
+    fn put<const N: usize>(mut self, at: usize, bytes: [u8; N]) -> Frame {
+        self.0[at..at + N].copy_from_slice(&bytes);
+        self
+    }
+
+    fn sealed(self, uuid: &Uuid, offset: u64) -> Vec<u8> {
+        let sum = checksum(uuid, offset, &self.0[4..]);
+        self.put(0, sum.to_le_bytes()).0
+    }
 }
 
 fn sound(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
@@ -43,15 +62,12 @@ impl Transaction<'_> {
 
     /// Its bytes at `offset` of the device.
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
-        let mut b = vec![0u8; Transaction::size(self.records.len(), unit)];
-        b[4..8].copy_from_slice(TRANSACTION);
-        b[8..16].copy_from_slice(&self.life.to_le_bytes());
-        b[16..24].copy_from_slice(&self.seq.to_le_bytes());
-        b[24..32].copy_from_slice(&self.synced.to_le_bytes());
-        b[32..36].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
-        b[TRANSACTION_HEADER..][..self.records.len()].copy_from_slice(self.records);
-        seal(&mut b, uuid, offset);
-        b
+        Frame::new(TRANSACTION, TRANSACTION_HEADER, self.records, unit)
+            .put(8, self.life.to_le_bytes())
+            .put(16, self.seq.to_le_bytes())
+            .put(24, self.synced.to_le_bytes())
+            .put(32, (self.records.len() as u32).to_le_bytes())
+            .sealed(uuid, offset)
     }
 
     /// The one that begins at the first byte of `b`, which lies at `offset` of the device, and its size. `None` when there is none.
@@ -100,21 +116,19 @@ pub struct ExtentHeader {
 impl ExtentHeader {
     /// Its bytes: one unit.
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
-        let mut b = vec![0u8; unit];
-        b[4..8].copy_from_slice(EXTENT);
-        b[8..16].copy_from_slice(&self.life.to_le_bytes());
-        b[16..24].copy_from_slice(&self.first_seq.to_le_bytes());
-        b[24..32].copy_from_slice(&self.synced.to_le_bytes());
-        b[32..40].copy_from_slice(&self.next.start.to_le_bytes());
-        b[40..44].copy_from_slice(&(self.next.len as u32).to_le_bytes());
-        b[44..48].copy_from_slice(&self.blocks.to_le_bytes());
-        seal(&mut b, uuid, offset);
-        b
+        Frame::new(EXTENT, EXTENT_HEADER, &[], unit)
+            .put(8, self.life.to_le_bytes())
+            .put(16, self.first_seq.to_le_bytes())
+            .put(24, self.synced.to_le_bytes())
+            .put(32, self.next.start.to_le_bytes())
+            .put(40, (self.next.len as u32).to_le_bytes())
+            .put(44, self.blocks.to_le_bytes())
+            .sealed(uuid, offset)
     }
 
     /// From one unit at `offset`.
     pub fn decode(b: &[u8], uuid: &Uuid, offset: u64) -> Option<ExtentHeader> {
-        if b.len() < 48 || !sound(b, EXTENT, uuid, offset) {
+        if b.len() < EXTENT_HEADER || !sound(b, EXTENT, uuid, offset) {
             return None;
         }
         Some(ExtentHeader {
@@ -144,15 +158,11 @@ pub struct CheckpointPiece<'a> {
 impl CheckpointPiece<'_> {
     /// Its bytes, a multiple of the unit.
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
-        let size = (PIECE_HEADER + self.records.len()).next_multiple_of(unit);
-        let mut b = vec![0u8; size];
-        b[4..8].copy_from_slice(CHECKPOINT);
-        b[8..16].copy_from_slice(&self.generation.to_le_bytes());
-        b[16..20].copy_from_slice(&self.index.to_le_bytes());
-        b[20..24].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
-        b[PIECE_HEADER..][..self.records.len()].copy_from_slice(self.records);
-        seal(&mut b, uuid, offset);
-        b
+        Frame::new(CHECKPOINT, PIECE_HEADER, self.records, unit)
+            .put(8, self.generation.to_le_bytes())
+            .put(16, self.index.to_le_bytes())
+            .put(20, (self.records.len() as u32).to_le_bytes())
+            .sealed(uuid, offset)
     }
 
     /// The one that begins at the first byte of `b`, and its size.

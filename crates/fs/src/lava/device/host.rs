@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Device, DeviceFacts, DeviceRead, Way};
-use crate::host::{Account, FileFacts, Stages, Sys, discard, file_facts, holder};
+use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
     Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsStats, HostFs, HostOptions,
     ReadBackend, ReadCompletions, ReadRequest, Result,
@@ -62,7 +62,6 @@ pub struct HostDevice {
     direct: Option<OwnedFd>,
     /// Memory addresses of direct transfers are multiples of it.
     memory: usize,
-    is_block_device: bool,
     sys: Sys,
     stages: Stages,
     reads: Arc<HostFs>,
@@ -161,7 +160,6 @@ impl HostDevice {
             cached,
             direct,
             memory,
-            is_block_device: facts.is_block_device,
             sys: Sys::default(),
             stages: Stages::default(),
             reads,
@@ -189,32 +187,6 @@ impl HostDevice {
             let _ = rustix::fs::unlink(path);
         }
         made
-    }
-
-    /// Makes an image file longer, up to `len` bytes, as [`HostDevice::create_image`].
-    pub fn grow_image(
-        path: &Path,
-        len: u64,
-        sparse: bool,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
-        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| Error::io("opening the image", path, e.into()))?;
-        let facts = file_facts(fd.as_fd())
-            .map_err(|e| Error::io("looking at the image", path, e.into()))?;
-        lock(path, &fd, &facts, false)?;
-        if len < facts.size {
-            return Err(Error::invalid(format!(
-                "the image has {} bytes already; images do not shrink",
-                facts.size
-            ))
-            .in_file(path));
-        }
-        let grown = write_zeros(&fd, path, facts.size..len, sparse, progress);
-        if grown.is_err() {
-            let _ = rustix::fs::ftruncate(&fd, facts.size);
-        }
-        grown
     }
 
     fn failed(&self, what: &str, offset: u64, e: Errno) -> Error {
@@ -344,18 +316,6 @@ impl Device for HostDevice {
         self.sys
             .fdatasync(self.cached.as_fd())
             .map_err(|e| Error::io("syncing the image", &self.path, e.into()))
-    }
-
-    fn discard(&self, range: Range<u64>) -> Result<bool> {
-        if !self.is_block_device {
-            // A hole in an image would have to be allocated and written again by whoever uses it next.
-            return Ok(false);
-        }
-        match discard(self.cached.as_fd(), range.clone()) {
-            Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => Ok(false),
-            Err(e) => Err(self.failed("discarding", range.start, e)),
-        }
     }
 
     fn stats(&self) -> FsStats {

@@ -11,7 +11,6 @@ mod host;
 pub(super) mod sim;
 
 use std::io::IoSlice;
-use std::ops::Range;
 
 pub use host::{DeviceOptions, HostDevice};
 pub use sim::{DeviceCut, DeviceFault, DeviceSnapshot, SimDevice};
@@ -71,10 +70,6 @@ pub trait Device: Send + Sync {
 
     /// Makes all writes that have returned survive a power cut. After an error nobody knows which of them do.
     fn flush(&self) -> Result<()>;
-
-    /// Tells the device that nobody needs these bytes any more; what is read there afterwards is undefined. False when it takes no
-    /// such hints.
-    fn discard(&self, range: Range<u64>) -> Result<bool>;
 
     /// What was moved since it was opened.
     fn stats(&self) -> FsStats;

@@ -3,7 +3,6 @@
 //! The same seed and calls leave the same bytes. A power cut makes a new device and leaves the old one running.
 
 use std::io::IoSlice;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,8 +77,6 @@ struct State {
     stats: FsStats,
     writes: u64,
     faults: Vec<DeviceFault>,
-    powered: bool,
-    discarded: Vec<Range<u64>>,
 }
 
 /// See the module's head.
@@ -140,8 +137,6 @@ impl SimDevice {
                 stats: FsStats::default(),
                 writes: 0,
                 faults: Vec::new(),
-                powered: true,
-                discarded: Vec::new(),
             }),
             observer: Mutex::new(None),
         })
@@ -160,18 +155,6 @@ impl SimDevice {
     /// The device after a power cut now; this one runs on.
     pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
         self.snapshot().cut(cut)
-    }
-
-    /// The same bytes on a device of another size.
-    pub fn resized(&self, len: u64) -> Arc<SimDevice> {
-        let mut facts = self.facts.clone();
-        facts.len = len;
-        SimDevice::over(facts, self.state.lock().disk.clone())
-    }
-
-    /// From now on every call fails with `Io`: what is left of the crashed process can do no more.
-    pub fn power_off(&self) {
-        self.state.lock().powered = false;
     }
 
     /// Hands a snapshot to `observer` after each write and flush.
@@ -206,11 +189,6 @@ impl SimDevice {
         self.state.lock().writes
     }
 
-    /// What was discarded so far.
-    pub fn discarded(&self) -> Vec<Range<u64>> {
-        self.state.lock().discarded.clone()
-    }
-
     fn error(&self, what: &str) -> Error {
         Error::new(ErrorKind::Io, format!("{what} of the simulated device")).in_file(Path::new(""))
     }
@@ -232,16 +210,6 @@ impl SimDevice {
         struck.map(|i| faults.remove(i))
     }
 
-    fn on(&self, state: &State) -> Result<()> {
-        match state.powered {
-            true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::Io,
-                "the simulated device has no power: this process is dead",
-            )),
-        }
-    }
-
     fn tell(&self) {
         let mut observer = self.observer.lock();
         if let Some(observer) = observer.as_mut() {
@@ -257,7 +225,6 @@ impl Device for SimDevice {
 
     fn read(&self, read: DeviceRead) -> Result<Bytes> {
         let mut state = self.state.lock();
-        self.on(&state)?;
         let end = read.offset.checked_add(read.len as u64);
         assert!(
             end.is_some_and(|end| end <= self.facts.len),
@@ -298,7 +265,6 @@ impl Device for SimDevice {
         );
         {
             let mut state = self.state.lock();
-            self.on(&state)?;
             state.stats.writes += 1;
             state.stats.bytes_written += bytes.len() as u64;
             state.writes += 1;
@@ -342,7 +308,6 @@ impl Device for SimDevice {
     fn flush(&self) -> Result<()> {
         {
             let mut state = self.state.lock();
-            self.on(&state)?;
             state.stats.syncs += 1;
             state.writes += 1;
             let struck = SimDevice::strikes(&mut state.faults, |f| match f {
@@ -357,11 +322,6 @@ impl Device for SimDevice {
         }
         self.tell();
         Ok(())
-    }
-
-    fn discard(&self, range: Range<u64>) -> Result<bool> {
-        self.state.lock().discarded.push(range);
-        Ok(true)
     }
 
     fn stats(&self) -> FsStats {
