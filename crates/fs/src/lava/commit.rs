@@ -1,7 +1,8 @@
 //! From records in memory to records on the device: transactions, flushes, checkpoints.
 //!
 //! Who wants something to be durable writes a transaction of everything that waits (or finds that somebody did), and waits for one flush, which
-//! covers the data that was written before just as well. Locks are taken in this order: journal, state; the flusher's alone.
+//! covers the data that was written before just as well. Locks are taken in this order: a file's tail, journal,
+//! state, a node's hold, its extents; the flusher's alone.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -339,6 +339,7 @@ impl Meta {
 
     fn add_name(&mut self, dir: Ino, name: &str, ino: Ino) -> Result<(), Refusal> {
         check_name(name)?;
+        self.check_room()?;
         self.dir(dir)?;
         let inode = *self.inode(ino)?;
         if self.names.find(dir, name).is_some() {
@@ -357,6 +358,13 @@ impl Meta {
         self.inodes.get_mut(ino as usize).links += 1;
         self.inodes.get_mut(dir as usize).len += 1;
         Ok(())
+    }
+
+    fn check_room(&self) -> Result<(), Refusal> {
+        match self.names.has_room() {
+            true => Ok(()),
+            false => Err(Refusal::Limit),
+        }
     }
 
     fn drop_name(&mut self, dir: Ino, name: &str) -> Option<Ino> {
@@ -515,6 +523,7 @@ impl Meta {
             return Err(Refusal::Loop);
         }
         check_name(to_name)?;
+        self.check_room()?;
         if old.is_some() {
             self.drop_name(to_dir, to_name);
         }

@@ -226,15 +226,30 @@ impl LavaFs {
         }
     }
 
-    fn open_handle(&self, ino: Ino, path: &Path, appends: bool) -> Result<Arc<dyn File>> {
-        let node = self.shared.state.lock().hold(ino);
-        let node = node.map_err(|r| refused(r, path))?;
+    fn handle(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        path: &Path,
+        appends: bool,
+    ) -> Result<Arc<dyn File>> {
+        let node = state.hold(ino).map_err(|r| refused(r, path))?;
         Ok(Arc::new(LavaFile {
             fs: Arc::clone(&self.shared),
             node,
             path: path.to_path_buf(),
             appends,
         }))
+    }
+
+    /// A new file with its handle: nobody comes between.
+    fn make(&self, path: &Path, kind: Kind) -> Result<Arc<dyn File>> {
+        self.shared.check_writable()?;
+        let mut state = self.shared.state.lock();
+        let record = create(&state, path, kind)?;
+        state.record(&record).map_err(|r| refused(r, path))?;
+        let ino = lookup(&state, path)?;
+        self.handle(&mut state, ino, path, true)
     }
 
     /// Does what a record says that is made from the state.
@@ -487,17 +502,12 @@ impl FileSystem for LavaFs {
     }
 
     fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
-        self.change(path, |state| create(state, path, Kind::File))?;
-        let ino = lookup(&self.shared.state.lock(), path)?;
-        self.open_handle(ino, path, true)
+        self.make(path, Kind::File)
     }
 
     fn create_log(&self, path: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
-        let ino = match options.reuse {
-            None => {
-                self.change(path, |state| create(state, path, Kind::Log))?;
-                lookup(&self.shared.state.lock(), path)?
-            }
+        let file = match options.reuse {
+            None => self.make(path, Kind::Log)?,
             Some(old) => {
                 self.shared.check_writable()?;
                 let before = {
@@ -527,10 +537,9 @@ impl FileSystem for LavaFs {
                     let cut = Record::Cut { ino, blocks };
                     state.record(&cut).map_err(|r| refused(r, path))?;
                 }
-                ino
+                self.handle(&mut state, ino, path, true)?
             }
         };
-        let file = self.open_handle(ino, path, true)?;
         if options.capacity > file.allocated() {
             let lava: &LavaFile = file.as_any().downcast_ref().expect("just made");
             if let Err(e) = lava.grow(options.capacity, false) {
@@ -545,8 +554,9 @@ impl FileSystem for LavaFs {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
-        let ino = lookup_file(&self.shared.state.lock(), path)?;
-        self.open_handle(ino, path, false)
+        let mut state = self.shared.state.lock();
+        let ino = lookup_file(&state, path)?;
+        self.handle(&mut state, ino, path, false)
     }
 
     fn stat(&self, path: &Path) -> Result<FileStat> {

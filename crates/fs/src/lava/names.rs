@@ -88,7 +88,12 @@ impl Names {
         Some(self.entries.get(i as usize).ino)
     }
 
-    /// Adds a name that is free, of 1 to 255 bytes.
+    /// There is room for one name more: text has 4 GiB.
+    pub fn has_room(&self) -> bool {
+        self.text.pieces.len() < 1 << 16
+    }
+
+    /// Adds a name that is free, of 1 to 255 bytes. There must be room.
     pub fn insert(&mut self, dir: Ino, name: &str, ino: Ino) {
         let entry = Entry {
             dir,
