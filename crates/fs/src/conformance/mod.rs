@@ -1,5 +1,5 @@
-//! The durability contract as checks that every filesystem passes: `HostFs`, `SimFs`, `FaultFs` without faults, and
-//! those to come. An implementation's tests call [`run_all`]; one whose power can be cut also calls
+//! The durability contract as checks that every filesystem passes: `HostFs`, `LavaFs`, `SimFs`, `FaultFs` without
+//! faults, and those to come. An implementation's tests call [`run_all`]; one whose power can be cut also calls
 //! [`crash::run_all`]; and [`trace`] plays one random history on two filesystems that must answer alike.
 //!
 //! Checks panic with the name of the check and what was expected.
