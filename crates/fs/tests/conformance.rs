@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use basalt_fs::conformance::{self, random_trace};
 use basalt_fs::lava::device::{Device, DeviceOptions, HostDevice};
+use basalt_fs::lava::image::{self, Format};
 use basalt_fs::lava::{LavaFs, LavaOptions};
 use basalt_fs::sim::{CrashPolicy, SimOptions};
 use basalt_fs::{FaultFs, FileSystem, HostFs, HostOptions, SimFs};
@@ -155,6 +156,16 @@ fn sim_answers_as_a_host_directory_does() {
     basalt_fs::campaign!("traces={traces} calls={calls}");
 }
 
+fn make_image(path: &std::path::Path, size: u64) {
+    let how = Format {
+        size: Some(size),
+        ..Format::default()
+    };
+    let mut told = 0;
+    let made = image::format(path, &how, &mut |_, done, _| told = done);
+    assert_eq!((made.expect("an image"), told), (size, size));
+}
+
 #[test]
 fn lava_conforms_on_an_image() {
     let dir = TempDir::new();
@@ -163,14 +174,11 @@ fn lava_conforms_on_an_image() {
         conformance::run_all(&|| {
             let name = format!("image {}", next.fetch_add(1, Relaxed));
             let path = dir.0.join(name);
-            let mut told = 0;
-            HostDevice::create_image(&path, 16 << 20, false, &mut |n| told = n).expect("an image");
-            assert_eq!(told, 16 << 20);
+            make_image(&path, 16 << 20);
             let mut options = DeviceOptions::new(&path);
             options.direct = direct;
             let device = HostDevice::open(&options).expect("a device");
             assert!(direct || !device.facts().direct);
-            LavaFs::format(&*device, false, &path).expect("a filesystem");
             LavaFs::mount(device, &LavaOptions::default()).expect("a mount")
         });
     }
@@ -180,17 +188,13 @@ fn lava_conforms_on_an_image() {
 fn an_image_is_opened_once_to_be_written_and_often_to_be_read() {
     let dir = TempDir::new();
     let path = dir.0.join("image");
-    HostDevice::create_image(&path, 8 << 20, false, &mut |_| ()).expect("an image");
-    let again = HostDevice::create_image(&path, 8 << 20, false, &mut |_| ());
-    let e = again.expect_err("it is there");
-    assert_eq!(e.kind(), basalt_fs::ErrorKind::AlreadyExists, "{e}");
+    make_image(&path, 8 << 20);
     let open = |read_only: bool| {
         let mut options = DeviceOptions::new(&path);
         options.read_only = read_only;
         HostDevice::open(&options)
     };
     let one = open(false).expect("the first");
-    LavaFs::format(&*one, false, &path).expect("a filesystem");
     for read_only in [false, true] {
         let e = open(read_only).err().expect("it is in use");
         assert_eq!(e.kind(), basalt_fs::ErrorKind::Busy);

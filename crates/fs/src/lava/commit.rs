@@ -13,9 +13,9 @@ use super::Shared;
 use super::checkpoint::{self, Pieces};
 use super::device::Way;
 use super::journal::Writer;
-use super::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock};
+use super::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock, max_inodes};
 use super::record::Record;
-use super::runs::{BLOCK, Run};
+use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use super::state::State;
 use crate::{Error, ErrorKind, Result};
 use std::io::IoSlice;
@@ -172,7 +172,12 @@ impl Shared {
                 self.device.flush()?;
                 self.progress.durable_seq.fetch_max(seq, SeqCst);
                 if self.progress.durable_records.fetch_max(records, SeqCst) < records {
-                    self.state.lock().made_durable(records);
+                    let mut state = self.state.lock();
+                    state.made_durable(records);
+                    if state.has_idle() {
+                        drop(state);
+                        self.due.notify();
+                    }
                 }
                 Ok(())
             })
@@ -184,13 +189,44 @@ impl Shared {
     ///
     /// Errors leave the old checkpoint and the journal as they are; one of a flush ends all changes.
     pub fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_for(None).map(|_| ())
+    }
+
+    /// Takes the whole device, which has become longer: a checkpoint of that size, and the blocks behind are free. Returns by how many bytes.
+    pub fn grow(&self) -> Result<u64> {
+        let blocks = self.device.facts().len / BLOCK;
+        if blocks > MAX_BLOCKS {
+            return Err(Error::invalid(format!(
+                "{} bytes are too large for an image; {} are the most",
+                blocks * BLOCK,
+                MAX_BLOCKS * BLOCK
+            )));
+        }
+        if blocks <= self.journal.lock().superblock.blocks {
+            return Ok(0);
+        }
+        let old = self.checkpoint_for(Some(blocks))?;
+        if old == blocks {
+            return Ok(0);
+        }
+        let mut state = self.state.lock();
+        state.meta.set_max_inodes(max_inodes(blocks));
+        state.give_back(Run {
+            start: old,
+            len: blocks - old,
+        });
+        Ok((blocks - old) * BLOCK)
+    }
+
+    /// With a new size in blocks, if one is given. Returns the old one.
+    fn checkpoint_for(&self, size: Option<u64>) -> Result<u64> {
         let _one = self.checkpointing.lock();
         self.check_writable()?;
         {
             // Seen before anything is done: each try takes a journal extent.
             let last = self.journal.lock().superblock.checkpoint_bytes;
             let need = (2 * last).div_ceil(BLOCK) + 16;
-            if self.state.lock().space.blocks() < need {
+            if self.state.lock().free_blocks() < need {
                 return Err(Error::new(
                     ErrorKind::NoSpace,
                     "the image has no room for a checkpoint",
@@ -213,7 +249,7 @@ impl Shared {
         let pieces = Pieces::of(&copy, jump, self.facts.unit);
         drop(copy);
         let blocks = pieces.bytes().div_ceil(BLOCK);
-        let runs = self.state.lock().space.allocate_all(blocks, None);
+        let runs = self.state.lock().allocate_reserved(blocks);
         let Some(runs) = runs else {
             return Err(Error::new(
                 ErrorKind::NoSpace,
@@ -222,6 +258,8 @@ impl Shared {
         };
         let old = std::mem::replace(&mut superblock.checkpoint, runs.clone());
         superblock.generation += 1;
+        let blocks_before = superblock.blocks;
+        superblock.blocks = size.unwrap_or(blocks_before);
         superblock.checkpoint_bytes = pieces.bytes();
         superblock.checkpoint_seq = seq;
         let written = match runs.len() <= MAX_CHECKPOINT_RUNS {
@@ -248,7 +286,45 @@ impl Shared {
         let mut state = self.state.lock();
         state.reserve = reserve(&journal.superblock);
         gone.into_iter().for_each(|run| state.give_back(run));
-        Ok(())
+        Ok(blocks_before)
+    }
+
+    /// Tells the device what is free, some of it; false when there was nothing to tell. Blocks are given to nobody meanwhile.
+    pub fn discard_some(&self) -> bool {
+        let runs = self.state.lock().take_to_discard();
+        if runs.is_empty() {
+            return false;
+        }
+        let mut told = 0;
+        for run in &runs {
+            // A device that does not listen is no reason to fail: it is asked no more.
+            if self
+                .device
+                .discard(run.start * BLOCK, run.len * BLOCK)
+                .is_err()
+            {
+                self.deaf.store(true, SeqCst);
+                break;
+            }
+            told += run.len * BLOCK;
+        }
+        self.discarded_bytes.fetch_add(told, SeqCst);
+        let mut state = self.state.lock();
+        state.discarded(runs);
+        if self.deaf.load(SeqCst) {
+            state.discard_no_more();
+        }
+        drop(state);
+        self.discarded.notify_all();
+        true
+    }
+
+    /// Until what the device is being told of is free.
+    pub fn wait_for_discards(&self) {
+        let mut state = self.state.lock();
+        while state.is_discarding() {
+            self.discarded.wait(&mut state);
+        }
     }
 
     fn write_checkpoint(&self, pieces: &Pieces, superblock: &Superblock) -> Result<()> {
@@ -273,6 +349,7 @@ impl Shared {
     /// Everything is on the device, and the superblock says how far it goes. For the end.
     pub fn end(&self) -> Result<()> {
         self.sync_all_metadata()?;
+        while self.discard_some() {}
         if self.is_due() {
             // Without room for it the journal goes on.
             let _ = self.checkpoint();

@@ -242,12 +242,13 @@ impl LavaFile {
             let near = node.extents.read().next_place();
             let Some(runs) = state.allocate(need, like, near) else {
                 let waiting = state.waiting() > 0;
-                drop(state);
                 if tried || !waiting {
                     return Err(full());
                 }
+                drop(state);
                 // What removed files had is free once their removal is durable.
                 self.fs.sync_all_metadata()?;
+                self.fs.wait_for_discards();
                 tried = true;
                 continue;
             };

@@ -58,6 +58,8 @@ pub struct Superblock {
     pub clean_seq: u64,
     /// The image was not written when it was made.
     pub sparse: bool,
+    /// Features that this build does not know, and without which it may read but not write.
+    pub unknown: u32,
 }
 
 /// Why a superblock is none.
@@ -67,8 +69,8 @@ pub enum NotOurs {
     Foreign,
     /// Of a version that this build does not know.
     Version(u32),
-    /// With features that this build does not know; `false` when it might be read all the same.
-    Features(u32, bool),
+    /// With features that this build does not know and that it cannot be read without.
+    Features(u32),
     /// One of ours that is damaged.
     Damaged(&'static str),
 }
@@ -97,6 +99,7 @@ impl Superblock {
         let mut put = |at: usize, bytes: &[u8]| b[at..at + bytes.len()].copy_from_slice(bytes);
         put(12, &VERSION.to_le_bytes());
         put(16, &u32::from(self.sparse).to_le_bytes());
+        put(20, &self.unknown.to_le_bytes());
         put(28, &self.unit.to_le_bytes());
         put(32, &self.uuid);
         put(48, &self.generation.to_le_bytes());
@@ -128,11 +131,9 @@ impl Superblock {
         if version != VERSION {
             return Err(NotOurs::Version(version));
         }
-        for (i, known) in KNOWN.into_iter().enumerate() {
-            let unknown = u32_at(b, 16 + i * 4) & !known;
-            if unknown != 0 && i > 0 {
-                return Err(NotOurs::Features(unknown, i == 2));
-            }
+        let [_, to_write, to_read] = [0, 1, 2].map(|i| u32_at(b, 16 + i * 4) & !KNOWN[i]);
+        if to_read != 0 {
+            return Err(NotOurs::Features(to_read));
         }
         let runs = u32_at(b, 68) as usize;
         if runs > MAX_CHECKPOINT_RUNS {
@@ -153,6 +154,7 @@ impl Superblock {
             checkpoint: (0..runs).map(run).collect(),
             clean_seq: u64_at(b, 88),
             sparse: u32_at(b, 16) & SPARSE != 0,
+            unknown: to_write,
         };
         s.check()?;
         Ok(s)
@@ -213,6 +215,7 @@ mod tests {
             checkpoint: vec![Run { start: 300, len: 2 }, Run { start: 400, len: 1 }],
             clean_seq: 9,
             sparse: true,
+            unknown: 0,
         }
     }
 
@@ -247,8 +250,8 @@ mod tests {
         };
         assert_eq!(with(12, 2), Err(NotOurs::Version(2)));
         assert!(with(16, 8).is_ok(), "compatible");
-        assert_eq!(with(20, 8), Err(NotOurs::Features(8, false)));
-        assert_eq!(with(24, 8), Err(NotOurs::Features(8, true)));
+        assert_eq!(with(20, 8).map(|s| s.unknown), Ok(8), "to be read");
+        assert_eq!(with(24, 8), Err(NotOurs::Features(8)));
         for (at, value) in [
             (28, 513),
             (56, 3),

@@ -188,6 +188,16 @@ impl Meta {
         meta
     }
 
+    /// So many inodes there may be from now on.
+    pub fn set_max_inodes(&mut self, max: usize) {
+        self.max_inodes = max;
+    }
+
+    /// All names: their directory, the name, what it leads to.
+    pub fn names(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
+        self.names.iter()
+    }
+
     fn inode(&self, ino: Ino) -> Result<&Inode, Refusal> {
         if ino as usize >= self.inodes.len() {
             return Err(Refusal::Missing);

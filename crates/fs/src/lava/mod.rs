@@ -10,12 +10,14 @@
 //!
 //! Why so: `docs/decisions/0025`; the bytes: `docs/format/lava.md`.
 
+mod check;
 mod checkpoint;
 mod commit;
 pub mod device;
 mod file;
 mod flush;
 mod frame;
+pub mod image;
 mod journal;
 mod layout;
 mod meta;
@@ -31,6 +33,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
@@ -73,6 +76,8 @@ impl Default for LavaOptions {
 /// What a filesystem has and costs at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// All there is.
+    pub total_bytes: u64,
     /// Files, logs among them.
     pub files: u64,
     /// Directories, the root among them.
@@ -137,6 +142,11 @@ struct Shared {
     failure: Failure,
     checkpointing: Mutex<()>,
     due: Arc<Due>,
+    /// A discard is done.
+    discarded: Condvar,
+    discarded_bytes: AtomicU64,
+    /// The device did not take a discard.
+    deaf: AtomicBool,
     /// Locks that are held, and how many share each; 0 for one that is held alone.
     locks: Mutex<BTreeMap<PathBuf, usize>>,
 }
@@ -195,11 +205,24 @@ impl LavaFs {
         self.shared.checkpoint()
     }
 
+    /// Tells the device of all that is free and that it was not told of, where it wants to know.
+    pub fn discard(&self) {
+        while self.shared.discard_some() {}
+    }
+
+    /// Takes what the device has become longer by. Returns by how many bytes; a power cut meanwhile leaves the old size or the new one.
+    ///
+    /// Errors: those of [`LavaFs::checkpoint`]; `InvalidArgument` when that is more than 32 TiB.
+    pub fn grow(&self) -> Result<u64> {
+        self.shared.grow()
+    }
+
     /// What the filesystem has and costs. Looks at every file.
     pub fn usage(&self) -> Usage {
-        let (journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
+        let (blocks, journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
             let journal = self.shared.journal.lock();
             (
+                journal.superblock.blocks,
                 journal.writer.bytes(),
                 journal.superblock.checkpoint_bytes,
                 journal.checkpoints,
@@ -209,11 +232,12 @@ impl LavaFs {
         let state = self.shared.state.lock();
         let counts = state.meta.counts();
         Usage {
+            total_bytes: blocks * BLOCK,
             files: counts.files,
             dirs: counts.dirs,
             extents: counts.extents,
             file_bytes: counts.blocks * BLOCK,
-            free_bytes: state.space.blocks() * BLOCK,
+            free_bytes: state.free_blocks() * BLOCK,
             free_pieces: state.space.pieces() as u64,
             longest_free_bytes: state.space.longest() * BLOCK,
             reserved_bytes: state.reserve * BLOCK,
@@ -281,6 +305,10 @@ fn write_checkpoints(shared: &Arc<Shared>) -> Option<std::thread::JoinHandle<()>
                 *wish = None;
             }
             let Some(fs) = shared.upgrade() else { return };
+            // In small steps: a checkpoint does not wait for all of it.
+            if fs.discard_some() {
+                due.notify();
+            }
             // Somebody may have asked while the last one was written.
             if fs.is_due() && fs.checkpoint().is_err() {
                 let mut journal = fs.journal.lock();

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::checkpoint::{self, Pieces};
 use super::commit::{Failure, Journal, Progress, due_at, reserve};
-use super::device::{Device, DeviceRead, Way};
+use super::device::{Device, DeviceRead, Discards, Way};
 use super::flush::Flusher;
 use super::journal::{self, Source, Tail, Writer};
 use super::layout::{
@@ -70,7 +71,7 @@ pub fn look(device: &dyn Device, name: &Path) -> Result<Found> {
                 "the image has format version {v}, and this build knows version 1; use a newer build"
             ))
             .in_file(name),
-            NotOurs::Features(bits, _) => Error::unsupported(format!(
+            NotOurs::Features(bits) => Error::unsupported(format!(
                 "the image uses features {bits:#x} that this build does not know; use a newer build"
             ))
             .in_file(name),
@@ -86,6 +87,24 @@ pub fn look(device: &dyn Device, name: &Path) -> Result<Found> {
         None if head.iter().all(|b| *b == 0) => Found::Nothing,
         None => Found::Foreign,
     })
+}
+
+/// Why there is nothing to be mounted.
+pub fn not_ours(found: Found, name: &Path) -> Error {
+    match found {
+        Found::Ours(..) => unreachable!("it can be mounted"),
+        Found::Broken(e) => e,
+        Found::Nothing => Error::new(
+            ErrorKind::NotFound,
+            "there is no filesystem on it; `basalt fs format` makes one",
+        )
+        .in_file(name),
+        Found::Foreign => Error::new(
+            ErrorKind::InvalidArgument,
+            "it holds something that is no image of Basalt's; name another, or `basalt fs format --force` it, which destroys what is there",
+        )
+        .in_file(name),
+    }
 }
 
 /// Makes an empty filesystem. Whatever the device had is gone.
@@ -135,6 +154,7 @@ pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Res
         checkpoint: vec![place],
         clean_seq: 0,
         sparse,
+        unknown: 0,
     };
     let runs = &superblock.checkpoint;
     for (at, bytes) in pieces.sealed(&uuid, 1, runs) {
@@ -160,8 +180,8 @@ pub struct Loaded {
     pub tail: Tail,
 }
 
-/// Reads checkpoint and journal, and proves that no block belongs to two.
-pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<Loaded> {
+/// Reads checkpoint and journal: the metadata, and how the journal ended.
+pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Tail)> {
     let facts = device.facts();
     if (superblock.unit as usize) < facts.unit {
         return Err(Error::unsupported(format!(
@@ -181,7 +201,7 @@ pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<
             ),
         ));
     }
-    let (mut meta, run, seq) = checkpoint::read(device, &superblock, name)?;
+    let (mut meta, run, seq) = checkpoint::read(device, superblock, name)?;
     let source = Source {
         device,
         uuid: superblock.uuid,
@@ -217,6 +237,12 @@ pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<
             ),
         ));
     }
+    Ok((meta, tail))
+}
+
+/// As [`read`], and proves that no block belongs to two.
+pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<Loaded> {
+    let (meta, tail) = read(device, &superblock, name)?;
     let mut space = FreeSpace::default();
     let all = Run {
         start: FIRST_BLOCK,
@@ -276,22 +302,15 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     let name = &options.name;
     let (superblock, stale) = match look(&*device, name)? {
         Found::Ours(superblock, stale) => (superblock, stale),
-        Found::Broken(e) => return Err(e),
-        Found::Nothing => {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                "there is no filesystem on it; `basalt fs format` makes one",
-            )
-            .in_file(name));
-        }
-        Found::Foreign => {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "it holds something that is no image of Basalt's; name another, or format it with --force, which destroys what is there",
-            )
-            .in_file(name));
-        }
+        other => return Err(not_ours(other, name)),
     };
+    if superblock.unknown != 0 && !options.read_only {
+        return Err(Error::unsupported(format!(
+            "the image uses features {:#x} that this build does not know: it can be read, but not written; use a newer build",
+            superblock.unknown
+        ))
+        .in_file(name));
+    }
     let loaded = load(&*device, superblock, name)?;
     let superblock = loaded.superblock;
     let mut facts = device.facts();
@@ -325,6 +344,15 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     let writer = Writer::begin(&loaded.tail, superblock.uuid, facts.unit, next, life);
     if !options.read_only {
         state.keep_spares(u64::from(superblock.journal_blocks));
+        // Space of an image that was written when it was made stays written.
+        let discards = match facts.discards {
+            Discards::Never => false,
+            Discards::Holes => superblock.sparse,
+            Discards::Always => true,
+        };
+        if discards {
+            state.discard_from_now_on();
+        }
     }
     let shared = Arc::new(Shared {
         read_only: options.read_only,
@@ -344,6 +372,9 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         failure: Failure::default(),
         checkpointing: Mutex::new(()),
         due: Arc::default(),
+        discarded: Condvar::new(),
+        discarded_bytes: AtomicU64::new(0),
+        deaf: AtomicBool::new(false),
         locks: Mutex::new(BTreeMap::new()),
     });
     // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.

@@ -31,7 +31,6 @@ impl FreeSpace {
     }
 
     /// All pieces, by place.
-    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.by_start
             .iter()

@@ -8,11 +8,16 @@ use super::file::{Hold, Node};
 use super::layout::TRANSACTION_GOAL;
 use super::meta::{Effect, Meta, Refusal};
 use super::record::{Ino, Record};
-use super::runs::Run;
+use super::runs::{BLOCK, Run};
 use super::space::FreeSpace;
 
 /// Journal extents that are kept in hand.
 const SPARES: usize = 3;
+
+/// Shorter free runs are not worth a call to the device.
+const DISCARD_MIN: u64 = (64 << 10) / BLOCK;
+/// Blocks that are away for one discard at most.
+const DISCARD_MAX: u64 = (32 << 20) / BLOCK;
 
 /// Records that wait for a transaction.
 #[derive(Default)]
@@ -50,6 +55,11 @@ pub struct State {
     /// Blocks that are free once so many records are durable.
     frees: VecDeque<(u64, Vec<Run>)>,
     waiting: u64,
+    /// Runs that are free but for the device, which is to be told first. None where it is not told.
+    idle: Option<Vec<Run>>,
+    idle_blocks: u64,
+    /// Blocks that it is being told of.
+    discarding: u64,
     /// So many records are durable.
     durable: u64,
     /// Extents for the journal, in one piece each: nobody else gets them.
@@ -69,6 +79,9 @@ impl State {
             recorded: 0,
             frees: VecDeque::new(),
             waiting: 0,
+            idle: None,
+            idle_blocks: 0,
+            discarding: 0,
             durable: 0,
             spares: Vec::new(),
             open: BTreeMap::new(),
@@ -112,15 +125,105 @@ impl State {
         }
     }
 
-    /// Blocks that are free now.
+    /// The device is to be told of what is free.
+    pub fn discard_from_now_on(&mut self) {
+        self.idle = Some(Vec::new());
+    }
+
+    /// Blocks that nobody has any more, and whose freeing is durable.
     pub fn give_back(&mut self, run: Run) {
+        match &mut self.idle {
+            Some(idle) if run.len >= DISCARD_MIN => {
+                self.idle_blocks += run.len;
+                idle.push(run);
+            }
+            _ => self.now_free(run),
+        }
+    }
+
+    fn now_free(&mut self, run: Run) {
         let free = self.space.free(run);
         debug_assert!(free, "blocks {run:?} are given back that nobody had");
     }
 
-    /// Blocks that wait for a transaction to be durable.
+    /// Blocks that the device is to be told of; nobody gets them meanwhile. [`State::discarded`] gives them back.
+    pub fn take_to_discard(&mut self) -> Vec<Run> {
+        let mut taken = Vec::new();
+        let Some(idle) = &mut self.idle else {
+            return taken;
+        };
+        let mut left = DISCARD_MAX;
+        while let Some(mut run) = idle.pop() {
+            let len = run.len.min(left);
+            if len < run.len {
+                idle.push(Run {
+                    start: run.start + len,
+                    len: run.len - len,
+                });
+                run.len = len;
+            }
+            left -= len;
+            taken.push(run);
+            if left == 0 {
+                break;
+            }
+        }
+        self.discarding += DISCARD_MAX - left;
+        self.idle_blocks -= DISCARD_MAX - left;
+        taken
+    }
+
+    /// The device was told, or would not listen.
+    pub fn discarded(&mut self, runs: Vec<Run>) {
+        for run in runs {
+            self.discarding -= run.len;
+            self.now_free(run);
+        }
+    }
+
+    /// True when the device is being told of something.
+    pub fn is_discarding(&self) -> bool {
+        self.discarding > 0
+    }
+
+    /// Free at once, whatever the device knows: somebody needs it.
+    fn take_idle(&mut self) -> bool {
+        let idle = self.idle.as_mut().map(std::mem::take).unwrap_or_default();
+        let some = !idle.is_empty();
+        self.idle_blocks = 0;
+        for run in idle {
+            self.now_free(run);
+        }
+        some
+    }
+
+    /// Blocks that wait for a transaction to be durable, or for the device to hear of them.
     pub fn waiting(&self) -> u64 {
-        self.waiting
+        self.waiting + self.idle_blocks + self.discarding
+    }
+
+    /// Something is free but for the device.
+    pub fn has_idle(&self) -> bool {
+        self.idle_blocks > 0
+    }
+
+    /// All that nobody has, the reserve included.
+    pub fn free_blocks(&self) -> u64 {
+        self.space.blocks() + self.idle_blocks
+    }
+
+    /// The device is told nothing any more.
+    pub fn discard_no_more(&mut self) {
+        self.take_idle();
+        self.idle = None;
+    }
+
+    /// Blocks for a checkpoint, of the reserve if need be.
+    pub fn allocate_reserved(&mut self, blocks: u64) -> Option<Vec<Run>> {
+        if self.space.blocks() < blocks {
+            self.take_idle();
+        }
+        self.space.allocate_all(blocks, None)
     }
 
     /// Blocks that files may take now.
@@ -130,6 +233,9 @@ impl State {
 
     /// Blocks for a file: as many as it would like, or those that it needs. None when there are not so many.
     pub fn allocate(&mut self, need: u64, like: u64, near: Option<u64>) -> Option<Vec<Run>> {
+        if like > self.available() {
+            self.take_idle();
+        }
         let available = self.available();
         let want = if like <= available { like } else { need };
         if want > available {
@@ -158,7 +264,7 @@ impl State {
 
     /// A run in one piece, of the reserve if need be.
     pub fn allocate_whole(&mut self, blocks: u64) -> Option<Run> {
-        if self.space.longest() < blocks {
+        if self.space.longest() < blocks && !(self.take_idle() && self.space.longest() >= blocks) {
             return None;
         }
         let run = self.space.allocate(blocks, None)?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Device, DeviceFacts, DeviceRead, Way};
+use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard};
 use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
     Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsStats, HostFs, HostOptions,
@@ -60,6 +60,8 @@ pub struct HostDevice {
     /// Holds the lock.
     cached: OwnedFd,
     direct: Option<OwnedFd>,
+    /// Keeps the system away from a block device.
+    _alone: Option<OwnedFd>,
     /// Memory addresses of direct transfers are multiples of it.
     memory: usize,
     sys: Sys,
@@ -91,11 +93,12 @@ impl HostDevice {
             .in_file(path));
         }
         lock(path, &cached, &facts, options.read_only)?;
+        let mut held = None;
         if facts.is_block_device && !options.read_only {
             // The kernel refuses it where the device is mounted or part of another.
             let alone = flags | OFlags::EXCL;
             match rustix::fs::open(path, alone, Mode::empty()) {
-                Ok(_) => {}
+                Ok(fd) => held = Some(fd),
                 Err(Errno::BUSY) => {
                     return Err(Error::new(
                         ErrorKind::Busy,
@@ -156,7 +159,12 @@ impl HostDevice {
                 read_backend: info.read_backend,
                 direct: direct.is_some(),
                 own_memory: info.own_memory,
+                discards: match facts.is_block_device {
+                    true => Discards::Always,
+                    false => Discards::Holes,
+                },
             },
+            _alone: held,
             cached,
             direct,
             memory,
@@ -168,25 +176,40 @@ impl HostDevice {
         }))
     }
 
-    /// Makes an image file of `len` bytes and writes zeros into all of it, or, if it shall be `sparse`, into nothing. Calls `progress` with the bytes
-    /// written so far. An image that could not be made is removed.
+    /// A file of `len` zeros, or, if it shall be `sparse`, of nothing, for an image: whatever the file has is gone. Calls `progress` with the bytes
+    /// written so far. Whoever uses the file is asked for first.
     ///
-    /// Errors: `AlreadyExists` when there is such a file, `NoSpace`, `Io`.
-    pub fn create_image(
+    /// Errors: `Busy`, `NoSpace`, `Io`; what could not be made whole is left as it is.
+    pub fn fill_image(
         path: &Path,
         len: u64,
         sparse: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let fd = rustix::fs::open(path, flags, mode)
-            .map_err(|e| Error::io("making the image", path, e.into()))?;
-        let made = write_zeros(&fd, path, 0..len, sparse, progress);
-        if made.is_err() {
-            let _ = rustix::fs::unlink(path);
-        }
-        made
+        let error = |e: Errno| Error::io("making the image", path, e.into());
+        let fd = rustix::fs::open(path, flags, mode).map_err(error)?;
+        lock(path, &fd, &file_facts(fd.as_fd()).map_err(error)?, false)?;
+        rustix::fs::ftruncate(&fd, 0).map_err(error)?;
+        write_zeros(&fd, path, 0..len, sparse, progress)
+    }
+
+    /// Makes the image file longer, and writes zeros into that range, or, if it is `sparse`, nothing. The device as it was opened keeps its length.
+    ///
+    /// Errors: `NoSpace`, `Io`.
+    pub fn extend(
+        &self,
+        range: Range<u64>,
+        sparse: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        write_zeros(&self.cached, &self.path, range, sparse, progress)
+    }
+
+    /// False for an image file.
+    pub fn is_block_device(&self) -> bool {
+        self.facts.discards == Discards::Always
     }
 
     fn failed(&self, what: &str, offset: u64, e: Errno) -> Error {
@@ -215,7 +238,28 @@ fn write_zeros(
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     const PIECE: u64 = 4 << 20;
-    let error = |e: Errno| Error::io("writing the image", path, e.into());
+    let error = |e: Errno| {
+        match e {
+        Errno::NOSPC | Errno::DQUOT => Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the disk under it has no room for an image of {} bytes; make it smaller, or free some space",
+                range.end
+            ),
+        )
+        .in_file(path),
+        e => Error::io("writing the image", path, e.into()),
+    }
+    };
+    if !sparse {
+        // What cannot fit is not begun.
+        let disk = rustix::fs::fstatvfs(fd).map_err(error)?;
+        let has = rustix::fs::fstat(fd).map_err(error)?.st_blocks as u64 * 512;
+        let room = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if room < (range.end - range.start).saturating_sub(has) {
+            return Err(error(Errno::NOSPC));
+        }
+    }
     rustix::fs::ftruncate(fd, range.end).map_err(error)?;
     if !sparse {
         // In one go, so that a full disk is known at once and the space lies together.
@@ -316,6 +360,19 @@ impl Device for HostDevice {
         self.sys
             .fdatasync(self.cached.as_fd())
             .map_err(|e| Error::io("syncing the image", &self.path, e.into()))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let fd = self.cached.as_fd();
+        let done = match self.facts.discards {
+            Discards::Never => Ok(()),
+            Discards::Always => discard::discard(fd, offset, len),
+            Discards::Holes => {
+                use rustix::fs::FallocateFlags as How;
+                rustix::fs::fallocate(fd, How::PUNCH_HOLE | How::KEEP_SIZE, offset, len)
+            }
+        };
+        done.map_err(|e| self.failed("discarding", offset, e))
     }
 
     fn stats(&self) -> FsStats {

@@ -7,6 +7,7 @@
 //!   write returned has returned itself. What a process wrote outlives its death.
 //! - Reads see all writes that returned.
 
+mod discard;
 mod host;
 pub(super) mod sim;
 
@@ -26,6 +27,17 @@ pub enum Way {
     Cached,
 }
 
+/// Whether a device wants to know which space is of no use any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discards {
+    /// It cannot be told.
+    Never,
+    /// It can be told and gives the space to others, but space that was written ahead is not written any more then: only of use where none was.
+    Holes,
+    /// It can be told.
+    Always,
+}
+
 /// Facts about a device.
 #[derive(Debug, Clone)]
 pub struct DeviceFacts {
@@ -41,6 +53,8 @@ pub struct DeviceFacts {
     pub direct: bool,
     /// As [`crate::FsInfo::own_memory`].
     pub own_memory: usize,
+    /// Whether it takes [`Device::discard`].
+    pub discards: Discards,
 }
 
 /// One read of a batch.
@@ -70,6 +84,10 @@ pub trait Device: Send + Sync {
 
     /// Makes all writes that have returned survive a power cut. After an error nobody knows which of them do.
     fn flush(&self) -> Result<()>;
+
+    /// Says that what lies there is of no use. Advice: it may do nothing, and what is read there afterwards is anything until it is written again.
+    /// Neither a write nor a read of it may be under way.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
     /// What was moved since it was opened.
     fn stats(&self) -> FsStats;

@@ -5,10 +5,11 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
-use super::{Device, DeviceFacts, DeviceRead, Way};
+use super::{Device, DeviceFacts, DeviceRead, Discards, Way};
 use crate::chance::Chance;
 use crate::sim::Content;
 use crate::{Bytes, Error, ErrorKind, FsStats, ReadCompletions, Result};
@@ -76,12 +77,15 @@ struct State {
     disk: Disk,
     stats: FsStats,
     writes: u64,
+    discarded: u64,
     faults: Vec<DeviceFault>,
 }
 
 /// See the module's head.
 pub struct SimDevice {
+    /// But for the length.
     facts: DeviceFacts,
+    len: AtomicU64,
     state: Mutex<State>,
     observer: Mutex<Option<Observer>>,
 }
@@ -125,17 +129,20 @@ impl SimDevice {
             read_backend: "memory",
             direct: true,
             own_memory: 8 << 10,
+            discards: Discards::Always,
         };
         SimDevice::over(facts, Disk::default())
     }
 
     fn over(facts: DeviceFacts, disk: Disk) -> Arc<SimDevice> {
         Arc::new(SimDevice {
+            len: AtomicU64::new(facts.len),
             facts,
             state: Mutex::new(State {
                 disk,
                 stats: FsStats::default(),
                 writes: 0,
+                discarded: 0,
                 faults: Vec::new(),
             }),
             observer: Mutex::new(None),
@@ -147,7 +154,7 @@ impl SimDevice {
         let state = self.state.lock();
         DeviceSnapshot {
             disk: state.disk.clone(),
-            facts: self.facts.clone(),
+            facts: self.facts(),
             write: state.writes,
         }
     }
@@ -189,6 +196,20 @@ impl SimDevice {
         self.state.lock().writes
     }
 
+    /// Bytes that it was told are of no use.
+    pub fn discarded(&self) -> u64 {
+        self.state.lock().discarded
+    }
+
+    /// The device becomes longer by so many bytes, for good.
+    pub fn grow(&self, more: u64) {
+        self.len.fetch_add(more, SeqCst);
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(SeqCst)
+    }
+
     fn error(&self, what: &str) -> Error {
         Error::new(ErrorKind::Io, format!("{what} of the simulated device")).in_file(Path::new(""))
     }
@@ -220,14 +241,17 @@ impl SimDevice {
 
 impl Device for SimDevice {
     fn facts(&self) -> DeviceFacts {
-        self.facts.clone()
+        DeviceFacts {
+            len: self.len(),
+            ..self.facts.clone()
+        }
     }
 
     fn read(&self, read: DeviceRead) -> Result<Bytes> {
         let mut state = self.state.lock();
         let end = read.offset.checked_add(read.len as u64);
         assert!(
-            end.is_some_and(|end| end <= self.facts.len),
+            end.is_some_and(|end| end <= self.len()),
             "a read of {} bytes at {} leaves the device",
             read.len,
             read.offset
@@ -253,7 +277,7 @@ impl Device for SimDevice {
         let bytes: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
         let unit = self.facts.unit as u64;
         assert!(
-            offset + bytes.len() as u64 <= self.facts.len,
+            offset + bytes.len() as u64 <= self.len(),
             "a write of {} bytes at {offset} leaves the device",
             bytes.len()
         );
@@ -279,7 +303,7 @@ impl Device for SimDevice {
             match struck {
                 Some(DeviceFault::Lost(_)) => return Ok(()),
                 Some(DeviceFault::Misplaced(_, by)) => {
-                    at = (offset + by).min(self.facts.len - bytes.len() as u64);
+                    at = (offset + by).min(self.len() - bytes.len() as u64);
                 }
                 Some(_) => error = Some(self.error("a write")),
                 None => {}
@@ -319,6 +343,29 @@ impl Device for SimDevice {
             }
             state.disk.durable = state.disk.now.clone();
             state.disk.since.clear();
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// What is read there is noise from now on; a power cut may leave it as it was.
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let unit = self.facts.unit as u64;
+        assert!(
+            offset.is_multiple_of(unit) && len.is_multiple_of(unit) && offset + len <= self.len(),
+            "a discard of {len} bytes at {offset}"
+        );
+        {
+            let mut state = self.state.lock();
+            state.writes += 1;
+            state.discarded += len;
+            let mut noise = vec![0; len as usize];
+            Chance::of(&[state.writes, offset]).fill(&mut noise);
+            state.disk.now.write(offset, &noise);
+            state.disk.since.push(Pending {
+                offset,
+                bytes: noise.into(),
+            });
         }
         self.tell();
         Ok(())

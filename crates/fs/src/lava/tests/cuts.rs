@@ -1,0 +1,382 @@
+//! Power cuts after each write of the device, in random histories that also make checkpoints, mount anew, grow the image and discard: what is found is a state of
+//! the history, and a check of it finds nothing.
+
+use super::super::device::{Device, DeviceCut, SimDevice};
+use super::super::*;
+use super::{by_hand, fresh, scale};
+use crate::Intent;
+use std::io::IoSlice;
+
+/// What is known of a filesystem at one moment: names, and the bytes that must be there.
+#[derive(Clone, Default, PartialEq, Debug)]
+struct Shown {
+    /// Files by name, with a number for each inode.
+    names: BTreeMap<String, u64>,
+    dirs: Vec<String>,
+}
+
+/// A history on the filesystem with all that it promised, and the devices that a power cut may leave after each write.
+struct History {
+    chance: crate::chance::Chance,
+    device: Arc<SimDevice>,
+    fs: Arc<LavaFs>,
+    now: Shown,
+    /// What has not been durable yet, oldest first; the first one is.
+    since: Vec<Shown>,
+    files: BTreeMap<u64, Arc<dyn File>>,
+    /// What was appended, and how much of it is durable.
+    bytes: BTreeMap<u64, (Vec<u8>, usize)>,
+    next: u64,
+}
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d/a", "d/b", "d/e/c", "x", "y"];
+
+impl History {
+    fn name(&mut self) -> String {
+        let n = self.chance.below(NAMES.len() as u64) as usize;
+        NAMES[n].to_string()
+    }
+
+    /// All that happened so far is durable.
+    fn durable(&mut self) {
+        self.since = vec![self.now.clone()];
+    }
+
+    fn changed(&mut self) {
+        self.since.push(self.now.clone());
+    }
+
+    fn step(&mut self) {
+        let (a, b) = (self.name(), self.name());
+        let (pa, pb) = (PathBuf::from(&a), PathBuf::from(&b));
+        let ids: Vec<u64> = self.files.keys().copied().collect();
+        let some = match ids.len() {
+            0 => None,
+            n => Some(ids[self.chance.below(n as u64) as usize]),
+        };
+        match self.chance.below(22) {
+            0..3 => {
+                let reuse = self.chance.percent(30);
+                let made = match (self.chance.coin(), reuse) {
+                    (true, _) => self.fs.create(&pa),
+                    (false, false) => self.fs.create_log(
+                        &pa,
+                        LogOptions {
+                            capacity: self.chance.below(50_000),
+                            reuse: None,
+                        },
+                    ),
+                    (false, true) => {
+                        // What the old log had may be overwritten whatever becomes of the names.
+                        if let Some(id) = self.now.names.get(&b)
+                            && self.now.names.values().filter(|i| *i == id).count() == 1
+                            && !self.now.names.contains_key(&a)
+                            && self.fs.exists(pa.parent().unwrap()).unwrap()
+                            && a != b
+                        {
+                            self.bytes.remove(id);
+                            self.files.remove(id);
+                        }
+                        self.fs.create_log(
+                            &pa,
+                            LogOptions {
+                                capacity: 0,
+                                reuse: Some(&pb),
+                            },
+                        )
+                    }
+                };
+                if let Ok(file) = made {
+                    if self.now.names.contains_key(&b) && !self.fs.exists(&pb).unwrap() {
+                        self.now.names.remove(&b);
+                    }
+                    self.next += 1;
+                    self.now.names.insert(a, self.next);
+                    self.files.insert(self.next, file);
+                    self.bytes.insert(self.next, (Vec::new(), 0));
+                    self.changed();
+                }
+            }
+            3..9 => {
+                if let Some(id) = some {
+                    let top = self.chance.pick(&[100, 600, 5_000, 70_000, 300_000]);
+                    let mut bytes = vec![0; self.chance.below(top) as usize];
+                    self.chance.fill(&mut bytes);
+                    let intent = match self.chance.coin() {
+                        true => Intent::Sync,
+                        false => Intent::Lazy,
+                    };
+                    let (all, durable) = self.bytes.get_mut(&id).expect("open");
+                    let file = &self.files[&id];
+                    if *durable == all.len() {
+                        // A synced sector is not written again.
+                        let at = file.align_to_unit().unwrap() as usize;
+                        all.resize(at, 0);
+                    }
+                    let at = file.append(&[IoSlice::new(&bytes)], intent).unwrap();
+                    assert_eq!(at, all.len() as u64);
+                    all.extend(bytes);
+                }
+            }
+            9..12 => {
+                if let Some(id) = some {
+                    match self.chance.below(3) {
+                        0 => self.files[&id].sync_all().unwrap(),
+                        1 => self.fs.sync_files(&[self.files[&id].clone()]).unwrap(),
+                        _ => self.files[&id].sync_data().unwrap(),
+                    }
+                    let (all, durable) = self.bytes.get_mut(&id).expect("open");
+                    *durable = all.len();
+                }
+            }
+            12 => {
+                if let Some(id) = some {
+                    self.files.remove(&id);
+                }
+            }
+            13 => {
+                self.fs.sync_metadata(Path::new("")).unwrap();
+                self.durable();
+            }
+            14 => {
+                if self.fs.rename(&pa, &pb).is_ok() && a != b {
+                    let id = self.now.names[&a];
+                    if self.now.names.get(&b) != Some(&id) {
+                        self.now.names.remove(&a);
+                        self.now.names.insert(b, id);
+                        self.changed();
+                    }
+                }
+            }
+            15 => {
+                if self.fs.remove(&pa).is_ok() {
+                    self.now.names.remove(&a);
+                    self.changed();
+                }
+            }
+            16 => {
+                if self.fs.link(&pa, &pb).is_ok() {
+                    let id = self.now.names[&a];
+                    self.now.names.insert(b, id);
+                    self.changed();
+                }
+            }
+            17 => {
+                let dir = self.chance.pick(&["d", "d/e"]);
+                self.fs.create_dir(Path::new(dir)).unwrap();
+                for dir in ["d", dir] {
+                    if !self.now.dirs.contains(&dir.to_string()) {
+                        self.now.dirs.push(dir.to_string());
+                        self.changed();
+                    }
+                }
+            }
+            18 => self.fs.checkpoint().unwrap(),
+            19 => self.fs.discard(),
+            20 => {
+                let more = self.chance.below(3) << 20;
+                self.device.grow(more);
+                // With what a power cut in an earlier one left.
+                let longer = self.device.facts().len - self.fs.usage().total_bytes;
+                assert_eq!(self.fs.grow().unwrap(), longer);
+            }
+            _ => {
+                // A new mount of what there is.
+                self.files.clear();
+                let device = self.fs.shared.device.clone();
+                let dying = std::mem::replace(&mut self.fs, fresh(512).1);
+                assert_eq!(Arc::strong_count(&dying.shared), 1);
+                drop(dying);
+                self.fs = LavaFs::mount(device, &by_hand()).unwrap();
+                self.durable();
+                for (all, durable) in self.bytes.values_mut() {
+                    *durable = all.len();
+                }
+            }
+        }
+    }
+}
+
+/// What a filesystem shows.
+pub(super) fn shown(
+    fs: &LavaFs,
+    dir: &str,
+    all: &mut BTreeMap<String, Arc<dyn File>>,
+    dirs: &mut Vec<String>,
+) {
+    for e in fs.list(Path::new(dir)).unwrap() {
+        let path = match dir {
+            "" => e.name.clone(),
+            dir => format!("{dir}/{}", e.name),
+        };
+        match e.is_dir {
+            true => {
+                dirs.push(path.clone());
+                shown(fs, &path, all, dirs);
+            }
+            false => {
+                all.insert(path.clone(), fs.open(Path::new(&path)).unwrap());
+            }
+        }
+    }
+}
+
+/// What was promised at one moment.
+struct Promise {
+    since: Vec<Shown>,
+    durable: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Promise {
+    fn of(h: &History) -> Promise {
+        let durable = h.bytes.iter();
+        Promise {
+            since: h.since.clone(),
+            durable: durable
+                .map(|(id, (all, n))| (*id, all[..*n].to_vec()))
+                .collect(),
+        }
+    }
+
+    /// What a mount finds is one of the states since the last durable one, with the bytes that were durable. Says which.
+    fn check(&self, device: Arc<SimDevice>, place: &str) -> (Arc<LavaFs>, Shown) {
+        let checked = check::check(&*device, Path::new("image")).unwrap();
+        assert!(checked.is_sound(), "{place}: {:?}", checked.damage);
+        let fs = LavaFs::mount(device, &by_hand()).unwrap_or_else(|e| panic!("{place}: {e}"));
+        let (mut files, mut dirs) = (BTreeMap::new(), Vec::new());
+        shown(&fs, "", &mut files, &mut dirs);
+        dirs.sort();
+        let same = |s: &&Shown| {
+            let mut there = s.dirs.clone();
+            there.sort();
+            there == dirs && s.names.keys().eq(files.keys())
+        };
+        let states: Vec<&Shown> = self.since.iter().filter(same).collect();
+        assert!(
+            !states.is_empty(),
+            "{place}: {:?} and {dirs:?} are none of {:?}",
+            files.keys(),
+            self.since
+        );
+        // Of those with the same names one has the right bytes.
+        let right = |s: &&Shown| {
+            s.names.iter().all(|(name, id)| {
+                let Some(want) = self.durable.get(id) else {
+                    return true;
+                };
+                let got = files[name].read(0, want.len()).unwrap();
+                got.len() == want.len() && got == want[..]
+            })
+        };
+        let found = states.iter().find(|s| right(s));
+        let found =
+            found.unwrap_or_else(|| panic!("{place}: durable bytes are gone from {states:?}"));
+        (fs, (*found).clone())
+    }
+}
+
+/// Random histories with a power cut after each write of the device: what is found is a state of the history, none older than what was durable,
+/// and all bytes that were.
+#[test]
+fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
+    let (mut cuts, mut writes) = (0, 0);
+    for seed in crate::campaign::cases(0..120 * scale()) {
+        let _repeat = crate::repeat!(
+            a_power_cut_after_any_write_leaves_a_state_of_the_history,
+            "BASALT_CASE={seed}"
+        );
+        let (device, fs) = fresh(if seed % 5 == 4 { 4096 } else { 512 });
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let mut h = History {
+            chance: crate::chance::Chance::of(&[seed, 77]),
+            device: device.clone(),
+            fs,
+            now: Shown::default(),
+            since: vec![Shown::default()],
+            files: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+            next: 0,
+        };
+        let into = Arc::clone(&taken);
+        device.on_write(move |snapshot| into.lock().push(snapshot));
+        for step in 0..60 {
+            let before = Promise::of(&h);
+            h.step();
+            let snapshots = std::mem::take(&mut *taken.lock());
+            let mut promise = Promise::of(&h);
+            // While the call was on its way nothing more was promised than before it, and it may have changed something.
+            promise.durable = before.durable;
+            promise.since = before.since;
+            promise.since.push(h.now.clone());
+            let gone: Vec<u64> = (promise.durable.keys().copied())
+                .filter(|id| !h.bytes.contains_key(id))
+                .collect();
+            gone.iter().for_each(|id| {
+                promise.durable.remove(id);
+            });
+            for (n, snapshot) in snapshots.iter().enumerate() {
+                writes += 1;
+                for cut in [
+                    DeviceCut::Nothing,
+                    DeviceCut::All,
+                    DeviceCut::Some(seed * 1000 + snapshot.write),
+                ] {
+                    promise.check(
+                        snapshot.cut(cut),
+                        &format!("seed {seed} step {step} write {n} {cut:?}"),
+                    );
+                    cuts += 1;
+                }
+            }
+        }
+        // Lives after a power cut: what it left on the device behind the end of the journal is never taken for what comes later.
+        let mut device = device;
+        let mut promise = Promise::of(&h);
+        for life in 0..8 {
+            device = device.cut(DeviceCut::Some(seed * 10 + life));
+            let place = format!("seed {seed}, life {life}");
+            let (fs, found) = promise.check(Arc::clone(&device), &place);
+            h.files.clear();
+            h.fs = fs;
+            h.device = device.clone();
+            h.bytes
+                .retain(|id, _| found.names.values().any(|n| n == id));
+            for (id, (all, durable)) in &mut h.bytes {
+                *durable = promise.durable.get(id).map_or(0, |d| d.len());
+                all.truncate(*durable);
+            }
+            h.now = found;
+            h.durable();
+            for _ in 0..h.chance.below(25) {
+                h.step();
+            }
+            // The last step is cut at one of its writes, those of a checkpoint most of all.
+            let taken = Arc::new(Mutex::new(Vec::new()));
+            let into = Arc::clone(&taken);
+            device.on_write(move |snapshot| into.lock().push(snapshot));
+            promise = Promise::of(&h);
+            let before: Vec<u64> = h.bytes.keys().copied().collect();
+            match h.chance.coin() {
+                true => h.fs.checkpoint().unwrap(),
+                false => h.step(),
+            }
+            promise.since.push(h.now.clone());
+            promise.durable.retain(|id, _| h.bytes.contains_key(id));
+            let new: Vec<u64> = h
+                .bytes
+                .keys()
+                .copied()
+                .filter(|id| !before.contains(id))
+                .collect();
+            assert!(new.len() <= 1);
+            let snapshots = std::mem::take(&mut *taken.lock());
+            if !snapshots.is_empty() {
+                let n = h.chance.below(snapshots.len() as u64) as usize;
+                device = snapshots[n].cut(DeviceCut::Some(seed + life));
+            }
+            cuts += 1;
+        }
+    }
+    crate::campaign!("power cuts: writes={writes} states={cuts}");
+    assert!(crate::campaign::case().is_some() || cuts > 5_000);
+}

@@ -1,0 +1,190 @@
+//! What a check of an image finds, growing, and what the device is told to forget.
+
+use super::super::check::check;
+use super::super::device::DeviceCut;
+use super::super::*;
+use super::{by_hand, fresh};
+use crate::Intent;
+use std::io::IoSlice;
+
+fn put(fs: &LavaFs, path: &str, bytes: usize) -> Arc<dyn File> {
+    let f = fs.create(Path::new(path)).unwrap();
+    f.append(&[IoSlice::new(&vec![7; bytes])], Intent::Sync)
+        .unwrap();
+    f.sync_all().unwrap();
+    f
+}
+
+fn root(fs: &LavaFs) {
+    fs.sync_metadata(Path::new("")).unwrap();
+}
+
+#[test]
+fn a_check_counts_everything_once() {
+    let (device, fs) = fresh(512);
+    fs.create_dir(Path::new("d/e")).unwrap();
+    put(&fs, "d/a", 10_000);
+    put(&fs, "b", 1 << 20).release_range(0..8192).unwrap();
+    fs.link(Path::new("b"), Path::new("d/b")).unwrap();
+    fs.create_log(
+        Path::new("log"),
+        LogOptions {
+            capacity: 100_000,
+            reuse: None,
+        },
+    )
+    .unwrap();
+    root(&fs);
+    let left = device.cut(DeviceCut::Nothing);
+    let found = check(&*left, Path::new("image")).unwrap();
+    assert!(found.is_sound() && !found.clean, "{found:?}");
+    assert_eq!((found.files, found.dirs, found.names), (3, 3, 6));
+    assert_eq!(found.file_bytes, (3 + 254 + 25) * 4096);
+    assert!(found.mends[0].contains("not closed"), "{:?}", found.mends);
+    drop(fs);
+    let found = check(&*device, Path::new("image")).unwrap();
+    assert!(found.clean && found.mends.is_empty(), "{found:?}");
+    let sum = found.fixed_bytes + found.file_bytes + found.metadata_bytes + found.free_bytes;
+    assert_eq!(sum, device.facts().len);
+    // A copy of the superblock that is gone is no damage.
+    device.damage(4096, &[0; 4096]);
+    let found = check(&*device, Path::new("image")).unwrap();
+    assert!(
+        found.is_sound() && found.mends[0].contains("superblock"),
+        "{found:?}"
+    );
+    device.damage((1 << 20) - 4096, &[1]);
+    let found = check(&*device, Path::new("image"));
+    let e = found.expect_err("nothing says that it is an image");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    device.damage((1 << 20) - 4096, b"B");
+    device.damage((1 << 20) - 4000, &[1]);
+    let found = check(&*device, Path::new("image")).unwrap();
+    assert!(
+        found.damage[0].to_string().contains("neither copy"),
+        "{found:?}"
+    );
+}
+
+/// Metadata that no code of ours writes, in frames whose checksums are right.
+#[test]
+fn a_check_names_what_is_wrong_with_owners_and_counts() {
+    let (device, fs) = fresh(512);
+    put(&fs, "one", 4096);
+    put(&fs, "two", 4096);
+    root(&fs);
+    let two = fs.shared.state.lock().meta.extents(2).unwrap();
+    let run = two.runs().next().unwrap();
+    let lies = |records: &[Record]| {
+        let left = device.cut(DeviceCut::Nothing);
+        let fs = LavaFs::mount(left.clone(), &by_hand()).unwrap();
+        {
+            // Past the state, which would not do this.
+            let mut state = fs.shared.state.lock();
+            for r in records {
+                state.record(r).unwrap();
+            }
+        }
+        root(&fs);
+        let left = left.cut(DeviceCut::Nothing);
+        let e = LavaFs::mount(left.clone(), &by_hand()).err().unwrap();
+        assert!(e.is_corruption(), "{e}");
+        let found = check(&*left, Path::new("image")).unwrap();
+        found
+            .damage
+            .iter()
+            .map(|e| e.to_string())
+            .collect::<Vec<_>>()
+    };
+    let twice = lies(&[Record::Grow {
+        ino: 1,
+        runs: vec![run],
+    }]);
+    assert_eq!(twice.len(), 1);
+    assert!(
+        twice[0].contains("one (inode 1)") && twice[0].contains("two (inode 2)"),
+        "{twice:?}"
+    );
+    let long = lies(&[Record::Length { ino: 1, len: 5000 }]);
+    assert!(long[0].contains("one (inode 1) has 5000 bytes"), "{long:?}");
+    let outside = lies(&[Record::Grow {
+        ino: 1,
+        runs: vec![runs::Run {
+            start: 1 << 30,
+            len: 3,
+        }],
+    }]);
+    assert!(outside[0].contains("not on the device"), "{outside:?}");
+}
+
+#[test]
+fn an_image_grows_while_it_is_used() {
+    let (device, fs) = fresh(512);
+    let before = fs.usage();
+    let f = put(&fs, "a", 4096);
+    assert_eq!(fs.grow().unwrap(), 0, "it is as long as its device");
+    device.grow((16 << 20) + 100);
+    assert_eq!(fs.grow().unwrap(), 16 << 20);
+    f.append(&[IoSlice::new(&[8; 4096])], Intent::Sync).unwrap();
+    f.sync_data().unwrap();
+    let after = fs.usage();
+    assert_eq!(after.total_bytes, before.total_bytes + (16 << 20));
+    assert!(after.free_bytes > before.free_bytes + (15 << 20));
+    let left = device.cut(DeviceCut::Nothing);
+    let again = LavaFs::mount(left, &by_hand()).unwrap();
+    assert_eq!(again.usage().total_bytes, after.total_bytes);
+    let f = again.open(Path::new("a")).unwrap();
+    assert_eq!(&f.read(4096, 4096).unwrap()[..], &[8; 4096][..]);
+}
+
+#[test]
+fn what_is_free_is_discarded_once_its_removal_is_durable() {
+    let (device, fs) = fresh(512);
+    put(&fs, "a", 1 << 20);
+    put(&fs, "small", 4096);
+    root(&fs);
+    for name in ["a", "small"] {
+        fs.remove(Path::new(name)).unwrap();
+    }
+    fs.discard();
+    assert_eq!(device.discarded(), 0, "a power cut may bring it back");
+    root(&fs);
+    let free = fs.space(Path::new("")).unwrap().free;
+    fs.discard();
+    assert_eq!(device.discarded(), 1 << 20, "small pieces are not worth it");
+    assert_eq!(fs.space(Path::new("")).unwrap().free, free);
+    // Nobody waits for it: what is idle is given out when there is nothing else.
+    put(&fs, "b", 1 << 20);
+    root(&fs);
+    fs.remove(Path::new("b")).unwrap();
+    root(&fs);
+    let all = fs.space(Path::new("")).unwrap().free;
+    put(&fs, "c", all as usize);
+    assert_eq!(device.discarded(), 1 << 20);
+}
+
+#[test]
+fn reading_needs_fewer_features_than_writing() {
+    let (device, fs) = fresh(512);
+    put(&fs, "a", 4096);
+    drop(fs);
+    let mut superblock = match mount::look(&*device, Path::new("")).unwrap() {
+        mount::Found::Ours(s, _) => s,
+        _ => panic!("it is ours"),
+    };
+    superblock.unknown = 4;
+    for at in layout::SUPERBLOCKS {
+        device.damage(at, &superblock.encode(at));
+    }
+    let mount = |read_only: bool| {
+        let options = LavaOptions {
+            read_only,
+            ..by_hand()
+        };
+        LavaFs::mount(device.clone(), &options)
+    };
+    let e = mount(false).err().expect("refused");
+    assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+    let fs = mount(true).unwrap();
+    assert_eq!(fs.open(Path::new("a")).unwrap().len(), 4096);
+}
