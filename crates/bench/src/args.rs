@@ -339,7 +339,7 @@ impl Common {
 
 /// A number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the same).
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M or 1G");
+    let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M, 1G or 1T");
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -349,6 +349,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
         _ => return Err(bad()),
     };
     number.checked_mul(1 << shift).ok_or_else(bad)

@@ -1,6 +1,7 @@
 //! What can be typed: commands, flags and the help that teaches them.
 
 use crate::budget::Budget;
+use crate::place::{Make, Place};
 use crate::record::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -57,30 +58,17 @@ pub enum Command {
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
     Repair(Repair),
+    /// Make, look into, copy, check and grow images: files or devices with Basalt's own filesystem
+    Fs(crate::fs::Fs),
     /// Measure the engine, and the device under it in the same run
     #[command(after_help = basalt_bench::AFTER_HELP)]
     Bench(basalt_bench::Args),
 }
 
 #[derive(Args)]
-pub struct Store {
-    /// The store's directory
-    #[arg(long, value_name = "DIR", default_value = "./basalt-data")]
-    pub dir: PathBuf,
-}
-
-/// Where a command may make the store that it finds missing.
-#[derive(Args, Clone, Copy, PartialEq, Eq)]
-pub struct Make {
-    /// Make a missing store also in a folder that holds other files
-    #[arg(long)]
-    pub among_files: bool,
-}
-
-#[derive(Args)]
 pub struct Which {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// Work on this column family, keys and values as they are stored, instead of the keys that Redis clients see
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
@@ -102,13 +90,14 @@ pub enum Sync {
 Examples:
   basalt serve
   basalt serve --dir /srv/db --listen 127.0.0.1:7000 --sync everysec
+  basalt serve --image store.lava --size 20G
   redis-cli set greeting hello; redis-cli get greeting
   redis-benchmark -t set,get -n 100000 -P 16
 
 SIGTERM and Ctrl-C finish what was accepted, close the store and exit 0. Without --listen only this machine can connect.")]
 pub struct Serve {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     #[command(flatten)]
     pub make: Make,
     /// Address and port to listen on
@@ -324,7 +313,7 @@ Examples:
 Works on a closed store, which it only reads. For a running server ask `redis-cli INFO`.")]
 pub struct Stats {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// One JSON object
     #[arg(long)]
     pub json: bool,
@@ -350,6 +339,9 @@ pub struct Blob {
         global = true
     )]
     pub dir: PathBuf,
+    /// The store lies in this image file or on this block device; so do files that are named
+    #[arg(long, value_name = "FILE|DEVICE", global = true)]
+    pub image: Option<PathBuf>,
     #[command(subcommand)]
     pub action: BlobAction,
 }
@@ -419,7 +411,7 @@ Examples:
 Ctrl-C ends it soon: what is merged stays merged, nothing is lost, and it can be begun again. Exit code 2 then.")]
 pub struct Compact {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// Only this column family; otherwise all
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
@@ -448,7 +440,7 @@ It shares table files with the store, each of which goes when the last of the tw
 `redis-cli BASALT CHECKPOINT DIR`.")]
 pub struct Checkpoint {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// The directory to make; it must not exist
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
@@ -470,7 +462,7 @@ what is old, and the server has a few of its own. For the number of keys ask `re
 `basalt scan --keys-only` prints.")]
 pub struct Check {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// One JSON object
     #[arg(long)]
     pub json: bool,
@@ -483,7 +475,7 @@ Make a copy of the directory first if you can. Damaged files are moved aside ins
 Exit codes: 0 nothing is lost; 1 something is lost, and what is printed; 2 it could not be repaired.")]
 pub struct Repair {
     #[command(flatten)]
-    pub store: Store,
+    pub store: Place,
     /// Do not ask
     #[arg(long)]
     pub yes: bool,

@@ -2,10 +2,12 @@
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::place::{Place, open_image};
 use crate::point::say;
 use crate::progress::{self, count, human_bytes};
 use crate::stats::{garbage_by_file, table};
-use crate::store::{Access, environment, open_db};
+use crate::store::{Access, open_db};
+use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::blob::inspect::{self, BlobReport};
 use basalt::lsm::blob::verify::ValueBytes;
 use basalt::lsm::db::{BlobFamilyStats, BlobFileStats, BlobStats};
@@ -16,10 +18,14 @@ use std::path::{Path, PathBuf};
 
 /// `basalt blob`.
 pub fn blob(args: args::Blob) -> Outcome {
+    let place = Place {
+        dir: args.dir,
+        image: args.image,
+    };
     match args.action {
-        args::BlobAction::List(a) => list(&args.dir, &a),
-        args::BlobAction::Verify(a) => verify(&args.dir, a),
-        args::BlobAction::Explain(a) => explain(a),
+        args::BlobAction::List(a) => list(&place, &a),
+        args::BlobAction::Verify(a) => verify(&place, a),
+        args::BlobAction::Explain(a) => explain(&place, a),
     }
 }
 
@@ -48,22 +54,22 @@ fn json_of(f: &BlobFileStats) -> Value {
     })
 }
 
-fn list(dir: &Path, args: &args::BlobList) -> Outcome {
-    let db = open_db(dir, Access::Read, None)?;
+fn list(place: &Place, args: &args::BlobList) -> Outcome {
+    let db = open_db(place, Access::Read, None)?;
     let (files, all) = (db.blob_files(), db.stats().blobs);
     let now_ms = db.env().clock().wall_ms();
-    db.close().map_err(|e| Failure::store(dir, e))?;
+    db.close().map_err(|e| Failure::store(place, e))?;
     say(&if args.json {
         let files: Vec<Value> = files.iter().map(json_of).collect();
         let report = json!({
-            "dir": dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
+            "dir": place.dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
             "live_bytes": all.live_bytes, "reachable_bytes": all.reachable_bytes(), "garbage_bytes": all.garbage_bytes(), "names": all.names,
             "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp, "headroom_bytes": all.headroom_bytes(),
             "space_debt": all.space_debt, "hidden_bytes": all.hidden_bytes, "hidden_is_guessed": all.hidden_is_guessed,
         });
         format!("{report:#}\n")
     } else {
-        listed(dir, &files, &all, now_ms)
+        listed(place, &files, &all, now_ms)
     })?;
     Ok(0)
 }
@@ -81,9 +87,9 @@ fn age(made_ms: Option<u64>, now_ms: u64) -> String {
     }
 }
 
-fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
+fn listed(place: &Place, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
     if files.is_empty() {
-        return format!("{} has no blob files\n", dir.display());
+        return format!("{place} has no blob files\n");
     }
     let mut rows = vec![
         [
@@ -136,7 +142,7 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> 
     }
     format!(
         "{}\n{}\n{of_families}{}\n{}, {}: {} live in {}, {} garbage; {:.2} bytes a reachable byte{}, at most {:.2} wanted; {}\n",
-        dir.display(),
+        place,
         table(&rows),
         garbage_by_file(all),
         count(all.files, "blob file", "blob files"),
@@ -161,12 +167,23 @@ fn listed(dir: &Path, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> 
     )
 }
 
-/// An environment over the folder of a file, and the file's path in it.
-fn around(file: &Path) -> Result<(Env, PathBuf), Failure> {
+/// An environment over the image that files lie in, if they do.
+fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
+    match &place.image {
+        None => Ok(None),
+        Some(name) => Ok(Some(Env::builder(open_image(name, Access::Read)?).build())),
+    }
+}
+
+/// An environment over a file: that of the image, or one over its folder; and the file's path in it.
+fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
+    if let Some(env) = image {
+        return Ok((env.clone(), file.to_path_buf()));
+    }
     let path = std::path::absolute(file).map_err(|e| Failure::os("find", file, e))?;
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let (env, _) = environment(dir)?;
-    Ok((env.build(), path))
+    let fs = HostFs::new(HostOptions::new(dir)).map_err(|e| unreadable(file, &e))?;
+    Ok((Env::builder(fs).build(), path))
 }
 
 /// What went wrong with a file that is no damage of its.
@@ -178,26 +195,30 @@ fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
     })
 }
 
-fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
+fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
     // Each with the digest that the manifest has of it, when there is one.
     let mut files: Vec<(PathBuf, Option<u128>)> = Vec::new();
     if args.files.is_empty() {
-        let db = open_db(dir, Access::Read, None)?;
+        let db = open_db(place, Access::Read, None)?;
         for f in db.blob_files() {
-            files.push((dir.join(&f.name), Some(f.meta.digest)));
+            files.push((place.dir.join(&f.name), Some(f.meta.digest)));
         }
-        db.close().map_err(|e| Failure::store(dir, e))?;
+        db.close().map_err(|e| Failure::store(place, e))?;
     } else {
         files.extend(args.files.into_iter().map(|f| (f, None)));
     }
-    let len = |file: &PathBuf| rustix::fs::stat(file).map_or(0, |s| s.st_size as u64);
+    let image = of_image(place)?;
+    let len = |file: &PathBuf| match &image {
+        None => rustix::fs::stat(file).map_or(0, |s| s.st_size as u64),
+        Some(env) => env.fs().stat(file).map_or(0, |s| s.len),
+    };
     let total: u64 = files.iter().map(|(f, _)| len(f) * 2).sum();
     let bar = progress::bytes("verifying", Some(total));
     let (mut damage, mut records, mut bytes) = (Vec::new(), 0, 0);
     let mut values = ValueBytes::default();
     let count_of = files.len() as u64;
     for (file, digest) in files {
-        let (env, path) = around(&file)?;
+        let (env, path) = around(&image, &file)?;
         match inspect::verify(&env, &path, &mut |read| bar.inc(read)) {
             Ok(report) => {
                 records += report.meta.records;
@@ -277,8 +298,8 @@ fn verify(dir: &Path, args: args::BlobVerify) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-fn explain(args: args::BlobExplain) -> Outcome {
-    let (env, path) = around(&args.file)?;
+fn explain(place: &Place, args: args::BlobExplain) -> Outcome {
+    let (env, path) = around(&of_image(place)?, &args.file)?;
     let report = inspect::explain(&env, &path).map_err(|e| unreadable(&args.file, &e))?;
     say(&if args.json {
         format!("{:#}\n", explained_json(&args.file, &report))

@@ -2,9 +2,10 @@
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
+use crate::place::Place;
 use crate::point::say;
 use crate::progress::{self, count, count_entries, human_bytes};
-use crate::store::{environment, must_exist};
+use crate::store::{Access, environment};
 use basalt::lsm::db::{KeyRange, Loss};
 use basalt::{Db, ErrorKind, Options};
 use basalt_server::catalog;
@@ -13,7 +14,6 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
-use std::path::Path;
 
 /// A bar that a walk over the store moves.
 fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
@@ -27,15 +27,14 @@ fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
 
 /// `basalt check`.
 pub fn check(args: args::Check) -> Outcome {
-    let dir = &args.store.dir;
-    must_exist(dir)?;
-    let (env, path) = environment(dir)?;
+    let place = &args.store;
+    let (env, path) = environment(place, Access::Read)?;
     let bar = progress::bytes("checking", Some(0));
     let report = Db::verify_store(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
-    let mut report = report.map_err(|e| Failure::store(dir, e))?;
+    let mut report = report.map_err(|e| Failure::store(place, e))?;
     if report.damage.is_empty() && report.files > 0 {
-        report.damage.extend(catalog_damage(dir)?);
+        report.damage.extend(catalog_damage(place)?);
     }
     let sound = report.damage.is_empty();
     if args.json {
@@ -52,7 +51,7 @@ pub fn check(args: args::Check) -> Outcome {
         say(&format!(
             "{:#}\n",
             json!({
-                "dir": dir.display().to_string(), "sound": sound, "files": report.files, "bytes": report.bytes,
+                "dir": place.dir.display().to_string(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
                 "entries": report.entries, "damage": damage, "orphans": report.orphans,
                 "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
             })
@@ -90,13 +89,13 @@ pub fn check(args: args::Check) -> Outcome {
             count_entries(report.entries)
         );
         let _ = match report.damage.len() {
-            0 => writeln!(text, "{} is sound: {walked}", dir.display()),
+            0 => writeln!(text, "{place} is sound: {walked}"),
             n => writeln!(
                 text,
-                "{} is damaged in {}: {walked}; copy the directory, then run `basalt repair --dir {}`",
-                dir.display(),
+                "{place} is damaged in {}: {walked}; {}, then run `basalt repair {}`",
                 count(n as u64, "place", "places"),
-                dir.display()
+                place.copy_first(),
+                place.flags()
             ),
         };
         say(&text)?;
@@ -105,7 +104,7 @@ pub fn check(args: args::Check) -> Outcome {
 }
 
 /// An open store, or `None` when only its owner's program knows what is needed to open it (an order, an operator): not the server's store.
-fn unless_foreign(dir: &Path, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
+fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
     match opened {
         Ok(db) => Ok(Some(db)),
         Err(e)
@@ -116,15 +115,15 @@ fn unless_foreign(dir: &Path, opened: basalt::Result<Db>) -> Result<Option<Db>, 
         {
             Ok(None)
         }
-        Err(e) => Err(Failure::store(dir, e)),
+        Err(e) => Err(Failure::store(place, e)),
     }
 }
 
 /// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
-fn catalog_damage(dir: &Path) -> Result<Option<basalt::Error>, Failure> {
-    let (env, path) = environment(dir)?;
+fn catalog_damage(place: &Place) -> Result<Option<basalt::Error>, Failure> {
+    let (env, path) = environment(place, Access::Read)?;
     let opened = Db::open_read_only(&env.build(), path, Options::default());
-    let Some(db) = unless_foreign(dir, opened)? else {
+    let Some(db) = unless_foreign(place, opened)? else {
         return Ok(None);
     };
     let Some(keys) = db.family(KEYS_FAMILY) else {
@@ -133,13 +132,13 @@ fn catalog_damage(dir: &Path) -> Result<Option<basalt::Error>, Failure> {
     match catalog::read(&db, &keys) {
         Err(e) if e.is_corruption() => Ok(Some(e)),
         // A later version's layout is not for this one to judge.
-        Err(e) if e.kind() != ErrorKind::Unsupported => Err(Failure::store(dir, e)),
+        Err(e) if e.kind() != ErrorKind::Unsupported => Err(Failure::store(place, e)),
         _ => Ok(None),
     }
 }
 
 /// Makes the catalog of Redis keys anew where a part of it is lost, or may be; what that was.
-fn mend_catalog(dir: &Path, losses: &[Loss]) -> Result<Vec<String>, Failure> {
+fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> {
     let first = catalog_start();
     let doubtful = losses.iter().any(|loss| {
         let family = loss
@@ -152,39 +151,37 @@ fn mend_catalog(dir: &Path, losses: &[Loss]) -> Result<Vec<String>, Failure> {
                 || loss.seqs.is_some()
                 || loss.older_may_reappear)
     });
-    if !doubtful && catalog_damage(dir)?.is_none() {
+    if !doubtful && catalog_damage(place)?.is_none() {
         return Ok(Vec::new());
     }
-    let (env, path) = environment(dir)?;
+    let (env, path) = environment(place, Access::Remove)?;
     let opened = Db::open(&env.build(), path, Options::default());
-    let Some(db) = unless_foreign(dir, opened)? else {
+    let Some(db) = unless_foreign(place, opened)? else {
         return Ok(Vec::new());
     };
     let lost = match db.family(KEYS_FAMILY) {
         Some(keys) => match catalog::mend(&db, &keys, doubtful) {
             Err(e) if e.kind() == ErrorKind::Unsupported => Vec::new(),
-            mended => mended.map_err(|e| Failure::store(dir, e))?,
+            mended => mended.map_err(|e| Failure::store(place, e))?,
         },
         None => Vec::new(),
     };
-    db.close().map_err(|e| Failure::store(dir, e))?;
+    db.close().map_err(|e| Failure::store(place, e))?;
     Ok(lost)
 }
 
 /// `basalt repair`.
 pub fn repair(args: args::Repair) -> Outcome {
-    let dir = &args.store.dir;
-    must_exist(dir)?;
+    let place = &args.store;
     if !args.yes {
         if !std::io::stdin().is_terminal() {
             return Err(Failure::new(format!(
-                "repair changes the store in {}; copy the directory first, then run it with --yes",
-                dir.display()
+                "repair changes the store in {place}; {} first, then run it with --yes",
+                place.copy_first()
             )));
         }
         eprint!(
-            "Repair keeps what verifies in {} and moves damaged files aside. Is there a copy of the directory? Go on? [y/N] ",
-            dir.display()
+            "Repair keeps what verifies in {place} and moves damaged files aside. Is there a copy of it? Go on? [y/N] "
         );
         let mut answer = String::new();
         std::io::stdin()
@@ -195,13 +192,13 @@ pub fn repair(args: args::Repair) -> Outcome {
             return Err(Failure::Told("nothing was changed".into(), NOT_DONE));
         }
     }
-    let (env, path) = environment(dir)?;
+    let (env, path) = environment(place, Access::Remove)?;
     let bar = progress::bytes("repairing", Some(0));
     let report = Db::repair(&env.build(), path, &Options::default(), &mut moves(&bar));
     bar.finish_and_clear();
-    let mut report = report.map_err(|e| Failure::store(dir, e))?;
+    let mut report = report.map_err(|e| Failure::store(place, e))?;
     // What the repair did is told in any case.
-    let (lost, failed) = match mend_catalog(dir, &report.losses) {
+    let (lost, failed) = match mend_catalog(place, &report.losses) {
         Ok(lost) => (lost, None),
         Err(e) => (Vec::new(), Some(e)),
     };
@@ -211,7 +208,7 @@ pub fn repair(args: args::Repair) -> Outcome {
         say(&format!(
             "{:#}\n",
             json!({
-                "dir": dir.display().to_string(), "whole": whole, "tables_kept": report.tables_kept,
+                "dir": place.dir.display().to_string(), "image": place.image.as_ref().map(|i| i.display().to_string()), "whole": whole, "tables_kept": report.tables_kept,
                 "tables_written": report.tables_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,

@@ -11,26 +11,29 @@ use serde_json::json;
 
 /// `basalt checkpoint`.
 pub fn checkpoint(args: args::Checkpoint) -> Outcome {
-    let dir = &args.store.dir;
-    let out = std::path::absolute(&args.out).map_err(|e| Failure::os("find", &args.out, e))?;
-    let db = open_db(dir, Access::Remove, None)?;
+    let place = &args.store;
+    let out = match place.image {
+        Some(_) => args.out.clone(),
+        None => std::path::absolute(&args.out).map_err(|e| Failure::os("find", &args.out, e))?,
+    };
+    let db = open_db(place, Access::Remove, None)?;
     let options = CheckpointOptions {
         copy_tables: args.copy,
         ..CheckpointOptions::default()
     };
     let made = db.checkpoint(&out, &options);
-    db.close().map_err(|e| Failure::store(dir, e))?;
+    db.close().map_err(|e| Failure::store(place, e))?;
     let made = made.map_err(|e| match e.kind() {
         ErrorKind::Unsupported => Failure::new(format!("{e}; --copy does")),
         // Of the copy, not of the store.
         ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Busy => {
             Failure::new(e.to_string())
         }
-        _ => Failure::store(dir, e),
+        _ => Failure::store(place, e),
     })?;
     say(&if args.json {
         let report = json!({
-            "dir": dir.display().to_string(), "out": args.out.display().to_string(), "tables": made.tables,
+            "dir": place.dir.display().to_string(), "out": args.out.display().to_string(), "tables": made.tables,
             "linked_bytes": made.linked_bytes, "copied_bytes": made.copied_bytes, "log_bytes": made.log_bytes,
         });
         format!("{report:#}\n")

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `basalt compact`.
 pub fn compact(args: args::Compact) -> Outcome {
-    let dir = &args.store.dir;
-    let db = open_db(dir, Access::Remove, Some(&args.budget))?;
+    let place = &args.store;
+    let db = open_db(place, Access::Remove, Some(&args.budget))?;
     let names = match &args.family {
         Some(name) => vec![name.clone()],
         None => db.families(),
@@ -56,7 +56,7 @@ pub fn compact(args: args::Compact) -> Outcome {
                     "interrupted after {}; what is merged stays so, nothing is lost, and it can be run again",
                     human_bytes(read)
                 )),
-                _ => Failure::store(dir, e),
+                _ => Failure::store(place, e),
             });
         }
     }
@@ -65,10 +65,10 @@ pub fn compact(args: args::Compact) -> Outcome {
     // Old files go before the store is closed, so that the figure is what the folder has.
     let after = bytes();
     let values = values();
-    db.close().map_err(|e| Failure::store(dir, e))?;
+    db.close().map_err(|e| Failure::store(place, e))?;
     say(&if args.json {
         let report = json!({
-            "dir": dir.display().to_string(), "merged_bytes": read,
+            "dir": place.dir.display().to_string(), "merged_bytes": read,
             "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": values.gathered_bytes,
             "blob_bytes_before": values_before, "blob_bytes_after": values.bytes, "blob_garbage_bytes": values.garbage_bytes(),
         });

@@ -139,11 +139,11 @@ fn to_folder(
                 dir.display()
             ))
         })?;
-    if is_inside(dir, store.dir()) || is_inside(store.dir(), dir) {
+    let place = store.place();
+    if place.image.is_none() && (is_inside(dir, &place.dir) || is_inside(&place.dir, dir)) {
         return Err(Failure::new(format!(
-            "{} and the store in {} lie one inside the other; export to another folder",
+            "{} and the store in {place} lie one inside the other; export to another folder",
             dir.display(),
-            store.dir().display()
         )));
     }
     while let Some((key, value, _)) = next_string(&mut cursor, counts)? {

@@ -6,6 +6,7 @@
 //! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
+use crate::place::Place;
 use basalt::ErrorKind;
 use std::fmt::Display;
 use std::path::Path;
@@ -48,34 +49,39 @@ impl Failure {
         }
     }
 
-    /// An engine error met on the store in `dir`, with the advice that its kind asks for.
-    pub fn store(dir: &Path, e: basalt::Error) -> Failure {
-        let dir = dir.display();
+    /// An engine error met on a store, with the advice that its kind asks for.
+    pub fn store(place: &Place, e: basalt::Error) -> Failure {
+        let flags = place.flags();
         Failure::new(match e.kind() {
             ErrorKind::Busy => match holder(&e.to_string()) {
                 Some(holder) => format!(
-                    "the store in {dir} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
+                    "the store in {place} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
                 ),
                 None => words(&e),
             },
             // Said by the engine of a directory without a store, which is what this sentence says.
             ErrorKind::NotFound if e.to_string().contains("no store here") => format!(
-                "there is no store in {dir}; name another with --dir, or make one with `basalt serve` or `basalt put`"
+                "there is no store in {place}; name another with --dir, or make one with `basalt serve` or `basalt put`"
             ),
             ErrorKind::NotFound => format!(
-                "there is no store in {dir} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
+                "there is no store in {place} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
             ),
             ErrorKind::Corruption => format!(
-                "the store in {dir} is damaged: {}; run `basalt check --dir {dir}` to see all of it, and keep a copy before `basalt repair`",
+                "the store in {place} is damaged: {}; run `basalt check {flags}` to see all of it, and keep a copy before `basalt repair`",
                 without_advice(&e.to_string())
             ),
+            ErrorKind::NoSpace if place.image.is_some() => {
+                format!(
+                    "{e}; `basalt fs grow` makes the image larger, and `basalt fs report` says what it has; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
+                )
+            }
             ErrorKind::NoSpace => {
                 format!(
-                    "{e}; make space on the device under {dir} and run it again, or copy the folder to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
+                    "{e}; make space on the device under {place} and run it again, or copy the folder to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
                 )
             }
             ErrorKind::Unsupported => {
-                format!("{e}; the store in {dir} needs a newer version of basalt")
+                format!("{e}; the store in {place} needs a newer version of basalt")
             }
             ErrorKind::InvalidArgument => match words(&e).rsplit_once("; ") {
                 Some((what, advice)) if advice.contains("create_among_files") => format!(
@@ -83,7 +89,32 @@ impl Failure {
                 ),
                 _ => words(&e),
             },
-            _ => format!("{e} (store in {dir})"),
+            _ => format!("{e} (store in {place})"),
+        })
+    }
+
+    /// An error met on an image as such.
+    pub fn image(image: &Path, e: basalt::Error) -> Failure {
+        let name = image.display();
+        Failure::new(match e.kind() {
+            ErrorKind::Busy => match holder(&e.to_string()) {
+                Some(holder) => {
+                    format!("the image {name} is in use by {holder}; stop it, or use another image")
+                }
+                None => words(&e),
+            },
+            ErrorKind::NotFound
+                if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
+            {
+                format!(
+                    "there is no image {name}; `basalt fs format {name} --size 20G` makes one of 20 GiB"
+                )
+            }
+            ErrorKind::Corruption => format!(
+                "the image {name} is damaged: {}; run `basalt fs check {name}`, and keep a copy",
+                words(&e)
+            ),
+            _ => words(&e),
         })
     }
 }
@@ -121,13 +152,20 @@ fn holder(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
+    fn in_d() -> Place {
+        Place {
+            dir: "d".into(),
+            image: None,
+        }
+    }
+
     #[test]
     fn a_held_store_names_its_holder_once() {
         let e = basalt::Error::new(
             ErrorKind::Busy,
             "the store is in use by process 12 (basalt serve); stop it, or use another directory",
         );
-        let Failure::Told(text, code) = Failure::store(Path::new("d"), e) else {
+        let Failure::Told(text, code) = Failure::store(&in_d(), e) else {
             panic!("it is told");
         };
         assert_eq!(
@@ -145,7 +183,7 @@ mod tests {
             0,
             "CURRENT names this manifest, and it is missing; run `basalt repair` to rebuild it",
         );
-        let Failure::Told(text, _) = Failure::store(Path::new("d"), e) else {
+        let Failure::Told(text, _) = Failure::store(&in_d(), e) else {
             panic!("it is told");
         };
         assert_eq!(text.matches("basalt repair").count(), 1, "{text}");

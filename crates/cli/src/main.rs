@@ -11,10 +11,12 @@ mod escape;
 mod export;
 mod failure;
 mod folder;
+mod fs;
 #[cfg(test)]
 mod fuzzing;
 mod keyspace;
 mod load;
+mod place;
 mod point;
 mod progress;
 mod record;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Checkpoint(a) => checkpoint::checkpoint(a),
         Command::Check(a) => check::check(a),
         Command::Repair(a) => check::repair(a),
+        Command::Fs(a) => fs::fs(a),
         Command::Bench(a) => basalt_bench::run(a).map_err(|e| match e.output {
             Some(broken) => Failure::output("standard output", broken),
             None => Failure::new(e.sentence),

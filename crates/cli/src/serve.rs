@@ -1,19 +1,19 @@
-//! `serve`: the server over the store in `--dir`.
+//! `serve`: the server over a store.
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use crate::store::environment;
+use crate::store::{Access, environment};
 use basalt_server::{ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
 
 /// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
 pub fn serve(args: args::Serve) -> Outcome {
-    let dir = &args.store.dir;
+    let place = &args.store;
     let listen = match args.port {
         Some(port) => address(&format!("127.0.0.1:{port}"))?,
         None => address(&args.listen)?,
     };
-    let (env, path) = environment(dir)?;
+    let (env, path) = environment(place, Access::Write(args.make))?;
     let env = args.budget.environment(env)?.build();
     let options = ServerOptions {
         dir: path,
@@ -36,11 +36,11 @@ pub fn serve(args: args::Serve) -> Outcome {
         eprintln!(
             "basalt {} serves Redis clients on {listening}, data in {}, sync {sync}; try `redis-cli -p {} ping`, stop with Ctrl-C",
             env!("CARGO_PKG_VERSION"),
-            dir.display(),
+            place,
             listening.port()
         );
     })
-    .map_err(|e| Failure::store(dir, e))?;
+    .map_err(|e| Failure::store(place, e))?;
     eprintln!("basalt: everything accepted is finished, the store is closed");
     Ok(0)
 }

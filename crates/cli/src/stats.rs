@@ -23,11 +23,11 @@ pub struct Report {
 
 /// `basalt stats`.
 pub fn stats(args: args::Stats) -> Outcome {
-    let dir = &args.store.dir;
-    let db = open_db(dir, Access::Read, None)?;
+    let place = &args.store;
+    let db = open_db(place, Access::Read, None)?;
     let env = db.env().clone();
     let report = Report {
-        dir: dir.display().to_string(),
+        dir: place.dir.display().to_string(),
         filesystem: env.fs().info().description,
         engine: db.stats(),
         cache: env.cache().stats(),
@@ -39,7 +39,7 @@ pub fn stats(args: args::Stats) -> Outcome {
     } else {
         String::new()
     };
-    db.close().map_err(|e| Failure::store(dir, e))?;
+    db.close().map_err(|e| Failure::store(place, e))?;
     say(&if args.prometheus {
         prometheus
     } else if args.json {

@@ -3,14 +3,15 @@
 //! Without `--family`, keys and values are those of Redis strings in database 0, in the encoding of
 //! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
 
-use crate::args::{Make, Which};
+use crate::args::Which;
 use crate::budget::Budget;
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
+pub use crate::place::Access;
+use crate::place::Place;
 use crate::record::Record;
 use basalt::env::EnvBuilder;
-use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, TableWriter, WriteBatch};
@@ -20,32 +21,11 @@ use basalt_server::layout::KEYS_FAMILY;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-
-/// What a command is about to do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Only look: a store that is not there is an error.
-    Read,
-    /// Write: a store, or a family, that is not there is made.
-    Write(Make),
-    /// Write, but make nothing.
-    Remove,
-}
-
-impl Access {
-    /// What it says about making a store, if it may make one.
-    fn make(self) -> Option<Make> {
-        match self {
-            Access::Write(make) => Some(make),
-            Access::Read | Access::Remove => None,
-        }
-    }
-}
+use std::path::PathBuf;
 
 /// An open store and the entries of it that the command sees.
 pub struct Store {
-    dir: PathBuf,
+    place: Place,
     db: Db,
     space: Space,
 }
@@ -119,33 +99,10 @@ pub enum Value {
     Other(&'static str),
 }
 
-/// The beginnings of an environment over the files in `dir`, and the store's path in it: absolute, so that messages name it
-/// whole. The filesystem is rooted there, because sector sizes are found out for its root.
-pub fn environment(dir: &Path) -> Result<(EnvBuilder, PathBuf), Failure> {
-    let path = std::path::absolute(dir).map_err(|e| Failure::os("find", dir, e))?;
-    let fs = HostFs::new(HostOptions::new(&path)).map_err(|e| Failure::store(dir, e))?;
+/// The beginnings of an environment over what a command works on, and the store's directory in it.
+pub fn environment(place: &Place, access: Access) -> Result<(EnvBuilder, PathBuf), Failure> {
+    let (fs, path) = place.open(access)?;
     Ok((Env::builder(fs), path))
-}
-
-/// Fails when there is no directory: a command that only looks makes none.
-pub fn must_exist(dir: &Path) -> Result<(), Failure> {
-    match rustix::fs::stat(dir) {
-        Ok(s)
-            if rustix::fs::FileType::from_raw_mode(s.st_mode)
-                == rustix::fs::FileType::Directory =>
-        {
-            Ok(())
-        }
-        Ok(_) => Err(Failure::new(format!(
-            "{} is not a directory; name the store's directory with --dir",
-            dir.display()
-        ))),
-        Err(rustix::io::Errno::NOENT) => Err(Failure::new(format!(
-            "there is no store in {}; name another with --dir, or make one with `basalt serve` or `basalt put`",
-            dir.display()
-        ))),
-        Err(e) => Err(Failure::os("look at", dir, e)),
-    }
 }
 
 /// The engine's settings, of which families that are made get theirs, too.
@@ -154,12 +111,9 @@ fn engine(budget: Option<&Budget>) -> Options {
     Retired::default().add_to(engine)
 }
 
-/// Opens the store in `dir`.
-pub fn open_db(dir: &Path, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
-    if access.make().is_none() {
-        must_exist(dir)?;
-    }
-    let (mut env, path) = environment(dir)?;
+/// Opens a store.
+pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
+    let (mut env, path) = environment(place, access)?;
     if let Some(budget) = budget {
         env = budget.environment(env)?;
     }
@@ -170,11 +124,12 @@ pub fn open_db(dir: &Path, access: Access, budget: Option<&Budget>) -> Result<Db
     };
     if access == Access::Read {
         // Nothing is changed by who only looks: it works on a medium that cannot be written, and beside others who look.
-        return Db::open_read_only(&env.build(), path, options).map_err(|e| Failure::store(dir, e));
+        return Db::open_read_only(&env.build(), path, options)
+            .map_err(|e| Failure::store(place, e));
     }
     let retired = Retired::default();
     let db = Db::open(&env.build(), path, retired.add_to(options));
-    let db = db.map_err(|e| Failure::store(dir, e))?;
+    let db = db.map_err(|e| Failure::store(place, e))?;
     // What FLUSHALL removed goes with compactions. Where the catalog is lost nothing does; those who need it are told so.
     if let Some(keys) = db.family(KEYS_FAMILY)
         && let Ok(Some(generation)) = catalog::read(&db, &keys)
@@ -196,9 +151,9 @@ impl Store {
         access: Access,
         budget: Option<&Budget>,
     ) -> Result<Store, Failure> {
-        let dir = which.store.dir.clone();
-        let db = open_db(&dir, access, budget)?;
-        let failure = |e| Failure::store(&dir, e);
+        let place = which.store.clone();
+        let db = open_db(&place, access, budget)?;
+        let failure = |e| Failure::store(&place, e);
         let space = match &which.family {
             None if access.make().is_some() => {
                 Space::Redis(Keyspace::make(&db, &engine(budget)).map_err(failure)?)
@@ -226,7 +181,7 @@ impl Store {
                 }
             },
         };
-        Ok(Store { dir, db, space })
+        Ok(Store { place, db, space })
     }
 
     /// The engine.
@@ -234,17 +189,17 @@ impl Store {
         &self.db
     }
     /// Where it is.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    pub fn place(&self) -> &Place {
+        &self.place
     }
     /// An engine error as this store's failure.
     pub fn failure(&self, e: basalt::Error) -> Failure {
-        Failure::store(&self.dir, e)
+        Failure::store(&self.place, e)
     }
     /// Closes it; everything written is durable then.
     pub fn close(self) -> Result<(), Failure> {
-        let dir = self.dir;
-        self.db.close().map_err(|e| Failure::store(&dir, e))
+        let place = self.place;
+        self.db.close().map_err(|e| Failure::store(&place, e))
     }
 
     fn family(&self) -> Option<&Family> {

@@ -7,13 +7,14 @@
 use basalt::env::{Clock, Random, thread};
 use basalt::fs::repeat;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const CLIENTS: u64 = 4;
@@ -86,15 +87,16 @@ struct Server {
 }
 
 impl Server {
-    fn start(dir: &Path, sync: &str, clock: &Clock) -> Server {
+    fn start(place: &Place, sync: &str, clock: &Clock) -> Server {
         // The port is free a moment before the server takes it; nobody else asks for one in that moment on a test machine.
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|l| l.local_addr())
             .expect("a free port")
             .port();
         let child = Command::new(env!("CARGO_BIN_EXE_basalt"))
-            .args(["serve", "--dir"])
-            .arg(dir)
+            .arg("serve")
+            .args(place.flags())
+            .args(place.size())
             .args(["--listen", &format!("127.0.0.1:{port}"), "--sync", sync])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -275,15 +277,50 @@ fn verify(port: u16, state: &BTreeMap<u64, Known>) {
     }
 }
 
-fn check(dir: &Path) {
-    let out = Command::new(env!("CARGO_BIN_EXE_basalt"))
-        .args(["check", "--dir"])
-        .arg(dir)
-        .output()
-        .expect("the binary runs");
+/// Where the store lies.
+enum Place {
+    Dir(PathBuf),
+    /// In an image that the first start makes.
+    Image(PathBuf),
+}
+
+impl Place {
+    fn flags(&self) -> Vec<OsString> {
+        match self {
+            Place::Dir(dir) => vec!["--dir".into(), dir.into()],
+            Place::Image(image) => vec!["--image".into(), image.into()],
+        }
+    }
+
+    fn size(&self) -> &[&str] {
+        match self {
+            Place::Dir(_) => &[],
+            Place::Image(_) => &["--size", "1G"],
+        }
+    }
+
+    /// The store is sound, and the image that it lies in.
+    fn check(&self) {
+        succeeds(
+            Command::new(env!("CARGO_BIN_EXE_basalt"))
+                .arg("check")
+                .args(self.flags()),
+        );
+        if let Place::Image(image) = self {
+            succeeds(
+                Command::new(env!("CARGO_BIN_EXE_basalt"))
+                    .args(["fs", "check"])
+                    .arg(image),
+            );
+        }
+    }
+}
+
+fn succeeds(command: &mut Command) {
+    let out = command.output().expect("the binary runs");
     assert!(
         out.status.success(),
-        "check after a kill: {}{}",
+        "{command:?} after a kill: {}{}",
         String::from_utf8_lossy(&out.stdout),
         String::from_utf8_lossy(&out.stderr)
     );
@@ -292,23 +329,44 @@ fn check(dir: &Path) {
 #[test]
 fn no_acknowledged_write_is_lost_under_kill_9() {
     let dir = Dir::new();
-    let store = dir.0.join("store");
-    let clock = Clock::system();
-    let seed = std::env::var("BASALT_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(|| Random::from_system().next_u64());
     let _repeat = repeat!(
         no_acknowledged_write_is_lost_under_kill_9,
-        "BASALT_SEED={seed}"
+        "BASALT_SEED={}",
+        seed()
     );
-    let r = Random::from_seed(seed);
+    rounds(&Place::Dir(dir.0.join("store")));
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_under_kill_9_on_an_image() {
+    let dir = Dir::new();
+    let _repeat = repeat!(
+        no_acknowledged_write_is_lost_under_kill_9_on_an_image,
+        "BASALT_SEED={}",
+        seed()
+    );
+    rounds(&Place::Image(dir.0.join("store.lava")));
+}
+
+/// Of this run.
+fn seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let told = std::env::var("BASALT_SEED").ok();
+        told.and_then(|s| s.parse().ok())
+            .unwrap_or_else(|| Random::from_system().next_u64())
+    })
+}
+
+fn rounds(store: &Place) {
+    let clock = Clock::system();
+    let r = Random::from_seed(seed());
     let mut state: BTreeMap<u64, Known> = (0..CLIENTS).map(|c| (c, Known::default())).collect();
     let kills = KILLS * scale();
     let mut acknowledged = 0;
     for _ in 0..kills {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
-        let server = Server::start(&store, sync, &clock);
+        let server = Server::start(store, sync, &clock);
         verify(server.port, &state);
         let stop = Arc::new(AtomicBool::new(false));
         let mut clients = Vec::new();
@@ -336,11 +394,12 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
                 known.doubt.push((known.acked, sent));
             }
         }
-        check(&store);
+        store.check();
     }
-    let server = Server::start(&store, "always", &clock);
+    let server = Server::start(store, "always", &clock);
     verify(server.port, &state);
     server.kill();
+    store.check();
     basalt::fs::campaign!("kills={kills} acknowledged={acknowledged}");
     assert!(
         acknowledged > kills * 20,

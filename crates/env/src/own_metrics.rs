@@ -3,8 +3,8 @@
 //! The readers hold no [`Env`], nor the filesystem or the job pool: a kept [`Metrics`](crate::Metrics) keeps
 //! neither files nor threads alive.
 
-use crate::{CacheStats, Env, IoPriority, LedgerUse};
-use basalt_fs::FsStats;
+use crate::{CacheStats, Env, IoPriority, LedgerUse, MetricSample, MetricValue};
+use basalt_fs::{FigureValue, FsStats};
 use std::sync::Arc;
 
 type Rows<T> = [(&'static str, &'static str, fn(&T) -> u64)];
@@ -92,6 +92,19 @@ pub(crate) fn register(env: &Env) {
             fs.upgrade().map_or(0, |fs| read(&fs.stats()))
         });
     }
+    let fs = Arc::downgrade(env.fs());
+    let figures = metrics.source(move |out| {
+        let Some(fs) = fs.upgrade() else { return };
+        out.extend(fs.figures().into_iter().map(|f| {
+            let value = match f.value {
+                FigureValue::Counter(n) => MetricValue::Counter(n),
+                FigureValue::Gauge(n) => MetricValue::Gauge(signed(n)),
+                FigureValue::Summary(s) => MetricValue::Histogram(s),
+            };
+            MetricSample::new(f.name, f.label.as_slice(), f.help, value)
+        }));
+    });
+    figures.for_good();
     for (kind, read) in MEMORY_KINDS {
         let ledger = env.ledger().clone();
         metrics.gauge_of(

@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use crate::chance::Chance;
 use crate::op::{OpKind, When};
 use crate::{
-    DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsStats, Intent, LockGuard,
-    LogOptions, ReadCompletions, ReadRequest, Result, Space,
+    DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats, Intent,
+    LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
 
 /// What happens to a call.
@@ -418,6 +418,10 @@ impl FileSystem for FaultFs {
 
     fn stats(&self) -> FsStats {
         self.inner.stats()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        self.inner.figures()
     }
 }
 

@@ -41,6 +41,7 @@ mod chance;
 pub mod conformance;
 mod error;
 pub mod fault;
+mod histogram;
 mod host;
 pub mod lava;
 mod op;
@@ -51,6 +52,7 @@ pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
 pub use error::{Error, ErrorKind, Reach, Result};
 pub use fault::FaultFs;
+pub use histogram::{Histogram, HistogramSummary};
 pub use host::{HostFs, HostOptions, ReadBackend};
 pub use op::{OpKind, When};
 pub use pages::{PAGES_FROM, Pages};
@@ -115,6 +117,30 @@ pub struct FsStats {
     pub writes: u64,
     /// Data and metadata syncs.
     pub syncs: u64,
+}
+
+/// A figure that one kind of filesystem has and others do not, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figure {
+    /// In the style of metrics: `lava_free_bytes`.
+    pub name: &'static str,
+    /// What tells figures of one name apart.
+    pub label: Option<(&'static str, &'static str)>,
+    /// One line.
+    pub help: &'static str,
+    /// How much.
+    pub value: FigureValue,
+}
+
+/// The value of a [`Figure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FigureValue {
+    /// Only grows while the filesystem is open.
+    Counter(u64),
+    /// Goes up and down.
+    Gauge(u64),
+    /// Times in microseconds.
+    Summary(HistogramSummary),
 }
 
 /// What a name stands for.
@@ -303,6 +329,11 @@ pub trait FileSystem: Send + Sync {
 
     /// Counters since the filesystem was opened.
     fn stats(&self) -> FsStats;
+
+    /// Figures that only this kind of filesystem has.
+    fn figures(&self) -> Vec<Figure> {
+        Vec::new()
+    }
 }
 
 /// Fills a buffer with random bytes from the operating system.

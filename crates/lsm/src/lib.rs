@@ -51,3 +51,10 @@ pub const MAX_KEY_LEN: usize = 64 * 1024;
 
 /// Longest value in bytes.
 pub const MAX_VALUE_LEN: usize = 1 << 30;
+
+/// The filesystem in user space keeps the same contract as the simulated disk, and all of these tests.
+#[cfg(test)]
+#[test]
+fn every_test_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava("every_test_again_on_lava", &[]);
+}

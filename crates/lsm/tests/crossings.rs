@@ -287,3 +287,8 @@ fn operands_under_range_deletes_read_as_the_reference_does() {
     basalt_fs::campaign!("worlds={worlds} keys_deleted_by_ranges={ended}");
     assert!(ended >= 500 * worlds, "{ended} keys deleted by ranges");
 }
+
+#[test]
+fn every_crossing_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava("every_crossing_again_on_lava", &[]);
+}

@@ -568,3 +568,8 @@ fn damaged_tombstones_are_reported_and_salvaged() {
     holds(&db, &f, &read, alive, 700);
     assert!(!report.lost.iter().any(|l| l.contains("range tombstones")));
 }
+
+#[test]
+fn every_range_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava("every_range_again_on_lava", &[]);
+}

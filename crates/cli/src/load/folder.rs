@@ -25,7 +25,7 @@ type Item = Result<Record, String>;
 
 impl Load<'_> {
     pub(super) fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
-        let store_dir = self.store.dir();
+        let store_dir = self.store.place().on_disk();
         if progress::watched() {
             let (_, bytes) = measure(dir, follow, Some(store_dir));
             self.bar = progress::bytes("loading", Some(bytes));

@@ -24,6 +24,13 @@ pub struct MetricSource {
     sources: Sources,
 }
 
+impl MetricSource {
+    /// It stays for as long as the registry.
+    pub(crate) fn for_good(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for MetricSource {
     fn drop(&mut self) {
         let mut registered = self.sources.0.lock();

@@ -151,6 +151,14 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
             );
         }
     }
+    let counts = meta.counts();
+    if (counts.extents, counts.blocks * BLOCK) != (checked.extents, checked.file_bytes) {
+        let what = format!(
+            "{} extents in {} blocks are counted",
+            counts.extents, counts.blocks
+        );
+        checked.wrong(name, 0, what);
+    }
     space(&superblock, owned, &paths, &mut checked, name);
     Ok(checked)
 }

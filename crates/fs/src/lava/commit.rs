@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::Shared;
 use super::checkpoint::{self, Pieces};
+use super::counts::Cause;
 use super::device::Way;
 use super::journal::Writer;
 use super::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock, max_inodes};
@@ -123,8 +124,11 @@ impl Shared {
             if journal.writer.is_full(records.len()) {
                 self.turn(journal).map_err(|e| self.fail(e))?;
             }
+            let before = journal.writer.bytes();
             let written = journal.writer.write(&*self.device, records, synced);
             last = Some(written.map_err(|e| self.fail(e))?);
+            self.counts
+                .wrote(Cause::Journal, journal.writer.bytes() - before);
         }
         let mut written = self.progress.written.lock();
         written.0 = written.0.max(recorded);
@@ -152,11 +156,13 @@ impl Shared {
 
     /// Everything that was written before this call survives a power cut when it returns, with the metadata up to this record.
     pub fn sync(&self, record: u64) -> Result<()> {
-        if !self.read_only {
-            self.check_writable()?;
-            self.commit(record)?;
-        }
-        self.flush()
+        self.counts.timed(|| {
+            if !self.read_only {
+                self.check_writable()?;
+                self.commit(record)?;
+            }
+            self.flush()
+        })
     }
 
     /// As [`Shared::sync`], of all metadata there is.
@@ -308,7 +314,7 @@ impl Shared {
             }
             told += run.len * BLOCK;
         }
-        self.discarded_bytes.fetch_add(told, SeqCst);
+        self.counts.discarded.fetch_add(told, SeqCst);
         let mut state = self.state.lock();
         state.discarded(runs);
         if self.deaf.load(SeqCst) {
@@ -331,6 +337,7 @@ impl Shared {
         let runs = &superblock.checkpoint;
         for (at, bytes) in pieces.sealed(&self.uuid, superblock.generation, runs) {
             checkpoint::write(&*self.device, runs, at, &bytes)?;
+            self.counts.wrote(Cause::Checkpoint, bytes.len() as u64);
         }
         self.flush()
     }
@@ -341,6 +348,7 @@ impl Shared {
             let bytes = superblock.encode(at);
             self.device
                 .write(at, &[IoSlice::new(&bytes)], Way::Direct)?;
+            self.counts.wrote(Cause::Superblock, bytes.len() as u64);
             self.flush()?;
         }
         Ok(())

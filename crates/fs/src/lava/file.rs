@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 
 use super::Shared;
+use super::counts::Cause;
 use super::device::{DeviceRead, Way};
 use super::meta::Facts;
 use super::record::{Ino, Kind, Record};
@@ -284,6 +285,7 @@ impl LavaFile {
 
     fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
+
         let pieces = self.pieces(offset..offset + total as u64);
         let device = &self.fs.device;
         let place = |p: Option<u64>| {
@@ -352,6 +354,7 @@ impl LavaFile {
         if !head.is_empty() {
             tail.filled_to = 0;
             self.write(offset, &head, Way::Direct)?;
+            self.fs.counts.wrote(Cause::Data, direct as u64);
         }
         if !rest.is_empty() {
             let from = offset + direct as u64;
@@ -366,6 +369,8 @@ impl LavaFile {
                 tail.filled_to = to;
             }
             self.write(from, &rest, Way::Cached)?;
+            // What fills the page is written again by the next append.
+            self.fs.counts.wrote(Cause::Data, end - from);
         }
         Ok(())
     }

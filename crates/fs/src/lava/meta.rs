@@ -136,6 +136,10 @@ pub struct Meta {
     max_inodes: usize,
     used: usize,
     dirs: usize,
+    /// Extents of all files, the blocks in them, and the bytes of lists of several.
+    extents: u64,
+    blocks: u64,
+    list_bytes: u64,
 }
 
 /// All of it at one moment, to be written while the original goes on.
@@ -302,7 +306,34 @@ impl Meta {
         Ok(())
     }
 
+    /// Adds what a file has to the sums, or takes it off.
+    fn tally(&mut self, ino: Ino, there: bool) {
+        let inode = *self.inodes.get(ino as usize);
+        if !matches!(inode.kind(), Some(Kind::File | Kind::Log)) {
+            return;
+        }
+        let extents = extents_of(&inode, &self.many);
+        let list = match inode.first & MANY {
+            0 => 0,
+            _ => extents.packed().len() as u64 * 8 + 40,
+        };
+        let (mut count, mut blocks) = (0, 0);
+        for run in extents.runs() {
+            count += 1;
+            blocks += run.len;
+        }
+        let sums = [
+            (&mut self.extents, count),
+            (&mut self.blocks, blocks),
+            (&mut self.list_bytes, list),
+        ];
+        for (sum, n) in sums {
+            *sum = if there { *sum + n } else { *sum - n };
+        }
+    }
+
     fn unmake(&mut self, ino: Ino) -> Option<Extents> {
+        self.tally(ino, false);
         let inode = *self.inodes.get(ino as usize);
         let dir = inode.kind() == Some(Kind::Dir);
         let extents = (!dir).then(|| extents_of(&inode, &self.many));
@@ -322,6 +353,7 @@ impl Meta {
     }
 
     fn set_extents(&mut self, ino: Ino, extents: &Extents) {
+        self.tally(ino, false);
         let old = self.inodes.get(ino as usize).first;
         let first = match extents.packed() {
             [] => 0,
@@ -345,6 +377,7 @@ impl Meta {
         let inode = self.inodes.get_mut(ino as usize);
         inode.first = first;
         inode.blocks = extents.blocks() as u32 | (inode.blocks & VAGUE);
+        self.tally(ino, true);
     }
 
     fn add_name(&mut self, dir: Ino, name: &str, ino: Ino) -> Result<(), Refusal> {
@@ -592,28 +625,19 @@ impl Meta {
         }
     }
 
-    /// What there is. Looks at every inode.
+    /// What there is.
     pub fn counts(&self) -> MetaCounts {
         let (entries, text) = self.names.memory();
-        let lists = self.many.lists.iter().flatten();
-        let lists: usize = lists.map(|l| l.capacity() * 8 + 40).sum();
         let memory = self.inodes.memory() + self.free.capacity() * 4 + entries;
-        let memory = memory + self.many.lists.memory() + self.many.free.capacity() * 4 + lists;
-        let mut counts = MetaCounts {
+        let memory = memory + self.many.lists.memory() + self.many.free.capacity() * 4;
+        MetaCounts {
             files: (self.used - self.dirs) as u64,
             dirs: self.dirs as u64,
-            memory: memory as u64,
+            extents: self.extents,
+            blocks: self.blocks,
+            memory: memory as u64 + self.list_bytes,
             text: text as u64,
-            ..MetaCounts::default()
-        };
-        for inode in self.inodes.iter() {
-            if matches!(inode.kind(), Some(Kind::File | Kind::Log)) {
-                let extents = extents_of(inode, &self.many);
-                counts.extents += extents.count() as u64;
-                counts.blocks += extents.runs().map(|r| r.len).sum::<u64>();
-            }
         }
-        counts
     }
 }
 

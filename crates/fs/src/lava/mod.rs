@@ -13,6 +13,7 @@
 mod check;
 mod checkpoint;
 mod commit;
+mod counts;
 pub mod device;
 mod file;
 mod flush;
@@ -33,23 +34,24 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    Bytes, DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard,
-    LogOptions, ReadCompletions, ReadRequest, Result, Space,
+    Bytes, DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats,
+    LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
 use commit::{Failure, Journal, Progress};
+use counts::{Cause, Counts};
 use device::{Device, DeviceFacts, DeviceRead};
 use file::LavaFile;
 use flush::Flusher;
 use layout::Uuid;
 use meta::Refusal;
 use record::{Ino, Kind, MAX_NAME, ROOT, Record};
-use runs::BLOCK;
+use runs::{BLOCK, Extent};
 use state::State;
 
 /// How an image is mounted.
@@ -92,6 +94,12 @@ pub struct Usage {
     pub free_pieces: u64,
     /// The longest of them, in bytes.
     pub longest_free_bytes: u64,
+    /// Bytes in pieces below 1 MiB, the largest extent that a growing file asks for.
+    pub short_free_bytes: u64,
+    /// The filesystem's random number.
+    pub uuid: [u8; 16],
+    /// The image was not written when it was made.
+    pub sparse: bool,
     /// Bytes of what is free that files may not have: they are for the journal and its checkpoints.
     pub reserved_bytes: u64,
     /// Bytes of memory that inodes, extents and names take, without the text of names.
@@ -106,6 +114,52 @@ pub struct Usage {
     pub checkpoints: u64,
     /// Checkpoints that were due and could not be written; the journal goes on then.
     pub failed_checkpoints: u64,
+}
+
+impl Usage {
+    /// The filesystem's number as people read it.
+    pub fn uuid_text(&self) -> String {
+        let n = u128::from_be_bytes(self.uuid);
+        let part = |from: u32, digits: u32| (n >> from) & ((1 << (digits * 4)) - 1);
+        format!(
+            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+            part(96, 8),
+            part(80, 4),
+            part(64, 4),
+            part(48, 4),
+            part(0, 12)
+        )
+    }
+}
+
+/// What a filesystem knows of a file or directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileReport {
+    /// Its number.
+    pub inode: u64,
+    /// True for a directory.
+    pub is_dir: bool,
+    /// Made by [`FileSystem::create_log`].
+    pub is_log: bool,
+    /// Names it has.
+    pub links: u32,
+    /// Bytes of a file; names in a directory.
+    pub len: u64,
+    /// The file ends there; else it may go on as far as its space goes.
+    pub exact: bool,
+    /// Where its bytes lie.
+    pub extents: Vec<ExtentReport>,
+}
+
+/// A piece of a file that lies together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentReport {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// First byte on the device; none where space was given back.
+    pub place: Option<u64>,
 }
 
 /// What the thread that writes checkpoints is to do.
@@ -144,7 +198,7 @@ struct Shared {
     due: Arc<Due>,
     /// A discard is done.
     discarded: Condvar,
-    discarded_bytes: AtomicU64,
+    counts: Counts,
     /// The device did not take a discard.
     deaf: AtomicBool,
     /// Locks that are held, and how many share each; 0 for one that is held alone.
@@ -205,6 +259,11 @@ impl LavaFs {
         self.shared.checkpoint()
     }
 
+    /// A checkpoint had better be written.
+    pub fn is_due(&self) -> bool {
+        self.shared.is_due()
+    }
+
     /// Tells the device of all that is free and that it was not told of, where it wants to know.
     pub fn discard(&self) {
         while self.shared.discard_some() {}
@@ -217,12 +276,35 @@ impl LavaFs {
         self.shared.grow()
     }
 
-    /// What the filesystem has and costs. Looks at every file.
+    /// What is known of a file or directory. `NotFound`.
+    pub fn describe(&self, path: &Path) -> Result<FileReport> {
+        let state = self.shared.state.lock();
+        let ino = lookup(&state, path)?;
+        let facts = state.meta.facts(ino).map_err(|r| refused(r, path))?;
+        let extents = state.meta.extents(ino).unwrap_or_default();
+        let of = |e: Extent| ExtentReport {
+            offset: e.at * BLOCK,
+            len: e.len * BLOCK,
+            place: e.place.map(|p| p * BLOCK),
+        };
+        Ok(FileReport {
+            inode: u64::from(ino),
+            is_dir: facts.kind == Kind::Dir,
+            is_log: facts.kind == Kind::Log,
+            links: facts.links,
+            len: facts.len,
+            exact: !facts.vague,
+            extents: extents.iter().map(of).collect(),
+        })
+    }
+
+    /// What the filesystem has and costs.
     pub fn usage(&self) -> Usage {
-        let (blocks, journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
+        let (blocks, sparse, journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
             let journal = self.shared.journal.lock();
             (
                 journal.superblock.blocks,
+                journal.superblock.sparse,
                 journal.writer.bytes(),
                 journal.superblock.checkpoint_bytes,
                 journal.checkpoints,
@@ -240,6 +322,9 @@ impl LavaFs {
             free_bytes: state.free_blocks() * BLOCK,
             free_pieces: state.space.pieces() as u64,
             longest_free_bytes: state.space.longest() * BLOCK,
+            short_free_bytes: state.space.shorter_than((1 << 20) / BLOCK) * BLOCK,
+            uuid: self.shared.uuid,
+            sparse,
             reserved_bytes: state.reserve * BLOCK,
             memory: counts.memory,
             name_bytes: counts.text,
@@ -779,7 +864,17 @@ impl FileSystem for LavaFs {
         })
     }
 
+    /// Writes are those of appends: metadata has figures of its own.
     fn stats(&self) -> FsStats {
-        self.shared.device.stats()
+        let (bytes_written, writes) = self.shared.counts.of(Cause::Data);
+        FsStats {
+            bytes_written,
+            writes,
+            ..self.shared.device.stats()
+        }
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        self.all_figures()
     }
 }

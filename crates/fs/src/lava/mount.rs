@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::checkpoint::{self, Pieces};
 use super::commit::{Failure, Journal, Progress, due_at, reserve};
+use super::counts::Counts;
 use super::device::{Device, DeviceRead, Discards, Way};
 use super::flush::Flusher;
 use super::journal::{self, Source, Tail, Writer};
@@ -373,7 +374,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         checkpointing: Mutex::new(()),
         due: Arc::default(),
         discarded: Condvar::new(),
-        discarded_bytes: AtomicU64::new(0),
+        counts: Counts::default(),
         deaf: AtomicBool::new(false),
         locks: Mutex::new(BTreeMap::new()),
     });

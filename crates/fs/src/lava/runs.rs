@@ -80,11 +80,6 @@ impl Extents {
         self.blocks
     }
 
-    /// Extents in all.
-    pub fn count(&self) -> usize {
-        self.packed.len()
-    }
-
     fn extent(&self, i: usize) -> Extent {
         let (place, at) = unpack(self.packed[i]);
         let end = match self.packed.get(i + 1) {

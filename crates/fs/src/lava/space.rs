@@ -30,6 +30,11 @@ impl FreeSpace {
         self.by_len.last().map_or(0, |(len, _)| *len)
     }
 
+    /// Blocks that lie in pieces shorter than this.
+    pub fn shorter_than(&self, len: u64) -> u64 {
+        self.by_len.range(..(len, 0)).map(|(len, _)| len).sum()
+    }
+
     /// All pieces, by place.
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.by_start

@@ -24,6 +24,10 @@ impl SimFs {
 
     /// Turns over bit `bit` (0 to 7) of the byte at `offset`.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            let byte = lava.read_all(path)?[offset as usize] ^ (1 << bit);
+            return lava.overwrite(path, offset, &[byte]);
+        }
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
             let f = state.disk.file_mut(ino);
@@ -37,6 +41,9 @@ impl SimFs {
 
     /// Puts `bytes` at `offset`, inside the file's space.
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.overwrite(path, offset, bytes);
+        }
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
             let f = state.disk.file_mut(ino);
@@ -48,6 +55,9 @@ impl SimFs {
 
     /// Cuts the file and its space to `len` bytes, unless it is shorter.
     pub fn truncate(&self, path: &Path, len: u64) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return super::on_lava::cut_short(lava, path, len);
+        }
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
             let f = state.disk.file_mut(ino);
@@ -62,6 +72,9 @@ impl SimFs {
 
     /// Exchanges two files: each name has the other's bytes.
     pub fn swap_files(&self, a: &Path, b: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.swap_files(a, b);
+        }
         self.damage(|state| {
             let (ino_a, ino_b) = (state.disk.lookup_file(a)?, state.disk.lookup_file(b)?);
             let (dir_a, name_a) = state.disk.parent(a)?;
@@ -78,6 +91,9 @@ impl SimFs {
 
     /// All bytes of the file's space, what lies past its length included.
     pub fn read_all(&self, path: &Path) -> Result<Vec<u8>> {
+        if let Some(lava) = &self.lava {
+            return lava.read_all(path);
+        }
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
             let f = state.disk.file(ino);
@@ -87,6 +103,9 @@ impl SimFs {
 
     /// Puts a durable file of exactly these bytes there, in place of what has the name. Its directory must exist.
     pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.write_file(path, bytes);
+        }
         self.damage(|state| {
             let (dir, name) = state.disk.parent(path)?;
             let mut content = Content::default();
@@ -111,6 +130,9 @@ impl SimFs {
 
     /// A digest of every name, length and byte that calls can see: equal disks have equal digests.
     pub fn digest(&self) -> u64 {
+        if let Some(lava) = &self.lava {
+            return lava.digest();
+        }
         let state = self.state.lock();
         let mut sum = Vec::new();
         let mut dirs = vec![(String::new(), super::disk::ROOT)];

@@ -22,6 +22,7 @@ mod damage;
 mod disk;
 mod file;
 mod lies;
+mod on_lava;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,6 +32,8 @@ use parking_lot::Mutex;
 
 pub use crash::CrashPolicy;
 pub use lies::{Lie, LieKind};
+#[doc(hidden)]
+pub use on_lava::{all_tests_on_lava, is_wanted as is_on_lava};
 
 use crate::op::OpKind;
 use crate::{
@@ -42,6 +45,7 @@ pub(crate) use content::Content;
 use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
 use lies::Lies;
+use on_lava::{Frozen, OnLava};
 
 /// How a simulated disk is made.
 #[derive(Debug, Clone, Copy)]
@@ -74,18 +78,31 @@ pub struct SimSnapshot {
     pub path: String,
     /// The change's number since the disk was made, from 1. A call that changes in steps has one for each.
     pub op: u64,
-    disk: Disk,
+    disk: Moment,
+}
+
+/// What was frozen.
+#[derive(Clone)]
+enum Moment {
+    Own(Disk),
+    Lava(Frozen),
 }
 
 impl SimSnapshot {
     /// The disk after a power cut at this moment, as [`SimFs::crash`].
     pub fn crash(&self, policy: CrashPolicy, seed: u64) -> Arc<SimFs> {
-        SimFs::over(self.disk.after_power_cut(policy, seed))
+        match &self.disk {
+            Moment::Own(disk) => SimFs::over(disk.after_power_cut(policy, seed)),
+            Moment::Lava(device) => device.cut(on_lava::cut_of(policy, seed)),
+        }
     }
 
     /// The disk after the death of the process at this moment, as [`SimFs::kill`].
     pub fn kill(&self) -> Arc<SimFs> {
-        SimFs::over(self.disk.after_process_death())
+        match &self.disk {
+            Moment::Own(disk) => SimFs::over(disk.after_process_death()),
+            Moment::Lava(device) => device.killed(),
+        }
     }
 }
 
@@ -125,7 +142,7 @@ impl State {
                 call,
                 path: path.to_string(),
                 op: self.ops,
-                disk: self.disk.clone(),
+                disk: Moment::Own(self.disk.clone()),
             };
             if record {
                 self.recorded.push(snapshot.clone());
@@ -147,6 +164,8 @@ pub struct SimFs {
     me: Weak<SimFs>,
     state: Mutex<State>,
     observer: Mutex<Option<Observer>>,
+    /// LavaFS in its place.
+    lava: Option<OnLava>,
 }
 
 impl SimFs {
@@ -160,6 +179,14 @@ impl SimFs {
             "a write unit is a power of two from 512 to 4096, not {}",
             options.write_unit
         );
+        if on_lava::is_wanted_for(&options) {
+            return SimFs::on_lava(OnLava::new(options));
+        }
+        SimFs::own(options)
+    }
+
+    /// As [`SimFs::new`], and never LavaFS: for those who depend on this one's own ways.
+    pub fn own(options: SimOptions) -> Arc<SimFs> {
         SimFs::over(Disk::new(
             options.write_unit as u64,
             options.capacity,
@@ -168,7 +195,18 @@ impl SimFs {
     }
 
     fn over(disk: Disk) -> Arc<SimFs> {
+        SimFs::made(disk, None)
+    }
+
+    fn on_lava(lava: OnLava) -> Arc<SimFs> {
+        let made = SimFs::made(Disk::new(512, 0, 0), Some(lava));
+        OnLava::watch(&made);
+        made
+    }
+
+    fn made(disk: Disk, lava: Option<OnLava>) -> Arc<SimFs> {
         Arc::new_cyclic(|me| SimFs {
+            lava,
             me: Weak::clone(me),
             state: Mutex::new(State {
                 disk,
@@ -190,6 +228,9 @@ impl SimFs {
     /// The disk after a power cut now: a new one, honest, without locks and handles; this one runs on. The same
     /// policy and seed leave the same bytes.
     pub fn crash(&self, policy: CrashPolicy, seed: u64) -> Arc<SimFs> {
+        if let Some(lava) = &self.lava {
+            return lava.freeze().cut(on_lava::cut_of(policy, seed));
+        }
         let disk = self.state.lock().disk.clone();
         SimFs::over(disk.after_power_cut(policy, seed))
     }
@@ -197,23 +238,37 @@ impl SimFs {
     /// The disk after the death of the process alone: nothing is lost, but what no sync covered may
     /// still be lost in a power cut of the new disk. Locks and handles are gone. This disk runs on.
     pub fn kill(&self) -> Arc<SimFs> {
+        if let Some(lava) = &self.lava {
+            return lava.freeze().killed();
+        }
         let disk = self.state.lock().disk.clone();
         SimFs::over(disk.after_process_death())
     }
 
     /// From now on every call on *this* disk fails with `Io`: what is left of the crashed process can do no more.
     pub fn power_off(&self) {
+        if let Some(lava) = &self.lava {
+            return lava.power_off();
+        }
         self.state.lock().powered = false;
     }
 
     /// The disk as it is, to be crashed later.
     pub fn snapshot(&self) -> SimSnapshot {
+        if let Some(lava) = &self.lava {
+            return SimSnapshot {
+                call: OpKind::Stat,
+                path: String::new(),
+                op: lava.writes(),
+                disk: Moment::Lava(lava.freeze()),
+            };
+        }
         let state = self.state.lock();
         SimSnapshot {
             call: OpKind::Stat,
             path: String::new(),
             op: state.ops,
-            disk: state.disk.clone(),
+            disk: Moment::Own(state.disk.clone()),
         }
     }
 
@@ -226,21 +281,34 @@ impl SimFs {
 
     /// Keeps a snapshot of every n-th change from now on; 0 stops.
     pub fn record_snapshots(&self, every_n: u64) {
+        if let Some(lava) = &self.lava {
+            return lava.record_snapshots(every_n);
+        }
         self.state.lock().every_n = every_n;
     }
 
     /// The snapshots kept so far; they are kept no longer.
     pub fn take_snapshots(&self) -> Vec<SimSnapshot> {
+        if let Some(lava) = &self.lava {
+            return lava.take_snapshots();
+        }
         std::mem::take(&mut self.state.lock().recorded)
     }
 
     /// Changes so far on this disk.
     pub fn op_count(&self) -> u64 {
+        if let Some(lava) = &self.lava {
+            return lava.writes();
+        }
         self.state.lock().ops
     }
 
     /// From now on the disk lies as told, until it crashes: a crashed disk is honest.
     pub fn lie(&self, lie: Lie) {
+        assert!(
+            self.lava.is_none(),
+            "lies are told of names and lengths: use SimFs::own"
+        );
         let mut state = self.state.lock();
         let seed = state.disk.seed;
         state.lies.tell(lie, seed);
@@ -294,6 +362,9 @@ fn text(path: &Path) -> String {
 
 impl FileSystem for SimFs {
     fn info(&self) -> FsInfo {
+        if let Some(lava) = &self.lava {
+            return lava.any().info();
+        }
         let state = self.state.lock();
         FsInfo {
             description: format!("simulated disk in memory, seed {}", state.disk.seed),
@@ -306,6 +377,9 @@ impl FileSystem for SimFs {
     }
 
     fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.create(path);
+        }
         self.call(|state| {
             let (dir, name) = state.disk.parent(path)?;
             if state.disk.named(dir, &name).is_some() {
@@ -319,6 +393,9 @@ impl FileSystem for SimFs {
     }
 
     fn create_log(&self, path: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.create_log(path, options);
+        }
         self.call(|state| {
             let old = match options.reuse {
                 None => None,
@@ -363,6 +440,9 @@ impl FileSystem for SimFs {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.open(path);
+        }
         self.call(|state| {
             let ino = state.disk.lookup_file(path)?;
             Ok(self.handle(state, ino, path, false))
@@ -370,6 +450,9 @@ impl FileSystem for SimFs {
     }
 
     fn stat(&self, path: &Path) -> Result<FileStat> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.stat(path);
+        }
         self.call(|state| {
             let ino = state.disk.lookup(path)?;
             if state.disk.is_dir(ino) {
@@ -390,6 +473,9 @@ impl FileSystem for SimFs {
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.list(dir);
+        }
         self.call(|state| {
             let ino = state.disk.lookup_dir(dir)?;
             Ok(state
@@ -404,6 +490,9 @@ impl FileSystem for SimFs {
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.create_dir(dir);
+        }
         self.call(|state| {
             let mut at = disk::ROOT;
             for name in disk::parts(dir)? {
@@ -423,6 +512,9 @@ impl FileSystem for SimFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.rename(from, to);
+        }
         self.call(|state| {
             let ino = state.disk.lookup(from)?;
             let (from_dir, from_name) = state.disk.parent(from)?;
@@ -449,6 +541,9 @@ impl FileSystem for SimFs {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.remove(path);
+        }
         self.call(|state| {
             let ino = state.disk.lookup(path)?;
             let (dir, name) = state.disk.parent(path)?;
@@ -463,6 +558,9 @@ impl FileSystem for SimFs {
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.link(from, to);
+        }
         self.call(|state| {
             let ino = state.disk.lookup_file(from)?;
             let (dir, name) = state.disk.parent(to)?;
@@ -476,6 +574,11 @@ impl FileSystem for SimFs {
     }
 
     fn sync_metadata(&self, dir: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            lava.fs()?.sync_metadata(dir)?;
+            lava.settle();
+            return Ok(());
+        }
         self.call(|state| {
             let ino = state.disk.lookup_dir(dir)?;
             state.stats.syncs += 1;
@@ -490,6 +593,9 @@ impl FileSystem for SimFs {
     }
 
     fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.sync_files(files);
+        }
         let mut ours = Vec::new();
         for f in files {
             match f.as_any().downcast_ref::<SimFile>() {
@@ -516,6 +622,10 @@ impl FileSystem for SimFs {
     }
 
     fn submit_reads(&self, reads: Vec<ReadRequest>) -> Box<dyn ReadCompletions> {
+        if let Some(lava) = &self.lava {
+            self.state.lock().stats.reads += 1;
+            return lava.any().submit_reads(reads);
+        }
         let seed = {
             let mut state = self.state.lock();
             state.stats.reads += 1;
@@ -525,6 +635,9 @@ impl FileSystem for SimFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.lock(path);
+        }
         self.call(|state| {
             let (dir, name) = state.disk.parent(path)?;
             let key = disk::parts(path)?;
@@ -545,6 +658,9 @@ impl FileSystem for SimFs {
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.lock_shared(path);
+        }
         self.call(|state| {
             let (dir, name) = state.disk.parent(path)?;
             if state.disk.named(dir, &name).is_none() {
@@ -564,6 +680,9 @@ impl FileSystem for SimFs {
     }
 
     fn space(&self, _path: &Path) -> Result<Space> {
+        if let Some(lava) = &self.lava {
+            return lava.fs()?.space(Path::new(""));
+        }
         self.call(|state| {
             Ok(Space {
                 total: state.disk.capacity_chunks * CHUNK,
@@ -573,6 +692,13 @@ impl FileSystem for SimFs {
     }
 
     fn stats(&self) -> FsStats {
+        if let Some(lava) = &self.lava {
+            // A batch is a read, too, as it is here.
+            let batches = self.state.lock().stats.reads;
+            let mut stats = lava.any().stats();
+            stats.reads += batches;
+            return stats;
+        }
         self.state.lock().stats
     }
 }

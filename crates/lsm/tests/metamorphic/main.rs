@@ -156,3 +156,8 @@ fn add(sum: &mut Did, more: Did) {
         *sum.entry(what).or_default() += n;
     }
 }
+
+#[test]
+fn every_query_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava("every_query_again_on_lava", &[]);
+}

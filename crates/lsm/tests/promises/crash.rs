@@ -495,6 +495,8 @@ fn a_power_cut_after_every_change_of_the_disk() {
     );
     // The engine makes all of these; a call that is not crashed at is a promise not tested.
     let made: BTreeSet<&str> = all.calls.keys().copied().collect();
+    // A device's writes have no names.
+    let named = !basalt_fs::sim::is_on_lava();
     for call in [
         OpKind::Create,
         OpKind::CreateLog,
@@ -510,7 +512,8 @@ fn a_power_cut_after_every_change_of_the_disk() {
         OpKind::ExtendLog,
         OpKind::ReleaseRange,
     ] {
-        assert!(made.contains(call.name()), "no crash after {}", call.name());
+        let met = made.contains(call.name());
+        assert!(met || !named, "no crash after {}", call.name());
     }
     for kind in [
         "log",
@@ -523,7 +526,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
         "directory",
     ] {
         assert!(
-            all.files.contains_key(kind),
+            all.files.contains_key(kind) || !named,
             "no crash after a change of a {kind}"
         );
     }

@@ -20,3 +20,18 @@ mod model;
 mod runner;
 mod space;
 mod threads;
+
+/// Not what damages single bytes of files or fails calls above any filesystem, in which none has a part, nor what measures latencies of steps; and not what is told in
+/// calls of the simulated disk: its lies, and the moments at which a log changes hands.
+#[test]
+fn every_promise_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava(
+        "every_promise_again_on_lava",
+        &[
+            "damage::",
+            "faults::",
+            "latency::",
+            "records_of_a_recycled_logs_earlier_life",
+        ],
+    );
+}

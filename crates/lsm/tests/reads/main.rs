@@ -10,3 +10,8 @@ mod tailing;
 mod together;
 mod walks;
 mod watched;
+
+#[test]
+fn every_read_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava("every_read_again_on_lava", &[]);
+}

@@ -898,3 +898,12 @@ fn families_come_back_by_what_their_tables_say() {
     }
     db.close().unwrap();
 }
+
+/// Not what damages files at places that are known from a log's space being zeros.
+#[test]
+fn every_repair_again_on_lava() {
+    basalt_fs::sim::all_tests_on_lava(
+        "every_repair_again_on_lava",
+        &["anything_damaged_beside_blob_files"],
+    );
+}

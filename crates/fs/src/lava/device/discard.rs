@@ -1,5 +1,7 @@
 //! Telling a block device which of its space is of no use any more: the one call of it that no crate has.
 
+#![allow(unsafe_code)]
+
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
@@ -9,7 +11,6 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 
 /// Discards a range of a block device, in bytes; both are multiples of its sectors.
-#[expect(unsafe_code, reason = "an ioctl")]
 pub(super) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: the kernel reads two 64-bit numbers, where the range begins and how long it is, from where the pointer leads to; `Setter` keeps them alive
     // for the call. On anything but a block device the call fails and touches nothing.

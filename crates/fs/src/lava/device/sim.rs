@@ -2,6 +2,7 @@
 //!
 //! The same seed and calls leave the same bytes. A power cut makes a new device and leaves the old one running.
 
+use std::cmp::Ordering;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +24,12 @@ pub enum DeviceCut {
     All,
     /// Any subset of sectors, each of them as any of the writes left it, by this seed.
     Some(u64),
+    /// What was written before a moment chosen by this seed, which may lie inside of a write.
+    Prefix(u64),
+    /// What was written after such a moment: the later without the earlier.
+    Suffix(u64),
+    /// All but some sectors of the last write.
+    Torn(u64),
 }
 
 /// What goes wrong with a write, a flush or a read, once.
@@ -69,6 +76,11 @@ impl DeviceSnapshot {
     pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
         SimDevice::over(self.facts.clone(), self.disk.cut(cut, self.facts.unit))
     }
+
+    /// The device after the death of the process at this moment: nothing is lost, and what no flush covered may still be.
+    pub fn killed(&self) -> Arc<SimDevice> {
+        SimDevice::over(self.facts.clone(), self.disk.clone())
+    }
 }
 
 type Observer = Box<dyn FnMut(DeviceSnapshot) + Send>;
@@ -78,6 +90,7 @@ struct State {
     stats: FsStats,
     writes: u64,
     discarded: u64,
+    dead: bool,
     faults: Vec<DeviceFault>,
 }
 
@@ -95,12 +108,25 @@ impl Disk {
         let left = match cut {
             DeviceCut::Nothing => self.durable.clone(),
             DeviceCut::All => self.now.clone(),
-            DeviceCut::Some(seed) => {
+            DeviceCut::Some(seed)
+            | DeviceCut::Prefix(seed)
+            | DeviceCut::Suffix(seed)
+            | DeviceCut::Torn(seed) => {
                 let mut left = self.durable.clone();
+                let count = self.since.len() as u64;
+                let moment = Chance::of(&[seed, count]).below(count + 1);
                 for (n, pending) in self.since.iter().enumerate() {
                     // Later writes of a sector come later here: each may be the last that arrived.
                     let mut c = Chance::of(&[seed, n as u64, pending.offset]);
-                    let most = c.below(101);
+                    let some = c.below(101);
+                    let most = match (cut, (n as u64).cmp(&moment)) {
+                        (DeviceCut::Prefix(_), Ordering::Less)
+                        | (DeviceCut::Suffix(_), Ordering::Greater) => 100,
+                        (DeviceCut::Prefix(_) | DeviceCut::Suffix(_), Ordering::Equal) => some,
+                        (DeviceCut::Prefix(_) | DeviceCut::Suffix(_), _) => 0,
+                        (DeviceCut::Torn(_), _) if n as u64 + 1 < count => 100,
+                        _ => some,
+                    };
                     for (i, sector) in pending.bytes.chunks(unit).enumerate() {
                         if c.percent(most) {
                             left.write(pending.offset + (i * unit) as u64, sector);
@@ -143,6 +169,7 @@ impl SimDevice {
                 stats: FsStats::default(),
                 writes: 0,
                 discarded: 0,
+                dead: false,
                 faults: Vec::new(),
             }),
             observer: Mutex::new(None),
@@ -172,6 +199,11 @@ impl SimDevice {
     /// What goes wrong from now on.
     pub fn fail(&self, fault: DeviceFault) {
         self.state.lock().faults.push(fault);
+    }
+
+    /// From now on every read, write and flush fails.
+    pub fn power_off(&self) {
+        self.state.lock().dead = true;
     }
 
     /// Faults that have not struck yet.
@@ -249,6 +281,9 @@ impl Device for SimDevice {
 
     fn read(&self, read: DeviceRead) -> Result<Bytes> {
         let mut state = self.state.lock();
+        if state.dead {
+            return Err(self.error("a read"));
+        }
         let end = read.offset.checked_add(read.len as u64);
         assert!(
             end.is_some_and(|end| end <= self.len()),
@@ -289,6 +324,9 @@ impl Device for SimDevice {
         );
         {
             let mut state = self.state.lock();
+            if state.dead {
+                return Err(self.error("a write"));
+            }
             state.stats.writes += 1;
             state.stats.bytes_written += bytes.len() as u64;
             state.writes += 1;
@@ -332,6 +370,9 @@ impl Device for SimDevice {
     fn flush(&self) -> Result<()> {
         {
             let mut state = self.state.lock();
+            if state.dead {
+                return Err(self.error("a flush"));
+            }
             state.stats.syncs += 1;
             state.writes += 1;
             let struck = SimDevice::strikes(&mut state.faults, |f| match f {
@@ -357,6 +398,9 @@ impl Device for SimDevice {
         );
         {
             let mut state = self.state.lock();
+            if state.dead {
+                return Err(self.error("a discard"));
+            }
             state.writes += 1;
             state.discarded += len;
             let mut noise = vec![0; len as usize];

@@ -1,0 +1,292 @@
+//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and out, checked, made longer.
+
+mod copy;
+mod show;
+
+use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::place::{Access, Steps, make_image, open_image};
+use crate::point::say;
+use crate::progress::{count, human_bytes, rate};
+use basalt::env::Clock;
+use basalt::fs::lava::image::{self, Format};
+use basalt_bench::args::parse_size;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Examples:
+  basalt fs format store.lava --size 20G
+  basalt serve --image store.lava
+  basalt fs ls -l store.lava basalt-data
+  basalt fs cp store.lava:basalt-data ./copy
+  basalt fs cp ./copy store.lava:restored
+  basalt fs check store.lava && basalt check --image store.lava
+
+An image is a file or a block device with a filesystem of Basalt's own: files that only grow, all metadata in memory, and a synced append that writes \
+nothing but its bytes. One process writes it at a time; commands that only look may run side by side. `fs check` proves the filesystem, `basalt check` the \
+store in it.
+
+Exit codes: 0 done; 1 damage was found; 2 not done.";
+
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Fs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Make an empty filesystem in a file or on a block device
+    Format(FormatArgs),
+    /// List a directory of an image
+    Ls(Ls),
+    /// Show what an image knows of a file: length, names, extents
+    Stat(Stat),
+    /// Print a file's bytes
+    Cat(Cat),
+    /// Copy files and directories into an image or out of one
+    Cp(Cp),
+    /// Prove that extents, counts and free space agree
+    Check(Look),
+    /// Make an image larger; nothing in it is moved
+    Grow(Grow),
+    /// Show what an image holds and costs: space, fragmentation, metadata
+    Report(Look),
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+An image file is written when it is made, so that no later write has to ask the disk underneath for space; with --sparse it is there at once, takes space \
+when it needs it, and each first write of a block costs the kernel's metadata (about half of the speed of synced appends until all is written). \
+A block device is taken whole and discarded, not written.
+
+A file is all looked at before it is formatted; of a device its ends and a thousand places between: what is not zeros is data, and is kept unless --force \
+is given.")]
+struct FormatArgs {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Its size, such as 20G; of a device or of a file that is there it may be left out
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Do not write the file's space now
+    #[arg(long)]
+    sparse: bool,
+    /// Destroy what is there
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Args)]
+struct Look {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Ls {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The directory in it
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
+    /// Lengths and space too
+    #[arg(short, long)]
+    long: bool,
+    /// Directories inside of it, too
+    #[arg(short, long)]
+    recursive: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Stat {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The file or directory in it
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Cat {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The file in it
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt fs cp store.lava:basalt-data ./copy       a directory out of the image, with all in it
+  basalt fs cp ./copy store.lava:restored          and back
+  basalt fs cp /dev/sdb:basalt-data/CURRENT .      a file, into a directory
+
+IMAGE: and what follows it is a path in the image; one of the two is one. A target that is a directory takes the source under its own name. Nothing is replaced \
+unless --overwrite is given. What was copied is durable when the command returns; lengths a crash left vague are copied as far as the space goes, as readers \
+of logs expect.")]
+struct Cp {
+    /// What is copied
+    #[arg(value_name = "FROM")]
+    from: PathBuf,
+    /// Where to
+    #[arg(value_name = "TO")]
+    to: PathBuf,
+    /// Replace files that are there
+    #[arg(long)]
+    overwrite: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt fs grow store.lava --size 40G
+  lvextend -L +20G vg/basalt && basalt fs grow /dev/vg/basalt
+
+What is added to a file is written, unless the image was made with --sparse. An interruption leaves the old size or the new one.")]
+struct Grow {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The new size in all; without it, all that its file or device has
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    size: Option<u64>,
+}
+
+/// `basalt fs`.
+pub fn fs(args: Fs) -> Outcome {
+    match args.action {
+        Action::Format(a) => {
+            make_image(
+                &a.image,
+                &Format {
+                    size: a.size,
+                    sparse: a.sparse,
+                    force: a.force,
+                },
+            )?;
+            Ok(0)
+        }
+        Action::Ls(a) => {
+            let fs = open_image(&a.image, Access::Read)?;
+            show::list(
+                &fs,
+                &a.image,
+                &a.path.unwrap_or_default(),
+                a.long,
+                a.recursive,
+                a.json,
+            )
+        }
+        Action::Stat(a) => {
+            let fs = open_image(&a.image, Access::Read)?;
+            show::stat(&fs, &a.image, &a.path.unwrap_or_default(), a.json)
+        }
+        Action::Cat(a) => {
+            let fs = open_image(&a.image, Access::Read)?;
+            copy::cat(&fs, &a.image, &a.path)
+        }
+        Action::Cp(a) => copy::copy(&a.from, &a.to, a.overwrite),
+        Action::Check(a) => check(&a),
+        Action::Grow(a) => grow(&a),
+        Action::Report(a) => {
+            let fs = open_image(&a.image, Access::Read)?;
+            show::report(&fs, &a.image, a.json)
+        }
+    }
+}
+
+fn check(args: &Look) -> Outcome {
+    let name = args.image.display();
+    let found = image::check(&args.image).map_err(|e| Failure::image(&args.image, e))?;
+    let sound = found.is_sound();
+    if args.json {
+        let damage: Vec<_> = (found.damage.iter())
+            .map(|e| json!({"message": e.to_string(), "offset": e.offset()}))
+            .collect();
+        say(&format!(
+            "{:#}\n",
+            json!({
+                "image": name.to_string(), "sound": sound, "damage": damage, "more_damage": found.more_damage,
+                "mends": found.mends, "clean": found.clean, "files": found.files, "directories": found.dirs,
+                "names": found.names, "extents": found.extents, "file_bytes": found.file_bytes,
+                "metadata_bytes": found.metadata_bytes, "fixed_bytes": found.fixed_bytes, "free_bytes": found.free_bytes,
+                "journal_transactions": found.journal_transactions,
+            })
+        ))?;
+        return Ok(if sound { 0 } else { ANSWER_NO });
+    }
+    let mut text = String::new();
+    for e in &found.damage {
+        let _ = writeln!(text, "damage: {e}");
+    }
+    if found.more_damage > 0 {
+        let _ = writeln!(text, "damage: {} more places", found.more_damage);
+    }
+    for what in &found.mends {
+        let _ = writeln!(text, "the next command that writes mends: {what}");
+    }
+    let _ = match found.damage.len() as u64 + found.more_damage {
+        0 => writeln!(
+            text,
+            "{name} is sound: {}, {}, {}, {} in {}; {} of metadata, {} free: every block has one owner",
+            count(found.files, "file", "files"),
+            count(found.dirs, "directory", "directories"),
+            count(found.names, "name", "names"),
+            human_bytes(found.file_bytes),
+            count(found.extents, "extent", "extents"),
+            human_bytes(found.metadata_bytes + found.fixed_bytes),
+            human_bytes(found.free_bytes),
+        ),
+        n => writeln!(
+            text,
+            "{name} is damaged in {}; keep a copy of it. Files that can still be read come out with `basalt fs cp`, if it can be opened at all",
+            count(n, "place", "places")
+        ),
+    };
+    say(&text)?;
+    Ok(if sound { 0 } else { ANSWER_NO })
+}
+
+fn grow(args: &Grow) -> Outcome {
+    let name = args.image.display();
+    let clock = Clock::system();
+    let began = clock.now();
+    let mut bar = Steps::default();
+    let grown = image::grow(&args.image, args.size, &mut |step, done, of| {
+        bar.at(step, done, of);
+    });
+    bar.end();
+    let (before, after) = grown.map_err(|e| Failure::image(&args.image, e))?;
+    say(&if before == after {
+        format!("{name} has {}, as before\n", human_bytes(after))
+    } else {
+        let written = match bar.written {
+            0 => String::new(),
+            n => format!("; {} written", rate(n, clock.now() - began)),
+        };
+        format!(
+            "{name} has {}, {} more{written}\n",
+            human_bytes(after),
+            human_bytes(after - before)
+        )
+    })?;
+    Ok(0)
+}

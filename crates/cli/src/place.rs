@@ -1,0 +1,257 @@
+//! Where a store lies: in a directory of the disk, or in one of an image, which is then made, opened and refused here.
+
+use crate::failure::Failure;
+use crate::progress;
+use basalt::env::Clock;
+use basalt::fs::lava::LavaFs;
+use basalt::fs::lava::image::{self, Format, Step};
+use basalt::fs::{FileSystem, HostFs, HostOptions};
+use basalt_bench::args::parse_size;
+use clap::Args;
+use indicatif::ProgressBar;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+const DIR: &str = "./basalt-data";
+
+/// The flags.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// The store's directory; with --image, the one inside of it
+    #[arg(long, value_name = "DIR", default_value = DIR)]
+    pub dir: PathBuf,
+    /// The store lies in this image file or on this block device, in Basalt's own filesystem (see `basalt fs`)
+    #[arg(long, value_name = "FILE|DEVICE")]
+    pub image: Option<PathBuf>,
+}
+
+/// Where a command may make the store that it finds missing.
+#[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Make {
+    /// Make a missing store also in a folder that holds other files
+    #[arg(long)]
+    pub among_files: bool,
+    /// Make a missing --image of this size, such as 20G
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "image")]
+    pub size: Option<u64>,
+    /// Make it at once instead of writing all of its space: saves the disk's space until it is needed, and costs each first write of a block the kernel's
+    /// metadata
+    #[arg(long, requires = "size")]
+    pub sparse: bool,
+}
+
+/// What a command is about to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Only look: a store that is not there is an error.
+    Read,
+    /// Write: a store, or a family, that is not there is made.
+    Write(Make),
+    /// Write, but make nothing.
+    Remove,
+}
+
+impl Access {
+    /// What it says about making a store, if it may make one.
+    pub fn make(self) -> Option<Make> {
+        match self {
+            Access::Write(make) => Some(make),
+            Access::Read | Access::Remove => None,
+        }
+    }
+}
+
+/// As messages name it.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.image {
+            None => write!(f, "{}", self.dir.display()),
+            Some(image) => write!(f, "{} in {}", self.path().display(), image.display()),
+        }
+    }
+}
+
+impl Place {
+    /// The flags that lead here, for advice: `--dir DIR` or `--image FILE`.
+    pub fn flags(&self) -> String {
+        match &self.image {
+            None => format!("--dir {}", self.dir.display()),
+            Some(image) if self.dir == Path::new(DIR) => format!("--image {}", image.display()),
+            Some(image) => {
+                format!("--image {} --dir {}", image.display(), self.dir.display())
+            }
+        }
+    }
+
+    /// How to keep a copy of all of it, as advice.
+    pub fn copy_first(&self) -> &'static str {
+        match self.image {
+            None => "copy the directory",
+            Some(_) => "copy the image",
+        }
+    }
+
+    /// What it takes on the disk: the directory, or the image.
+    pub fn on_disk(&self) -> &Path {
+        self.image.as_ref().unwrap_or(&self.dir)
+    }
+
+    /// The directory in its filesystem, without what leads nowhere in an image.
+    fn path(&self) -> PathBuf {
+        let parts = self.dir.components();
+        let parts = parts.filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+        parts.collect()
+    }
+
+    /// The filesystem, and the store's directory in it: on the disk an absolute one, so that messages name it whole. The filesystem of a disk is rooted
+    /// there, because sector sizes are found out for its root.
+    ///
+    /// Fails when there is no directory and it may not be made: a command that only looks makes none.
+    pub fn open(&self, access: Access) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
+        let Some(name) = &self.image else {
+            if access.make().is_none() {
+                self.must_exist_on_disk()?;
+            }
+            let path = std::path::absolute(&self.dir);
+            let path = path.map_err(|e| Failure::os("find", &self.dir, e))?;
+            let fs = HostFs::new(HostOptions::new(&path)).map_err(|e| Failure::store(self, e))?;
+            return Ok((fs, path));
+        };
+        let fs = open_image(name, access)?;
+        let path = self.path();
+        let there = fs.stat(&path);
+        match (there, access.make()) {
+            (Ok(s), _) if !s.is_dir => {
+                return Err(Failure::new(format!(
+                    "{self} is not a directory; name the store's directory with --dir"
+                )));
+            }
+            (Err(e), None) if e.is_not_found() => {
+                return Err(Failure::new(format!(
+                    "there is no store {self}; `basalt fs ls {}` shows what there is",
+                    name.display()
+                )));
+            }
+            (Err(e), _) if !e.is_not_found() => return Err(Failure::store(self, e)),
+            _ => {}
+        }
+        Ok((fs, path))
+    }
+
+    fn must_exist_on_disk(&self) -> Result<(), Failure> {
+        let dir = &self.dir;
+        match rustix::fs::stat(dir) {
+            Ok(s)
+                if rustix::fs::FileType::from_raw_mode(s.st_mode)
+                    == rustix::fs::FileType::Directory =>
+            {
+                Ok(())
+            }
+            Ok(_) => Err(Failure::new(format!(
+                "{} is not a directory; name the store's directory with --dir, or an image with --image",
+                dir.display()
+            ))),
+            Err(rustix::io::Errno::NOENT) => Err(Failure::new(format!(
+                "there is no store in {}; name another with --dir, or make one with `basalt serve` or `basalt put`",
+                dir.display()
+            ))),
+            Err(e) => Err(Failure::os("look at", dir, e)),
+        }
+    }
+}
+
+/// Opens an image for a command, and makes it first where the command may do that and was told its size.
+pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
+    let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
+    match access.make() {
+        Some(Make {
+            size: Some(size),
+            sparse,
+            ..
+        }) if missing => {
+            let how = Format {
+                size: Some(size),
+                sparse,
+                force: false,
+            };
+            make_image(name, &how)?;
+        }
+        Some(_) if missing => {
+            return Err(Failure::new(format!(
+                "there is no image {0}; --size 20G makes one of 20 GiB, and so does `basalt fs format {0} --size 20G`",
+                name.display()
+            )));
+        }
+        _ => {}
+    }
+    let fs = image::open(name, access == Access::Read).map_err(|e| Failure::image(name, e))?;
+    if let Some(Make {
+        size: Some(size), ..
+    }) = access.make()
+    {
+        let has = fs.usage().total_bytes;
+        if has != size / 4096 * 4096 {
+            return Err(Failure::new(format!(
+                "{0} has {has} bytes, and --size says {size}; leave --size out, or, for a larger one, run `basalt fs grow {0} --size {size}`",
+                name.display()
+            )));
+        }
+    }
+    Ok(fs)
+}
+
+/// Makes an image or formats a device, with a bar for whoever watches, and says so.
+pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
+    let clock = Clock::system();
+    let began = clock.now();
+    let mut bar = Steps::default();
+    let made = image::format(name, how, &mut |step, done, of| bar.at(step, done, of));
+    bar.end();
+    let size = made.map_err(|e| Failure::image(name, e))?;
+    let written = bar.written;
+    eprintln!(
+        "basalt: made {}, {}",
+        name.display(),
+        match written {
+            0 => format!("{} not written yet", progress::human_bytes(size)),
+            n => progress::rate(n, clock.now() - began),
+        }
+    );
+    Ok(size)
+}
+
+/// A bar for each step of making an image.
+#[derive(Default)]
+pub struct Steps {
+    bar: Option<(Step, ProgressBar)>,
+    /// Bytes of space written.
+    pub written: u64,
+}
+
+impl Steps {
+    /// So far.
+    pub fn at(&mut self, step: Step, done: u64, of: u64) {
+        if self.bar.as_ref().is_none_or(|(at, _)| *at != step) {
+            self.end();
+            let what = match step {
+                Step::Looking => "looking",
+                Step::Writing => "writing",
+            };
+            self.bar = Some((step, progress::bytes(what, Some(of))));
+        }
+        if step == Step::Writing {
+            self.written = done;
+        }
+        if let Some((_, bar)) = &self.bar {
+            bar.set_position(done);
+        }
+    }
+
+    /// The bar goes.
+    pub fn end(&mut self) {
+        if let Some((_, bar)) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}

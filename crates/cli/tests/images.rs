@@ -1,0 +1,222 @@
+//! Images through the real binary: made by the first command, looked into, copied, checked, grown, and refused in a sentence.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests look at the host's files by hand"
+)]
+
+mod harness;
+use harness::{Scratch, ended};
+use std::process::Stdio;
+
+const NONE: [&str; 0] = [];
+
+/// A command of `fs`, which knows no `--dir`.
+fn fs(s: &Scratch, args: &[&str]) -> harness::Ran {
+    let mut c = std::process::Command::new(env!("CARGO_BIN_EXE_basalt"));
+    c.current_dir(&s.dir).arg("fs").args(args);
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended(c.spawn().expect("the tool starts"))
+}
+
+/// A command on the store in the image `i`.
+fn on(s: &Scratch, command: &str, args: &[&str]) -> harness::Ran {
+    s.run(command, ["--image", "i"].iter().chain(args))
+}
+
+fn json(ran: harness::Ran) -> serde_json::Value {
+    serde_json::from_slice(&ran.ok()).expect("JSON")
+}
+
+#[test]
+fn the_first_command_makes_the_image_and_every_other_works_on_it() {
+    let s = Scratch::new("image");
+    on(&s, "get", &["a"]).fails(2, &["there is no image i", "basalt fs format i --size"]);
+    on(&s, "put", &["a", "1"]).fails(2, &["there is no image i", "--size 20G"]);
+    let ran = on(&s, "put", &["a", "1", "--size", "64M"]);
+    assert!(ran.err.contains("made i, 64.00 MiB"), "{}", ran.err);
+    ran.ok();
+    assert_eq!(on(&s, "get", &["a"]).ok(), b"1");
+    // Said once more it is no harm; another one is a mistake.
+    on(&s, "put", &["b", "2", "--size", "64M"]).ok();
+    on(&s, "put", &["b", "2", "--size", "65M"]).fails(2, &["67108864 bytes", "basalt fs grow i"]);
+    s.run("put", ["c", "3", "--size", "64M"])
+        .code
+        .filter(|c| *c == 2)
+        .expect("--size needs --image");
+    s.file("folder/x", vec![7; 100_000]);
+    on(&s, "load", &["--files", "folder", "--prefix", "f/"]).ok();
+    assert_eq!(on(&s, "scan", &["--keys-only"]).text(), "a\nb\nf/x\n");
+    on(&s, "export", &["--files", "out", "--prefix", "f/"]).ok();
+    assert_eq!(harness::tree(&s.path("out")).len(), 1);
+    on(&s, "compact", &[]).ok();
+    on(&s, "checkpoint", &["copy"]).ok();
+    on(&s, "repair", &["--yes"]).ok();
+    on(&s, "blob", &["list"]).ok();
+    on(&s, "blob", &["verify"]).ok();
+    on(&s, "del", &["a"]).ok();
+    let stats = json(on(&s, "stats", &["--json"]));
+    assert!(
+        stats["filesystem"]
+            .as_str()
+            .unwrap()
+            .contains("LavaFS on image i")
+    );
+    let text = on(&s, "stats", &["--prometheus"]).ok();
+    let text = String::from_utf8(text).unwrap();
+    for name in [
+        "lava_free_bytes",
+        "lava_written_bytes{cause=\"journal\"}",
+        "lava_sync_us",
+    ] {
+        assert!(text.contains(name), "{name} is not in {text}");
+    }
+    assert!(
+        String::from_utf8(on(&s, "check", &[]).ok())
+            .unwrap()
+            .contains("db in i is sound")
+    );
+    // Nothing of it lies beside the image.
+    let names: Vec<_> = harness::tree(&s.dir).into_iter().map(|(n, _)| n).collect();
+    assert!(names.iter().all(|n| !n.starts_with("db")), "{names:?}");
+    let report = json(fs(&s, &["check", "i", "--json"]));
+    assert_eq!(report["sound"], true);
+    assert_eq!(report["clean"], true);
+    s.run("scan", NONE).fails(2, &["there is no store in db"]);
+}
+
+#[test]
+fn files_go_in_and_come_out() {
+    let s = Scratch::new("copy");
+    for (key, value) in [("a", "1"), ("b", "2")] {
+        s.run("put", [key, value]).ok();
+    }
+    fs(&s, &["format", "i"]).fails(2, &["--size 20G"]);
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    fs(&s, &["cp", "db", "nowhere"]).fails(2, &["IMAGE:PATH"]);
+    fs(&s, &["cp", "db", "i:store"]).ok();
+    assert_eq!(
+        on(&s, "get", &["a"]).code,
+        Some(2),
+        "it is in another directory"
+    );
+    let ran = fs(&s, &["ls", "i", "store"]);
+    assert!(ran.text().contains("CURRENT\n"), "{}", ran.text());
+    let all = json(fs(&s, &["ls", "i", "-r", "--json"]));
+    assert!(
+        all["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|e| e["path"] == "store/CURRENT")
+    );
+    let current = fs(&s, &["cat", "i", "store/CURRENT"]).ok();
+    assert_eq!(current, std::fs::read(s.path("db/CURRENT")).unwrap());
+    let stat = json(fs(&s, &["stat", "i", "store/CURRENT", "--json"]));
+    assert_eq!(stat["bytes"].as_u64(), Some(current.len() as u64));
+    assert_eq!(stat["extents"].as_array().unwrap().len(), 1);
+    fs(&s, &["cp", "i:store", "back"]).ok();
+    let left = |name: &str| {
+        let all = harness::tree(&s.path(name));
+        all.into_iter()
+            .map(|(n, bytes)| (n.file_name().map(|n| n.to_owned()), bytes))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(left("db"), left("back"));
+    // A directory that is there takes it under its own name; a file that is there stays.
+    fs(&s, &["cp", "i:store/CURRENT", "back"]).fails(2, &["is there already", "--overwrite"]);
+    fs(&s, &["cp", "i:store/CURRENT", "back", "--overwrite"]).ok();
+    fs(&s, &["cp", "i:store", "back"]).ok();
+    assert!(s.path("back/store/CURRENT").exists());
+    fs(&s, &["cat", "i", "none"]).fails(2, &["there is no none in i", "basalt fs ls i"]);
+    fs(&s, &["cp", "i:none", "x"]).fails(2, &["there is no none in i"]);
+    fs(&s, &["ls", "i", "../up"]).fails(2, &["upward"]);
+}
+
+#[test]
+fn an_image_has_one_owner_and_data_is_not_formatted() {
+    let s = Scratch::new("owner");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    fs(&s, &["format", "i", "--size", "64M"])
+        .fails(2, &["an image of Basalt's with 0 files", "--force"]);
+    on(&s, "put", &["a", "1"]).ok();
+    // Two processes cannot open it: the first one holds it as long as its standard input is open.
+    let mut load = s
+        .command("load", ["--image", "i", "--format", "tsv"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let clock = basalt::env::Clock::system();
+    let mut refused = false;
+    for _ in 0..1000 {
+        let ran = on(&s, "put", &["b", "2"]);
+        if ran.code == Some(2) {
+            ran.fails(
+                2,
+                &["the image i is in use by process", "basalt", "stop it"],
+            );
+            refused = true;
+            break;
+        }
+        clock.sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(refused, "the load never took the image");
+    for command in [
+        vec!["check", "i"],
+        vec!["ls", "i"],
+        vec!["grow", "i", "--size", "128M"],
+        vec!["format", "i", "--force"],
+    ] {
+        fs(&s, &command).fails(2, &["in use by process"]);
+    }
+    drop(load.stdin.take());
+    ended(load).ok();
+    let ran = fs(&s, &["grow", "i", "--size", "128M"]);
+    assert!(
+        ran.text().contains("i has 128.00 MiB, 64.00 MiB more"),
+        "{}",
+        ran.text()
+    );
+    fs(&s, &["grow", "i", "--size", "64M"]).fails(2, &["cannot be made smaller"]);
+    assert_eq!(on(&s, "get", &["a"]).ok(), b"1");
+    let report = json(fs(&s, &["report", "i", "--json"]));
+    assert_eq!(report["total_bytes"].as_u64(), Some(128 << 20));
+    fs(&s, &["format", "i", "--force"]).ok();
+    on(&s, "get", &["a"]).fails(2, &["there is no store db in i"]);
+}
+
+#[test]
+fn a_damaged_image_is_told_of_and_not_written() {
+    let s = Scratch::new("damage");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    for n in 0..50 {
+        on(&s, "put", &[&format!("k{n}"), "value"]).ok();
+    }
+    let whole = std::fs::read(s.path("i")).unwrap();
+    let mut found = 0;
+    for at in (0..4 << 20).step_by(4096) {
+        if whole[at..at + 4096].iter().all(|b| *b == 0) {
+            continue;
+        }
+        let mut flipped = whole.clone();
+        flipped[at + 60] ^= 0x10;
+        std::fs::write(s.path("i"), &flipped).unwrap();
+        let ran = fs(&s, &["check", "i"]);
+        match ran.code {
+            Some(0) => continue,
+            Some(1) => {}
+            other => panic!("{other:?}: {ran:?}"),
+        }
+        assert!(ran.text().contains("damage: "), "{}", ran.text());
+        on(&s, "put", &["x", "y"]).fails(2, &["the image i is damaged", "basalt fs check i"]);
+        assert_eq!(
+            std::fs::read(s.path("i")).unwrap(),
+            flipped,
+            "nothing was written"
+        );
+        found += 1;
+    }
+    assert!(found > 3, "{found} pages of metadata");
+}
