@@ -17,6 +17,8 @@ Examples:
   basalt bench device
   basalt-bench compare read-random seek-10 --engines basalt,rocksdb --keys 10000000 --cache 110M --json > reads.json
   basalt-bench compare overwrite --engines basalt,rocksdb --steady --threads 2 --ops 10000000
+  basalt bench fs append-sync small-files
+  basalt-bench compare durable-put --fs lava,host --pairs 5
   basalt-bench report reads.json -o reads.html
 
 Every run also measures the device itself: synced overwrites of the same padded size into written space, 1 MiB sequential \
@@ -71,6 +73,8 @@ pub enum Workload {
     Device(Common),
     /// Engines beside each other on one budget, in interleaved pairs, with ratios and their intervals
     Compare(Box<CompareArgs>),
+    /// Filesystems beside each other: LavaFS in an image, and the kernel's
+    Fs(crate::files::FsArgs),
     /// One page with charts from results saved with --json
     Report(ReportArgs),
 }
@@ -93,6 +97,9 @@ pub struct CompareArgs {
     /// Lengths of values: fixed (--value-size), uniform:LOW-HIGH, pareto:MEAN, folder:DIR (those of its files)
     #[arg(long, value_name = "SIZES", default_value = "fixed", value_parser = parse_sizes)]
     pub value_sizes: SizesAsked,
+    /// Filesystems that Basalt runs on, each as an engine of its own: host is the directory itself, lava an image in it
+    #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
+    pub fs: Vec<FsName>,
     /// First overwrite the data three times (once for each engine, before its runs)
     #[arg(long)]
     pub steady: bool,
@@ -117,6 +124,15 @@ pub struct CompareArgs {
     /// Count the block device's own bytes and reads too (they are everybody's on this machine)
     #[arg(long)]
     pub block_device: bool,
+}
+
+/// A filesystem that Basalt runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FsName {
+    /// The kernel's
+    Host,
+    /// LavaFS in an image
+    Lava,
 }
 
 /// What `report` can be told.
@@ -183,6 +199,9 @@ pub struct Budget {
     /// Bytes that Basalt's blob files may take for each byte of theirs in use; 1000 is no bound
     #[arg(long, value_name = "N", default_value_t = 1.25)]
     pub max_space_amp: f64,
+    /// Size of the images that basalt-lava's stores lie in
+    #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
+    pub image_size: u64,
     /// An option of RocksDB by its own name, over what docs/benchmarks.md lists; may be repeated
     #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
     pub rocksdb_options: Vec<String>,
@@ -257,7 +276,7 @@ impl Workload {
             | Workload::Scan { common, .. }
             | Workload::Mixed { common, .. } => Some(common),
             Workload::Compare(compare) => Some(&compare.common),
-            Workload::Report(_) => None,
+            Workload::Report(_) | Workload::Fs(_) => None,
         }
     }
 
@@ -282,6 +301,7 @@ impl Workload {
             Workload::Device(_) => "device",
             Workload::Compare(_) => "compare",
             Workload::Report(_) => "report",
+            Workload::Fs(_) => "fs",
         }
     }
 }

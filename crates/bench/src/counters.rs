@@ -36,6 +36,22 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// For a block device, or for the one that a file lies on.
+    pub fn of_device(path: &Path) -> Counters {
+        let number = rustix::fs::stat(path).ok().filter(|s| {
+            rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::BlockDevice
+        });
+        let Some(number) = number.map(|s| s.st_rdev) else {
+            return Counters::new(path.parent().unwrap_or(Path::new(".")));
+        };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Counters {
+            stat: Some(PathBuf::from(format!(
+                "/sys/dev/block/{major}:{minor}/stat"
+            ))),
+        }
+    }
+
     /// For the device under `dir`.
     pub fn new(dir: &Path) -> Counters {
         Counters {

@@ -5,7 +5,7 @@
 //!
 //! Rooms: [`args`] what can be asked; [`engine`] the door that engines stand behind; [`data`] keys and values by seed, with
 //! [`sizes`] and [`pick`]; [`drive`] threads that operate; [`workload`] what is run on one engine; [`compare`] engines beside
-//! each other; [`device`] the device without any engine; [`counters`] bytes by the process's and by the kernel's
+//! each other; [`files`] filesystems beside each other; [`device`] the device without any engine; [`counters`] bytes by the process's and by the kernel's
 //! accounting; [`statistics`] medians and intervals; [`machine`] where it ran; [`report`] tables and JSON; [`page`]
 //! charts; [`progress`] how far it is.
 
@@ -18,6 +18,7 @@ pub mod data;
 pub mod device;
 pub mod drive;
 pub mod engine;
+pub mod files;
 pub mod machine;
 pub mod page;
 pub mod pick;
@@ -62,6 +63,7 @@ pub fn run(args: Args) -> Result<u8, Stop> {
     let text = match &args.workload {
         args::Workload::Compare(asked) => compare::run(asked)?,
         args::Workload::Report(asked) => page::run(asked)?,
+        args::Workload::Fs(asked) => files::run(asked)?,
         workload => {
             let report = workload::run(workload)?;
             if json {

@@ -359,6 +359,7 @@ impl Bench<'_> {
             | Workload::DurablePut(_)
             | Workload::Compare(_)
             | Workload::Report(_)
+            | Workload::Fs(_)
             | Workload::Device(_) => Arc::new(move |w: &mut Worker, _| {
                 let n = w.random.below(w.data.keys());
                 w.put(n, log)

@@ -16,7 +16,7 @@ pub use kind::Kind;
 pub use summary::Comparison;
 
 use crate::Stop;
-use crate::args::{CompareArgs, Switch};
+use crate::args::{CompareArgs, FsName, Switch};
 use crate::device::{Device, Measured};
 use crate::engine::{EngineName, host_directory, remove_tree};
 use crate::machine;
@@ -61,6 +61,21 @@ impl Asked<'_> {
 pub fn run(args: &CompareArgs) -> Result<String, Stop> {
     args.common.validate().map_err(Stop::new)?;
     let mut args = args.clone();
+    if !args.fs.is_empty() {
+        let on = |fs: &FsName| match fs {
+            FsName::Host => EngineName::Basalt,
+            FsName::Lava => EngineName::BasaltLava,
+        };
+        let basalt: Vec<EngineName> = args.fs.iter().map(on).collect();
+        let asked = std::mem::take(&mut args.common.engines);
+        let each = asked.into_iter().flat_map(|e| match e {
+            EngineName::Basalt => basalt.clone(),
+            other => vec![other],
+        });
+        args.common.engines = each.collect();
+        args.fs.clear();
+        args.common.validate().map_err(Stop::new)?;
+    }
     let budget = &mut args.common.budget;
     if budget.background_threads == 0 {
         budget.background_threads = BACKGROUND;

@@ -1,14 +1,14 @@
 //! Basalt's log-structured merge tree behind the door.
 
-use super::{Engine, EngineStats, Log, Next, Read, host_directory};
+use super::{Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
 use crate::args::{Budget, Compression};
 use basalt::env::Env;
-use basalt::fs::FsStats;
+use basalt::fs::{FileSystem, FsStats};
 use basalt::lsm::WriteBatch;
 use basalt::{Db, Family, Options, ReadOptions, WriteOptions};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::sync::Arc;
 
 pub(super) struct Basalt {
     env: Env,
@@ -18,8 +18,12 @@ pub(super) struct Basalt {
 }
 
 impl Basalt {
-    pub(super) fn open(dir: &Path, name: &str, budget: &Budget) -> Result<Basalt, Stop> {
-        let mut env = Env::builder(host_directory(dir, budget.direct)?)
+    pub(super) fn open(
+        fs: Arc<dyn FileSystem>,
+        name: &str,
+        budget: &Budget,
+    ) -> Result<Basalt, Stop> {
+        let mut env = Env::builder(fs)
             .memory_bytes(budget.memory)
             .cache_bytes(budget.cache);
         if budget.background_threads > 0 {

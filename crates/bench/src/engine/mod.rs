@@ -22,6 +22,8 @@ use std::sync::Arc;
 pub enum EngineName {
     /// Basalt's log-structured merge tree
     Basalt,
+    /// The same, each store in an image with LavaFS (--image-size)
+    BasaltLava,
     /// RocksDB (needs the feature peer-rocksdb)
     Rocksdb,
     /// RocksDB with large values in blob files (BlobDB), garbage collected in compactions as it is by default
@@ -39,6 +41,7 @@ impl EngineName {
     pub fn word(self) -> &'static str {
         match self {
             EngineName::Basalt => "basalt",
+            EngineName::BasaltLava => "basalt-lava",
             EngineName::Rocksdb => "rocksdb",
             EngineName::RocksdbBlob => "rocksdb-blob",
             EngineName::RocksdbBlobForced => "rocksdb-blob-forced",
@@ -50,7 +53,7 @@ impl EngineName {
     /// Says how to get an engine that this program was built without.
     pub fn check_built(self) -> Result<(), Stop> {
         let built = match self {
-            EngineName::Basalt => true,
+            EngineName::Basalt | EngineName::BasaltLava => true,
             EngineName::Fjall => cfg!(feature = "peer-fjall"),
             _ => cfg!(feature = "peer-rocksdb"),
         };
@@ -157,7 +160,14 @@ pub fn open(
 ) -> Result<Arc<dyn Engine>, Stop> {
     engine.check_built()?;
     match engine {
-        EngineName::Basalt => Ok(Arc::new(basalt::Basalt::open(dir, name, budget)?)),
+        EngineName::Basalt => {
+            let fs = host_directory(dir, budget.direct)?;
+            Ok(Arc::new(basalt::Basalt::open(fs, name, budget)?))
+        }
+        EngineName::BasaltLava => {
+            let fs = image(&dir.join(name), budget.image_size)?;
+            Ok(Arc::new(basalt::Basalt::open(fs, "store", budget)?))
+        }
         #[cfg(feature = "peer-rocksdb")]
         EngineName::Rocksdb
         | EngineName::RocksdbBlob
@@ -190,6 +200,21 @@ pub fn host_directory(dir: &Path, direct: Switch) -> Result<Arc<dyn FileSystem>,
     let fs = ::basalt::fs::HostFs::new(options)?;
     fs.create_dir(Path::new(""))?;
     Ok(fs)
+}
+
+/// The image in the directory `dir`, made when it is not there.
+fn image(dir: &Path, size: u64) -> Result<Arc<dyn FileSystem>, Stop> {
+    use ::basalt::fs::lava::image::{self, Format};
+    let name = "store.lava";
+    let path = dir.join(name);
+    if !host_directory(dir, Switch::Off)?.exists(Path::new(name))? {
+        let how = Format {
+            size: Some(size),
+            ..Format::default()
+        };
+        image::format(&path, &how, &mut |_, _, _| ())?;
+    }
+    Ok(image::open(&path, false)?)
 }
 
 /// Removes a directory with everything in it.

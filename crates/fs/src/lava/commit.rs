@@ -93,6 +93,11 @@ impl Shared {
         }
     }
 
+    /// Takes no more changes.
+    pub fn give_up(&self) {
+        self.fail(Error::new(ErrorKind::Closed, "the image was given up"));
+    }
+
     fn fail(&self, e: Error) -> Error {
         let _ = self.failure.0.set(e.clone());
         e
@@ -168,6 +173,13 @@ impl Shared {
     /// As [`Shared::sync`], of all metadata there is.
     pub fn sync_all_metadata(&self) -> Result<()> {
         let recorded = self.state.lock().recorded;
+        if self.progress.durable_records.load(SeqCst) >= recorded {
+            // A sync of some file took it along.
+            return match self.read_only {
+                true => Ok(()),
+                false => self.check_writable(),
+            };
+        }
         self.sync(recorded)
     }
 

@@ -142,6 +142,10 @@ impl Node {
 
     /// The records that make the metadata say what is so, when nobody appends any more.
     pub fn settled(&self) -> Vec<Record> {
+        if self.exact.load(SeqCst) {
+            // Since the last sync of all of it nothing came.
+            return Vec::new();
+        }
         let pos = self.pos.load(SeqCst);
         let mut records = Vec::new();
         if self.kind == Kind::File {
@@ -269,6 +273,22 @@ impl LavaFile {
             node.alloc.store(extents.blocks() * BLOCK, SeqCst);
             return Ok(());
         }
+    }
+
+    /// The file does not end any more where the metadata says it does, if it says so.
+    fn goes_on(&self) -> Result<()> {
+        let node = &self.node;
+        node.appended.store(true, SeqCst);
+        if node.exact.swap(false, SeqCst) {
+            // Not if space was added for it, which says as much: but that is seldom.
+            let mut state = self.fs.state.lock();
+            if node.is_named(&self.path)? {
+                let record = state.record(&Record::Append { ino: node.ino });
+                node.record
+                    .store(record.expect("an open file with a name"), SeqCst);
+            }
+        }
+        Ok(())
     }
 
     /// The pieces of the device that a range of the file lies in: bytes of the file, and where they lie; holes lie nowhere.
@@ -497,16 +517,7 @@ impl File for LavaFile {
             if end > node.alloc.load(SeqCst) {
                 self.grow(end, true)?;
             }
-            node.appended.store(true, SeqCst);
-            if node.exact.swap(false, SeqCst) {
-                // Not if space was added for it, which says as much: but that is seldom.
-                let mut state = self.fs.state.lock();
-                if node.is_named(&self.path)? {
-                    let record = state.record(&Record::Append { ino: node.ino });
-                    node.record
-                        .store(record.expect("an open file with a name"), SeqCst);
-                }
-            }
+            self.goes_on()?;
             if intent == Intent::Lazy {
                 // The bytes outlive this process only with the space that they lie in, and the name.
                 self.fs.commit(node.record.load(SeqCst))?;
@@ -527,7 +538,10 @@ impl File for LavaFile {
         self.check_appends()?;
         let pos = self.node.pos.load(SeqCst);
         let aligned = pos.next_multiple_of(self.fs.facts.unit as u64);
-        self.grow(aligned, false)?;
+        if aligned != pos {
+            self.grow(aligned, false)?;
+            self.goes_on()?;
+        }
         self.node.pos.store(aligned, SeqCst);
         Ok(aligned)
     }

@@ -259,6 +259,12 @@ impl LavaFs {
         self.shared.checkpoint()
     }
 
+    /// From now on nothing is written any more, and the image is left as by a crash: for tests and measurements.
+    #[doc(hidden)]
+    pub fn abandon(&self) {
+        self.shared.give_up();
+    }
+
     /// A checkpoint had better be written.
     pub fn is_due(&self) -> bool {
         self.shared.is_due()

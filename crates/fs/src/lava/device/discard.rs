@@ -1,4 +1,7 @@
-//! Telling a block device which of its space is of no use any more: the one call of it that no crate has.
+//! Telling a block device which of its space is of no use any more: the one call of it that no crate has. A leaf module
+//! with `unsafe`.
+//!
+//! Invariant: the kernel is given a pointer to two 64-bit numbers that live for the call, and only reads them.
 
 #![allow(unsafe_code)]
 
