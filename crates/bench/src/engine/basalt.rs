@@ -81,7 +81,12 @@ impl Basalt {
 
 impl Engine for Basalt {
     fn name(&self) -> String {
-        format!("basalt {}", env!("CARGO_PKG_VERSION"))
+        // Two of them in one comparison differ by where they lie.
+        let on = match self.env.fs().info().description.starts_with("LavaFS") {
+            true => "basalt-lava",
+            false => "basalt",
+        };
+        format!("{on} {}", env!("CARGO_PKG_VERSION"))
     }
     fn configuration(&self) -> Value {
         self.configuration.clone()
