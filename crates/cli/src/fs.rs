@@ -60,7 +60,7 @@ enum Action {
 #[derive(Args)]
 #[command(after_help = "\
 An image file is written when it is made, so that no later write has to ask the disk underneath for space; with --sparse it is there at once, takes space \
-when it needs it, and each first write of a block costs the kernel's metadata (about half of the speed of synced appends until all is written). \
+when it needs it, and each first write of a block costs the kernel's metadata (less than half of the rate of synced appends until all is written). \
 A block device is taken whole and discarded, not written.
 
 A file is all looked at before it is formatted; of a device its ends and a thousand places between: what is not zeros is data, and is kept unless --force \

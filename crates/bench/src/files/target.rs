@@ -1,0 +1,132 @@
+//! What is measured: an image, and directories of kernel filesystems.
+
+use super::FsArgs;
+use crate::Stop;
+use crate::args::Switch;
+use crate::counters::Counters;
+use crate::engine::{host_directory, remove_tree};
+use basalt::fs::lava::LavaFs;
+use basalt::fs::lava::image::{self, Format};
+use basalt::fs::{File, FileSystem};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A filesystem.
+pub struct Target {
+    pub name: String,
+    kind: Kind,
+    counters: Counters,
+    /// Files that reads go to.
+    pub files: Vec<Arc<dyn File>>,
+}
+
+enum Kind {
+    Host(Arc<dyn FileSystem>),
+    /// None between two mounts.
+    Lava(Option<Arc<LavaFs>>, PathBuf),
+}
+
+fn own(dir: &Path) -> PathBuf {
+    dir.join(format!("fs-{}", rustix::process::getpid().as_raw_nonzero()))
+}
+
+/// All that `args` ask for: the image first.
+pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
+    let dir = own(&args.dir);
+    let host = host_directory(&dir, Switch::On)?;
+    host.create_dir(Path::new("host"))?;
+    let path = dir.join("image");
+    let how = Format {
+        size: Some(args.image_size),
+        sparse: args.sparse,
+        force: false,
+    };
+    let path = match &args.image {
+        None => {
+            image::format(&path, &how, &mut |_, _, _| ())?;
+            path
+        }
+        Some(path) => path.clone(),
+    };
+    let counters = match &args.image {
+        Some(device) => Counters::of_device(device),
+        None => Counters::new(&dir),
+    };
+    let mut targets = vec![
+        Target {
+            name: "lava".into(),
+            kind: Kind::Lava(Some(image::open(&path, false)?), path),
+            counters,
+            files: Vec::new(),
+        },
+        Target {
+            name: "host".into(),
+            kind: Kind::Host(host_directory(&dir.join("host"), Switch::On)?),
+            counters: Counters::new(&dir),
+            files: Vec::new(),
+        },
+    ];
+    for also in &args.also {
+        let dir = own(also);
+        targets.push(Target {
+            name: also
+                .file_name()
+                .map_or("other".into(), |n| n.to_string_lossy().into_owned()),
+            kind: Kind::Host(host_directory(&dir, Switch::On)?),
+            counters: Counters::new(&dir),
+            files: Vec::new(),
+        });
+    }
+    Ok(targets)
+}
+
+/// Everything goes that was made.
+pub fn remove(args: &FsArgs) -> Result<(), Stop> {
+    for dir in [&args.dir].into_iter().chain(&args.also) {
+        let host = host_directory(dir, Switch::Off)?;
+        let own = own(Path::new(""));
+        if host.exists(&own)? {
+            remove_tree(&*host, &own)?;
+        }
+    }
+    Ok(())
+}
+
+impl Target {
+    pub fn fs(&self) -> Arc<dyn FileSystem> {
+        match &self.kind {
+            Kind::Host(fs) => fs.clone(),
+            Kind::Lava(fs, _) => fs.clone().expect("it is mounted"),
+        }
+    }
+
+    /// The filesystem of an image.
+    pub fn lava(&self) -> Option<Arc<LavaFs>> {
+        match &self.kind {
+            Kind::Host(_) => None,
+            Kind::Lava(fs, _) => fs.clone(),
+        }
+    }
+
+    /// Leaves the image as a crash would.
+    pub fn crash(&mut self) {
+        if let Kind::Lava(fs, _) = &mut self.kind
+            && let Some(fs) = fs.take()
+        {
+            fs.abandon();
+        }
+    }
+
+    /// Opens the image again.
+    pub fn mount(&mut self) -> Result<(), Stop> {
+        if let Kind::Lava(fs, path) = &mut self.kind {
+            *fs = Some(image::open(path, false)?);
+        }
+        Ok(())
+    }
+
+    /// Bytes that the block device has written, whoever wrote them.
+    pub fn written(&self) -> Option<u64> {
+        self.counters.disk().map(|d| d.write_bytes)
+    }
+}
