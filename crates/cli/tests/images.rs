@@ -142,27 +142,24 @@ fn an_image_has_one_owner_and_data_is_not_formatted() {
     fs(&s, &["format", "i", "--size", "64M"])
         .fails(2, &["an image of Basalt's with 0 files", "--force"]);
     on(&s, "put", &["a", "1"]).ok();
-    // Two processes cannot open it: the first one holds it as long as its standard input is open.
-    let mut load = s
-        .command("load", ["--image", "i", "--format", "tsv"])
-        .stdin(Stdio::piped())
+    // Two processes cannot open it.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = port.local_addr().unwrap().to_string();
+    drop(port);
+    let mut server = s
+        .command("serve", ["--image", "i", "--listen", &listen])
         .spawn()
         .unwrap();
     let clock = basalt::env::Clock::system();
-    let mut refused = false;
-    for _ in 0..1000 {
-        let ran = on(&s, "put", &["b", "2"]);
-        if ran.code == Some(2) {
-            ran.fails(
-                2,
-                &["the image i is in use by process", "basalt", "stop it"],
-            );
-            refused = true;
-            break;
-        }
-        clock.sleep(std::time::Duration::from_millis(5));
+    while std::net::TcpStream::connect(&listen).is_err() {
+        assert!(server.try_wait().unwrap().is_none(), "the server ended");
+        clock.sleep(std::time::Duration::from_millis(10));
     }
-    assert!(refused, "the load never took the image");
+    on(&s, "put", &["b", "2"]).fails(
+        2,
+        &["the image i is in use by process", "basalt", "stop it"],
+    );
+    on(&s, "get", &["a"]).fails(2, &["the image i is in use by process"]);
     for command in [
         vec!["check", "i"],
         vec!["ls", "i"],
@@ -171,8 +168,9 @@ fn an_image_has_one_owner_and_data_is_not_formatted() {
     ] {
         fs(&s, &command).fails(2, &["in use by process"]);
     }
-    drop(load.stdin.take());
-    ended(load).ok();
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    ended(server).ok();
     let ran = fs(&s, &["grow", "i", "--size", "128M"]);
     assert!(
         ran.text().contains("i has 128.00 MiB, 64.00 MiB more"),

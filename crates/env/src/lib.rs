@@ -15,7 +15,7 @@ pub mod clock;
 mod courtesy;
 pub mod jobs;
 pub mod metrics;
-pub mod mutate;
+pub use basalt_fs::mutate;
 mod own_metrics;
 mod prefetch;
 pub mod random;

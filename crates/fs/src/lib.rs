@@ -44,6 +44,8 @@ pub mod fault;
 mod histogram;
 mod host;
 pub mod lava;
+#[doc(hidden)]
+pub mod mutate;
 mod op;
 mod pages;
 pub mod sim;

@@ -18,6 +18,9 @@ pub mod device;
 mod file;
 mod flush;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod image;
 mod journal;
 mod layout;

@@ -145,12 +145,16 @@ impl Reader<'_> {
         (fits && len > 0).then_some(Run { start, len })
     }
 
-    /// The next record, `Err` when the bytes are none.
+    /// The next record, `Err` when the bytes are none: nothing follows then.
     pub fn next(&mut self) -> Option<Result<Record, &'static str>> {
         if self.0.is_empty() {
             return None;
         }
-        Some(self.record().ok_or("bytes that are no record"))
+        let record = self.record();
+        if record.is_none() {
+            self.0 = &[];
+        }
+        Some(record.ok_or("bytes that are no record"))
     }
 
     fn record(&mut self) -> Option<Record> {

@@ -7,7 +7,7 @@
 //!
 //! A mutant depends on the target's name and its number alone, so a number repeats it wherever it ran.
 
-use crate::random::Random;
+use crate::chance::Chance;
 
 /// What a decoder made of an input. Any input must lead to one of the two; a panic is a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub fn campaign(target: &Target, mutants: u64) -> Tally {
             && let Ok(number) = number.parse()
         {
             let input = mutant(target, &seeds, number);
-            basalt_fs::campaign!("{wanted}: {} bytes {:02x?}", input.len(), input);
+            crate::campaign!("{wanted}: {} bytes {:02x?}", input.len(), input);
             count(&mut tally, (target.run)(&input));
         }
         return tally;
@@ -96,7 +96,7 @@ pub fn campaign(target: &Target, mutants: u64) -> Tally {
         count(&mut tally, (target.run)(&input));
         std::mem::forget(repeat);
     }
-    basalt_fs::campaign!(
+    crate::campaign!(
         "mutants of {}: executions={} accepted={} refused={}",
         target.name,
         tally.executions(),
@@ -127,7 +127,7 @@ pub fn campaigns<'t>(
             );
         }
     }
-    basalt_fs::campaign!("mutant_executions={executions}");
+    crate::campaign!("mutant_executions={executions}");
     assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= floor * scale());
 }
 
@@ -156,11 +156,12 @@ fn mutant(target: &Target, seeds: &[Vec<u8>], number: u64) -> Vec<u8> {
     let name = target.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
     });
-    let random = Random::from_seed(name ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let pick = || &seeds[random.below(seeds.len() as u64) as usize];
-    let mut bytes = pick().clone();
+    let mut random = Chance::new(name ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let pick = |random: &mut Chance| &seeds[random.below(seeds.len() as u64) as usize];
+    let mut bytes = pick(&mut random).clone();
     for _ in 0..1 + random.below(4) {
-        mutate(&random, &mut bytes, pick(), target.words);
+        let other = pick(&mut random);
+        mutate(&mut random, &mut bytes, other, target.words);
     }
     bytes
 }
@@ -185,14 +186,15 @@ const EDGES: [u64; 14] = [
 
 /// Does one thing to `bytes` that a disk, a network or an enemy might: flips, fills, cuts, copies, inserts, splices from
 /// `other`, writes an edge number in place (fixed width or varint), or a word of the format.
-pub fn mutate(random: &Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]]) {
+pub(crate) fn mutate(random: &mut Chance, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]]) {
     if bytes.is_empty() {
         bytes.push(random.next_u64() as u8);
         return;
     }
     let len = bytes.len();
     let at = random.below(len as u64) as usize;
-    let n = (1 + random.below(random.below(64) + 1) as usize).min(len - at);
+    let most = random.below(64) + 1;
+    let n = (1 + random.below(most) as usize).min(len - at);
     match random.below(15) {
         0 | 1 => bytes[at] ^= 1 << random.below(8),
         2 => bytes[at] = random.next_u64() as u8,
@@ -231,7 +233,7 @@ pub fn mutate(random: &Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]
                 edge >>= 7;
             }
             varint.push(edge as u8);
-            let over = if random.one_in(2) {
+            let over = if random.coin() {
                 1
             } else {
                 varint.len().min(len - at)
@@ -240,7 +242,7 @@ pub fn mutate(random: &Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]
         }
         12 if !words.is_empty() => {
             let word = words[random.below(words.len() as u64) as usize];
-            let over = if random.one_in(2) {
+            let over = if random.coin() {
                 0
             } else {
                 word.len().min(len - at)
@@ -257,7 +259,7 @@ pub fn mutate(random: &Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]
             // A stale or misdirected sector.
             let sector = 512.min(len);
             let places = (len / sector) as u64;
-            let place = || random.below(places) as usize * sector;
+            let mut place = || random.below(places) as usize * sector;
             let (from, to) = (place(), place());
             bytes.copy_within(from..from + sector, to);
         }
