@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result};
 use std::io::IoSlice;
 
 /// With so many extents a checkpoint is due, full or not: each mount begins one.
-const DUE_EXTENTS: usize = 5;
+pub const DUE_EXTENTS: usize = 5;
 
 /// How far things are.
 #[derive(Default)]
@@ -55,15 +55,25 @@ pub struct Journal {
     pub superblock: Superblock,
     /// From so many bytes on a checkpoint is due.
     pub due_at: u64,
+    /// From so many extents on, full or not.
+    pub due_extents: usize,
     /// Errors of checkpoints so far.
     pub failed_checkpoints: u64,
     pub checkpoints: u64,
 }
 
 impl Journal {
+    /// One could not be written: not each transaction asks again.
+    pub fn wait_for_more(&mut self) {
+        self.failed_checkpoints += 1;
+        let more = u64::from(self.superblock.journal_blocks) * BLOCK;
+        self.due_at = self.writer.bytes() + more;
+        self.due_extents = self.writer.extents() + DUE_EXTENTS;
+    }
+
     /// A checkpoint had better be written.
     pub fn is_due(&self) -> bool {
-        self.writer.bytes() >= self.due_at || self.writer.extents() >= DUE_EXTENTS
+        self.writer.bytes() >= self.due_at || self.writer.extents() >= self.due_extents
     }
 }
 
@@ -189,13 +199,15 @@ impl Shared {
                 let (records, seq) = *self.progress.written.lock();
                 self.device.flush()?;
                 self.progress.durable_seq.fetch_max(seq, SeqCst);
-                if self.progress.durable_records.fetch_max(records, SeqCst) < records {
+                if self.progress.durable_records.load(SeqCst) < records {
                     let mut state = self.state.lock();
                     state.made_durable(records);
                     if state.has_idle() {
                         drop(state);
                         self.due.notify();
                     }
+                    // Last: whoever sees it takes what came free for free.
+                    self.progress.durable_records.store(records, SeqCst);
                 }
                 Ok(())
             })
@@ -244,7 +256,7 @@ impl Shared {
             // Seen before anything is done: each try takes a journal extent.
             let last = self.journal.lock().superblock.checkpoint_bytes;
             let need = (2 * last).div_ceil(BLOCK) + 16;
-            if self.state.lock().free_blocks() < need {
+            if !self.state.lock().has_room_in(need, MAX_CHECKPOINT_RUNS) {
                 return Err(Error::new(
                     ErrorKind::NoSpace,
                     "the image has no room for a checkpoint",
@@ -299,6 +311,7 @@ impl Shared {
         let mut gone: Vec<Run> = journal.writer.give_up(extents, bytes);
         gone.extend(old);
         journal.due_at = due_at(&superblock);
+        journal.due_extents = DUE_EXTENTS;
         journal.superblock = superblock;
         journal.checkpoints += 1;
         let mut state = self.state.lock();
@@ -309,22 +322,27 @@ impl Shared {
 
     /// Tells the device what is free, some of it; false when there was nothing to tell. Blocks are given to nobody meanwhile.
     pub fn discard_some(&self) -> bool {
+        if self.check_writable().is_err() {
+            return false;
+        }
         let runs = self.state.lock().take_to_discard();
         if runs.is_empty() {
             return false;
         }
         let mut told = 0;
         for run in &runs {
-            // A device that does not listen is no reason to fail: it is asked no more.
-            if self
-                .device
-                .discard(run.start * BLOCK, run.len * BLOCK)
-                .is_err()
-            {
-                self.deaf.store(true, SeqCst);
-                break;
+            // A device that does not listen is no reason to fail. One that cannot is asked no more.
+            match self.device.discard(run.start * BLOCK, run.len * BLOCK) {
+                Ok(()) => told += run.len * BLOCK,
+                Err(e) => {
+                    self.counts.failed_discards.fetch_add(1, SeqCst);
+                    let cannot = [ErrorKind::Unsupported, ErrorKind::InvalidArgument];
+                    if cannot.contains(&e.kind()) {
+                        self.deaf.store(true, SeqCst);
+                        break;
+                    }
+                }
             }
-            told += run.len * BLOCK;
         }
         self.counts.discarded.fetch_add(told, SeqCst);
         let mut state = self.state.lock();

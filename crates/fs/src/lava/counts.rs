@@ -32,6 +32,7 @@ pub struct Counts {
     written: [AtomicU64; 4],
     writes: [AtomicU64; 4],
     pub discarded: AtomicU64,
+    pub failed_discards: AtomicU64,
     /// Of files and of directories, in microseconds.
     pub syncs: Histogram,
 }
@@ -129,6 +130,11 @@ impl LavaFs {
                 "lava_discarded_bytes",
                 "Free space that the device was told of.",
                 counts.discarded.load(SeqCst),
+            ),
+            counter(
+                "lava_failed_discards",
+                "Discards that the device refused.",
+                counts.failed_discards.load(SeqCst),
             ),
         ]);
         for (cause, label) in CAUSES {

@@ -225,7 +225,8 @@ impl LavaFile {
             );
         }
         let node = &self.node;
-        let (mut tried, full) = (false, || {
+        // Whoever else takes what comes free may do so more than once, and not for ever.
+        let (mut tries, full) = (0, || {
             Error::new(
                 ErrorKind::NoSpace,
                 "the image is full; remove something, or `basalt fs grow` it",
@@ -247,14 +248,14 @@ impl LavaFile {
             let near = node.extents.read().next_place();
             let Some(runs) = state.allocate(need, like, near) else {
                 let waiting = state.waiting() > 0;
-                if tried || !waiting {
+                if tries == 16 || !waiting {
                     return Err(full());
                 }
                 drop(state);
                 // What removed files had is free once their removal is durable.
                 self.fs.sync_all_metadata()?;
                 self.fs.wait_for_discards();
-                tried = true;
+                tries += 1;
                 continue;
             };
             if named {

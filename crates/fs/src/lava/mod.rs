@@ -405,11 +405,7 @@ fn write_checkpoints(shared: &Arc<Shared>) -> Option<std::thread::JoinHandle<()>
             }
             // Somebody may have asked while the last one was written.
             if fs.is_due() && fs.checkpoint().is_err() {
-                let mut journal = fs.journal.lock();
-                journal.failed_checkpoints += 1;
-                // The journal goes on; not each transaction asks again.
-                let more = u64::from(journal.superblock.journal_blocks) * BLOCK;
-                journal.due_at = journal.writer.bytes() + more;
+                fs.journal.lock().wait_for_more();
             }
         }
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::{Condvar, Mutex};
 
 use super::checkpoint::{self, Pieces};
-use super::commit::{Failure, Journal, Progress, due_at, reserve};
+use super::commit::{DUE_EXTENTS, Failure, Journal, Progress, due_at, reserve};
 use super::counts::Counts;
 use super::device::{Device, DeviceRead, Discards, Way};
 use super::flush::Flusher;
@@ -40,6 +40,9 @@ pub enum Found {
 /// Looks at what a device has.
 pub fn look(device: &dyn Device, name: &Path) -> Result<Found> {
     let facts = device.facts();
+    if facts.len == 0 {
+        return Ok(Found::Nothing);
+    }
     if facts.len < FIRST_BLOCK * BLOCK {
         return Ok(Found::Foreign);
     }
@@ -157,11 +160,17 @@ pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Res
         sparse,
         unknown: 0,
     };
+    // What was there is gone before anything of it is written over: no mount takes the one half for the other.
+    let zeros = vec![0u8; 4096];
+    for at in SUPERBLOCKS {
+        device.write(at, &[IoSlice::new(&zeros)], Way::Direct)?;
+    }
+    device.flush()?;
     let runs = &superblock.checkpoint;
     for (at, bytes) in pieces.sealed(&uuid, 1, runs) {
         checkpoint::write(device, runs, at, &bytes)?;
     }
-    // Neither an old superblock nor an old journal is found again.
+    // No old journal is found again.
     let zeros = vec![0u8; facts.unit];
     device.write(journal.start * BLOCK, &[IoSlice::new(&zeros)], Way::Direct)?;
     device.flush()?;
@@ -319,6 +328,8 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     let reserve = reserve(&superblock);
     let mut state = State::new(loaded.meta, loaded.space, reserve);
     if !options.read_only {
+        // What the last process wrote and did not flush is there for us, and not yet for a power cut: all that follows takes it for durable.
+        device.flush()?;
         // Before anything is given out: what the older copy leads to is free, and nobody may ever follow it again.
         for at in stale {
             let bytes = superblock.encode(at);
@@ -364,6 +375,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         journal: Mutex::new(Journal {
             writer,
             due_at: due_at(&superblock),
+            due_extents: DUE_EXTENTS,
             superblock,
             failed_checkpoints: 0,
             checkpoints: 0,

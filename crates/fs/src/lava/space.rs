@@ -30,6 +30,12 @@ impl FreeSpace {
         self.by_len.last().map_or(0, |(len, _)| *len)
     }
 
+    /// Blocks of the longest so many pieces.
+    pub fn longest_in(&self, pieces: usize) -> u64 {
+        let longest = self.by_len.iter().rev().take(pieces);
+        longest.map(|(len, _)| len).sum()
+    }
+
     /// Blocks that lie in pieces shorter than this.
     pub fn shorter_than(&self, len: u64) -> u64 {
         self.by_len.range(..(len, 0)).map(|(len, _)| len).sum()

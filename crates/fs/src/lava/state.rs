@@ -110,6 +110,8 @@ impl State {
         if !runs.is_empty() {
             self.waiting += runs.iter().map(|r| r.len).sum::<u64>();
             self.frees.push_back((self.recorded, runs));
+            // Of a file without a name no record may be left to wait for.
+            self.made_durable(self.durable);
         }
     }
 
@@ -205,6 +207,12 @@ impl State {
     /// Something is free but for the device.
     pub fn has_idle(&self) -> bool {
         self.idle_blocks > 0
+    }
+
+    /// True when so many blocks can be had in so many pieces, of the reserve if need be.
+    pub fn has_room_in(&mut self, blocks: u64, pieces: usize) -> bool {
+        self.space.longest_in(pieces) >= blocks
+            || self.take_idle() && self.space.longest_in(pieces) >= blocks
     }
 
     /// All that nobody has, the reserve included.

@@ -333,7 +333,11 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
         let mut device = device;
         let mut promise = Promise::of(&h);
         for life in 0..8 {
-            device = device.cut(DeviceCut::Some(seed * 10 + life));
+            // Or the process alone dies: what it did not flush is there for the next one, which takes it for durable.
+            device = match h.chance.percent(40) {
+                true => device.snapshot().killed(),
+                false => device.cut(DeviceCut::Some(seed * 10 + life)),
+            };
             let place = format!("seed {seed}, life {life}");
             let (fs, found) = promise.check(Arc::clone(&device), &place);
             h.files.clear();
@@ -372,7 +376,10 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             let snapshots = std::mem::take(&mut *taken.lock());
             if !snapshots.is_empty() {
                 let n = h.chance.below(snapshots.len() as u64) as usize;
-                device = snapshots[n].cut(DeviceCut::Some(seed + life));
+                device = match h.chance.coin() {
+                    true => snapshots[n].cut(DeviceCut::Some(seed + life)),
+                    false => snapshots[n].killed(),
+                };
             }
             cuts += 1;
         }
