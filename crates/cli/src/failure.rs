@@ -60,6 +60,9 @@ impl Failure {
                 None => words(&e),
             },
             // Said by the engine of a directory without a store, which is what this sentence says.
+            ErrorKind::NotFound if place.image.is_some() => format!(
+                "there is no store in {place}; name another directory of the image with --dir, or make one with `basalt serve {flags}` or `basalt put {flags}`"
+            ),
             ErrorKind::NotFound if e.to_string().contains("no store here") => format!(
                 "there is no store in {place}; name another with --dir, or make one with `basalt serve` or `basalt put`"
             ),

@@ -7,7 +7,7 @@
 
 mod harness;
 use harness::{Scratch, ended};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 const NONE: [&str; 0] = [];
 
@@ -24,6 +24,28 @@ fn fs(s: &Scratch, args: &[&str]) -> harness::Ran {
 /// A command on the store in the image `i`.
 fn on(s: &Scratch, command: &str, args: &[&str]) -> harness::Ran {
     s.run(command, ["--image", "i"].iter().chain(args))
+}
+
+/// A server that answers: it holds its store.
+fn serving(s: &Scratch, args: &[&str]) -> Child {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = port.local_addr().unwrap().to_string();
+    drop(port);
+    let own = ["--listen", &listen];
+    let all = args.iter().chain(&own);
+    let mut server = s.command("serve", all).spawn().unwrap();
+    let clock = basalt::env::Clock::system();
+    while std::net::TcpStream::connect(&listen).is_err() {
+        assert!(server.try_wait().unwrap().is_none(), "the server ended");
+        clock.sleep(std::time::Duration::from_millis(10));
+    }
+    server
+}
+
+fn stop(server: Child) {
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    ended(server).ok();
 }
 
 fn json(ran: harness::Ran) -> serde_json::Value {
@@ -130,6 +152,17 @@ fn files_go_in_and_come_out() {
     fs(&s, &["cp", "i:store/CURRENT", "back", "--overwrite"]).ok();
     fs(&s, &["cp", "i:store", "back"]).ok();
     assert!(s.path("back/store/CURRENT").exists());
+    // Links are not followed, the image not copied into itself, and a store that is in use stays where it is.
+    std::os::unix::fs::symlink("..", s.path("back/up")).unwrap();
+    let ran = fs(&s, &["cp", "back", "i:again"]);
+    assert!(ran.err.contains("1 entry left out"), "{ran:?}");
+    ran.ok();
+    let ran = fs(&s, &["cp", ".", "i:all"]);
+    assert!(ran.err.contains("2 entries left out"), "{ran:?}");
+    ran.ok();
+    let server = serving(&s, &[]);
+    fs(&s, &["cp", "db", "i:busy"]).fails(2, &["in use"]);
+    stop(server);
     fs(&s, &["cat", "i", "none"]).fails(2, &["there is no none in i", "basalt fs ls i"]);
     fs(&s, &["cp", "i:none", "x"]).fails(2, &["there is no none in i"]);
     fs(&s, &["ls", "i", "../up"]).fails(2, &["upward"]);
@@ -143,18 +176,7 @@ fn an_image_has_one_owner_and_data_is_not_formatted() {
         .fails(2, &["an image of Basalt's with 0 files", "--force"]);
     on(&s, "put", &["a", "1"]).ok();
     // Two processes cannot open it.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = port.local_addr().unwrap().to_string();
-    drop(port);
-    let mut server = s
-        .command("serve", ["--image", "i", "--listen", &listen])
-        .spawn()
-        .unwrap();
-    let clock = basalt::env::Clock::system();
-    while std::net::TcpStream::connect(&listen).is_err() {
-        assert!(server.try_wait().unwrap().is_none(), "the server ended");
-        clock.sleep(std::time::Duration::from_millis(10));
-    }
+    let server = serving(&s, &["--image", "i"]);
     on(&s, "put", &["b", "2"]).fails(
         2,
         &["the image i is in use by process", "basalt", "stop it"],
@@ -168,9 +190,7 @@ fn an_image_has_one_owner_and_data_is_not_formatted() {
     ] {
         fs(&s, &command).fails(2, &["in use by process"]);
     }
-    let pid = rustix::process::Pid::from_child(&server);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    ended(server).ok();
+    stop(server);
     let ran = fs(&s, &["grow", "i", "--size", "128M"]);
     assert!(
         ran.text().contains("i has 128.00 MiB, 64.00 MiB more"),

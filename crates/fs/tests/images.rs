@@ -164,11 +164,13 @@ fn what_cannot_be_an_image_is_refused_in_a_sentence() {
         kind == ErrorKind::InvalidArgument && said.contains("directory"),
         "{said}"
     );
-    let (kind, said) = refused(Path::new("/dev/basalt-is-not-here"), &of_size(8 * MIB));
-    assert!(
-        kind == ErrorKind::NotFound && said.contains("no such device"),
-        "{said}"
-    );
+    for device in ["/dev/basalt-is-not-here", "/dev/mapper/basalt-is-not-here"] {
+        let (kind, said) = refused(Path::new(device), &of_size(8 * MIB));
+        assert!(
+            kind == ErrorKind::NotFound && said.contains("no such device"),
+            "{said}"
+        );
+    }
     // More than any disk here has.
     let (kind, said) = refused(&none, &of_size(30 << 40));
     assert!(
@@ -177,9 +179,30 @@ fn what_cannot_be_an_image_is_refused_in_a_sentence() {
     );
     assert!(dir.names().is_empty(), "{:?}", dir.names());
     // An earlier attempt that ended in the middle.
-    dir.write("none.unfinished", &[9; 100_000]);
+    let left = dir.write("none.unfinished", &[0; 100_000]);
     quietly(&none, &of_size(8 * MIB)).unwrap();
     assert_eq!(dir.names(), ["none"]);
+    // One of that name that holds something stays, and so does what a link of that name leads to.
+    dir.fs().remove(Path::new("none")).unwrap();
+    dir.write("none.unfinished", &[9; 100_000]);
+    let (kind, said) = refused(&none, &of_size(8 * MIB));
+    assert!(
+        kind == ErrorKind::AlreadyExists && said.contains("move it away"),
+        "{said}"
+    );
+    assert_eq!(
+        dir.fs().stat(Path::new("none.unfinished")).unwrap().len,
+        100_000
+    );
+    dir.fs().remove(Path::new("none.unfinished")).unwrap();
+    let kept = dir.write("kept", &[0; 1000]);
+    rustix::fs::symlink(&kept, &left).unwrap();
+    let (_, said) = refused(&none, &of_size(8 * MIB));
+    assert!(!said.is_empty());
+    assert_eq!(dir.fs().stat(&kept).unwrap().len, 1000);
+    rustix::fs::unlink(&left).unwrap();
+    quietly(&none, &of_size(8 * MIB)).unwrap();
+    assert_eq!(dir.names(), ["kept", "none"]);
     let text = dir.write("text", b"short");
     for read_only in [true, false] {
         let e = image::open(&text, read_only).err().unwrap();
@@ -215,6 +238,22 @@ fn an_image_grows_and_keeps_what_it_has() {
         &fs.open(Path::new("a")).unwrap().read(0, 8192).unwrap()[..],
         &[5; 8192]
     );
+    // What was made longer by an attempt that ended in the middle is no part of it, and is written when it is grown again.
+    drop(fs);
+    let longer = dir.0.join("image");
+    let fd =
+        rustix::fs::open(&longer, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+    rustix::fs::ftruncate(&fd, 40 << 20).unwrap();
+    assert_eq!(
+        image::open(&path, false).unwrap().usage().total_bytes,
+        16 * MIB
+    );
+    assert_eq!(grow(Some(20 * MIB)).unwrap(), (16 * MIB, 20 * MIB));
+    assert!(dir.on_disk("image") >= 20 * MIB && dir.on_disk("image") < 30 * MIB);
+    let e = grow(Some(30 << 40)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    assert_eq!(grow(None).unwrap(), (20 * MIB, 20 * MIB));
+    let fs = image::open(&path, false).unwrap();
     // Cut short behind our back: that is said, and nothing is made up.
     drop(fs);
     let all = dir.fs().open(Path::new("image")).unwrap();

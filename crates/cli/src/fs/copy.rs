@@ -6,7 +6,8 @@ use crate::place::{Access, open_image};
 use crate::progress::{self, count, rate};
 use basalt::env::Clock;
 use basalt::fs::lava::LavaFs;
-use basalt::fs::{File, FileSystem, HostFs, HostOptions, Intent};
+use basalt::fs::{File, FileSystem, HostFs, HostOptions, Intent, LockGuard};
+use basalt::{Error, ErrorKind};
 use indicatif::ProgressBar;
 use std::ffi::OsStr;
 use std::io::{IoSlice, Write};
@@ -14,6 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// A store's lock.
+const LOCK: &str = "LOCK";
 /// Bytes at a time.
 const PIECE: usize = 1 << 20;
 
@@ -28,6 +31,12 @@ pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     let error = |e| failed(image, path, e);
     let file = fs.open(path).map_err(error)?;
     let end = fs.stat(path).map_err(error)?.len;
+    if !fs.describe(path).map_err(error)?.exact {
+        eprintln!(
+            "basalt: a crash has left the length of {} vague; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
+            path.display()
+        );
+    }
     let mut out = std::io::stdout().lock();
     let mut at = 0;
     while at < end {
@@ -65,15 +74,45 @@ fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
 struct Copy<'a> {
     from: &'a dyn FileSystem,
     to: &'a dyn FileSystem,
+    /// The source is a directory of the disk, and the target's image is this file there.
+    from_disk: Option<(u64, u64)>,
     overwrite: bool,
     bar: ProgressBar,
     files: u64,
     bytes: u64,
+    /// Links, pipes and what else is no file.
+    left_out: u64,
+    /// Stores on both sides are kept from their owners as long as it takes.
+    locks: Vec<Box<dyn LockGuard>>,
+}
+
+/// The name that a file has while it is copied.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".unfinished");
+    PathBuf::from(name)
 }
 
 impl Copy<'_> {
+    /// Neither file nor directory, on the disk: it is not followed. Nor is the image itself copied into itself.
+    fn is_left_out(&self, path: &Path) -> bool {
+        let Some(image) = self.from_disk else {
+            return false;
+        };
+        use rustix::fs::FileType;
+        let Ok(stat) = rustix::fs::lstat(path) else {
+            return false;
+        };
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        !matches!(kind, FileType::RegularFile | FileType::Directory)
+            || (stat.st_dev, stat.st_ino) == image
+    }
+
     /// Bytes of all that is below a path, for the bar.
     fn measure(&self, path: &Path) -> basalt::Result<u64> {
+        if self.is_left_out(path) {
+            return Ok(0);
+        }
         if !self.from.stat(path)?.is_dir {
             return end_of(self.from, path);
         }
@@ -86,31 +125,55 @@ impl Copy<'_> {
 
     /// Copies a file, or a directory with all in it. The names in `to` are durable when their directories are synced.
     fn all(&mut self, from: &Path, to: &Path) -> basalt::Result<()> {
+        if self.is_left_out(from) {
+            self.left_out += 1;
+            return Ok(());
+        }
         if !self.from.stat(from)?.is_dir {
             return self.file(from, to);
         }
+        // A store that somebody writes would come out as none.
+        let lock = from.join(LOCK);
+        if self.from.exists(&lock)? {
+            self.locks.extend(self.from.lock_shared(&lock)?);
+        }
+        let lock = to.join(LOCK);
+        if self.to.exists(to)? && self.to.exists(&lock)? {
+            self.locks.push(self.to.lock(&lock)?);
+        }
         self.to.create_dir(to)?;
         for e in self.from.list(from)? {
+            if e.name == LOCK && self.to.exists(&lock)? {
+                continue;
+            }
             self.all(&from.join(&e.name), &to.join(&e.name))?;
         }
         self.to.sync_metadata(to)
     }
 
+    /// Under another name until it is whole: what has a file's name is the old one or the new one.
     fn file(&mut self, from: &Path, to: &Path) -> basalt::Result<()> {
         let source = self.from.open(from)?;
         let end = end_of(self.from, from)?;
-        if self.overwrite && self.to.exists(to)? {
-            self.to.remove(to)?;
+        if let Ok(there) = self.to.stat(to)
+            && (!self.overwrite || there.is_dir)
+        {
+            let what = match there.is_dir {
+                true => "a directory is there; it is not replaced by a file",
+                false => "the name is taken",
+            };
+            return Err(Error::new(ErrorKind::AlreadyExists, what).in_file(to));
         }
-        let target = self.to.create(to)?;
+        let aside = unfinished(to);
+        let target = self.to.create(&aside)?;
         let written = self.bytes_of(&*source, end, &*target);
-        if written.is_err() {
-            // Half a file has no name.
-            drop(target);
-            let _ = self.to.remove(to);
+        drop(target);
+        let named = written.and_then(|()| self.to.rename(&aside, to));
+        if named.is_err() {
+            let _ = self.to.remove(&aside);
         }
         self.files += 1;
-        written
+        named
     }
 
     fn bytes_of(&mut self, source: &dyn File, end: u64, target: &dyn File) -> basalt::Result<()> {
@@ -118,7 +181,10 @@ impl Copy<'_> {
         while at < end {
             let piece = source.read(at, PIECE.min((end - at) as usize))?;
             if piece.is_empty() {
-                break;
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    format!("the file ends after {at} of {end} bytes: somebody made it shorter"),
+                ));
             }
             target.append(&[IoSlice::new(&piece)], Intent::Lazy)?;
             at += piece.len() as u64;
@@ -157,11 +223,12 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
         }
     }
     let error = |path: &Path, e: basalt::Error| match (e.kind(), in_image(from).is_some()) {
-        (basalt::ErrorKind::AlreadyExists, _) => Failure::new(format!(
+        (ErrorKind::AlreadyExists, _) if overwrite => Failure::new(e.to_string()),
+        (ErrorKind::AlreadyExists, _) => Failure::new(format!(
             "{} is there already; name another target, or replace files with --overwrite",
             path.display()
         )),
-        (basalt::ErrorKind::NotFound, true) if path == from_path => failed(&image, path, e),
+        (ErrorKind::NotFound, true) if path == from_path => failed(&image, path, e),
         _ => Failure::new(e.to_string()),
     };
     let stat = source.stat(&from_path).map_err(|e| error(&from_path, e))?;
@@ -179,10 +246,16 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let mut copy = Copy {
         from: &*source,
         to: &*target,
+        from_disk: match in_image(from) {
+            Some(_) => None,
+            None => rustix::fs::stat(&image).ok().map(|s| (s.st_dev, s.st_ino)),
+        },
         overwrite,
         bar: ProgressBar::hidden(),
         files: 0,
         bytes: 0,
+        left_out: 0,
+        locks: Vec::new(),
     };
     if progress::watched() {
         let all = copy.measure(&from_path).map_err(|e| error(&from_path, e))?;
@@ -195,16 +268,24 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
         target.sync_metadata(above)
     });
     copy.bar.finish_and_clear();
-    let (files, bytes) = (copy.files, copy.bytes);
+    let (files, bytes, left_out) = (copy.files, copy.bytes, copy.left_out);
+    drop(copy);
     done.map_err(|e| {
         let path = e.path().unwrap_or(&to_path).to_path_buf();
         error(&path, e)
     })?;
     eprintln!(
-        "basalt: {} copied to {}, {}",
+        "basalt: {} copied to {}, {}{}",
         count(files, "file", "files"),
         to_path.display(),
-        rate(bytes, clock.now() - began)
+        rate(bytes, clock.now() - began),
+        match left_out {
+            0 => String::new(),
+            n => format!(
+                "; {} left out: links, pipes, devices, and the image itself",
+                count(n, "entry", "entries")
+            ),
+        }
     );
     Ok(0)
 }

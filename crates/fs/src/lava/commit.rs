@@ -224,6 +224,8 @@ impl Shared {
 
     /// Takes the whole device, which has become longer: a checkpoint of that size, and the blocks behind are free. Returns by how many bytes.
     pub fn grow(&self) -> Result<u64> {
+        // A second one finds nothing left.
+        let _alone = self.growing.lock();
         let blocks = self.device.facts().len / BLOCK;
         if blocks > MAX_BLOCKS {
             return Err(Error::invalid(format!(

@@ -20,6 +20,8 @@ use crate::{Error, ErrorKind, Result};
 
 pub use super::check::Checked;
 
+/// What a fresh filesystem has of a device, and more: not to be discarded.
+const FORMATTED: u64 = 16 << 20;
 /// Bytes that are read at once to see whether there is anything.
 const LOOK: u64 = 1 << 20;
 /// Places of a block device that are looked at beside its ends: reading all of it would take hours.
@@ -83,14 +85,14 @@ pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> 
     };
     check_size(path, size)?;
     if device.is_block_device() {
-        // Advice, as it always is.
-        let _ = device.discard(0, facts.len / BLOCK * BLOCK);
         LavaFs::format(&*device, false, path)?;
+        let rest = FORMATTED..facts.len / BLOCK * BLOCK;
+        // Advice, as it always is.
+        let _ = device.discard(rest.start, rest.end - rest.start);
         return Ok(size);
     }
-    drop(device);
-    fill(path, size, how.sparse, progress)?;
-    finish(path, how.sparse)?;
+    fill(&device, size, how.sparse, progress)?;
+    LavaFs::format(&*device, how.sparse, path)?;
     Ok(size)
 }
 
@@ -113,23 +115,42 @@ fn no_size(path: &Path) -> Error {
 
 /// A new image file.
 fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
-    if path.parent() == Some(Path::new("/dev")) {
+    if is_below_dev(path) {
         return Err(Error::new(ErrorKind::NotFound, "there is no such device").in_file(path));
     }
     let size = how.size.ok_or_else(|| no_size(path))?;
     let unfinished = unfinished(path);
-    let made = fill(&unfinished, size, how.sparse, progress)
-        .and_then(|()| finish(&unfinished, how.sparse))
-        .and_then(|()| take_name(&unfinished, path));
-    match made {
-        Ok(()) => Ok(size),
-        // Another process is at it.
-        Err(e) if e.kind() == ErrorKind::Busy => Err(e),
-        Err(e) => {
-            let _ = rustix::fs::unlink(&unfinished);
-            Err(e)
-        }
+    // One lock from here on until it has its name.
+    let device = HostDevice::open_or_create(&unfinished)?;
+    if !is_leftover(&device, &unfinished, progress)? {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "this file has the name that an image has while it is made, and holds something; move it away",
+        )
+        .in_file(&unfinished));
     }
+    let made = fill(&device, size, how.sparse, progress)
+        .and_then(|()| LavaFs::format(&*device, how.sparse, path))
+        .and_then(|()| take_name(&unfinished, path));
+    if made.is_err() {
+        let _ = rustix::fs::unlink(&unfinished);
+    }
+    made.map(|()| size)
+}
+
+/// A name there is a device's: whoever mistypes it does not want a file in memory.
+fn is_below_dev(path: &Path) -> bool {
+    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    full.starts_with("/dev") && !full.starts_with("/dev/shm")
+}
+
+/// An earlier attempt that ended in the middle: zeros, or a filesystem with nothing in it.
+fn is_leftover(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<bool> {
+    if let Found::Ours(superblock, _) = mount::look(device, name)? {
+        let read = mount::read(device, &superblock, name);
+        return Ok(matches!(read, Ok((meta, _)) if meta.counts().files + meta.counts().dirs == 1));
+    }
+    Ok(holds(device, name, progress)?.is_none())
 }
 
 /// The name under which an image is written before it is one.
@@ -139,15 +160,10 @@ fn unfinished(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn fill(path: &Path, size: u64, sparse: bool, progress: Progress<'_>) -> Result<()> {
-    HostDevice::fill_image(path, size, sparse, &mut |done| {
+fn fill(device: &HostDevice, size: u64, sparse: bool, progress: Progress<'_>) -> Result<()> {
+    device.fill(size, sparse, &mut |done| {
         progress(Step::Writing, done, size);
     })
-}
-
-fn finish(path: &Path, sparse: bool) -> Result<()> {
-    let device = HostDevice::open(&DeviceOptions::new(path))?;
-    LavaFs::format(&*device, sparse, path)
 }
 
 fn take_name(from: &Path, to: &Path) -> Result<()> {
@@ -241,6 +257,9 @@ pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u
         other => return Err(mount::not_ours(other, path)),
     };
     let before = superblock.blocks * BLOCK;
+    if len < before {
+        return Err(mount::cut_short(path, len, before));
+    }
     let to = size.unwrap_or(len);
     check_size(path, to)?;
     if to < before {
@@ -256,15 +275,18 @@ pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u
             ))
             .in_file(path));
         }
-    } else if to > before {
+    } else if to > before || len > before {
         // Also what somebody else made it longer by: that was not written.
         let total = to - before;
         device.extend(before..to, superblock.sparse, &mut |done| {
             progress(Step::Writing, done, total);
         })?;
     }
-    drop(device);
-    let fs = open(path, false)?;
+    let options = LavaOptions {
+        name: path.to_path_buf(),
+        ..LavaOptions::default()
+    };
+    let fs = LavaFs::mount(device, &options)?;
     fs.grow()?;
     Ok((before, fs.usage().total_bytes))
 }

@@ -198,6 +198,7 @@ struct Shared {
     flusher: Flusher,
     failure: Failure,
     checkpointing: Mutex<()>,
+    growing: Mutex<()>,
     due: Arc<Due>,
     /// A discard is done.
     discarded: Condvar,

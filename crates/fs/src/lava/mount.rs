@@ -190,6 +190,15 @@ pub struct Loaded {
     pub tail: Tail,
 }
 
+/// Something is missing at the end.
+pub fn cut_short(name: &Path, has: u64, had: u64) -> Error {
+    Error::corruption(
+        name,
+        has,
+        format!("the image has {has} bytes, and should have {had}; it has been cut short"),
+    )
+}
+
 /// Reads checkpoint and journal: the metadata, and how the journal ended.
 pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Tail)> {
     let facts = device.facts();
@@ -201,15 +210,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         .in_file(name));
     }
     if superblock.blocks * BLOCK > facts.len {
-        return Err(Error::corruption(
-            name,
-            facts.len,
-            format!(
-                "the image has {} bytes, and should have {}; it has been cut short",
-                facts.len,
-                superblock.blocks * BLOCK
-            ),
-        ));
+        return Err(cut_short(name, facts.len, superblock.blocks * BLOCK));
     }
     let (mut meta, run, seq) = checkpoint::read(device, superblock, name)?;
     let source = Source {
@@ -384,6 +385,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         flusher: Flusher::default(),
         failure: Failure::default(),
         checkpointing: Mutex::new(()),
+        growing: Mutex::new(()),
         due: Arc::default(),
         discarded: Condvar::new(),
         counts: Counts::default(),

@@ -42,7 +42,7 @@ pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     let runner = std::env::current_exe().expect("a test binary");
     let mut again = std::process::Command::new(runner);
     again.env("BASALT_SIM", "lava");
-    // Half of the effort: the promises are the same ones.
+    // A third of the effort: the promises are the same ones.
     let scale = std::env::var("BASALT_SCALE").ok();
     let scale: u64 = scale.and_then(|s| s.parse().ok()).unwrap_or(1);
     again.env("BASALT_SCALE", scale.div_ceil(3).to_string());

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -56,12 +57,14 @@ impl DeviceOptions {
 /// See the module's head.
 pub struct HostDevice {
     path: PathBuf,
+    /// But for the length.
     facts: DeviceFacts,
+    len: AtomicU64,
     /// Holds the lock.
     cached: OwnedFd,
     direct: Option<OwnedFd>,
     /// Keeps the system away from a block device.
-    _alone: Option<OwnedFd>,
+    alone: Option<OwnedFd>,
     /// Memory addresses of direct transfers are multiples of it.
     memory: usize,
     sys: Sys,
@@ -77,6 +80,15 @@ impl HostDevice {
     /// Errors: `NotFound`; `Busy` when another process, or this one, has it open; `InvalidArgument` when it is neither a file nor a
     /// block device.
     pub fn open(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
+        HostDevice::open_as(options, OFlags::empty())
+    }
+
+    /// Opens an image file and takes its lock, and makes it, empty, when it is missing. No link is followed.
+    pub(in super::super) fn open_or_create(path: &Path) -> Result<Arc<HostDevice>> {
+        HostDevice::open_as(&DeviceOptions::new(path), OFlags::CREATE | OFlags::NOFOLLOW)
+    }
+
+    fn open_as(options: &DeviceOptions, more: OFlags) -> Result<Arc<HostDevice>> {
         let path = &options.path;
         let error = |e: Errno| Error::io("opening the image", path, e.into());
         let access = match options.read_only {
@@ -84,7 +96,8 @@ impl HostDevice {
             false => OFlags::RDWR,
         };
         let flags = access | OFlags::CLOEXEC;
-        let cached = rustix::fs::open(path, flags, Mode::empty()).map_err(error)?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let cached = rustix::fs::open(path, flags | more, mode).map_err(error)?;
         let facts = file_facts(cached.as_fd()).map_err(error)?;
         if facts.is_dir {
             return Err(Error::invalid(
@@ -93,6 +106,15 @@ impl HostDevice {
             .in_file(path));
         }
         lock(path, &cached, &facts, options.read_only)?;
+        // Whoever held it may have given the name to another file meanwhile.
+        let now = rustix::fs::stat(path).map_err(error)?;
+        if (now.st_ino, now.st_dev) != (facts.ino, facts.dev) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "another process has just replaced the image; try again",
+            )
+            .in_file(path));
+        }
         let mut held = None;
         if facts.is_block_device && !options.read_only {
             // The kernel refuses it where the device is mounted or part of another.
@@ -148,6 +170,7 @@ impl HostDevice {
         };
         Ok(Arc::new(HostDevice {
             path: path.clone(),
+            len: AtomicU64::new(facts.size),
             facts: DeviceFacts {
                 len: facts.size,
                 unit,
@@ -164,7 +187,7 @@ impl HostDevice {
                     false => Discards::Holes,
                 },
             },
-            _alone: held,
+            alone: held,
             cached,
             direct,
             memory,
@@ -176,26 +199,24 @@ impl HostDevice {
         }))
     }
 
-    /// A file of `len` zeros, or, if it shall be `sparse`, of nothing, for an image: whatever the file has is gone. Calls `progress` with the bytes
-    /// written so far. Whoever uses the file is asked for first.
+    /// Makes the image file one of `len` zeros, or, if it shall be `sparse`, of nothing: whatever it has is gone. Calls `progress` with the bytes
+    /// written so far.
     ///
-    /// Errors: `Busy`, `NoSpace`, `Io`; what could not be made whole is left as it is.
-    pub fn fill_image(
-        path: &Path,
-        len: u64,
-        sparse: bool,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let error = |e: Errno| Error::io("making the image", path, e.into());
-        let fd = rustix::fs::open(path, flags, mode).map_err(error)?;
-        lock(path, &fd, &file_facts(fd.as_fd()).map_err(error)?, false)?;
-        rustix::fs::ftruncate(&fd, 0).map_err(error)?;
-        write_zeros(&fd, path, 0..len, sparse, progress)
+    /// Errors: `NoSpace`, before anything is done if that can be known; `Io`.
+    pub fn fill(&self, len: u64, sparse: bool, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let error = |e: Errno| Error::io("making the image", &self.path, e.into());
+        if !sparse {
+            let own = rustix::fs::fstat(&self.cached).map_err(error)?.st_blocks as u64 * 512;
+            check_room(&self.cached, &self.path, len.saturating_sub(own))?;
+        }
+        rustix::fs::ftruncate(&self.cached, 0).map_err(error)?;
+        write_zeros(&self.cached, &self.path, 0..len, sparse, progress)?;
+        self.len.store(len, SeqCst);
+        Ok(())
     }
 
-    /// Makes the image file longer, and writes zeros into that range, or, if it is `sparse`, nothing. The device as it was opened keeps its length.
+    /// Makes the image file longer, or as long, and writes zeros into that range, or, if it is `sparse`, nothing. What fails leaves the
+    /// file as long as it was.
     ///
     /// Errors: `NoSpace`, `Io`.
     pub fn extend(
@@ -204,7 +225,22 @@ impl HostDevice {
         sparse: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        write_zeros(&self.cached, &self.path, range, sparse, progress)
+        let error = |e: Errno| Error::io("growing the image", &self.path, e.into());
+        if !sparse {
+            check_room(&self.cached, &self.path, range.end - range.start)?;
+        }
+        // What lies behind the filesystem is nobody's.
+        rustix::fs::ftruncate(&self.cached, range.start).map_err(error)?;
+        let done = write_zeros(&self.cached, &self.path, range.clone(), sparse, progress);
+        let len = match done {
+            Ok(()) => range.end,
+            Err(_) => range.start,
+        };
+        if done.is_err() {
+            let _ = rustix::fs::ftruncate(&self.cached, len);
+        }
+        self.len.store(len, SeqCst);
+        done
     }
 
     /// False for an image file.
@@ -229,6 +265,26 @@ impl HostDevice {
     }
 }
 
+fn no_room(path: &Path, bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        format!(
+            "the disk under it has no room for {bytes} more bytes; make it smaller, or free some space"
+        ),
+    )
+    .in_file(path)
+}
+
+/// What cannot fit is not begun.
+fn check_room(fd: &OwnedFd, path: &Path, more: u64) -> Result<()> {
+    let disk = rustix::fs::fstatvfs(fd)
+        .map_err(|e| Error::io("looking for room for the image", path, e.into()))?;
+    match disk.f_bavail.saturating_mul(disk.f_frsize) < more {
+        true => Err(no_room(path, more)),
+        false => Ok(()),
+    }
+}
+
 /// Zeros in large pieces, and a sync at the end.
 fn write_zeros(
     fd: &OwnedFd,
@@ -238,28 +294,10 @@ fn write_zeros(
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     const PIECE: u64 = 4 << 20;
-    let error = |e: Errno| {
-        match e {
-        Errno::NOSPC | Errno::DQUOT => Error::new(
-            ErrorKind::NoSpace,
-            format!(
-                "the disk under it has no room for an image of {} bytes; make it smaller, or free some space",
-                range.end
-            ),
-        )
-        .in_file(path),
+    let error = |e: Errno| match e {
+        Errno::NOSPC | Errno::DQUOT => no_room(path, range.end - range.start),
         e => Error::io("writing the image", path, e.into()),
-    }
     };
-    if !sparse {
-        // What cannot fit is not begun.
-        let disk = rustix::fs::fstatvfs(fd).map_err(error)?;
-        let has = rustix::fs::fstat(fd).map_err(error)?.st_blocks as u64 * 512;
-        let room = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if room < (range.end - range.start).saturating_sub(has) {
-            return Err(error(Errno::NOSPC));
-        }
-    }
     rustix::fs::ftruncate(fd, range.end).map_err(error)?;
     if !sparse {
         // In one go, so that a full disk is known at once and the space lies together.
@@ -314,7 +352,10 @@ fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()
 
 impl Device for HostDevice {
     fn facts(&self) -> DeviceFacts {
-        self.facts.clone()
+        DeviceFacts {
+            len: self.len.load(SeqCst),
+            ..self.facts.clone()
+        }
     }
 
     fn read(&self, read: DeviceRead) -> Result<Bytes> {
@@ -364,14 +405,16 @@ impl Device for HostDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let fd = self.cached.as_fd();
-        let done = match self.facts.discards {
+        // The one that has the device alone, which the kernel asks for.
+        let alone = self.alone.as_ref().map_or(fd, |fd| fd.as_fd());
+        let done = rustix::io::retry_on_intr(|| match self.facts.discards {
             Discards::Never => Ok(()),
-            Discards::Always => discard::discard(fd, offset, len),
+            Discards::Always => discard::discard(alone, offset, len),
             Discards::Holes => {
                 use rustix::fs::FallocateFlags as How;
                 rustix::fs::fallocate(fd, How::PUNCH_HOLE | How::KEEP_SIZE, offset, len)
             }
-        };
+        });
         done.map_err(|e| self.failed("discarding", offset, e))
     }
 
