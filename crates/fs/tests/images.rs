@@ -248,6 +248,8 @@ fn an_image_grows_and_keeps_what_it_has() {
         image::open(&path, false).unwrap().usage().total_bytes,
         16 * MIB
     );
+    assert_eq!(grow(Some(16 * MIB)).unwrap(), (16 * MIB, 16 * MIB));
+    rustix::fs::ftruncate(&fd, 40 << 20).unwrap();
     assert_eq!(grow(Some(20 * MIB)).unwrap(), (16 * MIB, 20 * MIB));
     assert!(dir.on_disk("image") >= 20 * MIB && dir.on_disk("image") < 30 * MIB);
     let e = grow(Some(30 << 40)).unwrap_err();

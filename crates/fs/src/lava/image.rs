@@ -86,9 +86,10 @@ pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> 
     check_size(path, size)?;
     if device.is_block_device() {
         LavaFs::format(&*device, false, path)?;
-        let rest = FORMATTED..facts.len / BLOCK * BLOCK;
-        // Advice, as it always is.
-        let _ = device.discard(rest.start, rest.end - rest.start);
+        if let Some(rest) = (facts.len / BLOCK * BLOCK).checked_sub(FORMATTED) {
+            // Advice, as it always is.
+            let _ = device.discard(FORMATTED, rest);
+        }
         return Ok(size);
     }
     fill(&device, size, how.sparse, progress)?;

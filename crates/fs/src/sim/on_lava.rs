@@ -3,6 +3,7 @@
 //! With `BASALT_SIM=lava` in the environment every disk is such a one. What the device loses then is sectors, whole files never: the rules that engines must
 //! keep are the same.
 
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -33,7 +34,7 @@ pub fn is_wanted() -> bool {
 /// Runs every test of this test binary again, on simulated disks with LavaFS on them, in a process of its own; but for those whose names contain one of `but`.
 ///
 /// # Panics
-/// When one fails.
+/// When one fails, or none was run.
 #[doc(hidden)]
 pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     if is_wanted() || std::env::var("BASALT_CASE").is_ok() {
@@ -49,7 +50,18 @@ pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     for skip in but.iter().chain([&this]) {
         again.args(["--skip", skip]);
     }
-    let ended = again.status().expect("the tests run");
+    again.stdout(std::process::Stdio::piped());
+    let mut child = again.spawn().expect("the tests run");
+    let out = child.stdout.take().expect("it is piped");
+    let mut passed = 0;
+    for line in std::io::BufReader::new(out).lines().map_while(|l| l.ok()) {
+        let count = line.strip_prefix("test result: ok. ");
+        let count = count.and_then(|l| l.split(' ').next()?.parse::<u64>().ok());
+        passed += count.unwrap_or(0);
+        crate::campaign!("{line}");
+    }
+    let ended = child.wait().expect("the tests run");
+    assert!(!ended.success() || passed > 0, "no test was run");
     assert!(
         ended.success(),
         "with BASALT_SIM=lava in the environment the tests fail: run them so to see which"

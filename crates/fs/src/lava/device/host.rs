@@ -299,7 +299,7 @@ fn write_zeros(
         e => Error::io("writing the image", path, e.into()),
     };
     rustix::fs::ftruncate(fd, range.end).map_err(error)?;
-    if !sparse {
+    if !sparse && !range.is_empty() {
         // In one go, so that a full disk is known at once and the space lies together.
         let mode = rustix::fs::FallocateFlags::empty();
         match rustix::fs::fallocate(fd, mode, range.start, range.end - range.start) {
