@@ -280,7 +280,7 @@ fn measure(
             "mount after a crash, 100,000 files",
             &mut targets[..1],
             rows,
-            |t| work::mount(t, args, clock),
+            |t| work::mount(t, clock),
         ),
     }
 }

@@ -1,7 +1,7 @@
 //! What is done to a filesystem, by the calls that engines make.
 
+use super::Slice;
 use super::target::Target;
-use super::{FsArgs, Slice};
 use crate::Stop;
 use crate::device::Measured;
 use basalt::env::{Clock, Random, thread};
@@ -277,7 +277,7 @@ pub fn sync_tail(
 }
 
 /// Opens an image that was left with 100,000 files and no clean end.
-pub fn mount(t: &mut Target, _: &FsArgs, clock: &Clock) -> Result<Slice, Stop> {
+pub fn mount(t: &mut Target, clock: &Clock) -> Result<Slice, Stop> {
     const FILES: usize = 100_000;
     let name = |n: usize| PathBuf::from(format!("f-{n:06}"));
     {

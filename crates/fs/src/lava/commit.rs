@@ -331,6 +331,8 @@ impl Shared {
         if runs.is_empty() {
             return false;
         }
+        // It cannot be told.
+        let mut deaf = false;
         let mut told = 0;
         for run in &runs {
             // A device that does not listen is no reason to fail. One that cannot is asked no more.
@@ -340,7 +342,7 @@ impl Shared {
                     self.counts.failed_discards.fetch_add(1, SeqCst);
                     let cannot = [ErrorKind::Unsupported, ErrorKind::InvalidArgument];
                     if cannot.contains(&e.kind()) {
-                        self.deaf.store(true, SeqCst);
+                        deaf = true;
                         break;
                     }
                 }
@@ -349,7 +351,7 @@ impl Shared {
         self.counts.discarded.fetch_add(told, SeqCst);
         let mut state = self.state.lock();
         state.discarded(runs);
-        if self.deaf.load(SeqCst) {
+        if deaf {
             state.discard_no_more();
         }
         drop(state);

@@ -6,10 +6,12 @@
 //! - `device` what it stands on; `layout` what lies where on it; `frame` and `record` the bytes of metadata
 //! - `meta` all metadata, made of `names`, inodes in a `slab`, and `runs` of blocks; `space` what is free
 //! - `state` what changes under one lock; `commit` how that becomes durable, through `journal`, `checkpoint` and `flush`
-//! - `file` an open file; `mount` making and finding a filesystem
+//! - `paths` what a path leads to; `file` an open file; `batch` reads of many
+//! - `mount` making and finding a filesystem; `image` the same for tools; `check` proves that one is sound; `report` and `counts` tell of it
 //!
 //! Why so: `docs/decisions/0025`; the bytes: `docs/format/lava.md`.
 
+mod batch;
 mod check;
 mod checkpoint;
 mod commit;
@@ -27,7 +29,9 @@ mod layout;
 mod meta;
 mod mount;
 mod names;
+mod paths;
 mod record;
+mod report;
 mod runs;
 mod slab;
 mod space;
@@ -36,8 +40,7 @@ mod state;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
@@ -46,6 +49,7 @@ use crate::{
     Bytes, DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats,
     LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
+use batch::Batch;
 use commit::{Failure, Journal, Progress};
 use counts::{Cause, Counts};
 use device::{Device, DeviceFacts, DeviceRead};
@@ -53,8 +57,10 @@ use file::LavaFile;
 use flush::Flusher;
 use layout::Uuid;
 use meta::Refusal;
-use record::{Ino, Kind, MAX_NAME, ROOT, Record};
-use runs::{BLOCK, Extent};
+use paths::{check_dir, create, lookup, lookup_file, parent, parts, refused};
+use record::{Ino, Kind, Record};
+pub use report::{ExtentReport, FileReport, Usage};
+use runs::BLOCK;
 use state::State;
 
 /// How an image is mounted.
@@ -76,93 +82,6 @@ impl Default for LavaOptions {
             background: true,
         }
     }
-}
-
-/// What a filesystem has and costs at one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// All there is.
-    pub total_bytes: u64,
-    /// Files, logs among them.
-    pub files: u64,
-    /// Directories, the root among them.
-    pub dirs: u64,
-    /// Extents of all files.
-    pub extents: u64,
-    /// Bytes of space that files have.
-    pub file_bytes: u64,
-    /// Bytes that nobody has.
-    pub free_bytes: u64,
-    /// How many pieces these are in.
-    pub free_pieces: u64,
-    /// The longest of them, in bytes.
-    pub longest_free_bytes: u64,
-    /// Bytes in pieces below 1 MiB, the largest extent that a growing file asks for.
-    pub short_free_bytes: u64,
-    /// The filesystem's random number.
-    pub uuid: [u8; 16],
-    /// The image was not written when it was made.
-    pub sparse: bool,
-    /// Bytes of what is free that files may not have: they are for the journal and its checkpoints.
-    pub reserved_bytes: u64,
-    /// Bytes of memory that inodes, extents and names take, without the text of names.
-    pub memory: u64,
-    /// Bytes of names.
-    pub name_bytes: u64,
-    /// Bytes of the journal.
-    pub journal_bytes: u64,
-    /// Bytes of the last checkpoint.
-    pub checkpoint_bytes: u64,
-    /// Checkpoints since the image was mounted.
-    pub checkpoints: u64,
-    /// Checkpoints that were due and could not be written; the journal goes on then.
-    pub failed_checkpoints: u64,
-}
-
-impl Usage {
-    /// The filesystem's number as people read it.
-    pub fn uuid_text(&self) -> String {
-        let n = u128::from_be_bytes(self.uuid);
-        let part = |from: u32, digits: u32| (n >> from) & ((1 << (digits * 4)) - 1);
-        format!(
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            part(96, 8),
-            part(80, 4),
-            part(64, 4),
-            part(48, 4),
-            part(0, 12)
-        )
-    }
-}
-
-/// What a filesystem knows of a file or directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileReport {
-    /// Its number.
-    pub inode: u64,
-    /// True for a directory.
-    pub is_dir: bool,
-    /// Made by [`FileSystem::create_log`].
-    pub is_log: bool,
-    /// Names it has.
-    pub links: u32,
-    /// Bytes of a file; names in a directory.
-    pub len: u64,
-    /// The file ends there; else it may go on as far as its space goes.
-    pub exact: bool,
-    /// Where its bytes lie.
-    pub extents: Vec<ExtentReport>,
-}
-
-/// A piece of a file that lies together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExtentReport {
-    /// First byte in the file.
-    pub offset: u64,
-    /// Number of bytes.
-    pub len: u64,
-    /// First byte on the device; none where space was given back.
-    pub place: Option<u64>,
 }
 
 /// What the thread that writes checkpoints is to do.
@@ -203,8 +122,6 @@ struct Shared {
     /// A discard is done.
     discarded: Condvar,
     counts: Counts,
-    /// The device did not take a discard.
-    deaf: AtomicBool,
     /// Locks that are held, and how many share each; 0 for one that is held alone.
     locks: Mutex<BTreeMap<PathBuf, usize>>,
 }
@@ -286,65 +203,6 @@ impl LavaFs {
         self.shared.grow()
     }
 
-    /// What is known of a file or directory. `NotFound`.
-    pub fn describe(&self, path: &Path) -> Result<FileReport> {
-        let state = self.shared.state.lock();
-        let ino = lookup(&state, path)?;
-        let facts = state.meta.facts(ino).map_err(|r| refused(r, path))?;
-        let extents = state.meta.extents(ino).unwrap_or_default();
-        let of = |e: Extent| ExtentReport {
-            offset: e.at * BLOCK,
-            len: e.len * BLOCK,
-            place: e.place.map(|p| p * BLOCK),
-        };
-        Ok(FileReport {
-            inode: u64::from(ino),
-            is_dir: facts.kind == Kind::Dir,
-            is_log: facts.kind == Kind::Log,
-            links: facts.links,
-            len: facts.len,
-            exact: !facts.vague,
-            extents: extents.iter().map(of).collect(),
-        })
-    }
-
-    /// What the filesystem has and costs.
-    pub fn usage(&self) -> Usage {
-        let (blocks, sparse, journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
-            let journal = self.shared.journal.lock();
-            (
-                journal.superblock.blocks,
-                journal.superblock.sparse,
-                journal.writer.bytes(),
-                journal.superblock.checkpoint_bytes,
-                journal.checkpoints,
-                journal.failed_checkpoints,
-            )
-        };
-        let state = self.shared.state.lock();
-        let counts = state.meta.counts();
-        Usage {
-            total_bytes: blocks * BLOCK,
-            files: counts.files,
-            dirs: counts.dirs,
-            extents: counts.extents,
-            file_bytes: counts.blocks * BLOCK,
-            free_bytes: state.free_blocks() * BLOCK,
-            free_pieces: state.space.pieces() as u64,
-            longest_free_bytes: state.space.longest() * BLOCK,
-            short_free_bytes: state.space.shorter_than((1 << 20) / BLOCK) * BLOCK,
-            uuid: self.shared.uuid,
-            sparse,
-            reserved_bytes: state.reserve * BLOCK,
-            memory: counts.memory,
-            name_bytes: counts.text,
-            journal_bytes,
-            checkpoint_bytes,
-            checkpoints,
-            failed_checkpoints,
-        }
-    }
-
     fn handle(
         &self,
         state: &mut State,
@@ -415,148 +273,6 @@ fn write_checkpoints(shared: &Arc<Shared>) -> Option<std::thread::JoinHandle<()>
         .name("basalt-lava".into())
         .spawn(work)
         .ok()
-}
-
-fn refused(refusal: Refusal, path: &Path) -> Error {
-    let (kind, text) = match refusal {
-        Refusal::Missing => (ErrorKind::NotFound, "no such file or directory"),
-        Refusal::Taken => (ErrorKind::AlreadyExists, "the name is taken"),
-        Refusal::IsDir => (ErrorKind::InvalidArgument, "it is a directory"),
-        Refusal::NotDir => (ErrorKind::InvalidArgument, "it is no directory"),
-        Refusal::NotEmpty => (ErrorKind::Io, "the directory is not empty"),
-        Refusal::Loop => (
-            ErrorKind::InvalidArgument,
-            "a directory cannot go into itself",
-        ),
-        Refusal::Linked => (
-            ErrorKind::InvalidArgument,
-            "a log with a second name cannot be reused: the other name would lose its content",
-        ),
-        Refusal::Limit => (
-            ErrorKind::InvalidArgument,
-            "a name has at most 255 bytes, and an image has room for so many files only",
-        ),
-        Refusal::Order => (ErrorKind::InvalidArgument, "it cannot be done here"),
-    };
-    Error::new(kind, text).in_file(path)
-}
-
-fn parts(path: &Path) -> Result<Vec<&str>> {
-    let mut parts = Vec::new();
-    for c in path.components() {
-        match c {
-            Component::RootDir | Component::CurDir => {}
-            Component::Normal(name) => match name.to_str() {
-                Some(name) if name.len() <= MAX_NAME => parts.push(name),
-                Some(_) => {
-                    return Err(Error::invalid("a name has at most 255 bytes").in_file(path));
-                }
-                None => return Err(Error::invalid("the path is not UTF-8").in_file(path)),
-            },
-            Component::ParentDir | Component::Prefix(_) => {
-                return Err(Error::invalid("the path may not step upward").in_file(path));
-            }
-        }
-    }
-    Ok(parts)
-}
-
-/// What a path leads to.
-fn lookup(state: &State, path: &Path) -> Result<Ino> {
-    let mut at = ROOT;
-    for part in parts(path)? {
-        check_dir(state, at, path)?;
-        let found = state.meta.find(at, part);
-        at = found.ok_or_else(|| refused(Refusal::Missing, path))?;
-    }
-    Ok(at)
-}
-
-fn check_dir(state: &State, ino: Ino, path: &Path) -> Result<()> {
-    match state.meta.facts(ino) {
-        Ok(facts) if facts.kind == Kind::Dir => Ok(()),
-        Ok(_) => Err(refused(Refusal::NotDir, path)),
-        Err(r) => Err(refused(r, path)),
-    }
-}
-
-fn lookup_file(state: &State, path: &Path) -> Result<Ino> {
-    let ino = lookup(state, path)?;
-    match check_dir(state, ino, path) {
-        Ok(()) => Err(refused(Refusal::IsDir, path)),
-        Err(_) => Ok(ino),
-    }
-}
-
-/// The directory that holds the last name of a path, and that name.
-fn parent<'p>(state: &State, path: &'p Path) -> Result<(Ino, &'p str)> {
-    let mut names = parts(path)?;
-    let last = names
-        .pop()
-        .ok_or_else(|| Error::invalid("the root cannot be named here").in_file(path))?;
-    let mut at = ROOT;
-    for part in names {
-        check_dir(state, at, path)?;
-        let found = state.meta.find(at, part);
-        at = found.ok_or_else(|| refused(Refusal::Missing, path))?;
-    }
-    check_dir(state, at, path)?;
-    Ok((at, last))
-}
-
-fn create(state: &State, path: &Path, kind: Kind) -> Result<Record> {
-    let (dir, name) = parent(state, path)?;
-    if state.meta.find(dir, name).is_some() {
-        return Err(refused(Refusal::Taken, path));
-    }
-    let ino = state.meta.new_ino().map_err(|_| {
-        Error::new(ErrorKind::NoSpace, "the image has room for no more files").in_file(path)
-    })?;
-    Ok(Record::Create {
-        ino,
-        kind,
-        dir,
-        name: name.to_string(),
-    })
-}
-
-/// Reads of a batch: those in one piece go to the device together.
-struct Batch {
-    inner: Box<dyn ReadCompletions>,
-    /// The request that each read of the device is for.
-    of: Vec<usize>,
-    paths: Vec<PathBuf>,
-    done: VecDeque<(usize, Result<Bytes>)>,
-    /// Files stay open until they are read.
-    _files: Vec<Arc<dyn File>>,
-}
-
-impl Batch {
-    fn named(&self, (i, result): (usize, Result<Bytes>)) -> (usize, Result<Bytes>) {
-        (
-            self.of[i],
-            result.map_err(|e| match e.offset() {
-                Some(offset) => e.at(&self.paths[i], offset),
-                None => e.in_file(&self.paths[i]),
-            }),
-        )
-    }
-}
-
-impl ReadCompletions for Batch {
-    fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
-        let ready = self.done.pop_front();
-        ready.or_else(|| self.inner.next().map(|r| self.named(r)))
-    }
-
-    fn wait_all(&mut self) {
-        self.inner.wait_all();
-    }
-
-    fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
-        let ready = self.done.pop_front();
-        ready.or_else(|| self.inner.try_next().map(|r| self.named(r)))
-    }
 }
 
 /// A lock inside of the image, which one process has open.

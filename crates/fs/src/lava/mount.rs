@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -359,7 +358,6 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         state.keep_spares(u64::from(superblock.journal_blocks));
         // Space of an image that was written when it was made stays written.
         let discards = match facts.discards {
-            Discards::Never => false,
             Discards::Holes => superblock.sparse,
             Discards::Always => true,
         };
@@ -389,7 +387,6 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         due: Arc::default(),
         discarded: Condvar::new(),
         counts: Counts::default(),
-        deaf: AtomicBool::new(false),
         locks: Mutex::new(BTreeMap::new()),
     });
     // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.

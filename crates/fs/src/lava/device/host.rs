@@ -408,7 +408,6 @@ impl Device for HostDevice {
         // The one that has the device alone, which the kernel asks for.
         let alone = self.alone.as_ref().map_or(fd, |fd| fd.as_fd());
         let done = rustix::io::retry_on_intr(|| match self.facts.discards {
-            Discards::Never => Ok(()),
             Discards::Always => discard::discard(alone, offset, len),
             Discards::Holes => {
                 use rustix::fs::FallocateFlags as How;

@@ -30,8 +30,6 @@ pub enum Way {
 /// Whether a device wants to know which space is of no use any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discards {
-    /// It cannot be told.
-    Never,
     /// It can be told and gives the space to others, but space that was written ahead is not written any more then: only of use where none was.
     Holes,
     /// It can be told.
