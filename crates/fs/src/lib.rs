@@ -74,6 +74,10 @@ pub enum Intent {
     /// No sync is planned soon. The bytes survive the death of the process when the call
     /// returns, and a power cut only after a sync.
     Lazy,
+    /// More follows, and a sync when all of it is there. The filesystem may keep the bytes in memory of its own and write them beside the caller: they
+    /// survive the process's death only after a sync, or once the last handle is gone. A write that fails is told by the next append or
+    /// sync of the file.
+    Bulk,
 }
 
 /// Facts about a filesystem that engines plan by.

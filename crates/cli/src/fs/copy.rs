@@ -186,7 +186,7 @@ impl Copy<'_> {
                     format!("the file ends after {at} of {end} bytes: somebody made it shorter"),
                 ));
             }
-            target.append(&[IoSlice::new(&piece)], Intent::Lazy)?;
+            target.append(&[IoSlice::new(&piece)], Intent::Bulk)?;
             at += piece.len() as u64;
             self.bytes += piece.len() as u64;
             self.bar.inc(piece.len() as u64);

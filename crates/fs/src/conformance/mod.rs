@@ -250,8 +250,11 @@ fn appends_read(fs: &Arc<dyn FileSystem>) {
 }
 
 fn large_appends(fs: &Arc<dyn FileSystem>) {
-    for (i, intent) in [Intent::Sync, Intent::Lazy].into_iter().enumerate() {
-        let f = fs.create(p(["a", "b"][i])).expect("create");
+    for (i, intent) in [Intent::Sync, Intent::Lazy, Intent::Bulk]
+        .into_iter()
+        .enumerate()
+    {
+        let f = fs.create(p(["a", "b", "c"][i])).expect("create");
         let unit = fs.info().write_unit;
         let (x, y, z) = (noise(1, unit * 700), noise(2, 3 << 20), noise(3, 12_345));
         let bufs = [
@@ -268,7 +271,7 @@ fn large_appends(fs: &Arc<dyn FileSystem>) {
         f.sync_data().expect("sync");
         assert_eq!(f.read(0, all.len()).expect("read"), all);
         assert_eq!(
-            fs.open(p(["a", "b"][i]))
+            fs.open(p(["a", "b", "c"][i]))
                 .expect("open")
                 .read(0, all.len())
                 .expect("read"),

@@ -379,10 +379,10 @@ impl Player<'_> {
                 }
                 let bytes = noise(seed, len);
                 let (x, y) = bytes.split_at(len / 3);
-                let intent = if seed & 1 == 0 {
-                    Intent::Sync
-                } else {
-                    Intent::Lazy
+                let intent = match seed % 4 {
+                    0 | 2 => Intent::Sync,
+                    1 => Intent::Lazy,
+                    _ => Intent::Bulk,
                 };
                 let result = file.append(&[IoSlice::new(x), IoSlice::new(y)], intent);
                 if result.is_ok() && len > 0 {

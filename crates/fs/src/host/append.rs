@@ -224,7 +224,7 @@ impl HostFile {
         }
         let whole = total / unit * unit;
         let go = match (self.kind, intent) {
-            (_, Intent::Sync) if whole == total => true,
+            (_, Intent::Sync | Intent::Bulk) if whole == total => true,
             (Kind::Growing, _) => whole >= DIRECT_MIN,
             _ => false,
         };

@@ -106,6 +106,7 @@ impl Shared {
     /// Takes no more changes.
     pub fn give_up(&self) {
         self.fail(Error::new(ErrorKind::Closed, "the image was given up"));
+        self.writers.stop();
     }
 
     fn fail(&self, e: Error) -> Error {

@@ -103,6 +103,11 @@ impl LavaFs {
                 "Free space in pieces below 1 MiB.",
                 u.short_free_bytes,
             ),
+            gauge(
+                "lava_write_buffer_bytes",
+                "Memory that gathers appends of files.",
+                self.shared.writers.bytes(),
+            ),
             gauge("lava_files", "Files of the image.", u.files),
             gauge("lava_extents", "Extents of all files.", u.extents),
             gauge(

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::Shared;
+use super::buffer::Buffered;
 use super::counts::Cause;
 use super::device::{DeviceRead, Way};
 use super::meta::Facts;
@@ -43,7 +44,7 @@ pub enum Hold {
 
 /// Under the lock of appends.
 #[derive(Default)]
-struct Tail {
+pub struct Tail {
     /// Up to here the last page was filled through the page cache.
     filled_to: u64,
 }
@@ -67,6 +68,11 @@ pub struct Node {
     lazy_end: AtomicU64,
     appends_failed: OnceLock<Error>,
     syncs_failed: OnceLock<Error>,
+    pub buffered: Mutex<Buffered>,
+    /// Reads from here on look there first; `u64::MAX` when there is nothing.
+    pub buffered_from: AtomicU64,
+    /// A buffer is on the device, or never will be.
+    pub writes_landed: Condvar,
 }
 
 impl Node {
@@ -87,7 +93,22 @@ impl Node {
             lazy_end: AtomicU64::new(0),
             appends_failed: OnceLock::new(),
             syncs_failed: OnceLock::new(),
+            buffered: Mutex::default(),
+            buffered_from: AtomicU64::new(u64::MAX),
+            writes_landed: Condvar::new(),
         }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn fail_appends(&self, e: &Error) {
+        let _ = self.appends_failed.set(e.clone());
+    }
+
+    pub fn fail_syncs(&self, e: &Error) {
+        let _ = self.syncs_failed.set(e.clone());
     }
 
     /// The last name went with this record. Space that it gets from here on is in no record: so a sync makes sure that the name is gone.
@@ -146,7 +167,11 @@ impl Node {
             // Since the last sync of all of it nothing came.
             return Vec::new();
         }
-        let pos = self.pos.load(SeqCst);
+        let mut pos = self.pos.load(SeqCst);
+        if let Some(failed) = self.buffered.lock().failed_at() {
+            // Nobody knows what lies there.
+            pos = pos.min(failed);
+        }
         let mut records = Vec::new();
         if self.kind == Kind::File {
             records.extend(self.cut_to(pos));
@@ -185,6 +210,10 @@ pub struct LavaFile {
 
 impl Drop for LavaFile {
     fn drop(&mut self) {
+        if self.node.has_buffered() {
+            // Errors are told to nobody, as those of the page cache are.
+            let _ = self.drain(&mut self.node.tail.lock());
+        }
         self.fs.state.lock().release(&self.node);
     }
 }
@@ -210,10 +239,6 @@ impl LavaFile {
             Some(e) => Err(self.node.poisoned(e, &self.path)),
             None => self.fs.check_writable(),
         }
-    }
-
-    fn fail_syncs(&self, e: &Error) {
-        let _ = self.node.syncs_failed.set(e.clone());
     }
 
     /// Space for at least `bytes`. With `ahead`, as much more as a growing file had better have.
@@ -293,7 +318,7 @@ impl LavaFile {
     }
 
     /// The pieces of the device that a range of the file lies in: bytes of the file, and where they lie; holes lie nowhere.
-    fn pieces(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<u64>)> {
+    pub fn pieces(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<u64>)> {
         let extents = self.node.extents.read();
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let within = extents.within(blocks).map(|Extent { at, len, place }| {
@@ -341,14 +366,14 @@ impl LavaFile {
         }
         let whole = total / unit * unit;
         match intent {
-            Intent::Sync if whole == total => whole,
+            Intent::Sync | Intent::Bulk if whole == total => whole,
             _ if self.node.kind == Kind::File && whole >= DIRECT_MIN => whole,
             _ => 0,
         }
     }
 
     /// Appends at `offset`, where there is space.
-    fn put(
+    pub fn put(
         &self,
         tail: &mut Tail,
         offset: u64,
@@ -401,7 +426,8 @@ impl LavaFile {
         let node = &self.node;
         if all && self.appends {
             self.check_appends()?;
-            let _tail = node.tail.lock();
+            let mut tail = node.tail.lock();
+            self.drain(&mut tail)?;
             let mut state = self.fs.state.lock();
             let pos = node.pos.load(SeqCst);
             let named = node.is_named(&self.path)?;
@@ -423,10 +449,13 @@ impl LavaFile {
             }
             node.alloc.store(extents.blocks() * BLOCK, SeqCst);
         }
+        if node.has_buffered() {
+            self.drain(&mut node.tail.lock())?;
+        }
         let lazy = node.lazy_end.load(SeqCst);
         self.fs
             .sync(node.record.load(SeqCst))
-            .inspect_err(|e| self.fail_syncs(e))?;
+            .inspect_err(|e| self.node.fail_syncs(e))?;
         node.lazy_from.fetch_max(lazy, SeqCst);
         Ok(())
     }
@@ -437,6 +466,9 @@ impl LavaFile {
             // Known before anything was done, so it concerns none of the others.
             f.check_syncs()?;
         }
+        for f in files.iter().filter(|f| f.node.has_buffered()) {
+            f.drain(&mut f.node.tail.lock())?;
+        }
         let Some(first) = files.first() else {
             return Ok(());
         };
@@ -446,7 +478,7 @@ impl LavaFile {
         let records = files.iter().map(|f| f.node.record.load(SeqCst));
         let done = first.fs.sync(records.max().unwrap_or(0));
         if let Err(e) = &done {
-            files.iter().for_each(|f| f.fail_syncs(e));
+            files.iter().for_each(|f| f.node.fail_syncs(e));
         }
         done?;
         for (f, lazy) in files.iter().zip(lazy) {
@@ -462,7 +494,11 @@ impl LavaFile {
         let range = offset.min(end)..end;
         let pieces = self.pieces(range.clone());
         let read = match &pieces[..] {
-            [(bytes, Some(at))] if *bytes == range => Some(self.device_read(bytes, *at)),
+            [(bytes, Some(at))]
+                if *bytes == range && range.end <= node.buffered_from.load(SeqCst) =>
+            {
+                Some(self.device_read(bytes, *at))
+            }
             _ => None,
         };
         (range, read)
@@ -479,9 +515,20 @@ impl LavaFile {
         }
     }
 
-    /// Reads a range in pieces.
+    /// Reads a range in pieces, some of which may not be on the device yet.
     pub fn gather(&self, range: Range<u64>) -> Result<Bytes> {
+        let (from, buffered) = self.node.buffered.lock().copy(&range);
         let mut all = AlignedBuf::with_capacity((range.end - range.start) as usize);
+        self.gather_into(range.start..from, &mut all)?;
+        all.extend_from_slice(&buffered);
+        self.gather_into(from + buffered.len() as u64..range.end, &mut all)?;
+        Ok(Bytes::from_owner(all))
+    }
+
+    fn gather_into(&self, range: Range<u64>, all: &mut AlignedBuf) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
         for (bytes, at) in self.pieces(range) {
             match at {
                 None => {
@@ -493,7 +540,7 @@ impl LavaFile {
                 }
             }
         }
-        Ok(Bytes::from_owner(all))
+        Ok(())
     }
 }
 
@@ -519,6 +566,10 @@ impl File for LavaFile {
                 self.grow(end, true)?;
             }
             self.goes_on()?;
+            if intent == Intent::Bulk && self.gathers() {
+                return self.put_buffered(&mut tail, offset, bufs);
+            }
+            self.drain(&mut tail)?;
             if intent == Intent::Lazy {
                 // The bytes outlive this process only with the space that they lie in, and the name.
                 self.fs.commit(node.record.load(SeqCst))?;
@@ -528,15 +579,16 @@ impl File for LavaFile {
         run()
             .map_err(|e| e.at(&self.path, offset))
             .inspect_err(|e| {
-                let _ = node.appends_failed.set(e.clone());
+                node.fail_appends(e);
             })?;
         node.pos.store(end, SeqCst);
         Ok(offset)
     }
 
     fn align_to_unit(&self) -> Result<u64> {
-        let _tail = self.node.tail.lock();
+        let mut tail = self.node.tail.lock();
         self.check_appends()?;
+        self.drain(&mut tail)?;
         let pos = self.node.pos.load(SeqCst);
         let aligned = pos.next_multiple_of(self.fs.facts.unit as u64);
         if aligned != pos {
@@ -601,6 +653,9 @@ impl File for LavaFile {
         }
         self.fs.check_writable()?;
         let node = &self.node;
+        // Blocks that are written to are not given back.
+        let mut tail = node.tail.lock();
+        self.drain(&mut tail)?;
         let mut state = self.fs.state.lock();
         let Ok(named) = node.is_named(&self.path) else {
             return Ok(());

@@ -6,12 +6,13 @@
 //! - `device` what it stands on; `layout` what lies where on it; `frame` and `record` the bytes of metadata
 //! - `meta` all metadata, made of `names`, inodes in a `slab`, and `runs` of blocks; `space` what is free
 //! - `state` what changes under one lock; `commit` how that becomes durable, through `journal`, `checkpoint` and `flush`
-//! - `paths` what a path leads to; `file` an open file; `batch` reads of many
+//! - `paths` what a path leads to; `file` an open file, with `buffer` for appends in bulk; `batch` reads of many
 //! - `mount` making and finding a filesystem; `image` the same for tools; `check` proves that one is sound; `report` and `counts` tell of it
 //!
 //! Why so: `docs/decisions/0025`; the bytes: `docs/format/lava.md`.
 
 mod batch;
+mod buffer;
 mod check;
 mod checkpoint;
 mod commit;
@@ -50,6 +51,7 @@ use crate::{
     LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
 use batch::Batch;
+use buffer::Writers;
 use commit::{Failure, Journal, Progress};
 use counts::{Cause, Counts};
 use device::{Device, DeviceFacts, DeviceRead};
@@ -70,7 +72,8 @@ pub struct LavaOptions {
     pub name: PathBuf,
     /// Nothing is written. Default: false.
     pub read_only: bool,
-    /// Checkpoints are written by a thread of its own when they are due; without it by [`LavaFs::checkpoint`] alone. Default: true.
+    /// Threads of its own write checkpoints when they are due, and full write buffers; without them checkpoints are written by [`LavaFs::checkpoint`] alone,
+    /// and buffers by whoever fills them. Default: true.
     pub background: bool,
 }
 
@@ -122,6 +125,7 @@ struct Shared {
     /// A discard is done.
     discarded: Condvar,
     counts: Counts,
+    writers: Writers,
     /// Locks that are held, and how many share each; 0 for one that is held alone.
     locks: Mutex<BTreeMap<PathBuf, usize>>,
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::buffer::Writers;
 use super::checkpoint::{self, Pieces};
 use super::commit::{DUE_EXTENTS, Failure, Journal, Progress, due_at, reserve};
 use super::counts::Counts;
@@ -387,6 +388,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         due: Arc::default(),
         discarded: Condvar::new(),
         counts: Counts::default(),
+        writers: Writers::new(options.background),
         locks: Mutex::new(BTreeMap::new()),
     });
     // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.

@@ -1,5 +1,6 @@
 //! The contract of filesystems, on a simulated device.
 
+mod buffers;
 mod cuts;
 mod images;
 

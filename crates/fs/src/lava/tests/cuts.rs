@@ -99,12 +99,13 @@ impl History {
             }
             3..9 => {
                 if let Some(id) = some {
-                    let top = self.chance.pick(&[100, 600, 5_000, 70_000, 300_000]);
+                    let top = self.chance.pick(&[100, 600, 5_000, 70_000, 700_000]);
                     let mut bytes = vec![0; self.chance.below(top) as usize];
                     self.chance.fill(&mut bytes);
-                    let intent = match self.chance.coin() {
-                        true => Intent::Sync,
-                        false => Intent::Lazy,
+                    let intent = match self.chance.below(4) {
+                        0 => Intent::Sync,
+                        1 => Intent::Lazy,
+                        _ => Intent::Bulk,
                     };
                     let (all, durable) = self.bytes.get_mut(&id).expect("open");
                     let file = &self.files[&id];
