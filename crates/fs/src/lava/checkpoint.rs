@@ -99,10 +99,21 @@ pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -
     Ok(())
 }
 
+/// Where the journal goes on behind a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Jump {
+    /// Its extent.
+    pub run: Run,
+    /// The transaction that comes first in it.
+    pub seq: u64,
+    /// The life of the transaction before that.
+    pub life: u64,
+}
+
 /// Reads a checkpoint: the metadata, and where the journal goes on.
 ///
 /// Errors: `Corruption` when a piece is not what the superblock promises.
-pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Run, u64)> {
+pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Jump)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
     let mut bytes: Vec<u8> = Vec::new();
@@ -158,7 +169,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                 return Err(damage("goes on behind its end".into()));
             }
             match record {
-                Record::Jump { run, seq } => jump = Some((run, seq)),
+                Record::Jump { run, seq, life } => jump = Some(Jump { run, seq, life }),
                 record => meta
                     .restore(&record)
                     .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,
@@ -171,7 +182,8 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         let at = runs.first().map_or(0, |r| r.start * BLOCK);
         Error::corruption(name, at, format!("the checkpoint {what}"))
     };
-    let (run, seq) = jump.ok_or_else(|| damage("has no end".into()))?;
+    let jump = jump.ok_or_else(|| damage("has no end".into()))?;
+    let seq = jump.seq;
     if seq != superblock.checkpoint_seq + 1 {
         return Err(damage(format!(
             "leads to transaction {seq} of the journal, and it was made after {}",
@@ -183,5 +195,5 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
             "has inode {lost}, which hangs in no directory"
         )));
     }
-    Ok((meta, run, seq))
+    Ok((meta, jump))
 }

@@ -17,9 +17,10 @@ use super::journal::Writer;
 use super::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock, max_inodes};
 use super::record::Record;
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
-use super::state::State;
+use super::state::{Asks, State};
 use crate::{Error, ErrorKind, Result};
 use std::io::IoSlice;
+use std::path::Path;
 
 /// With so many extents a checkpoint is due, full or not: each mount begins one.
 pub const DUE_EXTENTS: usize = 5;
@@ -115,30 +116,57 @@ impl Shared {
     }
 
     /// Writes transactions until one has this record. They are not durable before a flush.
+    ///
+    /// Errors: `NoSpace` when the journal can have no more room: nothing is written, and the records go on waiting. All others end all changes.
     pub fn commit(&self, record: u64) -> Result<()> {
-        if self.progress.written.lock().0 >= record {
-            return Ok(());
+        for made_room in [false, true] {
+            if self.progress.written.lock().0 >= record {
+                return Ok(());
+            }
+            {
+                let mut journal = self.journal.lock();
+                if self.progress.written.lock().0 >= record {
+                    return Ok(());
+                }
+                match self.commit_all(&mut journal, Asks::Commit, |_| ()) {
+                    Err(e) if e.kind() == ErrorKind::NoSpace && !made_room => {}
+                    done => return done,
+                }
+            }
+            // It has all that waits, and gives back what the journal has.
+            self.checkpoint()?;
         }
-        let mut journal = self.journal.lock();
-        if self.progress.written.lock().0 >= record {
-            return Ok(());
-        }
-        self.commit_all(&mut journal, |_| ())
+        unreachable!("the second time decides")
     }
 
     /// Writes all that waits. `beside` sees the state at the moment when it is taken.
-    fn commit_all<R>(&self, journal: &mut Journal, beside: impl FnOnce(&State) -> R) -> Result<R> {
+    fn commit_all<R>(
+        &self,
+        journal: &mut Journal,
+        asks: Asks,
+        beside: impl FnOnce(&State) -> R,
+    ) -> Result<R> {
         self.check_writable()?;
-        let (pending, recorded, beside) = {
+        let (pending, mut extents, recorded, beside) = {
             let mut state = self.state.lock();
+            let sizes = state.pending.transactions().map(|t| t.len());
+            let count = journal.writer.extents_for(sizes);
+            let Some(extents) = state.journal_extents(count, asks) else {
+                return Err(no_room("for its journal"));
+            };
             let pending = std::mem::take(&mut state.pending);
-            (pending, state.recorded, beside(&state))
+            (pending, extents.into_iter(), state.recorded, beside(&state))
         };
         let mut last = None;
         for records in pending.transactions() {
             let synced = self.progress.durable_seq.load(SeqCst);
+            if journal.writer.needs_next() {
+                let next = extents.next();
+                journal.writer.set_next(next.expect("counted"));
+            }
             if journal.writer.is_full(records.len()) {
-                self.turn(journal).map_err(|e| self.fail(e))?;
+                let next = extents.next();
+                journal.writer.turn(Some(next.expect("counted")));
             }
             let before = journal.writer.bytes();
             let written = journal.writer.write(&*self.device, records, synced);
@@ -146,6 +174,7 @@ impl Shared {
             self.counts
                 .wrote(Cause::Journal, journal.writer.bytes() - before);
         }
+        debug_assert!(extents.next().is_none(), "an extent too many");
         let mut written = self.progress.written.lock();
         written.0 = written.0.max(recorded);
         written.1 = last.unwrap_or(written.1);
@@ -156,18 +185,37 @@ impl Shared {
         Ok(beside)
     }
 
-    /// The next extent, and space for the one behind it.
-    fn turn(&self, journal: &mut Journal) -> Result<()> {
-        let blocks = u64::from(journal.superblock.journal_blocks);
-        let next = self.state.lock().journal_extent(blocks);
-        let Some(next) = next else {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "the image has no room in one piece for its journal",
-            ));
+    /// Waits until there is room for more names, if there may be.
+    ///
+    /// Errors: `NoSpace`.
+    pub fn room_for_names(&self, path: &Path) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            let state = self.state.lock();
+            if state.has_room_for_names() {
+                return Ok(());
+            }
+            if tries == 4 || state.waiting() == 0 {
+                return Err(no_room("for more names").in_file(path));
+            }
+            drop(state);
+            // What removed files had is free once their removal is durable.
+            self.sync_all_metadata()?;
+            self.wait_for_discards();
+            tries += 1;
+        }
+    }
+
+    /// Records that nobody syncs do not gather for ever: a checkpoint has to write them all.
+    pub fn relieve(&self) -> Result<()> {
+        let (bytes, recorded) = {
+            let state = self.state.lock();
+            (state.pending.bytes() as u64, state.recorded)
         };
-        journal.writer.turn(next);
-        Ok(())
+        match bytes >= self.relief {
+            true => self.commit(recorded),
+            false => Ok(()),
+        }
     }
 
     /// Everything that was written before this call survives a power cut when it returns, with the metadata up to this record.
@@ -238,60 +286,63 @@ impl Shared {
         if blocks <= self.journal.lock().superblock.blocks {
             return Ok(0);
         }
-        let old = self.checkpoint_for(Some(blocks))?;
-        if old == blocks {
-            return Ok(0);
-        }
+        let before = self.journal.lock().superblock.blocks;
+        let free = self.checkpoint_for(Some(blocks))?;
         let mut state = self.state.lock();
         state.meta.set_max_inodes(max_inodes(blocks));
-        state.give_back(Run {
-            start: old,
-            len: blocks - old,
-        });
-        Ok((blocks - old) * BLOCK)
+        if free < blocks {
+            state.give_back(Run {
+                start: free,
+                len: blocks - free,
+            });
+        }
+        state.keep_spares();
+        Ok((blocks - before) * BLOCK)
     }
 
-    /// With a new size in blocks, if one is given. Returns the old one.
+    /// With a new size in blocks, if one is given. Returns the first block that is new and free.
     fn checkpoint_for(&self, size: Option<u64>) -> Result<u64> {
         let _one = self.checkpointing.lock();
         self.check_writable()?;
         {
             // Seen before anything is done: each try takes a journal extent.
-            let last = self.journal.lock().superblock.checkpoint_bytes;
-            let need = (2 * last).div_ceil(BLOCK) + 16;
-            if !self.state.lock().has_room_in(need, MAX_CHECKPOINT_RUNS) {
-                return Err(Error::new(
-                    ErrorKind::NoSpace,
-                    "the image has no room for a checkpoint",
-                ));
+            let mut state = self.state.lock();
+            let need = state.checkpoint_blocks();
+            if size.is_none() && !state.has_room_in(need, MAX_CHECKPOINT_RUNS) {
+                return Err(no_room("for a checkpoint"));
             }
         }
         let (copy, jump, extents, bytes, seq, mut superblock) = {
             let mut journal = self.journal.lock();
-            let copy = self.commit_all(&mut journal, |state| state.meta.copy())?;
-            // What is recorded from here on goes behind the jump.
+            let copy =
+                self.commit_all(&mut journal, Asks::Checkpoint, |state| state.meta.copy())?;
+            // What is recorded from here on goes behind the jump. Where that goes on is found when it is begun.
             if !journal.writer.is_fresh() {
-                self.turn(&mut journal)?;
+                journal.writer.turn(None);
             }
-            let (run, extents) = journal.writer.fresh_extent();
+            let (run, life, extents) = journal.writer.fresh_extent();
             let seq = journal.writer.seq();
             let (bytes, superblock) = (journal.writer.bytes(), journal.superblock.clone());
-            let jump = Record::Jump { run, seq };
+            let jump = Record::Jump { run, seq, life };
             (copy, jump, extents, bytes, seq - 1, superblock)
         };
         let pieces = Pieces::of(&copy, jump, self.facts.unit);
         drop(copy);
         let blocks = pieces.bytes().div_ceil(BLOCK);
-        let runs = self.state.lock().allocate_reserved(blocks);
-        let Some(runs) = runs else {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "the image has no room for a checkpoint",
-            ));
+        let blocks_before = superblock.blocks;
+        let more = size.unwrap_or(blocks_before) - blocks_before;
+        let runs = match more >= blocks {
+            // Whatever the old space has room for.
+            true => Some(vec![Run {
+                start: blocks_before,
+                len: blocks,
+            }]),
+            false => self.state.lock().allocate_reserved(blocks),
         };
+        let runs = runs.ok_or_else(|| no_room("for a checkpoint"))?;
+        let taken = if more >= blocks { blocks } else { 0 };
         let old = std::mem::replace(&mut superblock.checkpoint, runs.clone());
         superblock.generation += 1;
-        let blocks_before = superblock.blocks;
         superblock.blocks = size.unwrap_or(blocks_before);
         superblock.checkpoint_bytes = pieces.bytes();
         superblock.checkpoint_seq = seq;
@@ -304,6 +355,7 @@ impl Shared {
         };
         if let Err(e) = written {
             let mut state = self.state.lock();
+            let runs = if taken > 0 { Vec::new() } else { runs };
             runs.into_iter().for_each(|run| state.give_back(run));
             return Err(e);
         }
@@ -318,9 +370,9 @@ impl Shared {
         journal.superblock = superblock;
         journal.checkpoints += 1;
         let mut state = self.state.lock();
-        state.reserve = reserve(&journal.superblock);
         gone.into_iter().for_each(|run| state.give_back(run));
-        Ok(blocks_before)
+        state.keep_spares();
+        Ok(blocks_before + taken)
     }
 
     /// Tells the device what is free, some of it; false when there was nothing to tell. Blocks are given to nobody meanwhile.
@@ -417,8 +469,11 @@ pub fn due_at(superblock: &Superblock) -> u64 {
     (2 * extent).max(superblock.checkpoint_bytes)
 }
 
-/// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that.
-pub fn reserve(superblock: &Superblock) -> u64 {
-    let checkpoint = superblock.checkpoint_bytes.div_ceil(BLOCK);
-    6 * u64::from(superblock.journal_blocks) + 3 * checkpoint
+fn no_room(what: &str) -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        format!(
+            "the image is full: there is no room {what}; remove something, or `basalt fs grow` it"
+        ),
+    )
 }

@@ -11,7 +11,7 @@ const CHECKPOINT: &[u8; 4] = b"LVCK";
 /// Bytes before a transaction's records.
 pub const TRANSACTION_HEADER: usize = 40;
 /// Bytes of an extent's header.
-const EXTENT_HEADER: usize = 48;
+const EXTENT_HEADER: usize = 56;
 /// Bytes before the records of a checkpoint's piece.
 pub const PIECE_HEADER: usize = 32;
 
@@ -111,6 +111,8 @@ pub struct ExtentHeader {
     pub next: Run,
     /// Blocks of this one.
     pub blocks: u32,
+    /// The life of the transaction before its first one: what another life left there, of the same number, does not follow.
+    pub before: u64,
 }
 
 impl ExtentHeader {
@@ -123,6 +125,7 @@ impl ExtentHeader {
             .put(32, self.next.start.to_le_bytes())
             .put(40, (self.next.len as u32).to_le_bytes())
             .put(44, self.blocks.to_le_bytes())
+            .put(48, self.before.to_le_bytes())
             .sealed(uuid, offset)
     }
 
@@ -140,6 +143,7 @@ impl ExtentHeader {
                 len: u64::from(u32_at(b, 40)),
             },
             blocks: u32_at(b, 44),
+            before: u64_at(b, 48),
         })
     }
 }

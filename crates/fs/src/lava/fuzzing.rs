@@ -74,6 +74,7 @@ struct Sample {
     /// The first extent of the journal, as far as it was written.
     journal: Vec<u8>,
     journal_at: u64,
+    jump: super::checkpoint::Jump,
     /// The records of each transaction.
     transactions: Vec<Vec<u8>>,
     /// The records of the checkpoint.
@@ -117,10 +118,10 @@ fn sample() -> &'static Sample {
         fs.sync_metadata(Path::new("")).expect("a sync");
         let superblock = fs.shared.journal.lock().superblock.clone();
         let device = device.cut(DeviceCut::All);
-        let (_, run, _) =
+        let (_, jump) =
             super::checkpoint::read(&*device, &superblock, Path::new("")).expect("it is sound");
-        let journal_at = run.start * BLOCK;
-        let all = device.peek(journal_at, (run.len * BLOCK) as usize);
+        let journal_at = jump.run.start * BLOCK;
+        let all = device.peek(journal_at, (jump.run.len * BLOCK) as usize);
         let (mut at, mut transactions) = (UNIT, Vec::new());
         while let Some((t, size)) =
             Transaction::decode(&all[at..], &UUID, journal_at + at as u64, UNIT)
@@ -147,6 +148,7 @@ fn sample() -> &'static Sample {
         Sample {
             journal: all[..at].to_vec(),
             journal_at,
+            jump,
             superblock,
             transactions,
             checkpoint,
@@ -220,14 +222,10 @@ fn journal(input: &[u8]) -> Verdict {
         journal_blocks: sample.superblock.journal_blocks,
         name: Path::new("image"),
     };
-    let first = super::runs::Run {
-        start: sample.journal_at / BLOCK,
-        len: u64::from(sample.superblock.journal_blocks),
-    };
-    let from = sample.superblock.checkpoint_seq + 1;
+    let from = sample.jump.seq;
     let read = || {
         let mut seen = Vec::new();
-        let tail = journal::replay(&source, first, from, |seq, _, records| {
+        let tail = journal::replay(&source, sample.jump, |seq, _, records| {
             assert_eq!(seq, from + seen.len() as u64, "in order");
             seen.push(records.to_vec());
             Ok(())
@@ -339,8 +337,7 @@ fn checkpoint(input: &[u8]) -> Verdict {
     while let Some(record) = reader.next() {
         last = record.ok();
     }
-    let honest =
-        matches!(last, Some(Record::Jump { run, .. }) if run.start * BLOCK == sample.journal_at);
+    let honest = matches!(last, Some(Record::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
     exercise(&left, honest)
 }
 

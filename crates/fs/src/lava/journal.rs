@@ -4,12 +4,14 @@
 //! A transaction that a flush covered is found by [`replay`], with all before it. The first bad one ends the journal, unless something after it
 //! proves that it had been durable: every frame tells up to which transaction all had been when it was written. Then it is damage.
 //!
-//! A mount that writes begins an extent anew, with a random number of its own in every frame. So what a power cut left behind the end, valid as it
-//! may be, is never taken for what came later: it is of another life, or in an extent that nothing leads to.
+//! A mount that writes begins an extent anew, with a random number of its own, its life, in every frame; and each extent says of which life the
+//! transaction before its first one is. So what a power cut left behind the end, valid as it may be, is never taken for what came later: it follows
+//! another life, or is of one.
 
 use std::io::IoSlice;
 use std::path::Path;
 
+use super::checkpoint::Jump;
 use super::device::{Device, DeviceRead, Way};
 use super::frame::{ExtentHeader, Transaction};
 use super::layout::{FIRST_BLOCK, Uuid};
@@ -21,8 +23,12 @@ pub struct Writer {
     uuid: Uuid,
     unit: usize,
     life: u64,
-    /// What it writes to; the last two of `extents` are this one and the next.
+    /// The life of the transaction before the next one.
+    before: u64,
+    /// What it writes to is the last one.
     extents: Vec<Run>,
+    /// Where it goes on. Only a fresh extent may be without.
+    next: Option<Run>,
     /// Where the next frame goes, in bytes of the device.
     at: u64,
     /// The number of the next transaction.
@@ -35,15 +41,16 @@ pub struct Writer {
 
 impl Writer {
     /// Begins an extent: nothing is written before the first transaction.
-    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Run, life: u64) -> Writer {
-        let mut extents = tail.extents.clone();
+    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Option<Run>, life: u64) -> Writer {
+        let extents = tail.extents.clone();
         let fresh = *extents.last().expect("a journal has an extent");
-        extents.push(next);
         Writer {
             uuid,
             unit,
             life,
+            before: tail.life,
             extents,
+            next,
             at: fresh.start * BLOCK,
             seq: tail.seq,
             fresh: true,
@@ -52,11 +59,18 @@ impl Writer {
     }
 
     fn current(&self) -> Run {
-        self.extents[self.extents.len() - 2]
+        *self.extents.last().expect("a journal has an extent")
     }
 
-    fn next(&self) -> Run {
-        self.extents[self.extents.len() - 1]
+    /// What it writes to, and where it goes on.
+    #[cfg(test)]
+    pub fn places(&self) -> (Run, Option<Run>) {
+        (self.current(), self.next)
+    }
+
+    #[cfg(test)]
+    pub fn forget_next(&mut self) -> Option<Run> {
+        self.next.take()
     }
 
     /// The number of the transaction that comes next.
@@ -66,7 +80,7 @@ impl Writer {
 
     /// How many extents the journal has, the next one among them.
     pub fn extents(&self) -> usize {
-        self.extents.len()
+        self.extents.len() + usize::from(self.next.is_some())
     }
 
     /// Bytes of the journal, headers among them.
@@ -74,17 +88,51 @@ impl Writer {
         self.bytes
     }
 
-    /// True when a transaction with so many bytes of records would go to the next extent: then one more must be found before it is written.
+    /// True when a transaction with so many bytes of records goes to the next extent: [`Writer::turn`] comes first then.
     pub fn is_full(&self, records: usize) -> bool {
-        let header = if self.fresh { self.unit } else { 0 };
-        let size = Transaction::size(records, self.unit) + header;
-        self.at + size as u64 > self.current().bytes().end
+        self.at + self.size(records, self.fresh) > self.current().bytes().end
     }
 
-    /// Goes on in the next extent.
-    pub fn turn(&mut self, next: Run) {
-        self.at = self.next().start * BLOCK;
-        self.extents.push(next);
+    fn size(&self, records: usize, fresh: bool) -> u64 {
+        let header = if fresh { self.unit } else { 0 };
+        (Transaction::size(records, self.unit) + header) as u64
+    }
+
+    /// How many extents have to be found before transactions with so many bytes of records are written: one for each turn, and one if it has no next
+    /// one yet.
+    pub fn extents_for(&self, transactions: impl Iterator<Item = usize>) -> usize {
+        let (mut at, mut end) = (self.at, self.current().bytes().end);
+        let (mut fresh, mut needs) = (self.fresh, 0);
+        let extent = self.current().len * BLOCK;
+        for (i, records) in transactions.enumerate() {
+            needs += usize::from(i == 0 && self.next.is_none());
+            if at + self.size(records, fresh) > end {
+                (at, end, fresh) = (0, extent, true);
+                needs += 1;
+            }
+            at += self.size(records, fresh);
+            fresh = false;
+        }
+        needs
+    }
+
+    /// What it has to have before it writes.
+    pub fn needs_next(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// Where it goes on when this extent is full.
+    pub fn set_next(&mut self, next: Run) {
+        assert!(self.next.is_none(), "it has one");
+        self.next = Some(next);
+    }
+
+    /// Goes on in the next extent, which must be there, and notes the one behind it.
+    pub fn turn(&mut self, next: Option<Run>) {
+        let now = std::mem::replace(&mut self.next, next);
+        let now = now.expect("an extent that was written to has a next one");
+        self.at = now.start * BLOCK;
+        self.extents.push(now);
         self.fresh = true;
     }
 
@@ -97,8 +145,9 @@ impl Writer {
                 life: self.life,
                 first_seq: self.seq,
                 synced,
-                next: self.next(),
+                next: self.next.expect("callers see to it"),
                 blocks: self.current().len as u32,
+                before: self.before,
             };
             bytes = header.encode(&self.uuid, self.at, self.unit);
         }
@@ -112,17 +161,18 @@ impl Writer {
         bytes.extend(transaction.encode(&self.uuid, at, self.unit));
         device.write(self.at, &[IoSlice::new(&bytes)], Way::Direct)?;
         self.fresh = false;
+        self.before = self.life;
         self.at += bytes.len() as u64;
         self.bytes += bytes.len() as u64;
         self.seq += 1;
         Ok(self.seq - 1)
     }
 
-    /// The extent that the next transaction goes to, and how many before it belong to the journal that a checkpoint of all up to now makes
-    /// unneeded. Call [`Writer::turn`] before, so that it is a fresh one.
-    pub fn fresh_extent(&self) -> (Run, usize) {
+    /// The extent that the next transaction goes to, the life before it, and how many extents before belong to the journal that a checkpoint of all up to
+    /// now makes unneeded. Call [`Writer::turn`] before, so that it is a fresh one.
+    pub fn fresh_extent(&self) -> (Run, u64, usize) {
         assert!(self.fresh, "an extent in use");
-        (self.current(), self.extents.len() - 2)
+        (self.current(), self.before, self.extents.len() - 1)
     }
 
     /// True when nothing was written to the extent yet.
@@ -146,6 +196,8 @@ pub struct Tail {
     pub extents: Vec<Run>,
     /// Bytes of its frames.
     pub bytes: u64,
+    /// The life of the last transaction.
+    pub life: u64,
 }
 
 /// Where a journal is read from.
@@ -201,19 +253,19 @@ impl Source<'_> {
     }
 }
 
-/// Reads a journal that begins in `first` with the transaction `seq`, and calls `apply` with the number and the records of each.
+/// Reads a journal from where a checkpoint leads to, and calls `apply` with the number and the records of each.
 ///
 /// Errors: `Corruption` when a transaction is bad that had been durable; those of `apply` and of the device.
 pub fn replay(
     source: &Source<'_>,
-    first: Run,
-    seq: u64,
+    from: Jump,
     mut apply: impl FnMut(u64, u64, &[u8]) -> Result<()>,
 ) -> Result<Tail> {
     let mut tail = Tail {
-        seq,
-        extents: vec![source.checked(first, first.start * BLOCK)?],
+        seq: from.seq,
+        extents: vec![source.checked(from.run, from.run.start * BLOCK)?],
         bytes: 0,
+        life: from.life,
     };
     let damaged = |at: u64, seq: u64, proof: u64| {
         source.damage(
@@ -232,7 +284,7 @@ pub fn replay(
             way: Way::Direct,
         })?;
         let header = ExtentHeader::decode(&bytes[..source.unit], &source.uuid, start)
-            .filter(|h| h.first_seq == tail.seq)
+            .filter(|h| h.first_seq == tail.seq && h.before == tail.life)
             .filter(|h| u64::from(h.blocks) == extent.len);
         let Some(header) = header else {
             let proof = source.proof(&bytes, start, tail.seq);
@@ -249,6 +301,7 @@ pub fn replay(
             let Some((t, size)) = found else { break };
             apply(t.seq, here, t.records)?;
             tail.seq += 1;
+            tail.life = t.life;
             at += size;
         }
         tail.bytes += at as u64;

@@ -625,6 +625,14 @@ impl Meta {
         }
     }
 
+    /// Bytes of a checkpoint of it, and rather more than that.
+    pub fn checkpoint_bound(&self) -> u64 {
+        let (names, text) = self.names.size();
+        // By the longest records of each, see `record`, and what is left free at the ends of pieces.
+        let records = self.used as u64 * 42 + names * 13 + text + self.extents * 30;
+        records + records / 4 + 4096
+    }
+
     /// What there is.
     pub fn counts(&self) -> MetaCounts {
         let (entries, text) = self.names.memory();

@@ -125,6 +125,8 @@ struct Shared {
     /// A discard is done.
     discarded: Condvar,
     counts: Counts,
+    /// From so many bytes of records on a transaction is written that nobody asked for.
+    relief: u64,
     writers: Writers,
     /// Locks that are held, and how many share each; 0 for one that is held alone.
     locks: Mutex<BTreeMap<PathBuf, usize>>,
@@ -226,19 +228,37 @@ impl LavaFs {
     /// A new file with its handle: nobody comes between.
     fn make(&self, path: &Path, kind: Kind) -> Result<Arc<dyn File>> {
         self.shared.check_writable()?;
-        let mut state = self.shared.state.lock();
-        let record = create(&state, path, kind)?;
-        state.record(&record).map_err(|r| refused(r, path))?;
-        let ino = lookup(&state, path)?;
-        self.handle(&mut state, ino, path, true)
+        self.shared.room_for_names(path)?;
+        let file = {
+            let mut state = self.shared.state.lock();
+            let record = create(&state, path, kind)?;
+            state.record(&record).map_err(|r| refused(r, path))?;
+            let ino = lookup(&state, path)?;
+            self.handle(&mut state, ino, path, true)?
+        };
+        // An error concerns the next sync: the file is there.
+        let _ = self.shared.relieve();
+        Ok(file)
     }
 
     /// Does what a record says that is made from the state.
     fn change(&self, path: &Path, make: impl FnOnce(&State) -> Result<Record>) -> Result<u64> {
         self.shared.check_writable()?;
-        let mut state = self.shared.state.lock();
-        let record = make(&state)?;
-        state.record(&record).map_err(|r| refused(r, path))
+        let recorded = {
+            let mut state = self.shared.state.lock();
+            let record = make(&state)?;
+            state.record(&record).map_err(|r| refused(r, path))?
+        };
+        // An error concerns the next sync: the change is made.
+        let _ = self.shared.relieve();
+        Ok(recorded)
+    }
+
+    /// As [`LavaFs::change`], of what makes the metadata larger.
+    fn add(&self, path: &Path, make: impl FnOnce(&State) -> Result<Record>) -> Result<u64> {
+        self.shared.check_writable()?;
+        self.shared.room_for_names(path)?;
+        self.change(path, make)
     }
 }
 
@@ -451,7 +471,7 @@ impl FileSystem for LavaFs {
                     Err(_) => return Err(refused(Refusal::Taken, dir)),
                 },
                 Err(e) if e.is_not_found() => {
-                    let made = self.change(&at, |state| create(state, &at, Kind::Dir));
+                    let made = self.add(&at, |state| create(state, &at, Kind::Dir));
                     match made {
                         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                         other => {
@@ -466,6 +486,10 @@ impl FileSystem for LavaFs {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let name = |path: &Path| path.file_name().map_or(0, |n| n.len());
+        if name(to) > name(from) {
+            self.shared.room_for_names(to)?;
+        }
         self.change(from, |state| {
             lookup(state, from)?;
             let (dir, name) = parent(state, from)?;
@@ -491,7 +515,7 @@ impl FileSystem for LavaFs {
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.change(to, |state| {
+        self.add(to, |state| {
             let ino = lookup_file(state, from)?;
             let (dir, name) = parent(state, to)?;
             let name = name.to_string();
@@ -559,7 +583,7 @@ impl FileSystem for LavaFs {
             return Err(held(path));
         }
         if !self.exists(path)? {
-            self.change(path, |state| create(state, path, Kind::File))?;
+            self.add(path, |state| create(state, path, Kind::File))?;
         }
         locks.insert(key.clone(), 0);
         Ok(self.lock_of(key))

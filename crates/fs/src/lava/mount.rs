@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::buffer::Writers;
 use super::checkpoint::{self, Pieces};
-use super::commit::{DUE_EXTENTS, Failure, Journal, Progress, due_at, reserve};
+use super::commit::{DUE_EXTENTS, Failure, Journal, Progress, due_at};
 use super::counts::Counts;
 use super::device::{Device, DeviceRead, Discards, Way};
 use super::flush::Flusher;
@@ -21,7 +21,7 @@ use super::meta::{Meta, Refusal};
 use super::record::{Kind, Reader, Record};
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use super::space::FreeSpace;
-use super::state::State;
+use super::state::{Asks, State};
 use super::{LavaOptions, Shared};
 use crate::{Error, ErrorKind, Result};
 
@@ -141,6 +141,7 @@ pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Res
     let jump = Record::Jump {
         run: journal,
         seq: 1,
+        life: 0,
     };
     let pieces = Pieces::of(&meta.copy(), jump, facts.unit);
     let place = Run {
@@ -212,7 +213,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
     if superblock.blocks * BLOCK > facts.len {
         return Err(cut_short(name, facts.len, superblock.blocks * BLOCK));
     }
-    let (mut meta, run, seq) = checkpoint::read(device, superblock, name)?;
+    let (mut meta, jump) = checkpoint::read(device, superblock, name)?;
     let source = Source {
         device,
         uuid: superblock.uuid,
@@ -221,7 +222,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         journal_blocks: superblock.journal_blocks,
         name,
     };
-    let tail = journal::replay(&source, run, seq, |seq, at, records| {
+    let tail = journal::replay(&source, jump, |seq, at, records| {
         let damage = |what: String| {
             Error::corruption(
                 name,
@@ -326,8 +327,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     let superblock = loaded.superblock;
     let mut facts = device.facts();
     facts.unit = superblock.unit as usize;
-    let reserve = reserve(&superblock);
-    let mut state = State::new(loaded.meta, loaded.space, reserve);
+    let mut state = State::new(loaded.meta, loaded.space, superblock.journal_blocks);
     if !options.read_only {
         // What the last process wrote and did not flush is there for us, and not yet for a power cut: all that follows takes it for durable.
         device.flush()?;
@@ -338,25 +338,20 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
             device.flush()?;
         }
     }
+    // Without one a checkpoint can still be written, and give back what it stands for.
     let next = match options.read_only {
-        // Nothing is ever written there.
-        true => Run { start: 0, len: 0 },
+        true => None,
         false => state
-            .allocate_whole(u64::from(superblock.journal_blocks))
-            .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NoSpace,
-                    "the image has no room in one piece for its journal",
-                )
-                .in_file(name)
-            })?,
+            .journal_extents(1, Asks::Commit)
+            .and_then(|mut e| e.pop()),
     };
+    let hurry = next.is_none();
     let mut life = [0; 8];
     crate::fill_random(&mut life);
     let life = u64::from_le_bytes(life);
     let writer = Writer::begin(&loaded.tail, superblock.uuid, facts.unit, next, life);
     if !options.read_only {
-        state.keep_spares(u64::from(superblock.journal_blocks));
+        state.keep_spares();
         // Space of an image that was written when it was made stays written.
         let discards = match facts.discards {
             Discards::Holes => superblock.sparse,
@@ -367,6 +362,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         }
     }
     let shared = Arc::new(Shared {
+        relief: u64::from(superblock.journal_blocks) * BLOCK / 2,
         read_only: options.read_only,
         uuid: superblock.uuid,
         facts,
@@ -392,7 +388,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         locks: Mutex::new(BTreeMap::new()),
     });
     // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.
-    if !options.read_only && shared.is_due() {
+    if !options.read_only && (hurry || shared.is_due()) {
         let _ = shared.checkpoint();
     }
     Ok(shared)

@@ -160,6 +160,12 @@ impl Names {
         self.table.len()
     }
 
+    /// How many there are, and the bytes of their text.
+    pub fn size(&self) -> (u64, u64) {
+        let text = self.text.bytes() - self.text.dead;
+        ((self.entries.len() - self.free.len()) as u64, text as u64)
+    }
+
     /// Bytes of memory: of entries and their table, and of the text.
     pub fn memory(&self) -> (usize, usize) {
         let table = self.table.capacity() * 5 * 8 / 7;

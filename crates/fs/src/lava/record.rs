@@ -75,8 +75,8 @@ pub enum Record {
     Cut { ino: Ino, blocks: u64 },
     /// Some of a file's blocks become a hole.
     Punch { ino: Ino, from: u64, blocks: u64 },
-    /// The end of a checkpoint: the journal goes on in this run, with this transaction.
-    Jump { run: Run, seq: u64 },
+    /// The end of a checkpoint: the journal goes on in this run, with this transaction, behind one of that life.
+    Jump { run: Run, seq: u64, life: u64 },
     /// A file and a name for it, in one.
     Create {
         ino: Ino,
@@ -215,6 +215,7 @@ impl Reader<'_> {
             11 => Record::Jump {
                 run: self.run()?,
                 seq: self.number()?,
+                life: self.number()?,
             },
             13 => Record::Append { ino: self.ino()? },
             12 => Record::Create {
@@ -290,8 +291,8 @@ impl Record {
             Record::Punch { ino, from, blocks } => {
                 put_all(out, &[10, u64::from(*ino), *from, *blocks]);
             }
-            Record::Jump { run, seq } => {
-                put_all(out, &[11, run.start, run.len, *seq]);
+            Record::Jump { run, seq, life } => {
+                put_all(out, &[11, run.start, run.len, *seq, *life]);
             }
             Record::Create {
                 ino,
@@ -359,6 +360,7 @@ mod tests {
             Record::Jump {
                 run: run(9, 10),
                 seq: 1 << 60,
+                life: u64::MAX,
             },
             Record::Create {
                 ino: 5,

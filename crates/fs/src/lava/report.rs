@@ -145,7 +145,7 @@ impl LavaFs {
             short_free_bytes: state.space.shorter_than((1 << 20) / BLOCK) * BLOCK,
             uuid: self.shared.uuid,
             sparse,
-            reserved_bytes: state.reserve * BLOCK,
+            reserved_bytes: state.reserve() * BLOCK,
             memory: counts.memory,
             name_bytes: counts.text,
             journal_bytes,

@@ -13,6 +13,17 @@ use super::space::FreeSpace;
 
 /// Journal extents that are kept in hand.
 const SPARES: usize = 3;
+/// Of these, those that only a checkpoint gets: it gives back all that the journal has.
+const LAST_SPARES: usize = 2;
+
+/// Who asks for extents of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// A transaction: it leaves what a checkpoint needs.
+    Commit,
+    /// A checkpoint.
+    Checkpoint,
+}
 
 /// Shorter free runs are not worth a call to the device.
 const DISCARD_MIN: u64 = (64 << 10) / BLOCK;
@@ -28,6 +39,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Bytes of records.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn push(&mut self, record: &Record) {
         let last = self.cuts.last().copied().unwrap_or(0);
         if self.bytes.len() - last >= TRANSACTION_GOAL {
@@ -66,12 +82,12 @@ pub struct State {
     spares: Vec<Run>,
     /// Open files, and how many handles each has.
     pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
-    /// Blocks that are kept for the journal and its checkpoints.
-    pub reserve: u64,
+    /// Blocks of a journal extent.
+    journal_blocks: u64,
 }
 
 impl State {
-    pub fn new(meta: Meta, space: FreeSpace, reserve: u64) -> State {
+    pub fn new(meta: Meta, space: FreeSpace, journal_blocks: u32) -> State {
         State {
             meta,
             space,
@@ -85,7 +101,7 @@ impl State {
             durable: 0,
             spares: Vec::new(),
             open: BTreeMap::new(),
-            reserve,
+            journal_blocks: u64::from(journal_blocks),
         }
     }
 
@@ -234,9 +250,25 @@ impl State {
         self.space.allocate_all(blocks, None)
     }
 
+    /// Blocks that a checkpoint may need now.
+    pub fn checkpoint_blocks(&self) -> u64 {
+        self.meta.checkpoint_bound().div_ceil(BLOCK)
+    }
+
+    /// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that.
+    pub fn reserve(&self) -> u64 {
+        6 * self.journal_blocks + 2 * self.checkpoint_blocks()
+    }
+
+    /// True when there is room for more files and names: for a larger checkpoint, and for the journal until it is written. Less than what files
+    /// leave, so that whoever makes room on a full image can make files for that.
+    pub fn has_room_for_names(&self) -> bool {
+        self.free_blocks() >= 4 * self.journal_blocks + self.checkpoint_blocks()
+    }
+
     /// Blocks that files may take now.
     pub fn available(&self) -> u64 {
-        self.space.blocks().saturating_sub(self.reserve)
+        self.space.blocks().saturating_sub(self.reserve())
     }
 
     /// Blocks for a file: as many as it would like, or those that it needs. None when there are not so many.
@@ -252,22 +284,59 @@ impl State {
         self.space.allocate_all(want, near)
     }
 
-    /// Keeps extents for the journal, as many as there is room for.
-    pub fn keep_spares(&mut self, blocks: u64) {
+    /// Keeps extents for the journal, as many as there is room for beside a checkpoint.
+    pub fn keep_spares(&mut self) {
         while self.spares.len() < SPARES {
-            let Some(run) = self.allocate_whole(blocks) else {
+            let Some(run) = self.extent_beside_checkpoint() else {
                 return;
             };
             self.spares.push(run);
         }
     }
 
-    /// The next extent for the journal.
-    pub fn journal_extent(&mut self, blocks: u64) -> Option<Run> {
-        let run = self.allocate_whole(blocks);
-        let run = run.or_else(|| self.spares.pop());
-        self.keep_spares(blocks);
-        run
+    #[cfg(test)]
+    pub fn take_spares(&mut self) -> Vec<Run> {
+        std::mem::take(&mut self.spares)
+    }
+
+    #[cfg(test)]
+    pub fn take_spare(&mut self, run: Run) -> bool {
+        let before = self.spares.len();
+        self.spares.retain(|r| *r != run);
+        before > self.spares.len()
+    }
+
+    /// An extent for the journal, if what is left is enough for a checkpoint.
+    fn extent_beside_checkpoint(&mut self) -> Option<Run> {
+        let blocks = self.journal_blocks;
+        match self.free_blocks() >= blocks + self.checkpoint_blocks() {
+            true => self.allocate_whole(blocks),
+            false => None,
+        }
+    }
+
+    /// So many extents for the journal; none of them when there are fewer.
+    pub fn journal_extents(&mut self, count: usize, asks: Asks) -> Option<Vec<Run>> {
+        let mut all = Vec::new();
+        let least = match asks {
+            Asks::Commit => LAST_SPARES,
+            Asks::Checkpoint => 0,
+        };
+        while all.len() < count {
+            let run = self.extent_beside_checkpoint();
+            let spare = |s: &mut Self| (s.spares.len() > least).then(|| s.spares.pop()).flatten();
+            match run.or_else(|| spare(self)) {
+                Some(run) => all.push(run),
+                None => {
+                    self.spares.extend(all);
+                    return None;
+                }
+            }
+        }
+        if count > 0 {
+            self.keep_spares();
+        }
+        Some(all)
     }
 
     /// A run in one piece, of the reserve if need be.

@@ -3,6 +3,7 @@
 mod buffers;
 mod cuts;
 mod images;
+mod room;
 
 use super::device::{DeviceCut, SimDevice};
 use super::*;

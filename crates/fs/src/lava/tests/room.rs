@@ -1,0 +1,240 @@
+//! Full images: whatever filled them, they take removals, mounts and more space, and a journal that ended is never continued by another life's.
+
+use super::super::device::{DeviceCut, SimDevice};
+use super::super::frame::ExtentHeader;
+use super::super::runs::Run;
+use super::super::*;
+use super::{by_hand, fresh};
+use crate::Intent;
+use std::io::IoSlice;
+
+fn options(background: bool) -> LavaOptions {
+    LavaOptions {
+        background,
+        ..LavaOptions::default()
+    }
+}
+
+fn full_of_bytes(device: &Arc<SimDevice>, background: bool) -> Arc<LavaFs> {
+    mount::format(&**device, [7; 16], false, Path::new("image")).unwrap();
+    let fs = LavaFs::mount(device.clone(), &options(background)).unwrap();
+    let f = fs.create(Path::new("big")).unwrap();
+    let e = loop {
+        if let Err(e) = f.append(&[IoSlice::new(&[7; 4096])], Intent::Sync) {
+            break e;
+        }
+    };
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    drop(f);
+    fs.sync_metadata(Path::new("")).unwrap();
+    fs
+}
+
+/// Names until there is room for no more; each of them durable, or none before the end.
+fn fill_with_names(fs: &LavaFs, prefix: &str, each: bool) -> u64 {
+    for n in 0.. {
+        let name = format!("{prefix}-an-empty-file-with-quite-a-name-{n:0100}");
+        let made = fs.create(Path::new(&name)).map(|_| ());
+        let made = made.and_then(|()| match each {
+            true => fs.sync_metadata(Path::new("")),
+            false => Ok(()),
+        });
+        if let Err(e) = made {
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            assert!(e.to_string().contains("fs grow"), "{e}");
+            return n;
+        }
+        assert!(n < 1_000_000, "it is never full");
+    }
+    unreachable!("the loop returns")
+}
+
+/// Files that need no blocks fill an image, too: after that everything is as in any full image, over mounts and power cuts.
+#[test]
+fn metadata_fills_an_image_and_does_not_lock_it() {
+    let mut made = 0;
+    for (background, each, size) in [
+        (false, true, 4),
+        (false, true, 8),
+        (false, false, 8),
+        (true, true, 64),
+        (true, false, 64),
+    ] {
+        let device = SimDevice::new(size << 20, 512);
+        let mut fs = full_of_bytes(&device, background);
+        made += fill_with_names(&fs, "first", each);
+        fs.sync_metadata(Path::new("")).unwrap();
+        let mut device = device;
+        for round in 0..6 {
+            let place = format!("{size} MiB, {background}, {each}, round {round}");
+            // A life that ends as it will, and does what little it can.
+            drop(fs);
+            device = device.cut(if round % 2 == 0 {
+                DeviceCut::Nothing
+            } else {
+                DeviceCut::Some(round)
+            });
+            fs = LavaFs::mount(device.clone(), &options(background))
+                .unwrap_or_else(|e| panic!("{place}: {e}"));
+            assert!(fs.exists(Path::new("big")).unwrap(), "{place}");
+            made += fill_with_names(&fs, &format!("{round}"), true);
+            // Some change that takes no room, and some that gives a little.
+            fs.rename(Path::new("big"), Path::new("bug")).unwrap();
+            fs.sync_metadata(Path::new(""))
+                .unwrap_or_else(|e| panic!("{place}: {e}"));
+            let gone = fs.list(Path::new("")).unwrap();
+            for entry in gone.iter().filter(|e| e.name.len() > 100).take(20) {
+                fs.remove(Path::new(&entry.name)).unwrap();
+            }
+            fs.rename(Path::new("bug"), Path::new("big")).unwrap();
+            fs.sync_metadata(Path::new(""))
+                .unwrap_or_else(|e| panic!("{place}: {e}"));
+        }
+        let checked = check::check(&*device.cut(DeviceCut::All), Path::new("image")).unwrap();
+        assert!(checked.is_sound(), "{:?}", checked.damage);
+        fs.remove(Path::new("big")).unwrap();
+        fs.sync_metadata(Path::new("")).unwrap();
+        let f = fs.create(Path::new("after")).unwrap();
+        for _ in 0..100 {
+            f.append(&[IoSlice::new(&[7; 4096])], Intent::Sync).unwrap();
+        }
+        f.sync_all().unwrap();
+    }
+    crate::campaign!("names on full images: made={made}");
+}
+
+/// An image whose free space is in single blocks, and no extent in one piece: it mounts, reads, and grows.
+#[test]
+fn an_image_without_room_for_its_journal_still_grows() {
+    let device = SimDevice::new(8 << 20, 512);
+    let fs = full_of_bytes(&device, false);
+    // All the space that is left is taken from under it, as fragmentation would.
+    let superblock = fs.shared.journal.lock().superblock.clone();
+    fs.abandon();
+    drop(fs);
+    let device = device.cut(DeviceCut::Nothing);
+    let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+    {
+        let mut state = fs.shared.state.lock();
+        while let Some(run) = state.allocate_whole(u64::from(superblock.journal_blocks)) {
+            let _ = run;
+        }
+        state.take_spares();
+        fs.shared.journal.lock().writer.forget_next();
+    }
+    let e = {
+        fs.remove(Path::new("big")).unwrap();
+        fs.sync_metadata(Path::new("")).unwrap_err()
+    };
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    fs.shared.check_writable().unwrap();
+    device.grow(8 << 20);
+    // What waits cannot be written; nothing is lost by that.
+    let e = fs.sync_metadata(Path::new("")).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    fs.abandon();
+    drop(fs);
+    let fs = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+    assert!(fs.exists(Path::new("big")).unwrap(), "it was not durable");
+    assert!(fs.grow().unwrap() == 8 << 20);
+    fs.remove(Path::new("big")).unwrap();
+    fs.sync_metadata(Path::new("")).unwrap();
+}
+
+fn one(fs: &LavaFs, name: &str) {
+    let f = fs.create(Path::new(name)).unwrap();
+    f.append(&[IoSlice::new(&[7; 10])], Intent::Lazy).unwrap();
+    // Without what closing it would say.
+    std::mem::forget(f);
+}
+
+struct Place {
+    seq: u64,
+    current: Run,
+    next: Option<Run>,
+}
+
+fn place(fs: &LavaFs) -> Place {
+    let j = fs.shared.journal.lock();
+    let (current, next) = j.writer.places();
+    Place {
+        seq: j.writer.seq(),
+        current,
+        next,
+    }
+}
+
+/// Of a journal that was not durable a power cut leaves the last extent alone. A later life comes to have that extent next, just when its number is the one
+/// that the dead life's transactions begin with, and ends there: they do not follow.
+#[test]
+fn what_a_dead_life_left_does_not_follow_another() {
+    let mut met = 0;
+    for seed in 0..6u64 {
+        let mut c = crate::chance::Chance::of(&[seed, 991]);
+        let (device, fs) = fresh(512);
+        for i in 0..c.below(40) {
+            one(&fs, &format!("h{i}"));
+        }
+        fs.sync_metadata(Path::new("")).unwrap();
+        let mut heads: Vec<(u64, Run)> = Vec::new();
+        let mut i = 0;
+        while heads.len() < 3 || i % 7 != 6 {
+            let before = place(&fs).current;
+            one(&fs, &format!("dead{i}"));
+            i += 1;
+            let now = place(&fs);
+            if now.current != before {
+                heads.push((now.seq - 1, now.current));
+            }
+        }
+        let (first, r) = heads[2];
+        let stale = device.peek(r.start * BLOCK, (r.len * BLOCK) as usize);
+        let header = ExtentHeader::decode(&stale[..512], &[7; 16], r.start * BLOCK).unwrap();
+        assert_eq!(header.first_seq, first);
+        let device = device.cut(DeviceCut::Nothing);
+        device.damage(r.start * BLOCK, &stale);
+
+        let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+        let mut n = 0;
+        let mut step = |fs: &LavaFs| {
+            fs.create_dir(Path::new(&format!("new{n}"))).unwrap();
+            n += 1;
+            fs.sync_metadata(Path::new("")).unwrap();
+        };
+        while place(&fs).seq + 60 < first {
+            step(&fs);
+        }
+        // That it is the next one is made so: whether it comes to be is chance.
+        {
+            let mut state = fs.shared.state.lock();
+            if !state.space.take(r) && !state.take_spare(r) {
+                continue;
+            }
+            let mut journal = fs.shared.journal.lock();
+            journal.writer.forget_next();
+            journal.writer.set_next(r);
+        }
+        let mut turned = false;
+        while place(&fs).seq < first && !turned {
+            let before = place(&fs).current;
+            // The extent that is being written must not have named another one yet.
+            step(&fs);
+            turned = place(&fs).current != before;
+        }
+        if turned || place(&fs).next != Some(r) {
+            continue;
+        }
+        assert_eq!(place(&fs).seq, first);
+        fs.checkpoint().unwrap();
+        met += 1;
+        drop(fs);
+        let fs = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+        let files = fs.list(Path::new("")).unwrap();
+        assert!(
+            !files.iter().any(|e| e.name.starts_with("dead")),
+            "seed {seed}"
+        );
+        assert!(files.iter().filter(|e| e.name.starts_with("new")).count() == n);
+    }
+    assert!(met > 0, "no seed came there");
+}
