@@ -268,3 +268,35 @@ fn an_image_grows_and_keeps_what_it_has() {
     );
     assert!(image::open(&cut, false).is_err());
 }
+
+#[test]
+fn pipes_directories_and_dangling_links_are_no_images() {
+    let dir = Dir::new("kinds");
+    let pipe = dir.0.join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+    let dangling = dir.0.join("dangling");
+    rustix::fs::symlink("nowhere", &dangling).unwrap();
+    let null = Path::new("/dev/null");
+    for path in [&pipe, &dir.0, null] {
+        let all = [
+            image::open(path, true).err(),
+            image::open(path, false).err(),
+            image::check(path).err(),
+            quietly(path, &of_size(8 * MIB)).err(),
+            image::grow(path, Some(8 * MIB), &mut |_, _, _| ()).err(),
+        ];
+        for e in all {
+            let e = e.expect("no image");
+            assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+            assert!(
+                e.to_string()
+                    .contains("an image is a file or a block device"),
+                "{e}"
+            );
+        }
+    }
+    let e = quietly(&dangling, &of_size(8 * MIB)).unwrap_err();
+    assert!(e.to_string().contains("a link that leads nowhere"), "{e}");
+    assert_eq!(dir.names(), ["dangling", "pipe"], "nothing is left");
+}

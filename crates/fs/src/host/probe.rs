@@ -42,6 +42,9 @@ pub(crate) struct FileFacts {
     pub(crate) links: u32,
     pub(crate) is_dir: bool,
     pub(crate) is_block_device: bool,
+    pub(crate) is_file: bool,
+    /// Of a block device itself, not of where its name lies.
+    pub(crate) rdev: u64,
     /// `Some(None)` when the kernel says that this file takes no direct I/O; `None` when it says nothing.
     pub(crate) direct: Option<Option<DirectAlign>>,
 }
@@ -63,6 +66,8 @@ pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
         links: s.stx_nlink,
         is_dir: kind == rustix::fs::FileType::Directory,
         is_block_device: kind == rustix::fs::FileType::BlockDevice,
+        is_file: kind == rustix::fs::FileType::RegularFile,
+        rdev: rustix::fs::makedev(s.stx_rdev_major, s.stx_rdev_minor),
         direct: told.then(|| {
             let (offset, memory) = (
                 s.stx_dio_offset_align as usize,

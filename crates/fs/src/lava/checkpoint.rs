@@ -110,43 +110,63 @@ pub struct Jump {
     pub life: u64,
 }
 
+/// Bytes of a checkpoint that are read at once. Whatever a superblock says of its length: no more of it is in memory.
+const READ: u64 = 1 << 20;
+
+/// A checkpoint's bytes in their order.
+struct Stream<'a> {
+    device: &'a dyn Device,
+    superblock: &'a Superblock,
+    /// Those from `at` on that were read.
+    bytes: Vec<u8>,
+    at: u64,
+    read: u64,
+}
+
+impl Stream<'_> {
+    /// The next piece, whole, and maybe more.
+    fn fill(&mut self) -> Result<&[u8]> {
+        let all = self.superblock.checkpoint_bytes;
+        while (self.bytes.len() as u64) < PIECE as u64 && self.read < all {
+            let (offset, there) = place(&self.superblock.checkpoint, self.read).expect("as above");
+            let left = (all - self.read).next_multiple_of(u64::from(self.superblock.unit));
+            let read = DeviceRead {
+                offset,
+                len: left.min(there).min(READ) as usize,
+                way: Way::Direct,
+            };
+            self.bytes.extend_from_slice(&self.device.read(read)?);
+            self.read += read.len as u64;
+        }
+        let end = (all - self.at).min(self.bytes.len() as u64);
+        Ok(&self.bytes[..end as usize])
+    }
+
+    fn advance(&mut self, size: usize) {
+        self.bytes.drain(..size);
+        self.at += size as u64;
+    }
+}
+
 /// Reads a checkpoint: the metadata, and where the journal goes on.
 ///
 /// Errors: `Corruption` when a piece is not what the superblock promises.
 pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Jump)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
-    let mut bytes: Vec<u8> = Vec::new();
-    bytes
-        .try_reserve_exact(superblock.checkpoint_bytes as usize + unit)
-        .map_err(|_| {
-            Error::corruption(
-                name,
-                0,
-                format!(
-                    "there is no memory for a checkpoint of {} bytes",
-                    superblock.checkpoint_bytes
-                ),
-            )
-        })?;
-    for run in runs {
-        let left = superblock
-            .checkpoint_bytes
-            .saturating_sub(bytes.len() as u64);
-        let len = left.next_multiple_of(unit as u64).min(run.len * BLOCK);
-        let read = DeviceRead {
-            offset: run.start * BLOCK,
-            len: len as usize,
-            way: Way::Direct,
-        };
-        bytes.extend_from_slice(&device.read(read)?);
-    }
-    bytes.truncate(superblock.checkpoint_bytes as usize);
+    let mut stream = Stream {
+        device,
+        superblock,
+        bytes: Vec::new(),
+        at: 0,
+        read: 0,
+    };
     let mut meta = Meta::new(max_inodes(superblock.blocks));
     let mut jump = None;
-    let (mut at, mut index) = (0, 0);
-    while at < bytes.len() {
-        let offset = place(runs, at as u64).expect("it was read from there").0;
+    let mut index = 0;
+    while stream.at < superblock.checkpoint_bytes {
+        let offset = place(runs, stream.at).expect("it is part of the space").0;
+        let bytes = stream.fill()?;
         let damage = |what: String| {
             Error::corruption(
                 name,
@@ -154,7 +174,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                 format!("the checkpoint's piece {index} {what}"),
             )
         };
-        let piece = CheckpointPiece::decode(&bytes[at..], &superblock.uuid, offset, unit);
+        let piece = CheckpointPiece::decode(bytes, &superblock.uuid, offset, unit);
         let (piece, size) = piece.ok_or_else(|| damage("has a wrong checksum".into()))?;
         if (piece.generation, piece.index) != (superblock.generation, index) {
             return Err(damage(format!(
@@ -175,7 +195,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                     .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,
             }
         }
-        at += size;
+        stream.advance(size);
         index += 1;
     }
     let damage = |what: String| {

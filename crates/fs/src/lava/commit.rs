@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::Shared;
 use super::checkpoint::{self, Pieces};
@@ -393,8 +394,9 @@ impl Shared {
                 Ok(()) => told += run.len * BLOCK,
                 Err(e) => {
                     self.counts.failed_discards.fetch_add(1, SeqCst);
-                    let cannot = [ErrorKind::Unsupported, ErrorKind::InvalidArgument];
-                    if cannot.contains(&e.kind()) {
+                    let cannot = [Errno::OPNOTSUPP, Errno::INVAL, Errno::PERM, Errno::NOTTY];
+                    let cannot = cannot.map(|e| Some(e.raw_os_error()));
+                    if e.kind() == ErrorKind::Unsupported || cannot.contains(&e.os_error()) {
                         deaf = true;
                         break;
                     }

@@ -63,6 +63,7 @@ pub struct Node {
     /// The metadata says that the file ends at its length.
     exact: AtomicBool,
     pub record: AtomicU64,
+    /// Or has space for it.
     appended: AtomicBool,
     lazy_from: AtomicU64,
     lazy_end: AtomicU64,
@@ -641,8 +642,9 @@ impl File for LavaFile {
 
     fn expect_appends(&self, to: u64) {
         if self.check_appends().is_ok() {
-            // What cannot be had, the append itself meets.
+            // What cannot be had, the append itself meets. What nobody appends to goes back with the last handle.
             let _ = self.grow(to, false);
+            self.node.appended.store(true, SeqCst);
         }
     }
 

@@ -120,6 +120,12 @@ fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
         return Err(Error::new(ErrorKind::NotFound, "there is no such device").in_file(path));
     }
     let size = how.size.ok_or_else(|| no_size(path))?;
+    if rustix::fs::lstat(path).is_ok() {
+        return Err(Error::invalid(
+            "this is a link that leads nowhere; remove it, or name the file that it should lead to",
+        )
+        .in_file(path));
+    }
     let unfinished = unfinished(path);
     // One lock from here on until it has its name.
     let device = HostDevice::open_or_create(&unfinished)?;
@@ -169,7 +175,14 @@ fn fill(device: &HostDevice, size: u64, sparse: bool, progress: Progress<'_>) ->
 
 fn take_name(from: &Path, to: &Path) -> Result<()> {
     let error = |e: Errno| Error::io("naming the image", to, e.into());
-    rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE).map_err(error)?;
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every filesystem knows how; every one that has links does this.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::link(from, to).map_err(error)?;
+            rustix::fs::unlink(from).map_err(error)?;
+        }
+        other => other.map_err(error)?,
+    }
     let dir = match to.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
@@ -234,7 +247,7 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
 ///
 /// Errors: those of [`HostDevice::open`] and [`LavaFs::mount`].
 pub fn open(path: &Path, read_only: bool) -> Result<Arc<LavaFs>> {
-    let device = HostDevice::open(&DeviceOptions {
+    let device = open_device(&DeviceOptions {
         read_only,
         ..DeviceOptions::new(path)
     })?;
@@ -246,17 +259,37 @@ pub fn open(path: &Path, read_only: bool) -> Result<Arc<LavaFs>> {
     LavaFs::mount(device, &options)
 }
 
+/// The device of an image that is there. One that was made where direct I/O writes smaller units than here goes through the page cache.
+pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
+    let device = HostDevice::open(options)?;
+    let facts = device.facts();
+    match mount::look(&*device, &options.path)? {
+        Found::Ours(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
+            drop(device);
+            HostDevice::open(&DeviceOptions {
+                direct: false,
+                write_unit: superblock.unit as usize,
+                ..options.clone()
+            })
+        }
+        _ => Ok(device),
+    }
+}
+
 /// Makes an image as long as `size`, or as its file or device has become. Returns its size before and after, in bytes. Nothing that it holds is moved; an
 /// interruption leaves the old size or the new one.
 ///
 /// Errors: `InvalidArgument` when that is less than it has; `NoSpace`; those of [`open`].
 pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u64, u64)> {
-    let device = HostDevice::open(&DeviceOptions::new(path))?;
+    let device = open_device(&DeviceOptions::new(path))?;
     let len = device.facts().len;
     let superblock = match mount::look(&*device, path)? {
         Found::Ours(superblock, _) => superblock,
         other => return Err(mount::not_ours(other, path)),
     };
+    // What cannot be mounted afterwards is not made longer.
+    mount::load(&*device, superblock.clone(), path)?;
+    mount::check_features(&superblock, path)?;
     let before = superblock.blocks * BLOCK;
     if len < before {
         return Err(mount::cut_short(path, len, before));
@@ -296,7 +329,7 @@ pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u
 ///
 /// Errors: those of [`HostDevice::open`]; `NotFound`, `InvalidArgument` and `Unsupported` when there is nothing to be checked.
 pub fn check(path: &Path) -> Result<Checked> {
-    let device = HostDevice::open(&DeviceOptions {
+    let device = open_device(&DeviceOptions {
         read_only: true,
         ..DeviceOptions::new(path)
     })?;

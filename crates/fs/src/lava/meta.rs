@@ -9,6 +9,7 @@ use super::names::{Names, NamesCopy};
 use super::record::{Ino, Kind, MAX_NAME, ROOT, Record};
 use super::runs::{Extent, Extents, MAX_FILE_BLOCKS, Run};
 use super::slab::Slab;
+use super::space::FreeSpace;
 
 /// Set in [`Inode::first`] when the extents lie in the table of many.
 const MANY: u64 = 1 << 63;
@@ -129,7 +130,8 @@ impl Refusal {
 #[derive(Default)]
 pub struct Meta {
     inodes: Slab<Inode>,
-    free: Vec<Ino>,
+    /// Numbers below the highest that nobody has.
+    free: FreeSpace,
     many: Many,
     names: Names,
     /// Inodes that there may be.
@@ -256,7 +258,8 @@ impl Meta {
 
     /// All inodes in use.
     pub fn inodes(&self) -> impl Iterator<Item = (Ino, Facts)> + '_ {
-        (0..self.inodes.len() as Ino).filter_map(|ino| Some((ino, self.facts(ino).ok()?)))
+        let numbers = self.inodes.iter().map(|(ino, _)| ino as Ino);
+        numbers.filter_map(|ino| Some((ino, self.facts(ino).ok()?)))
     }
 
     /// A file's extents.
@@ -266,8 +269,8 @@ impl Meta {
 
     /// A number for a new inode.
     pub fn new_ino(&self) -> Result<Ino, Refusal> {
-        match self.free.last() {
-            Some(ino) => Ok(*ino),
+        match self.free.iter().next() {
+            Some(run) => Ok(run.start as Ino),
             None if self.inodes.len() < self.max_inodes => Ok(self.inodes.len() as Ino),
             None => Err(Refusal::Limit),
         }
@@ -282,18 +285,18 @@ impl Meta {
             return Err(Refusal::Taken);
         }
         let known = self.inodes.len();
-        // In order when it is new; a checkpoint leaves out those that were free.
-        while self.inodes.len() <= place {
-            self.inodes.push(Inode::default());
-            if self.inodes.len() <= place {
-                self.free.push(self.inodes.len() as Ino - 1);
+        if place < known {
+            let taken = self.free.take(Run {
+                start: u64::from(ino),
+                len: 1,
+            });
+            assert!(taken, "what nobody has is free");
+        } else {
+            // A checkpoint leaves out those that were free.
+            self.inodes.grow_to(place + 1);
+            if place > known {
+                self.now_free(known as u64, (place - known) as u64);
             }
-        }
-        if self.free.last() == Some(&ino) {
-            self.free.pop();
-        } else if place < known {
-            // Only where records come from a disk.
-            self.free.retain(|f| *f != ino);
         }
         let inode = self.inodes.get_mut(place);
         *inode = Inode {
@@ -304,6 +307,11 @@ impl Meta {
         self.used += 1;
         self.dirs += usize::from(kind == Kind::Dir);
         Ok(())
+    }
+
+    fn now_free(&mut self, start: u64, len: u64) {
+        let free = self.free.free(Run { start, len });
+        debug_assert!(free, "inode {start} is given back twice");
     }
 
     /// Adds what a file has to the sums, or takes it off.
@@ -341,7 +349,7 @@ impl Meta {
             self.drop_many((inode.first & !MANY) as u32);
         }
         *self.inodes.get_mut(ino as usize) = Inode::default();
-        self.free.push(ino);
+        self.now_free(u64::from(ino), 1);
         self.used -= 1;
         self.dirs -= usize::from(dir);
         extents
@@ -636,7 +644,7 @@ impl Meta {
     /// What there is.
     pub fn counts(&self) -> MetaCounts {
         let (entries, text) = self.names.memory();
-        let memory = self.inodes.memory() + self.free.capacity() * 4 + entries;
+        let memory = self.inodes.memory() + self.free.memory() + entries;
         let memory = memory + self.many.lists.memory() + self.many.free.capacity() * 4;
         MetaCounts {
             files: (self.used - self.dirs) as u64,
@@ -676,7 +684,7 @@ const RUNS_A_RECORD: usize = 500;
 impl MetaCopy {
     /// Calls `each` with the records that make it from nothing, until that says to stop.
     pub fn records<E>(&self, mut each: impl FnMut(&Record) -> Result<(), E>) -> Result<(), E> {
-        for (ino, inode) in self.inodes.iter().enumerate() {
+        for (ino, inode) in self.inodes.iter() {
             let Some(kind) = inode.kind() else { continue };
             let (ino, is_dir) = (ino as Ino, kind == Kind::Dir);
             let len = if is_dir { 0 } else { inode.len };

@@ -307,6 +307,18 @@ pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<
     })
 }
 
+/// Errors: `Unsupported` when this build may read it and not write.
+pub fn check_features(superblock: &Superblock, name: &Path) -> Result<()> {
+    if superblock.unknown == 0 {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "the image uses features {:#x} that this build does not know: it can be read, but not written; use a newer build",
+        superblock.unknown
+    ))
+    .in_file(name))
+}
+
 /// Mounts what a device has.
 ///
 /// Errors: `NotFound` when there is no filesystem, `Unsupported`, `Corruption`.
@@ -316,12 +328,8 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         Found::Ours(superblock, stale) => (superblock, stale),
         other => return Err(not_ours(other, name)),
     };
-    if superblock.unknown != 0 && !options.read_only {
-        return Err(Error::unsupported(format!(
-            "the image uses features {:#x} that this build does not know: it can be read, but not written; use a newer build",
-            superblock.unknown
-        ))
-        .in_file(name));
+    if !options.read_only {
+        check_features(&superblock, name)?;
     }
     let loaded = load(&*device, superblock, name)?;
     let superblock = loaded.superblock;

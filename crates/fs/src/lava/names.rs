@@ -150,7 +150,7 @@ impl Names {
 
     /// Directory, name and inode of each, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
-        let all = self.entries.iter().filter(|e| e.len > 0);
+        let all = self.entries.iter().map(|(_, e)| e).filter(|e| e.len > 0);
         all.map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
     }
 
@@ -179,7 +179,7 @@ impl Names {
 impl NamesCopy {
     /// As [`Names::iter`].
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
-        let all = self.entries.iter().filter(|e| e.len > 0);
+        let all = self.entries.iter().map(|(_, e)| e).filter(|e| e.len > 0);
         all.map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
     }
 }

@@ -10,6 +10,8 @@ const CHUNK: usize = 256;
 #[derive(Clone, Default)]
 pub struct Slab<T> {
     chunks: Vec<Arc<[T]>>,
+    /// A chunk of defaults, that all share which nobody has changed: a table with one far place takes no memory for those before it.
+    blank: Option<Arc<[T]>>,
     len: usize,
 }
 
@@ -38,22 +40,40 @@ impl<T: Clone + Default> Slab<T> {
     /// Adds a place, and returns which.
     pub fn push(&mut self, value: T) -> usize {
         let i = self.len;
-        if i == self.chunks.len() * CHUNK {
-            self.chunks.push((0..CHUNK).map(|_| T::default()).collect());
-        }
-        self.len += 1;
+        self.grow_to(i + 1);
         *self.get_mut(i) = value;
         i
     }
 
-    /// All values, by place.
-    pub fn iter(&self) -> impl Iterator<Item = &T> + '_ {
-        self.chunks.iter().flat_map(|c| c.iter()).take(self.len)
+    /// As many places at least, with defaults in those that are new.
+    pub fn grow_to(&mut self, len: usize) {
+        let chunks = len.div_ceil(CHUNK);
+        if chunks > self.chunks.len() {
+            let blank = (self.blank).get_or_insert_with(|| vec![T::default(); CHUNK].into());
+            self.chunks.resize(chunks, Arc::clone(blank));
+        }
+        self.len = self.len.max(len);
+    }
+
+    fn is_blank(&self, chunk: &Arc<[T]>) -> bool {
+        (self.blank.as_ref()).is_some_and(|blank| Arc::ptr_eq(blank, chunk))
+    }
+
+    /// Values by place, but for chunks that nobody has changed.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> + '_ {
+        let chunks = self.chunks.iter().enumerate();
+        let changed = chunks.filter(|(_, chunk)| !self.is_blank(chunk));
+        let values = changed.flat_map(|(c, chunk)| {
+            let places = c * CHUNK..;
+            places.zip(chunk.iter())
+        });
+        values.take_while(|(i, _)| *i < self.len)
     }
 
     /// Bytes of memory, without what values have elsewhere.
     pub fn memory(&self) -> usize {
-        self.chunks.len() * (CHUNK * size_of::<T>() + size_of::<Arc<[T]>>() + 16)
+        let changed = self.chunks.iter().filter(|c| !self.is_blank(c)).count();
+        self.chunks.len() * size_of::<Arc<[T]>>() + changed * (CHUNK * size_of::<T>() + 16)
     }
 }
 
@@ -72,10 +92,23 @@ mod tests {
             *slab.get_mut(i) += 7;
         }
         slab.push(5);
-        assert!(copy.iter().copied().eq(0..1000));
+        assert!(copy.iter().map(|(_, n)| *n).eq(0..1000));
+        assert!(copy.iter().all(|(i, n)| i as u64 == *n));
         assert_eq!(
             (*slab.get(300), *slab.get(301), slab.len()),
             (307, 301, 1001)
         );
+    }
+
+    #[test]
+    fn a_far_place_takes_no_memory_for_those_before_it() {
+        let mut slab: Slab<u64> = Slab::default();
+        slab.grow_to(1 << 28);
+        *slab.get_mut((1 << 28) - 1) = 9;
+        *slab.get_mut(3) = 4;
+        assert_eq!((slab.len(), *slab.get(1 << 27)), (1 << 28, 0));
+        assert!(slab.memory() < 32 << 20, "{}", slab.memory());
+        let set: Vec<_> = slab.iter().filter(|(_, n)| **n > 0).collect();
+        assert_eq!(set, [(3, &4), ((1 << 28) - 1, &9)]);
     }
 }

@@ -25,6 +25,11 @@ impl FreeSpace {
         self.by_start.len()
     }
 
+    /// Bytes of memory, about: two entries for each piece.
+    pub fn memory(&self) -> usize {
+        self.pieces() * 64
+    }
+
     /// The longest piece.
     pub fn longest(&self) -> u64 {
         self.by_len.last().map_or(0, |(len, _)| *len)

@@ -263,6 +263,44 @@ fn a_full_image_lives_on() {
     }
 }
 
+/// Space that was taken ahead and that nobody appended to goes back when the file is closed.
+#[test]
+fn space_ahead_goes_back() {
+    let (_, fs) = fresh(512);
+    let before = fs.usage().free_bytes;
+    let f = fs.create(Path::new("f")).unwrap();
+    f.expect_appends(1 << 20);
+    assert!(fs.usage().free_bytes + (1 << 20) <= before);
+    drop(f);
+    fs.sync_metadata(Path::new("")).unwrap();
+    assert_eq!(fs.usage().free_bytes, before);
+    assert_eq!(fs.stat(Path::new("f")).unwrap().on_disk, 0);
+}
+
+/// A log that cannot be had in place of an old one leaves that one as it was.
+#[test]
+fn a_reuse_without_room_changes_nothing() {
+    let (_, fs) = fresh(512);
+    let old = Path::new("old");
+    let options = LogOptions {
+        capacity: 100_000,
+        reuse: None,
+    };
+    let f = fs.create_log(old, options).unwrap();
+    f.append(&[IoSlice::new(&[3; 5000])], Intent::Sync).unwrap();
+    f.sync_all().unwrap();
+    drop(f);
+    let options = LogOptions {
+        capacity: 2 * SIZE,
+        reuse: Some(old),
+    };
+    let e = fs.create_log(Path::new("new"), options).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    assert!(!fs.exists(Path::new("new")).unwrap());
+    assert_eq!(fs.open(old).unwrap().read(0, 5000).unwrap(), vec![3; 5000]);
+    assert_eq!(fs.stat(old).unwrap().len, 5000);
+}
+
 /// What was appended lazily outlives the process, with the space and the name that it needs.
 #[test]
 fn lazy_bytes_outlive_the_process() {

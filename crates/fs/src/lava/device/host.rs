@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard};
+use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loops};
 use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
     Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsStats, HostFs, HostOptions,
@@ -65,6 +65,8 @@ pub struct HostDevice {
     direct: Option<OwnedFd>,
     /// Keeps the system away from a block device.
     alone: Option<OwnedFd>,
+    /// Holds the lock of the file under a loop device.
+    _below: Option<OwnedFd>,
     /// Memory addresses of direct transfers are multiples of it.
     memory: usize,
     sys: Sys,
@@ -97,24 +99,41 @@ impl HostDevice {
         };
         let flags = access | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let cached = rustix::fs::open(path, flags | more, mode).map_err(error)?;
-        let facts = file_facts(cached.as_fd()).map_err(error)?;
-        if facts.is_dir {
-            return Err(Error::invalid(
+        let is_dir = || {
+            Error::invalid(
                 "this is a directory; an image is a file or a block device (`--dir` takes directories)",
             )
-            .in_file(path));
+            .in_file(path)
+        };
+        // A pipe that nobody writes would be waited for.
+        let cached = match rustix::fs::open(path, flags | more | OFlags::NONBLOCK, mode) {
+            Ok(fd) => fd,
+            Err(Errno::ISDIR) => return Err(is_dir()),
+            Err(Errno::NXIO) => return Err(no_image(path)),
+            Err(e) => return Err(error(e)),
+        };
+        let facts = file_facts(cached.as_fd()).map_err(error)?;
+        if facts.is_dir {
+            return Err(is_dir());
+        }
+        if !facts.is_file && !facts.is_block_device {
+            return Err(no_image(path));
         }
         lock(path, &cached, &facts, options.read_only)?;
+        let below = loops::claim(path, &facts, options.read_only)?;
+        let same = || {
+            let now = rustix::fs::stat(path).map_err(error)?;
+            match (now.st_ino, now.st_dev) == (facts.ino, facts.dev) {
+                true => Ok(()),
+                false => Err(Error::new(
+                    ErrorKind::Busy,
+                    "another process has just replaced the image; try again",
+                )
+                .in_file(path)),
+            }
+        };
         // Whoever held it may have given the name to another file meanwhile.
-        let now = rustix::fs::stat(path).map_err(error)?;
-        if (now.st_ino, now.st_dev) != (facts.ino, facts.dev) {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                "another process has just replaced the image; try again",
-            )
-            .in_file(path));
-        }
+        same()?;
         let mut held = None;
         if facts.is_block_device && !options.read_only {
             // The kernel refuses it where the device is mounted or part of another.
@@ -129,6 +148,13 @@ impl HostDevice {
                     .in_file(path));
                 }
                 Err(e) => return Err(error(e)),
+            }
+            if loops::is_read_only(&facts) {
+                return Err(Error::new(
+                    ErrorKind::ReadOnly,
+                    "the device takes no writes (it is set read-only)",
+                )
+                .in_file(path));
             }
         }
         let mut unit = options.write_unit;
@@ -159,6 +185,8 @@ impl HostDevice {
         let reads = host(direct.is_some())?;
         let direct_reads = reads.open(path)?;
         let cached_reads = host(false)?.open(path)?;
+        // All of these went by the name.
+        same()?;
         let info = reads.info();
         let way = match direct {
             Some(_) => "direct I/O",
@@ -188,6 +216,7 @@ impl HostDevice {
                 },
             },
             alone: held,
+            _below: below,
             cached,
             direct,
             memory,
@@ -249,6 +278,12 @@ impl HostDevice {
     }
 
     fn failed(&self, what: &str, offset: u64, e: Errno) -> Error {
+        let what = match (e, self.is_block_device()) {
+            (Errno::NOSPC | Errno::DQUOT, false) => {
+                "the disk that the image lies on is full; free some space there, not in the image: writing"
+            }
+            _ => what,
+        };
         Error::io(what, &self.path, e.into()).at(&self.path, offset)
     }
 
@@ -263,6 +298,13 @@ impl HostDevice {
         };
         reads.into_iter().map(request).collect()
     }
+}
+
+fn no_image(path: &Path) -> Error {
+    Error::invalid(
+        "this is a pipe, a socket or a character device; an image is a file or a block device",
+    )
+    .in_file(path)
 }
 
 fn no_room(path: &Path, bytes: u64) -> Error {
@@ -309,8 +351,13 @@ fn write_zeros(
         let zeros = crate::AlignedBuf::zeroed_direct(PIECE as usize);
         let direct = rustix::fs::open(path, OFlags::WRONLY | OFlags::DIRECT, Mode::empty());
         let aligned = range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096);
+        let own = rustix::fs::fstat(fd).map_err(error)?;
+        let same = |other: &OwnedFd| {
+            let there = rustix::fs::fstat(other);
+            there.is_ok_and(|s| (s.st_ino, s.st_dev) == (own.st_ino, own.st_dev))
+        };
         let to = match &direct {
-            Ok(fd) if aligned => fd,
+            Ok(fd) if aligned && same(fd) => fd,
             _ => fd,
         };
         let sys = Sys::default();
@@ -328,7 +375,7 @@ fn write_zeros(
 }
 
 /// Takes the lock of an open image.
-fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()> {
+pub fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()> {
     let how = match shared {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,

@@ -9,6 +9,7 @@
 
 mod discard;
 mod host;
+mod loops;
 pub(super) mod sim;
 
 use std::io::IoSlice;

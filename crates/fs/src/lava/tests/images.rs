@@ -1,7 +1,7 @@
 //! What a check of an image finds, growing, and what the device is told to forget.
 
 use super::super::check::check;
-use super::super::device::DeviceCut;
+use super::super::device::{DeviceCut, SimDevice};
 use super::super::*;
 use super::{by_hand, fresh};
 use crate::Intent;
@@ -187,4 +187,85 @@ fn reading_needs_fewer_features_than_writing() {
     assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
     let fs = mount(true).unwrap();
     assert_eq!(fs.open(Path::new("a")).unwrap().len(), 4096);
+}
+
+/// A number far from all others, as only somebody hostile writes it: a mount and a check take little memory for those between.
+#[test]
+fn a_far_inode_number_costs_little() {
+    let device = SimDevice::new(1 << 40, 512);
+    mount::format(&*device, [3; 16], true, Path::new("image")).unwrap();
+    let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+    let create = |ino, name: &str| Record::Create {
+        ino,
+        kind: Kind::File,
+        dir: 0,
+        name: name.to_string(),
+    };
+    {
+        let mut state = fs.shared.state.lock();
+        let far = create((1 << 30) - 1, "far");
+        assert!(state.record(&far).is_ok());
+        assert!(state.record(&create(1 << 20, "between")).is_ok());
+        assert!(state.record(&create(1 << 30, "too far")).is_err());
+    }
+    for checkpointed in [false, true] {
+        fs.sync_metadata(Path::new("")).unwrap();
+        if checkpointed {
+            fs.checkpoint().unwrap();
+        }
+        let left = device.cut(DeviceCut::Nothing);
+        let checked = check(&*left, Path::new("image")).unwrap();
+        assert!(checked.is_sound(), "{:?}", checked.damage);
+        let again = LavaFs::mount(left, &by_hand()).unwrap();
+        let usage = again.usage();
+        assert_eq!(usage.files, 2);
+        assert!(usage.memory < 128 << 20, "{usage:?}");
+        // Numbers between are given out.
+        again.create(Path::new("new")).unwrap();
+        assert_eq!(again.describe(Path::new("new")).unwrap().inode, 1);
+    }
+}
+
+/// An image that was made where smaller units can be written directly goes through the page cache.
+#[test]
+fn an_image_of_smaller_units_is_opened_all_the_same() {
+    use super::super::device::{Device, DeviceOptions};
+    let path = std::env::temp_dir().join(format!("basalt-lava-units-{}", std::process::id()));
+    let how = image::Format {
+        size: Some(8 << 20),
+        ..image::Format::default()
+    };
+    image::format(&path, &how, &mut |_, _, _| ()).unwrap();
+    let wide = |read_only| DeviceOptions {
+        write_unit: 4096,
+        read_only,
+        ..DeviceOptions::new(&path)
+    };
+    for n in 0..3u8 {
+        let device = image::open_device(&wide(false)).unwrap();
+        let unit = device.facts().unit;
+        let fs = LavaFs::mount(device, &by_hand()).unwrap();
+        let f = fs.create(Path::new(&format!("{n}"))).unwrap();
+        f.append(&[IoSlice::new(&[n; 700])], Intent::Sync).unwrap();
+        f.sync_all().unwrap();
+        fs.sync_metadata(Path::new("")).unwrap();
+        drop((f, fs));
+        let fs = LavaFs::mount(
+            image::open_device(&wide(true)).unwrap(),
+            &LavaOptions {
+                read_only: true,
+                ..by_hand()
+            },
+        )
+        .unwrap();
+        assert!(
+            unit == 512 && !fs.info().direct,
+            "{}",
+            fs.info().description
+        );
+        let f = fs.open(Path::new(&format!("{n}"))).unwrap();
+        assert_eq!(f.read(0, 700).unwrap(), vec![n; 700]);
+    }
+    let host = crate::HostFs::new(crate::HostOptions::new("")).unwrap();
+    host.remove(&path).unwrap();
 }
