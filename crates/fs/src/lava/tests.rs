@@ -3,7 +3,9 @@
 mod buffers;
 mod cuts;
 mod images;
+mod lies;
 mod room;
+mod threads;
 
 use super::device::{DeviceCut, SimDevice};
 use super::*;

@@ -9,20 +9,24 @@ use std::io::IoSlice;
 
 /// What is known of a filesystem at one moment: names, and the bytes that must be there.
 #[derive(Clone, Default, PartialEq, Debug)]
-struct Shown {
+pub(super) struct Shown {
     /// Files by name, with a number for each inode.
     names: BTreeMap<String, u64>,
     dirs: Vec<String>,
 }
 
 /// A history on the filesystem with all that it promised, and the devices that a power cut may leave after each write.
-struct History {
+pub(super) struct History {
     chance: crate::chance::Chance,
     device: Arc<SimDevice>,
     fs: Arc<LavaFs>,
     now: Shown,
     /// What has not been durable yet, oldest first; the first one is.
     since: Vec<Shown>,
+    /// The same of the last times that something became durable.
+    before: VecDeque<Vec<Shown>>,
+    /// What is written may go astray, so it is not mounted anew.
+    pub(super) lies: bool,
     files: BTreeMap<u64, Arc<dyn File>>,
     /// What was appended, and how much of it is durable.
     bytes: BTreeMap<u64, (Vec<u8>, usize)>,
@@ -39,14 +43,61 @@ impl History {
 
     /// All that happened so far is durable.
     fn durable(&mut self) {
-        self.since = vec![self.now.clone()];
+        let since = std::mem::replace(&mut self.since, vec![self.now.clone()]);
+        self.before.push_back(since);
+        if self.before.len() > 2 {
+            self.before.pop_front();
+        }
+    }
+
+    pub(super) fn new(seed: u64, device: &Arc<SimDevice>, fs: Arc<LavaFs>) -> History {
+        History {
+            chance: crate::chance::Chance::of(&[seed, 77]),
+            device: Arc::clone(device),
+            fs,
+            now: Shown::default(),
+            since: vec![Shown::default()],
+            before: VecDeque::new(),
+            lies: false,
+            files: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Many transactions that no flush follows: a journal of more than one extent.
+    fn burst(&mut self) {
+        for n in 0..self.chance.below(400) {
+            self.next += 1;
+            let name = format!("burst {}", self.next);
+            let f = self.fs.create(Path::new(&name)).unwrap();
+            self.now.names.insert(name.clone(), self.next);
+            self.changed();
+            f.append(&[IoSlice::new(&[n as u8; 10])], Intent::Lazy)
+                .unwrap();
+            self.fs.remove(Path::new(&name)).unwrap();
+            self.now.names.remove(&name);
+            self.changed();
+        }
+    }
+
+    /// The states that may be found after all this when a write that said it was durable was not: those since the last time that something became so, and the
+    /// time before.
+    pub(super) fn states(&self) -> (Shown, Vec<Shown>) {
+        let all = self.before.iter().flatten().chain(&self.since);
+        (self.now.clone(), all.cloned().collect())
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.fs.sync_metadata(Path::new("")).unwrap();
+        self.durable();
     }
 
     fn changed(&mut self) {
         self.since.push(self.now.clone());
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let (a, b) = (self.name(), self.name());
         let (pa, pb) = (PathBuf::from(&a), PathBuf::from(&b));
         let ids: Vec<u64> = self.files.keys().copied().collect();
@@ -135,10 +186,7 @@ impl History {
                     self.files.remove(&id);
                 }
             }
-            13 => {
-                self.fs.sync_metadata(Path::new("")).unwrap();
-                self.durable();
-            }
+            13 => self.sync(),
             14 => {
                 if self.fs.rename(&pa, &pb).is_ok() && a != b {
                     let id = self.now.names[&a];
@@ -181,6 +229,7 @@ impl History {
                 let longer = self.device.facts().len - self.fs.usage().total_bytes;
                 assert_eq!(self.fs.grow().unwrap(), longer);
             }
+            _ if self.lies => {}
             _ => {
                 // A new mount of what there is.
                 self.files.clear();
@@ -195,6 +244,15 @@ impl History {
                 }
             }
         }
+    }
+}
+
+impl Shown {
+    /// The names of a filesystem are these.
+    pub(super) fn is(&self, files: &BTreeMap<String, Arc<dyn File>>, dirs: &[String]) -> bool {
+        let mut own = self.dirs.clone();
+        own.sort();
+        own == dirs && self.names.keys().eq(files.keys())
     }
 }
 
@@ -247,11 +305,7 @@ impl Promise {
         let (mut files, mut dirs) = (BTreeMap::new(), Vec::new());
         shown(&fs, "", &mut files, &mut dirs);
         dirs.sort();
-        let same = |s: &&Shown| {
-            let mut there = s.dirs.clone();
-            there.sort();
-            there == dirs && s.names.keys().eq(files.keys())
-        };
+        let same = |s: &&Shown| s.is(&files, &dirs);
         let states: Vec<&Shown> = self.since.iter().filter(same).collect();
         assert!(
             !states.is_empty(),
@@ -288,16 +342,7 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
         );
         let (device, fs) = fresh(if seed % 5 == 4 { 4096 } else { 512 });
         let taken = Arc::new(Mutex::new(Vec::new()));
-        let mut h = History {
-            chance: crate::chance::Chance::of(&[seed, 77]),
-            device: device.clone(),
-            fs,
-            now: Shown::default(),
-            since: vec![Shown::default()],
-            files: BTreeMap::new(),
-            bytes: BTreeMap::new(),
-            next: 0,
-        };
+        let mut h = History::new(seed, &device, fs);
         let into = Arc::clone(&taken);
         device.on_write(move |snapshot| into.lock().push(snapshot));
         for step in 0..60 {
@@ -337,7 +382,11 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             // Or the process alone dies: what it did not flush is there for the next one, which takes it for durable.
             device = match h.chance.percent(40) {
                 true => device.snapshot().killed(),
-                false => device.cut(DeviceCut::Some(seed * 10 + life)),
+                false => device.cut(match life % 3 {
+                    0 => DeviceCut::Some(seed * 10 + life),
+                    1 => DeviceCut::Prefix(seed * 10 + life),
+                    _ => DeviceCut::Suffix(seed * 10 + life),
+                }),
             };
             let place = format!("seed {seed}, life {life}");
             let (fs, found) = promise.check(Arc::clone(&device), &place);
@@ -354,6 +403,9 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             h.durable();
             for _ in 0..h.chance.below(25) {
                 h.step();
+            }
+            if h.chance.percent(15) {
+                h.burst();
             }
             // The last step is cut at one of its writes, those of a checkpoint most of all.
             let taken = Arc::new(Mutex::new(Vec::new()));
