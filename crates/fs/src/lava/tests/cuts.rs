@@ -43,6 +43,10 @@ impl History {
 
     /// All that happened so far is durable.
     fn durable(&mut self) {
+        if self.since.len() == 1 {
+            // Nothing was written that could go astray.
+            return;
+        }
         let since = std::mem::replace(&mut self.since, vec![self.now.clone()]);
         self.before.push_back(since);
         if self.before.len() > 2 {

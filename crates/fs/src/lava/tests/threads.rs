@@ -11,24 +11,62 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const THREADS: u64 = 3;
 
-/// What is durable: by path, the bytes. Nothing that is being removed or written over.
-type Promise = BTreeMap<String, Vec<u8>>;
+/// What one thread knows of its files: no path is used twice, so a path that is there has the bytes it always had.
+#[derive(Clone, Default)]
+struct Promise {
+    /// Durable, and nobody is about to remove or rename it.
+    durable: BTreeMap<String, Arc<[u8]>>,
+    /// May be there or not.
+    maybe: BTreeMap<String, Arc<[u8]>>,
+}
+
+impl Promise {
+    /// From now on it may go.
+    fn loosen(&mut self, path: &str) {
+        let bytes = self.durable.remove(path).expect("known");
+        self.maybe.insert(path.to_string(), bytes);
+        while self.maybe.len() > 40 {
+            // Of the oldest the removal is durable by now.
+            let oldest = self
+                .maybe
+                .keys()
+                .min_by_key(|p| p.rsplit('/').next()?.parse::<u64>().ok());
+            let oldest = oldest.expect("not empty").clone();
+            self.maybe.remove(&oldest);
+        }
+    }
+}
 
 fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
     let mut c = Chance::of(&[seed, t]);
     let dir = format!("t{t}");
     fs.create_dir(Path::new(&dir)).unwrap();
-    for _ in 0..steps {
-        let path = format!("{dir}/{}", c.below(12));
-        let known = promise.lock().get(&path).cloned();
-        match (known, c.below(10)) {
+    for step in 0..steps {
+        let known: Vec<String> = promise.lock().durable.keys().cloned().collect();
+        let some = known.get(c.below(12) as usize).cloned();
+        let bytes = some
+            .as_ref()
+            .map(|path| promise.lock().durable[path].clone());
+        let path = format!("{dir}/{step}");
+        match (some.zip(bytes), c.below(10)) {
+            // Space that somebody takes and gives back, none of it durable.
+            (_, 9) => {
+                let done = fs.create(Path::new(&path)).and_then(|f| {
+                    f.append(
+                        &[IoSlice::new(&vec![0xEE; c.below(300_000) as usize])],
+                        Intent::Sync,
+                    )
+                });
+                let _ = fs.remove(Path::new(&path));
+                if let Err(e) = done {
+                    assert_eq!(e.kind(), ErrorKind::NoSpace, "{path}: {e}");
+                }
+            }
             (None, _) => {
                 let mut bytes = vec![0; c.pick(&[0, 100, 4096, 30_000, 700_000]) as usize];
                 c.fill(&mut bytes);
                 let intent = c.pick(&[0, 1, 2]);
                 let intent = [Intent::Sync, Intent::Lazy, Intent::Bulk][intent as usize];
-                // What was here and is not promised is of an earlier try.
-                let _ = fs.remove(Path::new(&path));
                 let made = (|| {
                     let f = fs.create(Path::new(&path))?;
                     for part in bytes.chunks(c.pick(&[512, 4096, 100_000]) as usize) {
@@ -39,29 +77,37 @@ fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
                 })();
                 match made {
                     Ok(()) => {
-                        promise.lock().insert(path, bytes);
+                        promise.lock().durable.insert(path, bytes.into());
                     }
-                    Err(e) => assert_eq!(e.kind(), ErrorKind::NoSpace, "{path}: {e}"),
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::NoSpace, "{path}: {e}");
+                        let _ = fs.remove(Path::new(&path));
+                    }
                 }
             }
-            (Some(bytes), 0..4) => {
-                promise.lock().remove(&path);
+            (Some((path, bytes)), 0..4) => {
+                promise.lock().loosen(&path);
                 let reader = fs.open(Path::new(&path)).unwrap();
                 fs.remove(Path::new(&path)).unwrap();
                 // Others take space meanwhile: not this, as long as somebody has it open.
                 let found = reader.read(0, bytes.len()).unwrap();
-                assert!(found == bytes, "{path} after its removal");
+                assert!(found == bytes[..], "{path} after its removal");
             }
-            (Some(bytes), 4..6) => {
-                let to = format!("{dir}/{}", c.below(12));
-                if to != path && !promise.lock().contains_key(&to) {
-                    promise.lock().remove(&path);
-                    fs.rename(Path::new(&path), Path::new(&to)).unwrap();
-                    fs.sync_metadata(Path::new(&dir)).unwrap();
-                    promise.lock().insert(to, bytes);
+            (Some((from, bytes)), 4..6) => {
+                {
+                    let mut promise = promise.lock();
+                    promise.loosen(&from);
+                    promise.maybe.insert(path.clone(), bytes.clone());
+                }
+                match fs.rename(Path::new(&from), Path::new(&path)) {
+                    Ok(()) => {
+                        fs.sync_metadata(Path::new(&dir)).unwrap();
+                        promise.lock().durable.insert(path, bytes);
+                    }
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::NoSpace, "{path}: {e}"),
                 }
             }
-            (Some(bytes), _) => {
+            (Some((path, bytes)), _) => {
                 let f = fs.open(Path::new(&path)).unwrap();
                 let from = c.below(bytes.len() as u64 + 1);
                 let found = f.read(from, 50_000).unwrap();
@@ -72,11 +118,34 @@ fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
     }
 }
 
+/// The device, and what is promised while it is like that.
+fn moment(device: &SimDevice, promises: &[Arc<Mutex<Promise>>]) -> (DeviceSnapshot, Promise) {
+    let held: Vec<_> = promises.iter().map(|p| p.lock()).collect();
+    let mut all = Promise::default();
+    for p in &held {
+        all.durable.extend(p.durable.clone());
+        all.maybe.extend(p.maybe.clone());
+    }
+    (device.snapshot(), all)
+}
+
 fn check(fs: &Arc<LavaFs>, promise: &Promise, place: &str) {
-    for (path, bytes) in promise {
+    for (path, bytes) in &promise.durable {
         let f = fs.open(Path::new(path));
         let f = f.unwrap_or_else(|e| panic!("{place}: {path}: {e}"));
-        assert!(f.read(0, bytes.len()).unwrap() == *bytes, "{place}: {path}");
+        assert!(
+            f.read(0, bytes.len()).unwrap() == bytes[..],
+            "{place}: {path}"
+        );
+    }
+    for (path, bytes) in &promise.maybe {
+        if let Ok(f) = fs.open(Path::new(path)) {
+            let found = f.read(0, bytes.len()).unwrap();
+            assert!(
+                found == bytes[..],
+                "{place}: {path} is back with other bytes"
+            );
+        }
     }
 }
 
@@ -87,17 +156,32 @@ fn check(fs: &Arc<LavaFs>, promise: &Promise, place: &str) {
 )]
 fn what_is_durable_stays_so_while_everything_happens_at_once() {
     let (mut cuts, mut checkpoints) = (0, 0);
-    for seed in 0..3 * scale() {
+    for seed in 0..2 * scale() {
         let device = SimDevice::new(12 << 20, 512);
-        mount::format(&*device, [7; 16], true, Path::new("image")).unwrap();
+        mount::format(&*device, [7; 16], seed % 2 == 0, Path::new("image")).unwrap();
         let fs = LavaFs::mount(device.clone(), &LavaOptions::default()).unwrap();
-        let promises: Vec<Mutex<Promise>> = (0..THREADS).map(|_| Mutex::default()).collect();
+        let promises: Vec<Arc<Mutex<Promise>>> = (0..THREADS).map(|_| Arc::default()).collect();
+        let taken: Arc<Mutex<Vec<(DeviceSnapshot, Promise)>>> = Arc::default();
+        {
+            let (promises, taken) = (promises.clone(), Arc::clone(&taken));
+            let mut c = Chance::of(&[seed, 98]);
+            let device_of = Arc::downgrade(&device);
+            // Right behind a write, of whichever thread.
+            device.on_write(move |_| {
+                if c.below(100) == 0
+                    && let Some(device) = device_of.upgrade()
+                {
+                    let moment = moment(&device, &promises);
+                    taken.lock().push(moment);
+                }
+            });
+        }
         let over = AtomicBool::new(false);
-        let mut taken: Vec<(DeviceSnapshot, Promise)> = Vec::new();
+        let mut moments: Vec<(DeviceSnapshot, Promise)> = Vec::new();
         std::thread::scope(|s| {
             let (fs, promises, over, device) = (&fs, &promises, &over, &device);
             let threads: Vec<_> = (0..THREADS)
-                .map(|t| s.spawn(move || live(fs, t, seed, &promises[t as usize], 400)))
+                .map(|t| s.spawn(move || live(fs, t, seed, &promises[t as usize], 300)))
                 .collect();
             let beside = s.spawn(move || {
                 let mut c = Chance::of(&[seed, 99]);
@@ -109,19 +193,14 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
                         }
                         1..6 => fs.discard(),
                         // Where there is no room for it, it comes later.
-                        _ => drop(fs.checkpoint()),
+                        6..8 => drop(fs.checkpoint()),
+                        _ => std::thread::sleep(std::time::Duration::from_millis(1)),
                     }
-                    std::thread::yield_now();
                 }
             });
             while !threads.iter().all(|t| t.is_finished()) {
                 std::thread::sleep(std::time::Duration::from_millis(5));
-                let held: Vec<_> = promises.iter().map(|p| p.lock()).collect();
-                let all = held.iter().flat_map(|p| p.iter());
-                let all = all
-                    .map(|(path, bytes)| (path.clone(), bytes.clone()))
-                    .collect();
-                taken.push((device.snapshot(), all));
+                moments.push(moment(device, promises));
             }
             over.store(true, SeqCst);
             for t in threads {
@@ -129,14 +208,15 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
             }
             beside.join().unwrap();
         });
+        moments.append(&mut taken.lock());
         checkpoints += fs.usage().checkpoints;
         for p in &promises {
             check(&fs, &p.lock(), &format!("seed {seed}, at the end"));
         }
         drop(fs);
         let mut c = Chance::of(&[seed, 5]);
-        for (n, (snapshot, promise)) in taken.iter().enumerate() {
-            if taken.len() > 60 && c.below(taken.len() as u64) > 60 {
+        for (n, (snapshot, promise)) in moments.iter().enumerate() {
+            if c.below(moments.len() as u64) > 150 {
                 continue;
             }
             for cut in [
