@@ -201,7 +201,7 @@ pub fn fs(args: Fs) -> Outcome {
         }
         Action::Cat(a) => {
             let fs = open_image(&a.image, Access::Read)?;
-            copy::cat(&fs, &a.image, &a.path)
+            show::cat(&fs, &a.image, &a.path)
         }
         Action::Cp(a) => copy::copy(&a.from, &a.to, a.overwrite),
         Action::Check(a) => check(&a),

@@ -7,6 +7,7 @@
 
 mod harness;
 use harness::{Scratch, ended};
+use std::io::{Read, Write};
 use std::process::{Child, Stdio};
 
 const NONE: [&str; 0] = [];
@@ -35,7 +36,13 @@ fn serving(s: &Scratch, args: &[&str]) -> Child {
     let all = args.iter().chain(&own);
     let mut server = s.command("serve", all).spawn().unwrap();
     let clock = basalt::env::Clock::system();
-    while std::net::TcpStream::connect(&listen).is_err() {
+    // An answer: what only listens does not heed signals yet.
+    let answers = || -> std::io::Result<()> {
+        let mut client = std::net::TcpStream::connect(&listen)?;
+        client.write_all(b"PING\r\n")?;
+        client.read_exact(&mut [0; 7])
+    };
+    while answers().is_err() {
         assert!(server.try_wait().unwrap().is_none(), "the server ended");
         clock.sleep(std::time::Duration::from_millis(10));
     }
@@ -237,4 +244,19 @@ fn a_damaged_image_is_told_of_and_not_written() {
         found += 1;
     }
     assert!(found > 3, "{found} pages of metadata");
+}
+
+#[test]
+fn a_length_that_a_crash_left_vague_is_shown_as_such() {
+    let s = Scratch::new("vague");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    let mut server = serving(&s, &["--image", "i"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let ran = fs(&s, &["ls", "-l", "i", "db"]);
+    assert!(ran.text().contains("+ "), "{}", ran.text());
+    let all = json(fs(&s, &["ls", "-r", "i", "--json"]));
+    let all = all["entries"].as_array().unwrap();
+    assert!(all.iter().any(|e| e["length_is_exact"] == false));
+    assert!(all.iter().any(|e| e["length_is_exact"] == true));
 }

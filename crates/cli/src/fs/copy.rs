@@ -5,12 +5,11 @@ use crate::failure::{Failure, Outcome};
 use crate::place::{Access, open_image};
 use crate::progress::{self, count, rate};
 use basalt::env::Clock;
-use basalt::fs::lava::LavaFs;
 use basalt::fs::{File, FileSystem, HostFs, HostOptions, Intent, LockGuard};
 use basalt::{Error, ErrorKind};
 use indicatif::ProgressBar;
 use std::ffi::OsStr;
-use std::io::{IoSlice, Write};
+use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,41 +17,12 @@ use std::sync::Arc;
 /// A store's lock.
 const LOCK: &str = "LOCK";
 /// Bytes at a time.
-const PIECE: usize = 1 << 20;
+pub const PIECE: usize = 1 << 20;
 
 /// How far a file's bytes go: where its length is vague, all of its space, as readers expect that find the end by themselves.
 fn end_of(fs: &dyn FileSystem, path: &Path) -> basalt::Result<u64> {
     let stat = fs.stat(path)?;
     Ok(stat.len.max(stat.allocated))
-}
-
-/// `basalt fs cat`.
-pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
-    let error = |e| failed(image, path, e);
-    let file = fs.open(path).map_err(error)?;
-    let end = fs.stat(path).map_err(error)?.len;
-    if !fs.describe(path).map_err(error)?.exact {
-        eprintln!(
-            "basalt: a crash has left the length of {} vague; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
-            path.display()
-        );
-    }
-    let mut out = std::io::stdout().lock();
-    let mut at = 0;
-    while at < end {
-        let piece = file
-            .read(at, PIECE.min((end - at) as usize))
-            .map_err(error)?;
-        if piece.is_empty() {
-            break;
-        }
-        out.write_all(&piece)
-            .map_err(|e| Failure::output("standard output", e))?;
-        at += piece.len() as u64;
-    }
-    out.flush()
-        .map_err(|e| Failure::output("standard output", e))?;
-    Ok(0)
 }
 
 /// `IMAGE:PATH`, if what stands before a colon is a file or a device.

@@ -1,5 +1,7 @@
 //! What an image holds, as text for people and as JSON for scripts.
 
+use super::copy::PIECE;
+use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::point::say;
 use crate::progress::{count, human_bytes};
@@ -8,36 +10,46 @@ use basalt::fs::lava::{FileReport, LavaFs};
 use basalt::fs::{FileStat, FileSystem};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// A path of an image as one line of text.
+pub fn shown(path: &Path) -> String {
+    match escape(path.as_os_str().as_bytes()) {
+        root if root.trim_matches('/').is_empty() => "the root".to_string(),
+        path => path,
+    }
+}
 
 /// A path that leads nowhere, or another failure.
 pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     match e.is_not_found() {
         true => Failure::new(format!(
             "there is no {} in {1}; `basalt fs ls {1}` shows what there is",
-            path.display(),
+            shown(path),
             image.display()
         )),
         false => Failure::image(image, e),
     }
 }
 
-/// Everything in a directory, deeper too if asked, by path.
-fn entries(
-    fs: &LavaFs,
-    dir: &Path,
-    recursive: bool,
-    into: &mut Vec<(PathBuf, FileStat)>,
-) -> basalt::Result<()> {
-    for e in fs.list(dir)? {
-        let path = dir.join(&e.name);
+/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories may lie as deep as there is room for names.
+fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(PathBuf, FileStat)>> {
+    let below = |dir: &Path| -> basalt::Result<Vec<PathBuf>> {
+        let all = fs.list(dir)?;
+        Ok(all.into_iter().rev().map(|e| dir.join(e.name)).collect())
+    };
+    let mut found = Vec::new();
+    let mut todo = below(dir)?;
+    while let Some(path) = todo.pop() {
         let stat = fs.stat(&path)?;
-        into.push((path.clone(), stat));
-        if recursive && e.is_dir {
-            entries(fs, &path, true, into)?;
+        if recursive && stat.is_dir {
+            todo.extend(below(&path)?);
         }
+        found.push((path, stat));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// `basalt fs ls`.
@@ -50,43 +62,48 @@ pub fn list(
     as_json: bool,
 ) -> Outcome {
     let error = |e| failed(image, path, e);
-    let mut found = Vec::new();
     let stat = fs.stat(path).map_err(error)?;
-    match stat.is_dir {
-        true => entries(fs, path, recursive, &mut found).map_err(error)?,
-        false => found.push((path.to_path_buf(), stat)),
-    }
-    let shown = |of: &Path| {
+    let found = match stat.is_dir {
+        true => entries(fs, path, recursive).map_err(error)?,
+        false => vec![(path.to_path_buf(), stat)],
+    };
+    let name = |of: &Path| {
         // Names as they are below what was asked for.
         let below = of.strip_prefix(path).ok();
         let below = below.filter(|b| !b.as_os_str().is_empty()).unwrap_or(of);
-        below.display().to_string()
+        shown(below)
     };
     if as_json {
-        let all: Vec<Value> = found
-            .iter()
-            .map(|(p, s)| {
-                json!({
-                    "path": p.display().to_string(), "directory": s.is_dir, "bytes": s.len,
-                    "space_bytes": s.on_disk,
-                })
-            })
-            .collect();
+        let mut all: Vec<Value> = Vec::new();
+        for (p, s) in &found {
+            all.push(json!({
+                "path": p.display().to_string(), "directory": s.is_dir, "bytes": s.len,
+                "length_is_exact": fs.describe(p).map_err(error)?.exact, "space_bytes": s.on_disk,
+            }));
+        }
         say(&format!(
             "{:#}\n",
             json!({"image": image.display().to_string(), "entries": all})
         ))?;
     } else if long {
         let mut rows = vec![["name", "bytes", "space"].map(String::from)];
-        rows.extend(found.iter().map(|(p, s)| match s.is_dir {
-            true => [shown(p) + "/", "-".into(), "-".into()],
-            false => [shown(p), s.len.to_string(), s.on_disk.to_string()],
-        }));
+        for (p, s) in &found {
+            if s.is_dir {
+                rows.push([name(p) + "/", "-".into(), "-".into()]);
+                continue;
+            }
+            // A crash may have left more than is known of.
+            let more = match fs.describe(p).map_err(error)?.exact {
+                true => "",
+                false => "+",
+            };
+            rows.push([name(p), format!("{}{more}", s.len), s.on_disk.to_string()]);
+        }
         say(&table(&rows))?;
     } else {
         let mut text = String::new();
         for (p, s) in &found {
-            let _ = writeln!(text, "{}{}", shown(p), if s.is_dir { "/" } else { "" });
+            let _ = writeln!(text, "{}{}", name(p), if s.is_dir { "/" } else { "" });
         }
         say(&text)?;
     }
@@ -120,9 +137,12 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
         ))?;
         return Ok(0);
     }
-    let mut text = format!("{} in {}\n", path.display(), image.display());
+    let mut text = match shown(path) {
+        _ if r.is_dir && r.inode == 0 => format!("the root of {}\n", image.display()),
+        path => format!("{path} in {}\n", image.display()),
+    };
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<10} {value}");
+        let _ = writeln!(text, "  {name:<11} {value}");
     };
     line("kind", kind(&r).into());
     line("inode", r.inode.to_string());
@@ -153,6 +173,35 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
         text.push_str(&table(&rows));
     }
     say(&text)?;
+    Ok(0)
+}
+
+/// `basalt fs cat`.
+pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
+    let error = |e| failed(image, path, e);
+    let file = fs.open(path).map_err(error)?;
+    let end = fs.stat(path).map_err(error)?.len;
+    if !fs.describe(path).map_err(error)?.exact {
+        eprintln!(
+            "basalt: a crash has left the length of {} vague; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
+            shown(path)
+        );
+    }
+    let mut out = std::io::stdout().lock();
+    let mut at = 0;
+    while at < end {
+        let piece = file
+            .read(at, PIECE.min((end - at) as usize))
+            .map_err(error)?;
+        if piece.is_empty() {
+            break;
+        }
+        out.write_all(&piece)
+            .map_err(|e| Failure::output("standard output", e))?;
+        at += piece.len() as u64;
+    }
+    out.flush()
+        .map_err(|e| Failure::output("standard output", e))?;
     Ok(0)
 }
 
