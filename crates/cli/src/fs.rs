@@ -1,6 +1,7 @@
-//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and out, checked, made longer.
+//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and out, tidied, checked, made longer.
 
 mod copy;
+mod remove;
 mod show;
 
 use crate::failure::{ANSWER_NO, Failure, Outcome};
@@ -22,6 +23,7 @@ Examples:
   basalt fs ls -l store.lava basalt-data
   basalt fs cp store.lava:basalt-data ./copy
   basalt fs cp ./copy store.lava:restored
+  basalt fs rm -r store.lava restored
   basalt fs check store.lava && basalt check --image store.lava
 
 An image is a file or a block device with a filesystem of Basalt's own: files that only grow, all metadata in memory, and a synced append that writes \
@@ -49,6 +51,10 @@ enum Action {
     Cat(Cat),
     /// Copy files and directories into an image or out of one
     Cp(Cp),
+    /// Make directories in an image, and those that are missing above them
+    Mkdir(Mkdir),
+    /// Remove files and directories of an image: checkpoints in it, stores that nobody uses
+    Rm(Rm),
     /// Prove that extents, counts and free space agree
     Check(Look),
     /// Make an image larger; nothing in it is moved
@@ -157,6 +163,43 @@ struct Cp {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
+  basalt fs mkdir store.lava old
+  basalt fs mkdir /dev/sdb backups/monday backups/tuesday
+
+Directories that are there stay as they are. What was made is durable when the command returns.")]
+struct Mkdir {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The directories to make in it
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt fs rm -r store.lava monday                a checkpoint that was made in the image
+  basalt fs rm -r store.lava basalt-data/lost      what `basalt repair` put aside
+  basalt fs rm store.lava notes.txt old/CURRENT
+
+There is no way back. A store is removed only when nobody uses it. Of files that a checkpoint shares with its store, the space comes back when both are \
+gone. It works on a full image, and what was removed stays so when the command returns.")]
+struct Rm {
+    /// The image file, or the block device
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// The files and directories in it
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Directories, too, with all in them
+    #[arg(short, long)]
+    recursive: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
   basalt fs grow store.lava --size 40G
   lvextend -L +20G vg/basalt && basalt fs grow /dev/vg/basalt
 
@@ -204,6 +247,14 @@ pub fn fs(args: Fs) -> Outcome {
             show::cat(&fs, &a.image, &a.path)
         }
         Action::Cp(a) => copy::copy(&a.from, &a.to, a.overwrite),
+        Action::Mkdir(a) => {
+            let fs = open_image(&a.image, Access::Remove)?;
+            remove::make(&fs, &a.image, &a.paths)
+        }
+        Action::Rm(a) => {
+            let fs = open_image(&a.image, Access::Remove)?;
+            remove::remove(&fs, &a.image, &a.paths, a.recursive)
+        }
         Action::Check(a) => check(&a),
         Action::Grow(a) => grow(&a),
         Action::Report(a) => {

@@ -247,6 +247,61 @@ fn a_damaged_image_is_told_of_and_not_written() {
 }
 
 #[test]
+fn names_are_made_and_removed_by_hand() {
+    let s = Scratch::new("remove");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    on(&s, "put", &["a", "1"]).ok();
+    on(&s, "checkpoint", &["monday"]).ok();
+    fs(&s, &["mkdir", "i", "old/deep", "/other"]).ok();
+    fs(&s, &["mkdir", "i", "old"]).ok();
+    s.file("x", b"content");
+    fs(&s, &["cp", "x", "i:old/deep"]).ok();
+    fs(&s, &["mkdir", "i", "old/deep/x/y"]).fails(2, &["old/deep/x/y", "is a file"]);
+    fs(&s, &["rm", "i", "old"]).fails(2, &["old in i is a directory", "-r"]);
+    fs(&s, &["rm", "-r", "i", "old", "none"]).fails(2, &["there is no none in i"]);
+    fs(&s, &["rm", "-r", "i", "/"]).fails(2, &["the root of i"]);
+    fs(&s, &["rm", "-r", "i", "old/../other"]).fails(2, &["upward"]);
+    assert_eq!(
+        fs(&s, &["cat", "i", "old/deep/x"]).ok(),
+        b"content",
+        "what is refused removes nothing"
+    );
+    // A name that lies below another goes with it.
+    let ran = fs(&s, &["rm", "-r", "i", "old/deep/x", "old", "/old"]);
+    assert!(
+        ran.err
+            .contains("removed 1 file and 2 directories from i, 4.00 KiB freed"),
+        "{ran:?}"
+    );
+    ran.ok();
+    // The store goes on with what its checkpoint shared.
+    let ran = fs(&s, &["rm", "-r", "i", "monday"]);
+    assert!(ran.err.contains("under another name"), "{ran:?}");
+    ran.ok();
+    assert_eq!(on(&s, "get", &["a"]).ok(), b"1");
+    let server = serving(&s, &["--image", "i"]);
+    fs(&s, &["rm", "-r", "i", "db"]).fails(2, &["in use by process"]);
+    stop(server);
+    fs(&s, &["rm", "-r", "i", "db"]).ok();
+    assert_eq!(fs(&s, &["ls", "i"]).text(), "other/\n");
+    fs(&s, &["check", "i"]).ok();
+}
+
+#[test]
+fn directories_may_lie_deep() {
+    let s = Scratch::new("deep");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    let deep = vec!["d"; 1500].join("/");
+    fs(&s, &["mkdir", "i", &deep]).ok();
+    let ran = fs(&s, &["ls", "-r", "i"]);
+    assert_eq!(ran.text().lines().count(), 1500);
+    assert_eq!(ran.text().lines().last(), Some(&*format!("{deep}/")));
+    let ran = fs(&s, &["rm", "-r", "i", "d"]);
+    assert!(ran.err.contains("1500 directories"), "{ran:?}");
+    assert_eq!(fs(&s, &["ls", "i"]).text(), "");
+}
+
+#[test]
 fn a_length_that_a_crash_left_vague_is_shown_as_such() {
     let s = Scratch::new("vague");
     fs(&s, &["format", "i", "--size", "64M"]).ok();

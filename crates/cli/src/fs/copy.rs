@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A store's lock.
-const LOCK: &str = "LOCK";
+pub const LOCK: &str = "LOCK";
 /// Bytes at a time.
 pub const PIECE: usize = 1 << 20;
 

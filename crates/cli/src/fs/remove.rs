@@ -1,0 +1,163 @@
+//! Names of an image made and removed by hand: directories, files, stores that nobody uses.
+
+use super::copy::LOCK;
+use super::show::{failed, shown};
+use crate::failure::{Failure, Outcome};
+use crate::progress::{count, human_bytes};
+use basalt::fs::lava::LavaFs;
+use basalt::fs::{FileSystem, LockGuard};
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+/// A path as it is in the image, without what leads nowhere. One that steps upward stays as it is, for the filesystem to refuse.
+fn plain(path: &Path) -> PathBuf {
+    let parts = path.components();
+    let parts = parts.filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+    parts.collect()
+}
+
+/// `basalt fs mkdir`.
+pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
+    for path in paths {
+        fs.create_dir(path).map_err(|e| match e.kind() {
+            basalt::ErrorKind::AlreadyExists => Failure::new(format!(
+                "{} cannot be made in {}: it, or one above it, is a file",
+                shown(path),
+                image.display()
+            )),
+            _ => Failure::image(image, e),
+        })?;
+    }
+    fs.sync_metadata(Path::new(""))
+        .map_err(|e| Failure::image(image, e))?;
+    Ok(0)
+}
+
+/// What went.
+#[derive(Default)]
+struct Gone {
+    files: u64,
+    dirs: u64,
+    /// Space that nobody has any more.
+    bytes: u64,
+    /// Files that go on under another name, such as those that a checkpoint shares.
+    kept: BTreeSet<u64>,
+}
+
+/// `basalt fs rm`.
+pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> Outcome {
+    let mut all: Vec<PathBuf> = Vec::new();
+    // All are looked at before the first one goes.
+    for path in paths {
+        let path = plain(path);
+        let stat = fs.stat(&path).map_err(|e| failed(image, &path, e))?;
+        if path.as_os_str().is_empty() {
+            return Err(Failure::new(format!(
+                "the root of {} is not removed; name what is in it",
+                image.display()
+            )));
+        }
+        if stat.is_dir && !recursive {
+            return Err(Failure::new(format!(
+                "{} in {} is a directory; -r removes it with all in it",
+                shown(&path),
+                image.display()
+            )));
+        }
+        all.push(path);
+    }
+    let error = |e| Failure::image(image, e);
+    // What lies below another of them goes with it, and a name that was given twice goes once.
+    all.sort();
+    all.dedup_by(|path, before| path.starts_with(before));
+    let mut locks = Vec::new();
+    for path in &all {
+        hold_stores(fs, image, path, &mut locks)?;
+    }
+    let mut gone = Gone::default();
+    for path in all {
+        remove_all(fs, path, &mut gone).map_err(error)?;
+    }
+    fs.sync_metadata(Path::new("")).map_err(error)?;
+    let dirs = match gone.dirs {
+        0 => String::new(),
+        n => format!(" and {}", count(n, "directory", "directories")),
+    };
+    let kept = match gone.kept.len() as u64 {
+        0 => String::new(),
+        n => format!(
+            "; {} under another name, and so does the space",
+            count(n, "file goes on", "files go on")
+        ),
+    };
+    eprintln!(
+        "basalt: removed {}{dirs} from {}, {} freed{kept}",
+        count(gone.files, "file", "files"),
+        image.display(),
+        human_bytes(gone.bytes)
+    );
+    Ok(0)
+}
+
+/// Takes the locks of all stores at and below a path, so that none goes that somebody uses.
+fn hold_stores(
+    fs: &LavaFs,
+    image: &Path,
+    path: &Path,
+    locks: &mut Vec<Box<dyn LockGuard>>,
+) -> Result<(), Failure> {
+    let mut todo = vec![path.to_path_buf()];
+    while let Some(path) = todo.pop() {
+        let error = |e| failed(image, &path, e);
+        if !fs.stat(&path).map_err(error)?.is_dir {
+            continue;
+        }
+        for e in fs.list(&path).map_err(error)? {
+            let below = path.join(&e.name);
+            if e.is_dir {
+                todo.push(below);
+            } else if e.name == LOCK {
+                let lock = fs.lock(&below);
+                locks.push(lock.map_err(|e| Failure::image(image, e))?);
+            }
+        }
+    }
+    Ok(())
+}
+
+enum Step {
+    Look(PathBuf),
+    /// A directory that is empty by now.
+    Empty(PathBuf),
+}
+
+fn remove_all(fs: &LavaFs, path: PathBuf, gone: &mut Gone) -> basalt::Result<()> {
+    let mut todo = vec![Step::Look(path)];
+    while let Some(step) = todo.pop() {
+        let path = match step {
+            Step::Look(path) => path,
+            Step::Empty(dir) => {
+                fs.remove(&dir)?;
+                gone.dirs += 1;
+                continue;
+            }
+        };
+        let report = fs.describe(&path)?;
+        if report.is_dir {
+            let entries = fs.list(&path)?;
+            todo.push(Step::Empty(path.clone()));
+            todo.extend(entries.iter().map(|e| Step::Look(path.join(&e.name))));
+            continue;
+        }
+        fs.remove(&path)?;
+        gone.files += 1;
+        if report.links > 1 {
+            gone.kept.insert(report.inode);
+            continue;
+        }
+        gone.kept.remove(&report.inode);
+        let space = report.extents.iter().filter(|e| e.place.is_some());
+        gone.bytes += space.map(|e| e.len).sum::<u64>();
+    }
+    Ok(())
+}
