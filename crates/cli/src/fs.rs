@@ -1,6 +1,7 @@
 //! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and out, tidied, checked, made longer.
 
 mod copy;
+mod end;
 mod remove;
 mod show;
 
@@ -145,9 +146,12 @@ Examples:
   basalt fs cp ./copy store.lava:restored          and back
   basalt fs cp /dev/sdb:basalt-data/CURRENT .      a file, into a directory
 
-IMAGE: and what follows it is a path in the image; one of the two is one. A target that is a directory takes the source under its own name. Nothing is replaced \
-unless --overwrite is given. What was copied is durable when the command returns; lengths a crash left vague are copied as far as the space goes, as readers \
-of logs expect.")]
+IMAGE: and what follows it is a path in the image; one of the two is one. A target that is a directory takes the source under its own name; the folder above \
+it must be there. Nothing is replaced unless --overwrite is given. A link that FROM names is followed; links in a directory are left out. What was copied is \
+durable when the command returns; lengths a crash left vague are copied as far as the space goes, as readers of logs expect. An interrupted copy leaves \
+the file it was at as .cp-HASH.unfinished, which the next copy into that directory removes.
+
+Exit codes: 0 done; 2 not done, or not all of it: names that are not UTF-8 cannot be in an image.")]
 struct Cp {
     /// What is copied
     #[arg(value_name = "FROM")]

@@ -287,6 +287,157 @@ fn names_are_made_and_removed_by_hand() {
     fs(&s, &["check", "i"]).ok();
 }
 
+/// The tool, where files can only be so long: it dies of a write past that.
+fn cut_off(s: &Scratch, args: &str) {
+    let tool = env!("CARGO_BIN_EXE_basalt");
+    let script = format!("ulimit -c 0; ulimit -f 8192; exec {tool} fs {args}");
+    let mut c = std::process::Command::new("sh");
+    c.current_dir(&s.dir).args(["-c", &script]);
+    let status = c.status().unwrap();
+    assert_eq!(status.code(), None, "a signal ended it");
+}
+
+/// Names in a directory of the disk that copies leave when they are cut off.
+fn leftovers(s: &Scratch, dir: &str) -> Vec<String> {
+    let all = std::fs::read_dir(s.path(dir)).unwrap();
+    let names = all.map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.filter(|n| n.contains("unfinished")).collect()
+}
+
+#[test]
+fn an_interrupted_copy_is_taken_over_by_the_next() {
+    let s = Scratch::new("takeover");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    s.file("from/large", vec![7; 20 << 20]);
+    s.file("from/small", b"small");
+    // A name that an older version would have used for a copy is nothing special.
+    s.file("from/small.unfinished", b"mine");
+    fs(&s, &["cp", "from", "i:"]).ok();
+    std::fs::create_dir(s.path("out")).unwrap();
+    cut_off(&s, "cp i:from/large out");
+    assert_eq!(leftovers(&s, "out").len(), 1);
+    fs(&s, &["cp", "i:from/large", "out"]).ok();
+    assert_eq!(leftovers(&s, "out"), [""; 0]);
+    assert_eq!(
+        std::fs::read(s.path("out/large")).unwrap(),
+        vec![7; 20 << 20]
+    );
+    // Another file, and then a whole directory, tidy up as well.
+    std::fs::remove_file(s.path("out/large")).unwrap();
+    cut_off(&s, "cp i:from/large out");
+    let left = leftovers(&s, "out").pop().unwrap();
+    fs(&s, &["cp", "i:from/small", "out"]).ok();
+    assert_eq!(leftovers(&s, "out"), [""; 0]);
+    cut_off(&s, "cp i:from out");
+    assert_eq!(leftovers(&s, "out/from").len(), 1);
+    fs(&s, &["cp", "i:from", "out"]).ok();
+    assert_eq!(leftovers(&s, "out/from"), ["small.unfinished"]);
+    fs(&s, &["rm", "i", "from/small.unfinished"]).ok();
+    // Of one that is being written somebody has the lock.
+    std::fs::remove_dir_all(s.path("out")).unwrap();
+    let held = s.file(format!("out/{left}"), b"");
+    let fd = std::fs::File::open(&held).unwrap();
+    rustix::fs::flock(&fd, rustix::fs::FlockOperation::LockShared).unwrap();
+    fs(&s, &["cp", "i:from/small", "out"]).ok();
+    fs(&s, &["cp", "i:from/large", "out"]).fails(2, &["another `basalt fs cp`"]);
+    drop(fd);
+    fs(&s, &["cp", "i:from/large", "out"]).ok();
+    assert_eq!(leftovers(&s, "out"), [""; 0]);
+    // In an image, where only a crash in the middle leaves one.
+    fs(&s, &["cp", "from/small", &format!("i:{left}")]).ok();
+    fs(&s, &["cp", "from/large", "i:"]).ok();
+    assert_eq!(fs(&s, &["ls", "i"]).text(), "from/\nlarge\n");
+    // And none goes into one.
+    s.file(format!("from/{left}"), b"");
+    let ran = fs(&s, &["cp", "from", "i:again"]);
+    assert!(ran.err.contains("1 entry left out"), "{ran:?}");
+    assert!(!fs(&s, &["ls", "i", "again"]).text().contains(".cp-"));
+}
+
+#[test]
+fn what_is_named_is_followed_and_must_be_a_file_or_directory() {
+    let s = Scratch::new("named");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    s.file("real/x", b"content");
+    std::os::unix::fs::symlink("real", s.path("link")).unwrap();
+    std::os::unix::fs::symlink("real/x", s.path("file")).unwrap();
+    std::os::unix::fs::symlink("nowhere", s.path("dangling")).unwrap();
+    fs(&s, &["cp", "link", "i:store"]).ok();
+    fs(&s, &["cp", "file", "i:"]).ok();
+    assert_eq!(fs(&s, &["ls", "-r", "i"]).text(), "file\nstore/\nstore/x\n");
+    let made = std::process::Command::new("mkfifo")
+        .arg(s.path("real/pipe"))
+        .status();
+    assert!(made.unwrap().success());
+    fs(&s, &["cp", "real/pipe", "i:p"]).fails(2, &["real/pipe is a pipe"]);
+    fs(&s, &["cp", "/dev/null", "i:p"]).fails(2, &["/dev/null is a pipe"]);
+    fs(&s, &["cp", "i", "i:p"]).fails(2, &["the image itself"]);
+    fs(&s, &["cp", "dangling", "i:p"]).fails(2, &["there is no dangling"]);
+    let ran = fs(&s, &["cp", "link", "i:again"]);
+    assert!(
+        ran.err.contains("1 file copied to i:again, "),
+        "where it lies: {ran:?}"
+    );
+    assert!(ran.err.contains("1 entry left out"), "{ran:?}");
+    ran.ok();
+    // Nothing is replaced that is not a file.
+    fs(&s, &["cp", "--overwrite", "i:file", "real/pipe"]).fails(2, &["is a pipe", "not replaced"]);
+    fs(&s, &["cp", "--overwrite", "i:file", "i"]).fails(2, &["the image itself"]);
+    // A link that leads nowhere has its name.
+    fs(&s, &["cp", "i:file", "dangling"]).fails(2, &["is there already", "--overwrite"]);
+    assert!(s.path("dangling").is_symlink() && !s.path("nowhere").exists());
+    fs(&s, &["cp", "i:store", "dangling"]).fails(2, &["a link that leads to no directory"]);
+    fs(&s, &["cp", "i:file", "dangling", "--overwrite"]).ok();
+    fs(&s, &["cp", "i:store", "dangling"]).fails(2, &["dangling is a file"]);
+    assert_eq!(std::fs::read(s.path("dangling")).unwrap(), b"content");
+    // Folders above a target are not made.
+    fs(&s, &["cp", "i:file", "nodir/deep/x"]).fails(2, &["there is no folder", "nodir/deep"]);
+    fs(&s, &["cp", "i:store", "nodir/deep"]).fails(2, &["there is no folder", "nodir"]);
+    fs(&s, &["cp", "real/x", "i:nodir/deep/x"]).fails(
+        2,
+        &[
+            "there is no folder i:nodir/deep",
+            "basalt fs mkdir i nodir/deep",
+        ],
+    );
+    fs(&s, &["cp", "real", "i:nodir/deep"]).fails(2, &["there is no folder i:nodir"]);
+    fs(&s, &["cp", "real/x", "i:file/x"]).fails(2, &["no directory"]);
+    assert!(!s.path("nodir").exists());
+}
+
+#[test]
+fn names_that_are_no_text_are_left_out_and_long_ones_are_not() {
+    use std::os::unix::ffi::OsStrExt;
+    let s = Scratch::new("names");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    let long = "n".repeat(255);
+    s.file(format!("from/{long}"), b"long");
+    s.file("from/sub/good", b"good");
+    s.file("from/\u{fffd}", b"text");
+    let bad = std::ffi::OsStr::from_bytes(b"bad\xff");
+    s.file(std::path::Path::new("from").join(bad), b"bad");
+    std::fs::create_dir(s.path("from/sub").join(bad)).unwrap();
+    let ran = fs(&s, &["cp", "from", "i:"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    for part in [
+        "3 files copied to i:from",
+        "not all was copied",
+        "2 entries are left out",
+        "from/bad\\xff",
+        "from/sub/bad\\xff",
+    ] {
+        assert!(ran.err.contains(part), "{part}: {ran:?}");
+    }
+    fs(&s, &["cp", "i:from", "back"]).ok();
+    assert_eq!(std::fs::read(s.path("back").join(&long)).unwrap(), b"long");
+    assert_eq!(std::fs::read(s.path("back/sub/good")).unwrap(), b"good");
+    assert_eq!(std::fs::read(s.path("back/\u{fffd}")).unwrap(), b"text");
+    // Names of which a terminal would do something are shown as `scan` shows them.
+    s.file("from/\u{1b}[2J", b"");
+    fs(&s, &["cp", "from/\u{1b}[2J", "i:sly\n"]).ok();
+    assert_eq!(fs(&s, &["ls", "i"]).text(), "from/\nsly\\n\n");
+}
+
 #[test]
 fn directories_may_lie_deep() {
     let s = Scratch::new("deep");

@@ -1,11 +1,17 @@
 //! Files and directories into an image and out of one.
+//!
+//! A file is written under another name beside its own, `.cp-` with a hash of the name, and takes its own when it is whole: what has a file's name is the
+//! old one or the new one. What an interrupted copy left under such a name is removed by the next one there; sources' own files are never called so,
+//! because those that are, are left out.
 
+use super::end::{End, Kind, in_image};
 use super::show::failed;
+use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
-use crate::place::{Access, open_image};
-use crate::progress::{self, count, rate};
+use crate::place::Access;
+use crate::progress::{self, count, count_entries, rate};
 use basalt::env::Clock;
-use basalt::fs::{File, FileSystem, HostFs, HostOptions, Intent, LockGuard};
+use basalt::fs::{File, FileSystem, Intent, LockGuard};
 use basalt::{Error, ErrorKind};
 use indicatif::ProgressBar;
 use std::ffi::OsStr;
@@ -18,6 +24,8 @@ use std::sync::Arc;
 pub const LOCK: &str = "LOCK";
 /// Bytes at a time.
 pub const PIECE: usize = 1 << 20;
+/// Names that are shown of those that are left out.
+const SHOWN: usize = 5;
 
 /// How far a file's bytes go: where its length is vague, all of its space, as readers expect that find the end by themselves.
 fn end_of(fs: &dyn FileSystem, path: &Path) -> basalt::Result<u64> {
@@ -25,237 +33,416 @@ fn end_of(fs: &dyn FileSystem, path: &Path) -> basalt::Result<u64> {
     Ok(stat.len.max(stat.allocated))
 }
 
-/// `IMAGE:PATH`, if what stands before a colon is a file or a device.
-fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
-    let bytes = text.as_os_str().as_bytes();
-    let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':');
-    for (i, _) in colons {
-        let image = Path::new(OsStr::from_bytes(&bytes[..i]));
-        let kind = rustix::fs::stat(image).map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode));
-        if matches!(kind, Ok(k) if k != rustix::fs::FileType::Directory) {
-            let path = Path::new(OsStr::from_bytes(&bytes[i + 1..]));
-            return Some((image.to_path_buf(), path.to_path_buf()));
-        }
-    }
-    None
+/// The name that a file has while it is copied. Short, because its own may be as long as a name can be.
+fn aside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default();
+    // FNV-1a: what is needed is the same name the next time.
+    let hash = (name.as_bytes().iter()).fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(*b)).wrapping_mul(0x0100_0193)
+    });
+    path.with_file_name(format!(".cp-{hash:08x}.unfinished"))
+}
+
+/// A name that [`aside`] gives.
+fn is_aside(name: &OsStr) -> bool {
+    let hash = |name: &str| -> Option<()> {
+        let hash = name.strip_prefix(".cp-")?.strip_suffix(".unfinished")?;
+        let digits = hash.bytes().filter(|b| b"0123456789abcdef".contains(b));
+        (hash.len() == 8 && digits.count() == 8).then_some(())
+    };
+    name.to_str().and_then(hash).is_some()
+}
+
+/// A file that is being written, and the lock by which others see that somebody writes it.
+type Begun = (Arc<dyn File>, Option<Box<dyn LockGuard>>);
+
+/// An end, and a path there.
+type Place = (End, PathBuf);
+
+/// What is left to do.
+enum Step {
+    Copy(PathBuf, PathBuf, Kind),
+    /// All in this directory of the target is copied.
+    Done(PathBuf),
 }
 
 /// What is copied from where to where.
 struct Copy<'a> {
-    from: &'a dyn FileSystem,
-    to: &'a dyn FileSystem,
-    /// The source is a directory of the disk, and the target's image is this file there.
-    from_disk: Option<(u64, u64)>,
+    from: &'a End,
+    to: &'a End,
     overwrite: bool,
     bar: ProgressBar,
     files: u64,
     bytes: u64,
-    /// Links, pipes and what else is no file.
+    /// Links, pipes, what an earlier copy left, and what else is no file.
     left_out: u64,
+    /// Names that an image cannot have: how many, and the first of them.
+    no_text: u64,
+    no_text_names: Vec<String>,
     /// Stores on both sides are kept from their owners as long as it takes.
     locks: Vec<Box<dyn LockGuard>>,
 }
 
-/// The name that a file has while it is copied.
-fn unfinished(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".unfinished");
-    PathBuf::from(name)
-}
-
 impl Copy<'_> {
-    /// Neither file nor directory, on the disk: it is not followed. Nor is the image itself copied into itself.
-    fn is_left_out(&self, path: &Path) -> bool {
-        let Some(image) = self.from_disk else {
-            return false;
-        };
-        use rustix::fs::FileType;
-        let Ok(stat) = rustix::fs::lstat(path) else {
-            return false;
-        };
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        !matches!(kind, FileType::RegularFile | FileType::Directory)
-            || (stat.st_dev, stat.st_ino) == image
+    fn source(&self, e: Error) -> Failure {
+        self.from.failure(e)
+    }
+
+    fn target(&self, e: Error) -> Failure {
+        self.to.failure(e)
     }
 
     /// Bytes of all that is below a path, for the bar.
-    fn measure(&self, path: &Path) -> basalt::Result<u64> {
-        if self.is_left_out(path) {
-            return Ok(0);
-        }
-        if !self.from.stat(path)?.is_dir {
-            return end_of(self.from, path);
-        }
+    fn measure(&self, path: &Path, kind: Kind) -> Result<u64, Failure> {
         let mut bytes = 0;
-        for e in self.from.list(path)? {
-            bytes += self.measure(&path.join(e.name))?;
+        let mut todo = vec![(path.to_path_buf(), kind)];
+        while let Some((path, kind)) = todo.pop() {
+            match kind {
+                Kind::File => {
+                    bytes += end_of(&*self.from.fs, &path).map_err(|e| self.source(e))?;
+                }
+                Kind::Dir => {
+                    let all = self.from.entries(&path).map_err(|e| self.source(e))?;
+                    todo.extend(all.into_iter().map(|e| (path.join(e.name), e.kind)));
+                }
+                Kind::Link | Kind::Other => {}
+            }
         }
         Ok(bytes)
     }
 
     /// Copies a file, or a directory with all in it. The names in `to` are durable when their directories are synced.
-    fn all(&mut self, from: &Path, to: &Path) -> basalt::Result<()> {
-        if self.is_left_out(from) {
-            self.left_out += 1;
-            return Ok(());
+    fn all(&mut self, from: &Path, to: &Path, kind: Kind) -> Result<(), Failure> {
+        // Not by calls within calls: an image's directories may lie as deep as there is room for names.
+        let mut todo = vec![Step::Copy(from.to_path_buf(), to.to_path_buf(), kind)];
+        while let Some(step) = todo.pop() {
+            match step {
+                Step::Copy(from, to, Kind::File) => self.file(&from, &to)?,
+                Step::Copy(from, to, Kind::Dir) => self.directory(&from, to, &mut todo)?,
+                Step::Copy(_, _, Kind::Link | Kind::Other) => self.left_out += 1,
+                Step::Done(dir) => {
+                    self.sweep(&dir, None);
+                    let synced = self.to.fs.sync_metadata(&dir);
+                    synced.map_err(|e| self.target(e))?;
+                }
+            }
         }
-        if !self.from.stat(from)?.is_dir {
-            return self.file(from, to);
-        }
+        Ok(())
+    }
+
+    /// Makes a directory; what is to go into it is done next.
+    fn directory(&mut self, from: &Path, to: PathBuf, todo: &mut Vec<Step>) -> Result<(), Failure> {
         // A store that somebody writes would come out as none.
         let lock = from.join(LOCK);
-        if self.from.exists(&lock)? {
-            self.locks.extend(self.from.lock_shared(&lock)?);
+        if self.from.has(&lock).map_err(|e| self.source(e))? == Some(Kind::File) {
+            let held = self.from.fs.lock_shared(&lock);
+            self.locks.extend(held.map_err(|e| self.source(e))?);
         }
         let lock = to.join(LOCK);
-        if self.to.exists(to)? && self.to.exists(&lock)? {
-            self.locks.push(self.to.lock(&lock)?);
+        let no_dir = |what: &str| {
+            Failure::new(format!(
+                "{} is {what}, and a directory is to be copied there; name another target, or remove it",
+                self.to.shown(&to)
+            ))
+        };
+        let is_there = match self.to.has(&to).map_err(|e| self.target(e))? {
+            None => false,
+            Some(Kind::Dir) => true,
+            Some(Kind::Link) => match self.to.leads_to(&to) {
+                Ok(Kind::Dir) => true,
+                _ => return Err(no_dir("a link that leads to no directory")),
+            },
+            Some(Kind::File | Kind::Other) => return Err(no_dir("a file")),
+        };
+        let mut has_lock = false;
+        if is_there && self.to.has(&lock).map_err(|e| self.target(e))? == Some(Kind::File) {
+            let held = self.to.fs.lock(&lock).map_err(|e| self.target(e))?;
+            self.locks.push(held);
+            has_lock = true;
         }
-        self.to.create_dir(to)?;
-        for e in self.from.list(from)? {
-            if e.name == LOCK && self.to.exists(&lock)? {
+        self.to.fs.create_dir(&to).map_err(|e| self.target(e))?;
+        let entries = self.from.entries(from).map_err(|e| self.source(e))?;
+        todo.push(Step::Done(to.clone()));
+        for e in entries.into_iter().rev() {
+            if e.name == LOCK && has_lock {
                 continue;
             }
-            self.all(&from.join(&e.name), &to.join(&e.name))?;
+            if e.kind == Kind::File && is_aside(&e.name) {
+                self.left_out += 1;
+                continue;
+            }
+            if e.name.to_str().is_none() {
+                self.no_text += 1;
+                if self.no_text_names.len() < SHOWN {
+                    let path = from.join(&e.name);
+                    self.no_text_names.push(escape(path.as_os_str().as_bytes()));
+                }
+                continue;
+            }
+            todo.push(Step::Copy(from.join(&e.name), to.join(&e.name), e.kind));
         }
-        self.to.sync_metadata(to)
+        Ok(())
     }
 
-    /// Under another name until it is whole: what has a file's name is the old one or the new one.
-    fn file(&mut self, from: &Path, to: &Path) -> basalt::Result<()> {
-        let source = self.from.open(from)?;
-        let end = end_of(self.from, from)?;
-        if let Ok(there) = self.to.stat(to)
-            && (!self.overwrite || there.is_dir)
-        {
-            let what = match there.is_dir {
-                true => "a directory is there; it is not replaced by a file",
-                false => "the name is taken",
-            };
-            return Err(Error::new(ErrorKind::AlreadyExists, what).in_file(to));
+    /// A name that is taken, and may not be replaced.
+    fn taken(&self, to: &Path) -> Failure {
+        Failure::new(format!(
+            "{} is there already; name another target, or replace files with --overwrite",
+            self.to.shown(to)
+        ))
+    }
+
+    fn file(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
+        match self.to.has(to).map_err(|e| self.target(e))? {
+            None => {}
+            Some(Kind::Dir) => {
+                return Err(Failure::new(format!(
+                    "{} is a directory, which is not replaced by a file; name another target",
+                    self.to.shown(to)
+                )));
+            }
+            Some(Kind::Other) => {
+                return Err(Failure::new(format!(
+                    "{} is a pipe, a device, or the image itself, which is not replaced; name another target, or see `basalt fs cat`",
+                    self.to.shown(to)
+                )));
+            }
+            Some(_) if !self.overwrite => return Err(self.taken(to)),
+            Some(_) => {}
         }
-        let aside = unfinished(to);
-        let target = self.to.create(&aside)?;
+        let source = self.from.fs.open(from).map_err(|e| self.source(e))?;
+        let end = end_of(&*self.from.fs, from).map_err(|e| self.source(e))?;
+        let aside = aside(to);
+        let (target, guard) = self.begin(&aside, to)?;
         let written = self.bytes_of(&*source, end, &*target);
         drop(target);
-        let named = written.and_then(|()| self.to.rename(&aside, to));
-        if named.is_err() {
-            let _ = self.to.remove(&aside);
+        let done = written.and_then(|()| match self.overwrite {
+            true => (self.to.fs.rename(&aside, to)).map_err(|e| self.target(e)),
+            false => (self.to.rename_new(&aside, to)).map_err(|e| match e.kind() {
+                ErrorKind::AlreadyExists => self.taken(to),
+                _ => self.target(e),
+            }),
+        });
+        drop(guard);
+        if done.is_err() {
+            let _ = self.to.fs.remove(&aside);
         }
         self.files += 1;
-        named
+        done
     }
 
-    fn bytes_of(&mut self, source: &dyn File, end: u64, target: &dyn File) -> basalt::Result<()> {
+    /// A new file under the name that it has while it is copied, and a lock by which other copies see that it is no leftover.
+    fn begin(&self, aside: &Path, to: &Path) -> Result<Begun, Failure> {
+        let busy = || {
+            Failure::new(format!(
+                "another `basalt fs cp` copies to {} at this moment; wait for it, or stop it",
+                self.to.shown(to)
+            ))
+        };
+        let error = |e: Error| match e.kind() {
+            ErrorKind::Busy => busy(),
+            _ => self.target(e),
+        };
+        if self.to.has(aside).map_err(error)? == Some(Kind::File) {
+            let alone = self.to.fs.lock(aside).map_err(error)?;
+            self.to.fs.remove(aside).map_err(error)?;
+            drop(alone);
+        }
+        let file = self.to.fs.create(aside).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => busy(),
+            _ => self.target(e),
+        })?;
+        match self.to.fs.lock_shared(aside) {
+            Ok(Some(guard)) => Ok((file, Some(guard))),
+            Ok(None) => Err(busy()),
+            Err(e) if e.kind() == ErrorKind::Busy => Err(busy()),
+            // Not every filesystem of the kernel's has locks.
+            Err(_) => Ok((file, None)),
+        }
+    }
+
+    /// Removes what interrupted copies left in a directory of the target; what cannot be removed harms nobody.
+    fn sweep(&self, dir: &Path, keep: Option<&Path>) {
+        for e in self.to.entries(dir).into_iter().flatten() {
+            let path = dir.join(&e.name);
+            if e.kind == Kind::File && is_aside(&e.name) && keep != Some(&path) {
+                // Of one that is being written somebody has the lock.
+                if let Ok(_alone) = self.to.fs.lock(&path) {
+                    let _ = self.to.fs.remove(&path);
+                }
+            }
+        }
+    }
+
+    fn bytes_of(&mut self, source: &dyn File, end: u64, target: &dyn File) -> Result<(), Failure> {
         let mut at = 0;
         while at < end {
-            let piece = source.read(at, PIECE.min((end - at) as usize))?;
+            let piece = source.read(at, PIECE.min((end - at) as usize));
+            let piece = piece.map_err(|e| self.source(e))?;
             if piece.is_empty() {
-                return Err(Error::new(
+                return Err(self.source(Error::new(
                     ErrorKind::Io,
                     format!("the file ends after {at} of {end} bytes: somebody made it shorter"),
-                ));
+                )));
             }
-            target.append(&[IoSlice::new(&piece)], Intent::Bulk)?;
+            let appended = target.append(&[IoSlice::new(&piece)], Intent::Bulk);
+            appended.map_err(|e| self.target(e))?;
             at += piece.len() as u64;
             self.bytes += piece.len() as u64;
             self.bar.inc(piece.len() as u64);
         }
-        target.sync_all()
+        target.sync_all().map_err(|e| self.target(e))
+    }
+}
+
+/// The two ends, and the path in each.
+fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_err(|e| Failure::os("find", path, e));
+    match (in_image(from), in_image(to)) {
+        (Some((image, path)), None) => {
+            let (image, disk) = End::pair(&image, Access::Read)?;
+            Ok(((image, path), (disk, absolute(to)?)))
+        }
+        (None, Some((image, path))) => {
+            let (image, disk) = End::pair(&image, Access::Remove)?;
+            Ok(((disk, absolute(from)?), (image, path)))
+        }
+        (Some(_), Some(_)) => Err(Failure::new(
+            "both are in images; copy out of the one first, and then into the other",
+        )),
+        (None, None) => Err(Failure::new(
+            "neither is in an image; write IMAGE:PATH for the one that is, such as store.lava:basalt-data (the image must be there)",
+        )),
+    }
+}
+
+/// A target is not made with folders above it: a misspelt one would be.
+fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
+    let above = match path.parent() {
+        Some(above) => above,
+        None => return Ok(()),
+    };
+    match to.leads_to(above) {
+        Ok(Kind::Dir) => Ok(()),
+        Ok(_) => Err(Failure::new(format!(
+            "{} is no folder, so nothing can be copied into it",
+            to.shown(above)
+        ))),
+        Err(e) if e.is_not_found() => Err(Failure::new(match &to.image {
+            Some(image) => format!(
+                "there is no folder {}; `basalt fs mkdir {} {}` makes it",
+                to.shown(above),
+                image.display(),
+                above.display()
+            ),
+            None => format!("there is no folder {}; make it first", above.display()),
+        })),
+        Err(e) => Err(to.failure(e)),
     }
 }
 
 /// `basalt fs cp`.
 pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
-    let absolute =
-        |path: &Path| std::path::absolute(path).map_err(|e| Failure::os("find", path, e));
-    let host = || HostFs::new(HostOptions::new("/")).map_err(|e| Failure::new(e.to_string()));
-    let (source, target, image): (Arc<dyn FileSystem>, Arc<dyn FileSystem>, PathBuf);
-    let (from_path, mut to_path);
-    match (in_image(from), in_image(to)) {
-        (Some((name, path)), None) => {
-            (source, target) = (open_image(&name, Access::Read)?, host()?);
-            (from_path, to_path, image) = (path, absolute(to)?, name);
-        }
-        (None, Some((name, path))) => {
-            (source, target) = (host()?, open_image(&name, Access::Remove)?);
-            (from_path, to_path, image) = (absolute(from)?, path, name);
-        }
-        (Some(_), Some(_)) => {
-            return Err(Failure::new(
-                "both are in images; copy out of the one first, and then into the other",
-            ));
-        }
-        (None, None) => {
-            return Err(Failure::new(
-                "neither is in an image; write IMAGE:PATH for the one that is, such as store.lava:basalt-data (the image must be there)",
-            ));
-        }
-    }
-    let error = |path: &Path, e: basalt::Error| match (e.kind(), in_image(from).is_some()) {
-        (ErrorKind::AlreadyExists, _) if overwrite => Failure::new(e.to_string()),
-        (ErrorKind::AlreadyExists, _) => Failure::new(format!(
-            "{} is there already; name another target, or replace files with --overwrite",
-            path.display()
-        )),
-        (ErrorKind::NotFound, true) if path == from_path => failed(&image, path, e),
-        _ => Failure::new(e.to_string()),
-    };
-    let stat = source.stat(&from_path).map_err(|e| error(&from_path, e))?;
-    let there = target.stat(&to_path).ok();
-    if let (Some(there), Some(name)) = (there, from_path.file_name())
-        && there.is_dir
-    {
-        to_path.push(name);
-    } else if there.is_some_and(|t| !t.is_dir) && stat.is_dir {
+    let ((source, from_path), (target, mut to_path)) = ends(from, to)?;
+    let kind = source
+        .leads_to(&from_path)
+        .map_err(|e| match &source.image {
+            Some(image) => failed(image, &from_path, e),
+            None if e.is_not_found() => Failure::new(format!("there is no {}", from.display())),
+            None => source.failure(e),
+        })?;
+    if !matches!(kind, Kind::File | Kind::Dir) {
         return Err(Failure::new(format!(
-            "{} is a file, and a directory is to be copied there",
-            to.display()
+            "{} is a pipe, a socket, a device, or the image itself; `basalt fs cp` copies files and directories",
+            from.display()
         )));
     }
+    let there = match target.leads_to(&to_path) {
+        Ok(kind) => Some(kind),
+        Err(e) if e.is_not_found() => None,
+        Err(e) => return Err(target.failure(e)),
+    };
+    match (there, from_path.file_name()) {
+        (Some(Kind::Dir), Some(name)) => to_path.push(name),
+        (Some(Kind::Dir), None) => {}
+        (Some(_), _) if kind == Kind::Dir => {
+            return Err(Failure::new(format!(
+                "{} is a file, and a directory is to be copied there; name another target",
+                to.display()
+            )));
+        }
+        _ => must_have_parent(&target, &to_path)?,
+    }
     let mut copy = Copy {
-        from: &*source,
-        to: &*target,
-        from_disk: match in_image(from) {
-            Some(_) => None,
-            None => rustix::fs::stat(&image).ok().map(|s| (s.st_dev, s.st_ino)),
-        },
+        from: &source,
+        to: &target,
         overwrite,
         bar: ProgressBar::hidden(),
         files: 0,
         bytes: 0,
         left_out: 0,
+        no_text: 0,
+        no_text_names: Vec::new(),
         locks: Vec::new(),
     };
     if progress::watched() {
-        let all = copy.measure(&from_path).map_err(|e| error(&from_path, e))?;
+        let all = copy.measure(&from_path, kind)?;
         copy.bar = progress::bytes("copying", Some(all));
     }
     let clock = Clock::system();
     let began = clock.now();
-    let done = copy.all(&from_path, &to_path).and_then(|()| {
+    let done = copy.all(&from_path, &to_path, kind).and_then(|()| {
         let above = to_path.parent().unwrap_or(Path::new(""));
-        target.sync_metadata(above)
+        if kind == Kind::File {
+            copy.sweep(above, Some(&to_path));
+        }
+        (target.fs.sync_metadata(above)).map_err(|e| target.failure(e))
     });
     copy.bar.finish_and_clear();
-    let (files, bytes, left_out) = (copy.files, copy.bytes, copy.left_out);
-    drop(copy);
-    done.map_err(|e| {
-        let path = e.path().unwrap_or(&to_path).to_path_buf();
-        error(&path, e)
-    })?;
+    done?;
     eprintln!(
         "basalt: {} copied to {}, {}{}",
-        count(files, "file", "files"),
-        to_path.display(),
-        rate(bytes, clock.now() - began),
-        match left_out {
+        count(copy.files, "file", "files"),
+        target.shown(&to_path),
+        rate(copy.bytes, clock.now() - began),
+        match copy.left_out {
             0 => String::new(),
             n => format!(
-                "; {} left out: links, pipes, devices, and the image itself",
-                count(n, "entry", "entries")
+                "; {} left out: links, pipes, devices, what interrupted copies left, and the image itself",
+                count_entries(n)
             ),
         }
     );
-    Ok(0)
+    match copy.no_text {
+        0 => Ok(0),
+        n => Err(Failure::new(format!(
+            "not all was copied: {} left out, because names in an image are UTF-8 ({}{})",
+            count(n, "entry is", "entries are"),
+            copy.no_text_names.join(", "),
+            match n as usize - copy.no_text_names.len() {
+                0 => String::new(),
+                n => format!(", and {n} more"),
+            }
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_unfinished_copies_are_short_and_known_again() {
+        let long = "x".repeat(255);
+        for name in ["a", "b", "CURRENT", &long] {
+            let aside = aside(&Path::new("d").join(name));
+            assert_eq!(aside.parent(), Some(Path::new("d")));
+            assert!(is_aside(aside.file_name().unwrap()), "{aside:?}");
+        }
+        assert_ne!(aside(Path::new("a")), aside(Path::new("b")));
+        for name in ["a.unfinished", ".cp-.unfinished", ".cp-0000000G.unfinished"] {
+            assert!(!is_aside(OsStr::new(name)), "{name}");
+        }
+    }
 }

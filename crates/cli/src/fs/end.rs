@@ -1,0 +1,228 @@
+//! The two ends of a copy, the disk and an image, and what they differ in: names that are no text, links, and who may replace what.
+
+use crate::failure::Failure;
+use crate::place::{Access, open_image};
+use basalt::fs::{FileSystem, HostFs, HostOptions};
+use basalt::{Error, ErrorKind};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    File,
+    Dir,
+    /// Of the disk: it is not followed below what somebody named.
+    Link,
+    /// A pipe, a socket, a device; or the image that is at the other end.
+    Other,
+}
+
+/// One name in a directory.
+pub struct Entry {
+    pub name: OsString,
+    pub kind: Kind,
+}
+
+/// One of the two.
+pub struct End {
+    pub fs: Arc<dyn FileSystem>,
+    /// None: it is the disk.
+    pub image: Option<PathBuf>,
+    /// Device and number of the file that is the image at the other end, which is not copied into itself.
+    other: Option<(u64, u64)>,
+}
+
+impl End {
+    /// An image, and the disk at the other end of it.
+    pub fn pair(image: &Path, access: Access) -> Result<(End, End), Failure> {
+        let fs = open_image(image, access)?;
+        let host = HostFs::new(HostOptions::new("/")).map_err(|e| Failure::new(e.to_string()))?;
+        let there = rustix::fs::stat(image).map_err(|e| Failure::os("look at", image, e))?;
+        Ok((
+            End {
+                fs,
+                image: Some(image.to_path_buf()),
+                other: None,
+            },
+            End {
+                fs: host,
+                image: None,
+                other: Some((there.st_dev, there.st_ino)),
+            },
+        ))
+    }
+
+    /// A path of this end, as the command line names it.
+    pub fn shown(&self, path: &Path) -> String {
+        match &self.image {
+            Some(image) => format!("{}:{}", image.display(), path.display()),
+            None => path.display().to_string(),
+        }
+    }
+
+    /// An error that was met at this end.
+    pub fn failure(&self, e: Error) -> Failure {
+        match &self.image {
+            Some(image) => Failure::image(image, e),
+            None => Failure::new(e.to_string()),
+        }
+    }
+
+    fn kind_of(&self, stat: &Stat) -> Kind {
+        match FileType::from_raw_mode(stat.st_mode) {
+            _ if self.other == Some((stat.st_dev, stat.st_ino)) => Kind::Other,
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir,
+            FileType::Symlink => Kind::Link,
+            _ => Kind::Other,
+        }
+    }
+
+    fn kind_in_image(&self, path: &Path) -> basalt::Result<Kind> {
+        self.fs.stat(path).map(|s| match s.is_dir {
+            true => Kind::Dir,
+            false => Kind::File,
+        })
+    }
+
+    /// What a path that somebody named leads to: links on the disk are followed.
+    pub fn leads_to(&self, path: &Path) -> basalt::Result<Kind> {
+        if self.image.is_some() {
+            return self.kind_in_image(path);
+        }
+        let stat = rustix::fs::stat(path).map_err(|e| looking(path, e))?;
+        Ok(self.kind_of(&stat))
+    }
+
+    /// What has a name, if anything: a link that leads nowhere has it, too.
+    pub fn has(&self, path: &Path) -> basalt::Result<Option<Kind>> {
+        let found = match self.image.is_some() {
+            true => self.kind_in_image(path),
+            false => rustix::fs::lstat(path)
+                .map(|s| self.kind_of(&s))
+                .map_err(|e| looking(path, e)),
+        };
+        match found {
+            Err(e) if e.is_not_found() => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The names in a directory, sorted. Those of the disk as the bytes they are: a filesystem's own listing has text.
+    pub fn entries(&self, dir: &Path) -> basalt::Result<Vec<Entry>> {
+        if self.image.is_some() {
+            let entry = |e: basalt::fs::DirEntry| Entry {
+                name: e.name.into(),
+                kind: match e.is_dir {
+                    true => Kind::Dir,
+                    false => Kind::File,
+                },
+            };
+            return Ok(self.fs.list(dir)?.into_iter().map(entry).collect());
+        }
+        let error = |e: Errno| Error::io("listing a directory", dir, e.into());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty()).map_err(error)?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&fd).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            match rustix::fs::statat(&fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => entries.push(Entry {
+                    name: OsString::from_vec(name.to_vec()),
+                    kind: self.kind_of(&stat),
+                }),
+                // Removed meanwhile.
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(error(e)),
+            }
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// Renames a file to a name that nothing may have, also what has come there since somebody looked.
+    pub fn rename_new(&self, from: &Path, to: &Path) -> basalt::Result<()> {
+        if self.image.is_some() {
+            // Nobody else has the image open to write.
+            return match self.fs.exists(to)? {
+                true => Err(Error::new(ErrorKind::AlreadyExists, "the name is taken").in_file(to)),
+                false => self.fs.rename(from, to),
+            };
+        }
+        let error = |e: Errno| Error::io("naming the copy", to, e.into());
+        match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // Not every filesystem knows how; a second name is refused where there is one, too.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                rustix::fs::link(from, to).map_err(|e| match e {
+                    Errno::PERM | Errno::OPNOTSUPP => error(e).context(
+                        "the filesystem cannot name a file without replacing another; --overwrite does without",
+                    ),
+                    e => error(e),
+                })?;
+                rustix::fs::unlink(from).map_err(error)
+            }
+            done => done.map_err(error),
+        }
+    }
+}
+
+fn looking(path: &Path, e: Errno) -> Error {
+    Error::io("looking at a name", path, e.into())
+}
+
+/// `IMAGE:PATH`, if what stands before a colon is a file or a device.
+pub fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
+    let bytes = text.as_os_str().as_bytes();
+    let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':');
+    for (i, _) in colons {
+        let image = Path::new(OsStr::from_bytes(&bytes[..i]));
+        let kind = rustix::fs::stat(image).map(|s| FileType::from_raw_mode(s.st_mode));
+        if matches!(kind, Ok(k) if k != FileType::Directory) {
+            let path = Path::new(OsStr::from_bytes(&bytes[i + 1..]));
+            return Some((image.to_path_buf(), path.to_path_buf()));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_somebody_took_meanwhile_is_not_replaced() {
+        let dir = std::env::temp_dir().join(format!("basalt-end-{}", std::process::id()));
+        let fs: Arc<dyn FileSystem> = HostFs::new(HostOptions::new("/")).unwrap();
+        let end = End {
+            fs: Arc::clone(&fs),
+            image: None,
+            other: None,
+        };
+        let (a, b, c) = (dir.join("a"), dir.join("b"), dir.join("c"));
+        fs.create_dir(&dir).unwrap();
+        fs.create(&a).unwrap();
+        fs.create(&b).unwrap();
+        rustix::fs::symlink("nowhere", &c).unwrap();
+        for taken in [&b, &c] {
+            let e = end.rename_new(&a, taken).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
+            assert!(end.has(&a).unwrap().is_some());
+        }
+        assert_eq!(end.has(&c).unwrap(), Some(Kind::Link));
+        fs.remove(&b).unwrap();
+        end.rename_new(&a, &b).unwrap();
+        assert_eq!(end.has(&a).unwrap(), None);
+        fs.remove(&b).unwrap();
+        fs.remove(&c).unwrap();
+        fs.remove(&dir).unwrap();
+    }
+}
