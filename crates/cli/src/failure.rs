@@ -6,7 +6,8 @@
 //! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
-use crate::place::Place;
+use crate::place::{Place, missing_folder};
+use crate::progress::human_bytes;
 use basalt::ErrorKind;
 use std::fmt::Display;
 use std::path::Path;
@@ -73,11 +74,13 @@ impl Failure {
                 "the store in {place} is damaged: {}; run `basalt check {flags}` to see all of it, and keep a copy before `basalt repair`",
                 without_advice(&e.to_string())
             ),
-            ErrorKind::NoSpace if place.image.is_some() => {
-                format!(
-                    "{e}; `basalt fs grow` makes the image larger, and `basalt fs report` says what it has; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
-                )
+            ErrorKind::NoSpace if let (Some(image), None) = (&place.image, e.os_error()) => {
+                full(image, &flags, &e.to_string())
             }
+            ErrorKind::NoSpace if let Some(image) = &place.image => format!(
+                "{e}; make space on the disk under {}; nothing that was acknowledged is lost, and `basalt check` works meanwhile",
+                image.display()
+            ),
             ErrorKind::NoSpace => {
                 format!(
                     "{e}; make space on the device under {place} and run it again, or copy the folder to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
@@ -109,26 +112,107 @@ impl Failure {
             ErrorKind::NotFound
                 if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
             {
-                format!(
-                    "there is no image {name}; `basalt fs format {name} --size 20G` makes one of 20 GiB"
-                )
+                match missing_folder(image) {
+                    Some(folder) => format!(
+                        "there is no image {name}: the folder {} is not there",
+                        folder.display()
+                    ),
+                    None => format!(
+                        "there is no image {name}; `basalt fs format {name} --size 20G` makes one of 20 GiB"
+                    ),
+                }
             }
             ErrorKind::Corruption => format!(
                 "the image {name} is damaged: {}; run `basalt fs check {name}`, and keep a copy",
                 words(&e)
             ),
+            // Who only wants to look at it is not told how to destroy what it holds.
+            ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN) => format!(
+                "{name} is no image of Basalt's: neither of the two headers that one has is where it should be; name another file or device"
+            ),
+            ErrorKind::NoSpace if e.to_string().contains(FULL) => format!(
+                "the image {name} is full; remove something with `basalt fs rm {name}`, or make it larger with `basalt fs grow {name}`"
+            ),
             _ => words(&e),
         })
     }
+
+    /// An error met while an image was made.
+    pub fn making_image(image: &Path, e: basalt::Error) -> Failure {
+        match e.kind() {
+            ErrorKind::InvalidArgument => Failure::new(words(&e)),
+            _ => Failure::image(image, e),
+        }
+    }
+}
+
+/// What the filesystem says of a file that holds something else.
+const FOREIGN: &str = "no image of Basalt's";
+/// What it says when it has no room.
+const FULL: &str = "the image is full";
+
+/// That an image has no room for what a store was to take, and what helps. The engine gives figures where it refuses before it tries.
+fn full(image: &Path, flags: &str, text: &str) -> String {
+    let number = |before: &str, behind: &str| -> Option<u64> {
+        let (left, _) = text.split_once(behind)?;
+        let (before_it, digits) = left.rsplit_once(' ')?;
+        before_it.ends_with(before).then(|| digits.parse().ok())?
+    };
+    let name = image.display();
+    let figures = number("", " bytes are free on").zip(number("of which", " are kept for"));
+    let told = figures.map_or_else(String::new, |(free, kept)| {
+        format!(
+            ": {} are free, and {} are kept for what makes space",
+            human_bytes(free),
+            human_bytes(kept)
+        )
+    });
+    // Below half of what is kept the engine refuses deletes, too.
+    let keys = match figures {
+        Some((free, kept)) if free < kept / 2 => String::new(),
+        _ => format!("delete keys and run `basalt compact {flags}`, "),
+    };
+    format!(
+        "the image {name} is full{told}; {keys}remove files with `basalt fs rm {name}`, or make it larger with `basalt fs grow {name}`; nothing that was acknowledged is lost"
+    )
 }
 
 /// An error without its kind: for those whose words say all there is to do.
 fn words(e: &basalt::Error) -> String {
     let text = e.to_string();
-    match text.split_once(": ") {
-        Some((kind, rest)) if kind == e.kind().name() => rest.to_string(),
-        _ => text,
+    let text = match text.split_once(": ") {
+        Some((kind, rest)) if kind == e.kind().name() => rest,
+        _ => &text,
+    };
+    sizes_for_people(text)
+}
+
+/// `67108864 bytes` and `67108864 more bytes` as `64.00 MiB` and `64.00 MiB more`. What is small stays, for it may be counted.
+fn sizes_for_people(text: &str) -> String {
+    const LARGE: u64 = 64 << 10;
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut out: Vec<String> = Vec::with_capacity(words.len());
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let digits = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+        let size = word.parse().ok().filter(|n| digits && *n >= LARGE);
+        let next = |i: usize| words.get(at + i).copied().unwrap_or("");
+        let (more, unit) = match next(1) {
+            "more" => (" more", next(2)),
+            unit => ("", unit),
+        };
+        match (size, unit.strip_prefix("bytes")) {
+            (Some(n), Some(behind)) if !behind.starts_with(char::is_alphanumeric) => {
+                out.push(format!("{}{more}{behind}", human_bytes(n)));
+                at += if more.is_empty() { 2 } else { 3 };
+            }
+            _ => {
+                out.push(word.to_string());
+                at += 1;
+            }
+        }
     }
+    out.join(" ")
 }
 
 /// Damage without the engine's own advice to repair, which the sentence here gives with the folder's name.
@@ -193,6 +277,41 @@ mod tests {
         assert!(
             text.contains("it is missing (d/MANIFEST-000001 at offset 0)"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn sizes_are_for_people_where_they_are_large() {
+        for (text, says) in [
+            (
+                "no room for 966367641600 more bytes; make",
+                "no room for 900.00 GiB more; make",
+            ),
+            ("it has 67108864 bytes, and", "it has 64.00 MiB, and"),
+            ("4095 bytes of 67108864", "4095 bytes of 67108864"),
+            ("", ""),
+        ] {
+            assert_eq!(sizes_for_people(text), says);
+        }
+    }
+
+    #[test]
+    fn a_full_image_is_told_of_with_what_helps() {
+        let told = |free: u64| {
+            let text = format!(
+                "no space: {free} bytes are free on the disk of db, of which 8388608 are kept for what makes space: delete something"
+            );
+            full(Path::new("i"), "--image i", &text)
+        };
+        let says = told(5 << 20);
+        let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are kept for what makes space; delete keys and run `basalt compact --image i`, ";
+        assert!(says.starts_with(begins), "{says}");
+        let says = told(3 << 20);
+        assert!(!says.contains("delete keys"), "{says}");
+        let says = full(Path::new("i"), "--image i", "no space: the image is full");
+        assert!(
+            says.starts_with("the image i is full; delete keys and run"),
+            "{says}"
         );
     }
 }

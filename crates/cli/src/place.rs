@@ -178,6 +178,7 @@ pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
             make_image(name, &how)?;
         }
         Some(_) if missing => {
+            must_have_folder(name)?;
             return Err(Failure::new(format!(
                 "there is no image {0}; --size 20G makes one of 20 GiB, and so does `basalt fs format {0} --size 20G`",
                 name.display()
@@ -192,23 +193,59 @@ pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
     {
         let has = fs.usage().total_bytes;
         if has != size / 4096 * 4096 {
-            return Err(Failure::new(format!(
-                "{0} has {has} bytes, and --size says {size}; leave --size out, or, for a larger one, run `basalt fs grow {0} --size {size}`",
-                name.display()
-            )));
+            let (name, has, said) = (name.display(), as_flag(has), as_flag(size));
+            return Err(Failure::new(match fs.usage().total_bytes < size {
+                true => format!(
+                    "{name} has {has}, and --size says {said}; leave --size out, or make it larger with `basalt fs grow {name} --size {said}`"
+                ),
+                false => format!(
+                    "{name} has {has}, and --size says {said}; leave --size out: an image cannot be made smaller"
+                ),
+            }));
         }
     }
     Ok(fs)
 }
 
+/// A size as flags take it: `64M`.
+fn as_flag(size: u64) -> String {
+    let unit = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = unit
+        .into_iter()
+        .find(|(shift, _)| size > 0 && size.is_multiple_of(1 << shift));
+    match unit {
+        Some((shift, letter)) => format!("{}{letter}", size >> shift),
+        None => size.to_string(),
+    }
+}
+
+/// The folder that a file would lie in, if it is not there.
+pub fn missing_folder(file: &Path) -> Option<&Path> {
+    let folder = file.parent().filter(|f| !f.as_os_str().is_empty())?;
+    let found = rustix::fs::stat(folder);
+    matches!(found, Err(rustix::io::Errno::NOENT)).then_some(folder)
+}
+
+/// An image is not made with folders above it: a misspelt one would be.
+fn must_have_folder(image: &Path) -> Result<(), Failure> {
+    match missing_folder(image) {
+        None => Ok(()),
+        Some(folder) => Err(Failure::new(format!(
+            "the folder {} is not there, so no image can be made in it; make it first, or name another place",
+            folder.display()
+        ))),
+    }
+}
+
 /// Makes an image or formats a device, with a bar for whoever watches, and says so.
 pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
+    must_have_folder(name)?;
     let clock = Clock::system();
     let began = clock.now();
     let mut bar = Steps::default();
     let made = image::format(name, how, &mut |step, done, of| bar.at(step, done, of));
     bar.end();
-    let size = made.map_err(|e| Failure::image(name, e))?;
+    let size = made.map_err(|e| Failure::making_image(name, e))?;
     let written = bar.written;
     eprintln!(
         "basalt: made {}, {}",

@@ -70,7 +70,8 @@ fn the_first_command_makes_the_image_and_every_other_works_on_it() {
     assert_eq!(on(&s, "get", &["a"]).ok(), b"1");
     // Said once more it is no harm; another one is a mistake.
     on(&s, "put", &["b", "2", "--size", "64M"]).ok();
-    on(&s, "put", &["b", "2", "--size", "65M"]).fails(2, &["67108864 bytes", "basalt fs grow i"]);
+    on(&s, "put", &["b", "2", "--size", "65M"])
+        .fails(2, &["i has 64M", "basalt fs grow i --size 65M"]);
     s.run("put", ["c", "3", "--size", "64M"])
         .code
         .filter(|c| *c == 2)
@@ -287,6 +288,39 @@ fn names_are_made_and_removed_by_hand() {
     fs(&s, &["check", "i"]).ok();
 }
 
+#[test]
+fn a_full_image_says_what_helps_and_lets_go() {
+    let s = Scratch::new("full");
+    fs(&s, &["format", "i", "--size", "64M", "--sparse"]).ok();
+    on(&s, "put", &["a", "1"]).ok();
+    s.file("x", vec![1; 8 << 20]);
+    let full = (0..10)
+        .map(|n| fs(&s, &["cp", "x", &format!("i:x{n}")]))
+        .find(|ran| ran.code != Some(0))
+        .expect("so many do not fit");
+    full.fails(
+        2,
+        &["the image i is full", "basalt fs rm i", "basalt fs grow i"],
+    );
+    s.file("v", vec![2; 4 << 20]);
+    s.file("y", vec![1; 3 << 20]);
+    fs(&s, &["cp", "y", "i:y"]).ok();
+    on(&s, "put", &["v", "--value-file", "v"]).fails(
+        2,
+        &[
+            "the image i is full",
+            "MiB are free",
+            "basalt compact --image i",
+            "basalt fs rm i",
+            "basalt fs grow i",
+        ],
+    );
+    on(&s, "del", &["a"]).ok();
+    on(&s, "compact", &[]).ok();
+    fs(&s, &["rm", "i", "x0", "x1"]).ok();
+    on(&s, "put", &["v", "--value-file", "v"]).ok();
+}
+
 /// The tool, where files can only be so long: it dies of a write past that.
 fn cut_off(s: &Scratch, args: &str) {
     let tool = env!("CARGO_BIN_EXE_basalt");
@@ -450,6 +484,56 @@ fn directories_may_lie_deep() {
     let ran = fs(&s, &["rm", "-r", "i", "d"]);
     assert!(ran.err.contains("1500 directories"), "{ran:?}");
     assert_eq!(fs(&s, &["ls", "i"]).text(), "");
+}
+
+#[test]
+fn what_is_not_there_or_not_ours_is_said() {
+    let s = Scratch::new("foreign");
+    for command in [
+        ["format", "none/i", "--size", "20M"].as_slice(),
+        &["ls", "none/i"],
+        &["check", "none/i"],
+    ] {
+        fs(&s, command).fails(2, &["the folder none is not there"]);
+    }
+    for command in [
+        ["a", "1", "--image", "none/i"].as_slice(),
+        &["a", "1", "--image", "none/i", "--size", "20M"],
+    ] {
+        s.run("put", command)
+            .fails(2, &["the folder none is not there"]);
+    }
+    s.file("i", vec![7; 4 << 20]);
+    for ran in [
+        fs(&s, &["ls", "i"]),
+        fs(&s, &["check", "i"]),
+        fs(&s, &["rm", "i", "x"]),
+        fs(&s, &["grow", "i", "--size", "64M"]),
+        on(&s, "get", &["a"]),
+        on(&s, "put", &["a", "1"]),
+    ] {
+        assert!(!ran.err.contains("force"), "{ran:?}");
+        ran.fails(2, &["i is no image of Basalt's", "headers"]);
+    }
+    fs(&s, &["format", "i"]).fails(2, &["no image of Basalt's", "--force"]);
+    assert_eq!(std::fs::read(s.path("i")).unwrap(), vec![7; 4 << 20]);
+    // Sizes as people write them, and no advice that cannot be followed.
+    fs(&s, &["format", "large", "--size", "20T"]).fails(2, &["no room for 20.00 TiB more"]);
+    fs(&s, &["format", "i", "--size", "64M", "--force"]).ok();
+    on(&s, "put", &["a", "1", "--size", "3G"]).fails(
+        2,
+        &[
+            "i has 64M, and --size says 3G",
+            "basalt fs grow i --size 3G",
+        ],
+    );
+    let ran = on(&s, "put", &["a", "1", "--size", "32M"]);
+    assert!(!ran.err.contains("grow"), "{ran:?}");
+    ran.fails(
+        2,
+        &["i has 64M, and --size says 32M", "cannot be made smaller"],
+    );
+    fs(&s, &["grow", "i", "--size", "32M"]).fails(2, &["it has 64.00 MiB"]);
 }
 
 #[test]
