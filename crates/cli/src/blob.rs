@@ -62,7 +62,7 @@ fn list(place: &Place, args: &args::BlobList) -> Outcome {
     say(&if args.json {
         let files: Vec<Value> = files.iter().map(json_of).collect();
         let report = json!({
-            "dir": place.dir.display().to_string(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
+            "dir": place.directory(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
             "live_bytes": all.live_bytes, "reachable_bytes": all.reachable_bytes(), "garbage_bytes": all.garbage_bytes(), "names": all.names,
             "space_amp": all.space_amp(), "max_space_amp": all.max_space_amp, "headroom_bytes": all.headroom_bytes(),
             "space_debt": all.space_debt, "hidden_bytes": all.hidden_bytes, "hidden_is_guessed": all.hidden_is_guessed,

@@ -51,7 +51,7 @@ pub fn check(args: args::Check) -> Outcome {
         say(&format!(
             "{:#}\n",
             json!({
-                "dir": place.dir.display().to_string(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
+                "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
                 "entries": report.entries, "damage": damage, "orphans": report.orphans,
                 "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
             })
@@ -208,7 +208,7 @@ pub fn repair(args: args::Repair) -> Outcome {
         say(&format!(
             "{:#}\n",
             json!({
-                "dir": place.dir.display().to_string(), "image": place.image.as_ref().map(|i| i.display().to_string()), "whole": whole, "tables_kept": report.tables_kept,
+                "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "whole": whole, "tables_kept": report.tables_kept,
                 "tables_written": report.tables_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,

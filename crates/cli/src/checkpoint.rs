@@ -33,7 +33,7 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
     })?;
     say(&if args.json {
         let report = json!({
-            "dir": place.dir.display().to_string(), "out": args.out.display().to_string(), "tables": made.tables,
+            "dir": place.directory(), "out": args.out.display().to_string(), "tables": made.tables,
             "linked_bytes": made.linked_bytes, "copied_bytes": made.copied_bytes, "log_bytes": made.log_bytes,
         });
         format!("{report:#}\n")

@@ -68,7 +68,7 @@ pub fn compact(args: args::Compact) -> Outcome {
     db.close().map_err(|e| Failure::store(place, e))?;
     say(&if args.json {
         let report = json!({
-            "dir": place.dir.display().to_string(), "merged_bytes": read,
+            "dir": place.directory(), "merged_bytes": read,
             "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": values.gathered_bytes,
             "blob_bytes_before": values_before, "blob_bytes_after": values.bytes, "blob_garbage_bytes": values.garbage_bytes(),
         });

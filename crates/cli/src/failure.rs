@@ -89,11 +89,11 @@ impl Failure {
             ErrorKind::Unsupported => {
                 format!("{e}; the store in {place} needs a newer version of basalt")
             }
-            ErrorKind::InvalidArgument => match words(&e).rsplit_once("; ") {
+            ErrorKind::InvalidArgument => match words_at(&e, place).rsplit_once("; ") {
                 Some((what, advice)) if advice.contains("create_among_files") => format!(
                     "{what}; name an empty or missing folder with --dir, or make the store among them with --among-files"
                 ),
-                _ => words(&e),
+                _ => words_at(&e, place),
             },
             _ => format!("{e} (store in {place})"),
         })
@@ -185,6 +185,19 @@ fn words(e: &basalt::Error) -> String {
         _ => &text,
     };
     sizes_for_people(text)
+}
+
+/// The same of an engine's error. At the root of an image the engine's own words have a place without a name.
+fn words_at(e: &basalt::Error, place: &Place) -> String {
+    let text = words(e);
+    match text.strip_prefix("opening the store in : ") {
+        Some(rest) => format!(
+            "{place}{}",
+            rest.strip_prefix(' ')
+                .map_or(format!(": {rest}"), |r| format!(" {r}"))
+        ),
+        None => text,
+    }
 }
 
 /// `67108864 bytes` and `67108864 more bytes` as `64.00 MiB` and `64.00 MiB more`. What is small stays, for it may be counted.

@@ -67,7 +67,10 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.image {
             None => write!(f, "{}", self.dir.display()),
-            Some(image) => write!(f, "{} in {}", self.path().display(), image.display()),
+            Some(image) => match self.path() {
+                root if root.as_os_str().is_empty() => write!(f, "the root of {}", image.display()),
+                path => write!(f, "{} in {}", path.display(), image.display()),
+            },
         }
     }
 }
@@ -95,6 +98,17 @@ impl Place {
     /// What it takes on the disk: the directory, or the image.
     pub fn on_disk(&self) -> &Path {
         self.image.as_ref().unwrap_or(&self.dir)
+    }
+
+    /// The directory as reports for scripts name it: of an image the path in it.
+    pub fn directory(&self) -> String {
+        match &self.image {
+            None => self.dir.display().to_string(),
+            Some(_) => match self.path() {
+                root if root.as_os_str().is_empty() => "/".to_string(),
+                path => path.display().to_string(),
+            },
+        }
     }
 
     /// The directory in its filesystem, without what leads nowhere in an image.

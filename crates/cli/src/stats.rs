@@ -14,6 +14,8 @@ use std::fmt::Write;
 /// Everything that is shown.
 pub struct Report {
     pub dir: String,
+    /// As people read it.
+    pub place: String,
     pub filesystem: String,
     pub engine: Stats,
     pub cache: CacheStats,
@@ -27,7 +29,8 @@ pub fn stats(args: args::Stats) -> Outcome {
     let db = open_db(place, Access::Read, None)?;
     let env = db.env().clone();
     let report = Report {
-        dir: place.dir.display().to_string(),
+        dir: place.directory(),
+        place: place.to_string(),
         filesystem: env.fs().info().description,
         engine: db.stats(),
         cache: env.cache().stats(),
@@ -244,7 +247,7 @@ impl Report {
 
     pub fn tables(&self) -> String {
         let e = &self.engine;
-        let mut out = format!("{} ({})\n", self.dir, self.filesystem);
+        let mut out = format!("{} ({})\n", self.place, self.filesystem);
         if let Some(why) = &e.blobs.error {
             let _ = writeln!(
                 out,
@@ -646,6 +649,7 @@ mod tests {
         };
         Report {
             dir: "d".into(),
+            place: "d".into(),
             filesystem: "f".into(),
             engine: Stats {
                 families: vec![FamilyStats {

@@ -537,6 +537,38 @@ fn what_is_not_there_or_not_ours_is_said() {
 }
 
 #[test]
+fn places_in_an_image_have_names() {
+    let s = Scratch::new("places");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    fs(&s, &["mkdir", "i", "other"]).ok();
+    let at_root = |command: &str, args: &[&str]| {
+        let mut c = std::process::Command::new(env!("CARGO_BIN_EXE_basalt"));
+        c.current_dir(&s.dir)
+            .args([command, "--image", "i", "--dir", "."])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        ended(c.spawn().expect("the tool starts"))
+    };
+    at_root("get", &["a"]).fails(2, &["in the root of i"]);
+    at_root("put", &["a", "1"]).fails(2, &["the root of i holds files and no store (other)"]);
+    fs(&s, &["rm", "-r", "i", "other"]).ok();
+    at_root("put", &["a", "1"]).ok();
+    assert_eq!(json(at_root("check", &["--json"]))["dir"], "/");
+    on(&s, "put", &["b", "2"]).ok();
+    assert_eq!(json(on(&s, "check", &["--json"]))["dir"], "db");
+    let stats = on(&s, "stats", &[]);
+    assert!(stats.text().starts_with("db in i ("), "{}", stats.text());
+    let ran = fs(&s, &["stat", "i"]);
+    assert!(ran.text().starts_with("the root of i\n"), "{}", ran.text());
+    for line in ran.text().lines().skip(1) {
+        assert_eq!(line.as_bytes()[13], b' ', "{line}");
+        assert_ne!(line.as_bytes()[14], b' ', "{line}");
+    }
+}
+
+#[test]
 fn a_length_that_a_crash_left_vague_is_shown_as_such() {
     let s = Scratch::new("vague");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
