@@ -58,7 +58,7 @@ pub enum Command {
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
     Repair(Repair),
-    /// Make, look into, copy, check and grow images: files or devices with Basalt's own filesystem
+    /// Make, look into, copy, tidy, check and grow images: files or devices with Basalt's own filesystem
     Fs(crate::fs::Fs),
     /// Measure the engine, and the device under it in the same run
     #[command(after_help = basalt_bench::AFTER_HELP)]
@@ -434,6 +434,9 @@ pub struct Compact {
 Examples:
   basalt checkpoint /backup/monday
   basalt checkpoint --dir /srv/db --copy /mnt/other/monday
+  basalt checkpoint --image store.lava monday && basalt fs cp store.lava:monday /backup/monday
+
+With --image the copy is made inside of the image, and OUT is a path there; `basalt fs cp` takes it out, `basalt fs rm -r` removes it.
 
 The copy is a store of its own, whole and durable when the command returns; a crash leaves nothing under its name, or all of it. \
 It shares table files with the store, each of which goes when the last of the two lets go of it. For a running server: \
@@ -441,7 +444,7 @@ It shares table files with the store, each of which goes when the last of the tw
 pub struct Checkpoint {
     #[command(flatten)]
     pub store: Place,
-    /// The directory to make; it must not exist
+    /// The directory to make, inside of the image if --image is given; it must not exist
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
     /// Copy tables if OUT is on another filesystem

@@ -25,6 +25,12 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
     db.close().map_err(|e| Failure::store(place, e))?;
     let made = made.map_err(|e| match e.kind() {
         ErrorKind::Unsupported => Failure::new(format!("{e}; --copy does")),
+        // Who backs up to /backup means the disk.
+        ErrorKind::NotFound if let Some(image) = &place.image => Failure::new(format!(
+            "{0} has no folder {1}: with --image the copy is made inside of the image, and `basalt fs cp {0}:NAME DIR` takes it out; name a folder of the image, or make one with `basalt fs mkdir`",
+            image.display(),
+            args.out.parent().unwrap_or(&args.out).display()
+        )),
         // Of the copy, not of the store.
         ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Busy => {
             Failure::new(e.to_string())
@@ -38,9 +44,12 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         });
         format!("{report:#}\n")
     } else {
+        let out = match &place.image {
+            None => args.out.display().to_string(),
+            Some(image) => format!("{}:{}", image.display(), args.out.display()),
+        };
         format!(
-            "{}: {}, {} linked, {} copied, {} of log\n",
-            args.out.display(),
+            "{out}: {}, {} linked, {} copied, {} of log\n",
             count(made.tables, "table", "tables"),
             human_bytes(made.linked_bytes),
             human_bytes(made.copied_bytes),

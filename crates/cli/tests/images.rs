@@ -82,7 +82,8 @@ fn the_first_command_makes_the_image_and_every_other_works_on_it() {
     on(&s, "export", &["--files", "out", "--prefix", "f/"]).ok();
     assert_eq!(harness::tree(&s.path("out")).len(), 1);
     on(&s, "compact", &[]).ok();
-    on(&s, "checkpoint", &["copy"]).ok();
+    let made = on(&s, "checkpoint", &["copy"]).ok();
+    assert!(made.starts_with(b"i:copy: "), "it lies in the image");
     on(&s, "repair", &["--yes"]).ok();
     on(&s, "blob", &["list"]).ok();
     on(&s, "blob", &["verify"]).ok();
@@ -566,6 +567,16 @@ fn places_in_an_image_have_names() {
         assert_eq!(line.as_bytes()[13], b' ', "{line}");
         assert_ne!(line.as_bytes()[14], b' ', "{line}");
     }
+    on(&s, "checkpoint", &["/backup/x"]).fails(
+        2,
+        &[
+            "i has no folder /backup",
+            "inside of the image",
+            "basalt fs cp i:",
+        ],
+    );
+    let ran = s.run("checkpoint", ["--help"]);
+    assert!(ran.text().contains("--image store.lava"), "{}", ran.text());
 }
 
 #[test]
