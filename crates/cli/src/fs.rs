@@ -82,6 +82,9 @@ struct FormatArgs {
     /// Do not write the file's space now
     #[arg(long)]
     sparse: bool,
+    /// Do not tell a device of what is free, now or later: for one whose space was written, such as a loop device over a file
+    #[arg(long, conflicts_with = "sparse")]
+    no_discard: bool,
     /// Destroy what is there
     #[arg(long)]
     force: bool,
@@ -226,6 +229,7 @@ pub fn fs(args: Fs) -> Outcome {
                 &Format {
                     size: a.size,
                     sparse: a.sparse,
+                    no_discard: a.no_discard,
                     force: a.force,
                 },
             )?;
@@ -272,6 +276,8 @@ fn check(args: &Look) -> Outcome {
     let name = args.image.display();
     let found = image::check(&args.image).map_err(|e| Failure::image(&args.image, e))?;
     let sound = found.is_sound();
+    // What was counted until damage was met says nothing.
+    let counted = |n: u64| sound.then_some(n);
     if args.json {
         let damage: Vec<_> = (found.damage.iter())
             .map(|e| json!({"message": e.to_string(), "offset": e.offset()}))
@@ -280,10 +286,10 @@ fn check(args: &Look) -> Outcome {
             "{:#}\n",
             json!({
                 "image": name.to_string(), "sound": sound, "damage": damage, "more_damage": found.more_damage,
-                "mends": found.mends, "clean": found.clean, "files": found.files, "directories": found.dirs,
-                "names": found.names, "extents": found.extents, "file_bytes": found.file_bytes,
-                "metadata_bytes": found.metadata_bytes, "fixed_bytes": found.fixed_bytes, "free_bytes": found.free_bytes,
-                "journal_transactions": found.journal_transactions,
+                "mends": found.mends, "clean": found.clean, "files": counted(found.files), "directories": counted(found.dirs),
+                "names": counted(found.names), "extents": counted(found.extents), "file_bytes": counted(found.file_bytes),
+                "metadata_bytes": counted(found.metadata_bytes), "fixed_bytes": counted(found.fixed_bytes), "free_bytes": counted(found.free_bytes),
+                "journal_transactions": counted(found.journal_transactions),
             })
         ))?;
         return Ok(if sound { 0 } else { ANSWER_NO });
@@ -312,8 +318,12 @@ fn check(args: &Look) -> Outcome {
         ),
         n => writeln!(
             text,
-            "{name} is damaged in {}; keep a copy of it. Files that can still be read come out with `basalt fs cp`, if it can be opened at all",
-            count(n, "place", "places")
+            "{name} is damaged in {} or more; keep a copy of it. {}",
+            count(n, "place", "places"),
+            match image::open(&args.image, true) {
+                Ok(_) => "It can be read: `basalt fs cp` takes out what it has",
+                Err(_) => "It cannot be opened, not even to read: go back to a backup",
+            }
         ),
     };
     say(&text)?;

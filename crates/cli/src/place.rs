@@ -187,6 +187,7 @@ pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
             let how = Format {
                 size: Some(size),
                 sparse,
+                no_discard: false,
                 force: false,
             };
             make_image(name, &how)?;
@@ -265,7 +266,8 @@ pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
         "basalt: made {}, {}",
         name.display(),
         match written {
-            0 => format!("{} not written yet", progress::human_bytes(size)),
+            0 if how.sparse => format!("{}, written when it is used", progress::human_bytes(size)),
+            0 => progress::human_bytes(size),
             n => progress::rate(n, clock.now() - began),
         }
     );

@@ -296,6 +296,12 @@ fn pipes_directories_and_dangling_links_are_no_images() {
             );
         }
     }
+    let undiscarded = Format {
+        no_discard: true,
+        ..of_size(8 * MIB)
+    };
+    let e = quietly(&dir.0.join("file"), &undiscarded).unwrap_err();
+    assert!(e.to_string().contains("--no-discard"), "{e}");
     let e = quietly(&dangling, &of_size(8 * MIB)).unwrap_err();
     assert!(e.to_string().contains("a link that leads nowhere"), "{e}");
     assert_eq!(dir.names(), ["dangling", "pipe"], "nothing is left");

@@ -13,6 +13,7 @@ use crate::machine;
 use crate::progress::Progress;
 use crate::statistics::{Ratio, median, ratio};
 use basalt::env::Clock;
+use basalt::fs::Intent;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -65,7 +66,7 @@ pub enum Work {
     AppendSync,
     /// The same, synced with its length
     AppendSyncAll,
-    /// 16 threads that append 4 KiB to 512 KiB at a time, each to a file of its own, with a sync at the end
+    /// 16 threads that append 4 KiB to 512 KiB at a time, each to a file of its own, with a sync at the end: each append directly, and in bulk
     Writers,
     /// Random reads of 4 KiB by 1 and by 20 threads
     Reads,
@@ -227,10 +228,12 @@ fn measure(
         }
         Work::Writers => {
             for size in [4 << 10, 16 << 10, 64 << 10, 512 << 10] {
-                let name = format!("16 writers of {}K", size >> 10);
-                turns(args, &name, targets, rows, |t| {
-                    work::writers(t, size, args.bytes, clock)
-                })?;
+                for (how, intent) in [("", Intent::Sync), (", gathered", Intent::Bulk)] {
+                    let name = format!("16 writers of {}K{how}", size >> 10);
+                    turns(args, &name, targets, rows, |t| {
+                        work::writers(t, size, args.bytes, intent, clock)
+                    })?;
+                }
             }
             Ok(())
         }

@@ -39,7 +39,7 @@ pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
     let how = Format {
         size: Some(args.image_size),
         sparse: args.sparse,
-        force: false,
+        ..Format::default()
     };
     let path = match &args.image {
         None => {

@@ -101,8 +101,14 @@ fn together(
     Ok(all)
 }
 
-/// Sixteen threads that append and sync once, at the end.
-pub fn writers(t: &mut Target, size: usize, bytes: u64, clock: &Clock) -> Result<Slice, Stop> {
+/// Sixteen threads that append and sync once, at the end: each append by itself, or as part of many, which a filesystem may gather.
+pub fn writers(
+    t: &mut Target,
+    size: usize,
+    bytes: u64,
+    intent: Intent,
+    clock: &Clock,
+) -> Result<Slice, Stop> {
     const THREADS: usize = 16;
     let fs = t.fs();
     let path = |n: usize| PathBuf::from(format!("writer-{n}"));
@@ -111,7 +117,7 @@ pub fn writers(t: &mut Target, size: usize, bytes: u64, clock: &Clock) -> Result
         let mut slice = Slice::default();
         let mut last = clock.now();
         for _ in 0..(bytes / THREADS as u64).div_ceil(size as u64) {
-            file.append(&[IoSlice::new(&buf)], Intent::Sync)?;
+            file.append(&[IoSlice::new(&buf)], intent)?;
             let now = clock.now();
             slice
                 .measured

@@ -475,7 +475,7 @@ fn no_room(what: &str) -> Error {
     Error::new(
         ErrorKind::NoSpace,
         format!(
-            "the image is full: there is no room {what}; remove something, or `basalt fs grow` it"
+            "the image is full: there is no room {what}; remove something (`basalt fs rm`), or `basalt fs grow` it"
         ),
     )
 }

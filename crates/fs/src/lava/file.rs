@@ -255,7 +255,7 @@ impl LavaFile {
         let (mut tries, full) = (0, || {
             Error::new(
                 ErrorKind::NoSpace,
-                "the image is full; remove something, or `basalt fs grow` it",
+                "the image is full; remove something (`basalt fs rm`), or `basalt fs grow` it",
             )
             .in_file(&self.path)
         });

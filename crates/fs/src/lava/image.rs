@@ -35,6 +35,8 @@ pub struct Format {
     /// Space is taken from the disk underneath when it is needed, and not written ahead: the image is made at once, and each first write of a block costs the
     /// kernel's filesystem its own metadata. Default: false.
     pub sparse: bool,
+    /// A device is not told of what is free, now or later: what was written once stays so. Default: false.
+    pub no_discard: bool,
     /// Whatever is there is destroyed. Default: false.
     pub force: bool,
 }
@@ -85,16 +87,36 @@ pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> 
     };
     check_size(path, size)?;
     if device.is_block_device() {
-        LavaFs::format(&*device, false, path)?;
+        let mut uuid = [0; 16];
+        crate::fill_random(&mut uuid);
+        let features = mount::Features {
+            sparse: false,
+            no_discard: how.no_discard,
+        };
+        mount::format_with(&*device, uuid, features, path)?;
+        if how.no_discard {
+            return Ok(size);
+        }
         if let Some(rest) = (facts.len / BLOCK * BLOCK).checked_sub(FORMATTED) {
             // Advice, as it always is.
             let _ = device.discard(FORMATTED, rest);
         }
         return Ok(size);
     }
+    no_device(path, how)?;
     fill(&device, size, how.sparse, progress)?;
     LavaFs::format(&*device, how.sparse, path)?;
     Ok(size)
+}
+
+fn no_device(path: &Path, how: &Format) -> Result<()> {
+    match how.no_discard {
+        false => Ok(()),
+        true => Err(Error::invalid(
+            "this is no device, and the space of a written image file is never discarded; leave --no-discard out",
+        )
+        .in_file(path)),
+    }
 }
 
 fn check_size(path: &Path, size: u64) -> Result<()> {
@@ -120,6 +142,7 @@ fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
         return Err(Error::new(ErrorKind::NotFound, "there is no such device").in_file(path));
     }
     let size = how.size.ok_or_else(|| no_size(path))?;
+    no_device(path, how)?;
     if rustix::fs::lstat(path).is_ok() {
         return Err(Error::invalid(
             "this is a link that leads nowhere; remove it, or name the file that it should lead to",

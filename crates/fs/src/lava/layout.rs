@@ -31,9 +31,11 @@ const SIZE: usize = 4096;
 const RUNS_AT: usize = 96;
 
 /// Features that a filesystem has and this build knows, by what who does not know them may do: mount, mount for reading only, nothing.
-const KNOWN: [u32; 3] = [SPARSE, 0, 0];
+const KNOWN: [u32; 3] = [SPARSE | NO_DISCARD, 0, 0];
 /// The image was not written when it was made.
 const SPARSE: u32 = 1;
+/// The device is not told of what is free.
+const NO_DISCARD: u32 = 2;
 
 /// The superblock: how large everything is, and where the newest checkpoint lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub struct Superblock {
     pub clean_seq: u64,
     /// The image was not written when it was made.
     pub sparse: bool,
+    /// The device is not told of what is free.
+    pub no_discard: bool,
     /// Features that this build does not know, and without which it may read but not write.
     pub unknown: u32,
 }
@@ -98,7 +102,9 @@ impl Superblock {
         b[..8].copy_from_slice(MAGIC);
         let mut put = |at: usize, bytes: &[u8]| b[at..at + bytes.len()].copy_from_slice(bytes);
         put(12, &VERSION.to_le_bytes());
-        put(16, &u32::from(self.sparse).to_le_bytes());
+        let of = |is: bool, bit: u32| if is { bit } else { 0 };
+        let features = of(self.sparse, SPARSE) | of(self.no_discard, NO_DISCARD);
+        put(16, &features.to_le_bytes());
         put(20, &self.unknown.to_le_bytes());
         put(28, &self.unit.to_le_bytes());
         put(32, &self.uuid);
@@ -154,6 +160,7 @@ impl Superblock {
             checkpoint: (0..runs).map(run).collect(),
             clean_seq: u64_at(b, 88),
             sparse: u32_at(b, 16) & SPARSE != 0,
+            no_discard: u32_at(b, 16) & NO_DISCARD != 0,
             unknown: to_write,
         };
         s.check()?;
@@ -215,6 +222,7 @@ mod tests {
             checkpoint: vec![Run { start: 300, len: 2 }, Run { start: 400, len: 1 }],
             clean_seq: 9,
             sparse: true,
+            no_discard: true,
             unknown: 0,
         }
     }

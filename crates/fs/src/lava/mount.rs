@@ -105,7 +105,7 @@ pub fn not_ours(found: Found, name: &Path) -> Error {
         .in_file(name),
         Found::Foreign => Error::new(
             ErrorKind::InvalidArgument,
-            "it holds something that is no image of Basalt's; name another, or `basalt fs format --force` it, which destroys what is there",
+            "it holds something that is no image of Basalt's; name another",
         )
         .in_file(name),
     }
@@ -115,6 +115,24 @@ pub fn not_ours(found: Found, name: &Path) -> Error {
 ///
 /// Errors: `InvalidArgument` when the device is too small or too large.
 pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Result<()> {
+    let features = Features {
+        sparse,
+        no_discard: false,
+    };
+    format_with(device, uuid, features, name)
+}
+
+/// How a filesystem treats the space under it, from its making on.
+#[derive(Clone, Copy)]
+pub struct Features {
+    /// See [`Superblock::sparse`].
+    pub sparse: bool,
+    /// See [`Superblock::no_discard`].
+    pub no_discard: bool,
+}
+
+/// As [`format`].
+pub fn format_with(device: &dyn Device, uuid: Uuid, features: Features, name: &Path) -> Result<()> {
     let facts = device.facts();
     let blocks = facts.len / BLOCK;
     if facts.len < MIN_DEVICE {
@@ -158,7 +176,8 @@ pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Res
         checkpoint_seq: 0,
         checkpoint: vec![place],
         clean_seq: 0,
-        sparse,
+        sparse: features.sparse,
+        no_discard: features.no_discard,
         unknown: 0,
     };
     // What was there is gone before anything of it is written over: no mount takes the one half for the other.
@@ -363,7 +382,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         // Space of an image that was written when it was made stays written.
         let discards = match facts.discards {
             Discards::Holes => superblock.sparse,
-            Discards::Always => true,
+            Discards::Always => !superblock.no_discard,
         };
         if discards {
             state.discard_from_now_on();

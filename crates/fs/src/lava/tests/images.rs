@@ -269,3 +269,31 @@ fn an_image_of_smaller_units_is_opened_all_the_same() {
     let host = crate::HostFs::new(crate::HostOptions::new("")).unwrap();
     host.remove(&path).unwrap();
 }
+
+/// A device whose space shall stay written hears of nothing, in any life.
+#[test]
+fn a_device_is_left_alone_if_that_was_asked_for() {
+    for no_discard in [false, true] {
+        let device = SimDevice::new(16 << 20, 512);
+        let features = mount::Features {
+            sparse: false,
+            no_discard,
+        };
+        mount::format_with(&*device, [5; 16], features, Path::new("image")).unwrap();
+        for life in 0..3 {
+            let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+            let path = PathBuf::from(format!("{life}"));
+            let f = fs.create(&path).unwrap();
+            f.append(&[IoSlice::new(&[1; 1 << 20])], Intent::Sync)
+                .unwrap();
+            f.sync_all().unwrap();
+            drop(f);
+            fs.remove(&path).unwrap();
+            fs.sync_metadata(Path::new("")).unwrap();
+            if life > 0 {
+                fs.checkpoint().unwrap();
+            }
+        }
+        assert_eq!(device.discarded() == 0, no_discard);
+    }
+}
