@@ -375,12 +375,18 @@ impl FileSystem for LavaFs {
                     state.open.get(&ino).map(|(node, _)| Arc::clone(node))
                 };
                 // All that can fail comes first: what a caller is told to have failed keeps its name.
-                let there = self.open(old)?;
-                let log: &LavaFile = there.as_any().downcast_ref().expect("of this filesystem");
-                if log.node.kind() == Kind::Log {
+                let reusable = {
+                    let state = self.shared.state.lock();
+                    let facts = state.meta.facts(lookup_file(&state, old)?);
+                    let facts = facts.map_err(|r| refused(r, old))?;
+                    parent(&state, path)?;
+                    facts.kind == Kind::Log && facts.links == 1
+                };
+                if reusable {
+                    let there = self.open(old)?;
+                    let log: &LavaFile = there.as_any().downcast_ref().expect("of this filesystem");
                     log.grow(options.capacity, false)?;
                 }
-                drop(there);
                 // Nobody is in the middle of an append to its earlier life.
                 let _still = before.as_ref().map(|node| node.still());
                 let mut state = self.shared.state.lock();

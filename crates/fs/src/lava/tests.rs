@@ -301,6 +301,16 @@ fn a_reuse_without_room_changes_nothing() {
     assert!(!fs.exists(Path::new("new")).unwrap());
     assert_eq!(fs.open(old).unwrap().read(0, 5000).unwrap(), vec![3; 5000]);
     assert_eq!(fs.stat(old).unwrap().len, 5000);
+    // Nor is one that cannot be reused at all made longer for it.
+    fs.link(old, Path::new("second")).unwrap();
+    let options = LogOptions {
+        capacity: 200_000,
+        reuse: Some(old),
+    };
+    let before = fs.describe(old).unwrap();
+    fs.create_log(Path::new("new"), options).err().unwrap();
+    assert_eq!(fs.describe(old).unwrap(), before);
+    assert!(before.exact);
 }
 
 /// What was appended lazily outlives the process, with the space and the name that it needs.
