@@ -155,7 +155,7 @@ impl Copy<'_> {
             Some(Kind::File | Kind::Other) => return Err(no_dir("a file")),
         };
         let mut has_lock = false;
-        if is_there && self.to.has(&lock).map_err(|e| self.target(e))? == Some(Kind::File) {
+        if is_there && self.to.is_store_lock(&lock).map_err(|e| self.target(e))? {
             let held = self.to.fs.lock(&lock).map_err(|e| self.target(e))?;
             self.locks.push(held);
             has_lock = true;
@@ -223,10 +223,10 @@ impl Copy<'_> {
                 _ => self.target(e),
             }),
         });
-        drop(guard);
         if done.is_err() {
             let _ = self.to.fs.remove(&aside);
         }
+        drop(guard);
         self.files += 1;
         done
     }
@@ -244,9 +244,7 @@ impl Copy<'_> {
             _ => self.target(e),
         };
         if self.to.has(aside).map_err(error)? == Some(Kind::File) {
-            let alone = self.to.fs.lock(aside).map_err(error)?;
-            self.to.fs.remove(aside).map_err(error)?;
-            drop(alone);
+            self.to.remove_leftover(aside).map_err(error)?;
         }
         let file = self.to.fs.create(aside).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => busy(),
@@ -267,9 +265,7 @@ impl Copy<'_> {
             let path = dir.join(&e.name);
             if e.kind == Kind::File && is_aside(&e.name) && keep != Some(&path) {
                 // Of one that is being written somebody has the lock.
-                if let Ok(_alone) = self.to.fs.lock(&path) {
-                    let _ = self.to.fs.remove(&path);
-                }
+                let _ = self.to.remove_leftover(&path);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::place::{Access, open_image};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -149,6 +149,44 @@ impl End {
         Ok(entries)
     }
 
+    /// Removes what an interrupted copy left under this name, unless somebody is writing it (`Busy`). Nothing is written to it: it may be the finished copy under
+    /// its own name by now.
+    pub fn remove_leftover(&self, path: &Path) -> basalt::Result<()> {
+        if self.image.is_some() {
+            // Nobody else has the image open to write.
+            return self.fs.remove(path);
+        }
+        let error = |e: Errno| Error::io("removing what an interrupted copy left", path, e.into());
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            fd => fd.map_err(error)?,
+        };
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::new(ErrorKind::Busy, "somebody is writing it").in_file(path));
+            }
+            locked => locked.map_err(error)?,
+        }
+        let held = rustix::fs::fstat(&fd).map_err(error)?;
+        match rustix::fs::lstat(path) {
+            Ok(there) if (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino) => {
+                rustix::fs::unlink(path).map_err(error)
+            }
+            // It was finished meanwhile, and somebody else may have begun another.
+            _ => Ok(()),
+        }
+    }
+
+    /// True when this is the lock of a store, and not some file that has its name.
+    pub fn is_store_lock(&self, path: &Path) -> basalt::Result<bool> {
+        if self.has(path)? != Some(Kind::File) {
+            return Ok(false);
+        }
+        let head = self.fs.open(path)?.read(0, 4)?;
+        Ok(head.is_empty() || head == b"pid "[..])
+    }
+
     /// Renames a file to a name that nothing may have, also what has come there since somebody looked.
     pub fn rename_new(&self, from: &Path, to: &Path) -> basalt::Result<()> {
         if self.image.is_some() {
@@ -197,6 +235,37 @@ pub fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A death between the two steps of naming leaves the finished copy with a second name; nothing is written through that.
+    #[test]
+    fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
+        let dir = std::env::temp_dir().join(format!("basalt-leftover-{}", std::process::id()));
+        let host = HostFs::new(HostOptions::new("/")).expect("a directory");
+        host.create_dir(&dir).expect("created");
+        let end = End {
+            fs: host.clone(),
+            image: None,
+            other: None,
+        };
+        let (copy, aside) = (dir.join("copy"), dir.join("aside"));
+        let f = host.create(&copy).expect("created");
+        f.append(&[std::io::IoSlice::new(b"whole")], basalt::fs::Intent::Lazy)
+            .expect("written");
+        f.sync_all().expect("synced");
+        drop(f);
+        host.link(&copy, &aside).expect("linked");
+        let writing = host.lock_shared(&aside).expect("locked");
+        let e = end.remove_leftover(&aside).expect_err("somebody writes it");
+        assert_eq!(e.kind(), ErrorKind::Busy);
+        drop(writing);
+        end.remove_leftover(&aside).expect("removed");
+        end.remove_leftover(&aside).expect("nothing is there");
+        let left = host.open(&copy).expect("there").read(0, 10).expect("read");
+        assert_eq!(left, b"whole"[..]);
+        assert!(!end.is_store_lock(&copy).expect("a file"));
+        host.remove(&copy).expect("removed");
+        host.remove(&dir).expect("removed");
+    }
 
     #[test]
     fn a_name_that_somebody_took_meanwhile_is_not_replaced() {

@@ -135,7 +135,12 @@ impl Shared {
                 }
             }
             // It has all that waits, and gives back what the journal has.
-            self.checkpoint()?;
+            let made = self.checkpoint();
+            if self.progress.written.lock().0 < record {
+                made?;
+            }
+            // What fails behind the transaction is no reason to say that it is not there.
+            self.check_writable()?;
         }
         unreachable!("the second time decides")
     }

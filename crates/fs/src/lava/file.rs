@@ -302,6 +302,26 @@ impl LavaFile {
         }
     }
 
+    /// What lies behind the first hole goes: nobody appends to this any more, and its space is to be another's.
+    pub fn cut_at_hole(&self) -> Result<()> {
+        let node = &self.node;
+        let _still = node.still();
+        let mut state = self.fs.state.lock();
+        let hole = node.extents.read().first_hole();
+        let (true, Some(blocks)) = (node.is_named(&self.path)?, hole) else {
+            return Ok(());
+        };
+        let ino = node.ino;
+        let record = state
+            .record(&Record::Cut { ino, blocks })
+            .expect("an open file with a name");
+        node.record.store(record, SeqCst);
+        let mut extents = node.extents.write();
+        extents.cut(blocks);
+        node.alloc.store(extents.blocks() * BLOCK, SeqCst);
+        Ok(())
+    }
+
     /// The file does not end any more where the metadata says it does, if it says so.
     fn goes_on(&self) -> Result<()> {
         let node = &self.node;
@@ -456,9 +476,16 @@ impl LavaFile {
         let lazy = node.lazy_end.load(SeqCst);
         self.fs
             .sync(node.record.load(SeqCst))
-            .inspect_err(|e| self.node.fail_syncs(e))?;
+            .inspect_err(|e| self.sync_failed(e))?;
         node.lazy_from.fetch_max(lazy, SeqCst);
         Ok(())
+    }
+
+    /// Nobody knows what is durable; unless nothing was tried, for want of room in the journal.
+    fn sync_failed(&self, e: &Error) {
+        if e.kind() != ErrorKind::NoSpace || self.fs.check_writable().is_err() {
+            self.node.fail_syncs(e);
+        }
     }
 
     /// Syncs several files of one filesystem at once.
@@ -479,7 +506,7 @@ impl LavaFile {
         let records = files.iter().map(|f| f.node.record.load(SeqCst));
         let done = first.fs.sync(records.max().unwrap_or(0));
         if let Err(e) = &done {
-            files.iter().for_each(|f| f.node.fail_syncs(e));
+            files.iter().for_each(|f| f.sync_failed(e));
         }
         done?;
         for (f, lazy) in files.iter().zip(lazy) {

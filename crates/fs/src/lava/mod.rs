@@ -379,12 +379,14 @@ impl FileSystem for LavaFs {
                     let state = self.shared.state.lock();
                     let facts = state.meta.facts(lookup_file(&state, old)?);
                     let facts = facts.map_err(|r| refused(r, old))?;
-                    parent(&state, path)?;
-                    facts.kind == Kind::Log && facts.links == 1
+                    let (dir, name) = parent(&state, path)?;
+                    facts.links == 1 && state.meta.find(dir, name).is_none()
                 };
                 if reusable {
                     let there = self.open(old)?;
                     let log: &LavaFile = there.as_any().downcast_ref().expect("of this filesystem");
+                    // A log's space has no holes.
+                    log.cut_at_hole()?;
                     log.grow(options.capacity, false)?;
                 }
                 // Nobody is in the middle of an append to its earlier life.
@@ -402,12 +404,6 @@ impl FileSystem for LavaFs {
                 state.record(&record).map_err(|r| refused(r, path))?;
                 if let Some((node, _)) = state.open.remove(&ino) {
                     node.end();
-                }
-                // A log's space has no holes.
-                let hole = state.meta.extents(ino).ok().and_then(|e| e.first_hole());
-                if let Some(blocks) = hole {
-                    let cut = Record::Cut { ino, blocks };
-                    state.record(&cut).map_err(|r| refused(r, path))?;
                 }
                 self.handle(&mut state, ino, path, true)?
             }

@@ -197,7 +197,7 @@ fn a_write_that_fails_behind_an_append_is_told() {
 fn an_image_that_is_given_up_writes_no_buffers() {
     let (device, fs) = with_threads();
     let f = fs.create(Path::new("f")).unwrap();
-    bulk(&f, &[1; 100_000]).unwrap();
+    bulk(&f, &[1; 102_400]).unwrap();
     fs.abandon();
     let before = device.writes();
     assert!(f.sync_data().is_err());
