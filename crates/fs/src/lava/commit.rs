@@ -377,6 +377,7 @@ impl Shared {
         journal.checkpoints += 1;
         let mut state = self.state.lock();
         gone.into_iter().for_each(|run| state.give_back(run));
+        state.last_checkpoint = blocks;
         state.keep_spares();
         Ok(blocks_before + taken)
     }

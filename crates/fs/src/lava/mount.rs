@@ -355,6 +355,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     let mut facts = device.facts();
     facts.unit = superblock.unit as usize;
     let mut state = State::new(loaded.meta, loaded.space, superblock.journal_blocks);
+    state.last_checkpoint = superblock.checkpoint_bytes.div_ceil(BLOCK);
     if !options.read_only {
         // What the last process wrote and did not flush is there for us, and not yet for a power cut: all that follows takes it for durable.
         device.flush()?;

@@ -84,6 +84,8 @@ pub struct State {
     pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
     /// Blocks of a journal extent.
     journal_blocks: u64,
+    /// Blocks of the last checkpoint.
+    pub last_checkpoint: u64,
 }
 
 impl State {
@@ -102,6 +104,7 @@ impl State {
             spares: Vec::new(),
             open: BTreeMap::new(),
             journal_blocks: u64::from(journal_blocks),
+            last_checkpoint: 0,
         }
     }
 
@@ -255,15 +258,17 @@ impl State {
         self.meta.checkpoint_bound().div_ceil(BLOCK)
     }
 
-    /// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that.
+    /// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that. By the last checkpoint, so that it seldom
+    /// changes; by what there is now, if that is much larger.
     pub fn reserve(&self) -> u64 {
-        6 * self.journal_blocks + 2 * self.checkpoint_blocks()
+        let last = 6 * self.journal_blocks + 3 * self.last_checkpoint;
+        last.max(4 * self.journal_blocks + self.checkpoint_blocks())
     }
 
     /// True when there is room for more files and names: for a larger checkpoint, and for the journal until it is written. Less than what files
     /// leave, so that whoever makes room on a full image can make files for that.
     pub fn has_room_for_names(&self) -> bool {
-        self.free_blocks() >= 4 * self.journal_blocks + self.checkpoint_blocks()
+        self.free_blocks() >= 2 * self.journal_blocks + self.checkpoint_blocks()
     }
 
     /// Blocks that files may take now.
