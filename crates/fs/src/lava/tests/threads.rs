@@ -1,5 +1,8 @@
 //! Everything at once: files come and go in several threads while checkpoints are written, freed space is discarded and the image grows. At moments
 //! that nobody chose the power is cut, and what was durable by then is there.
+//!
+//! This looks for races. That blocks are given out again only when their removal is durable it seldom sees broken, as other threads' syncs come too soon after;
+//! `cuts` sees that.
 
 use super::super::device::{DeviceCut, DeviceSnapshot, SimDevice};
 use super::super::*;
