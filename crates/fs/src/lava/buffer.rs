@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -160,7 +161,14 @@ impl Queue {
                 done = Err(Error::new(ErrorKind::Closed, "the image was given up"));
                 break;
             }
-            done = device.write(place, &[IoSlice::new(&bytes[part])], Way::Direct);
+            // A panic here would leave whoever waits for these bytes waiting.
+            let write = || device.write(place, &[IoSlice::new(&bytes[part.clone()])], Way::Direct);
+            done = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
+                Err(Error::new(
+                    ErrorKind::Poisoned,
+                    "a write of buffered bytes panicked",
+                ))
+            });
             if done.is_err() {
                 break;
             }

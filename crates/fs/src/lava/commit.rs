@@ -1,8 +1,8 @@
 //! From records in memory to records on the device: transactions, flushes, checkpoints.
 //!
-//! Who wants something to be durable writes a transaction of everything that waits (or finds that somebody did), and waits for one flush, which
-//! covers the data that was written before just as well. Locks are taken in this order: a file's tail, journal,
-//! state, a node's hold, its extents; the flusher's alone.
+//! Who wants something to be durable waits for one flush, which covers the data that was written before just as well: whoever does it for all writes a
+//! transaction of everything that waits before. Locks are taken in this order: a file's tail, checkpointing, the turn to flush, journal, state, a
+//! node's hold, its extents. So nobody waits for a flush who holds the journal.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -31,6 +31,8 @@ pub const DUE_EXTENTS: usize = 5;
 pub struct Progress {
     /// Records that some transaction has, and the number of the last one.
     written: Mutex<(u64, u64)>,
+    /// Records that somebody waits for.
+    wanted: AtomicU64,
     /// The same of what is durable.
     durable_records: AtomicU64,
     durable_seq: AtomicU64,
@@ -134,8 +136,13 @@ impl Shared {
                     done => return done,
                 }
             }
-            // It has all that waits, and gives back what the journal has.
-            let made = self.checkpoint();
+            // It has all that waits, and gives back what the journal has. One is enough for all who met a full journal.
+            let one = self.checkpointing.lock();
+            let made = match self.progress.written.lock().0 >= record {
+                true => Ok(0),
+                false => self.checkpoint_alone(None),
+            };
+            drop(one);
             if self.progress.written.lock().0 < record {
                 made?;
             }
@@ -227,12 +234,37 @@ impl Shared {
     /// Everything that was written before this call survives a power cut when it returns, with the metadata up to this record.
     pub fn sync(&self, record: u64) -> Result<()> {
         self.counts.timed(|| {
-            if !self.read_only {
-                self.check_writable()?;
-                self.commit(record)?;
+            if self.read_only {
+                return self.flush();
             }
-            self.flush()
+            self.progress.wanted.fetch_max(record, SeqCst);
+            loop {
+                self.check_writable()?;
+                let done = self.flush_after(|| self.commit_wanted());
+                match done {
+                    // With a checkpoint there may be room.
+                    Err(e) if e.kind() == ErrorKind::NoSpace => self.commit(record)?,
+                    done => done?,
+                }
+                // Some flush that nobody wrote anything for may have been the next one.
+                if self.progress.durable_records.load(SeqCst) >= record {
+                    return Ok(());
+                }
+            }
         })
+    }
+
+    /// Writes what is waited for, if no transaction has it: for whoever flushes for all.
+    fn commit_wanted(&self) -> Result<()> {
+        let wanted = || self.progress.wanted.load(SeqCst) > self.progress.written.lock().0;
+        if !wanted() {
+            return Ok(());
+        }
+        let mut journal = self.journal.lock();
+        match wanted() {
+            true => self.commit_all(&mut journal, Asks::Commit, |_| ()),
+            false => Ok(()),
+        }
     }
 
     /// As [`Shared::sync`], of all metadata there is.
@@ -249,8 +281,14 @@ impl Shared {
     }
 
     fn flush(&self) -> Result<()> {
+        self.flush_after(|| Ok(()))
+    }
+
+    fn flush_after(&self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
+        let prepared = std::cell::Cell::new(false);
+        let prepare = || prepare().inspect(|()| prepared.set(true));
         self.flusher
-            .flush(|| {
+            .flush(prepare, || {
                 let (records, seq) = *self.progress.written.lock();
                 self.device.flush()?;
                 self.progress.durable_seq.fetch_max(seq, SeqCst);
@@ -266,7 +304,11 @@ impl Shared {
                 }
                 Ok(())
             })
-            .map_err(|e| self.fail(e))
+            // What was not written concerns whoever asked for it; who only waited knows of flushes alone.
+            .map_err(|e| match e.kind() {
+                ErrorKind::NoSpace if !prepared.get() => e,
+                _ => self.fail(e),
+            })
     }
 
     /// Writes a checkpoint, so that the journal before it is not needed any more. Whoever changes anything meanwhile waits for a copy of the metadata to
@@ -309,6 +351,11 @@ impl Shared {
     /// With a new size in blocks, if one is given. Returns the first block that is new and free.
     fn checkpoint_for(&self, size: Option<u64>) -> Result<u64> {
         let _one = self.checkpointing.lock();
+        self.checkpoint_alone(size)
+    }
+
+    /// The same, of whoever holds `checkpointing`.
+    fn checkpoint_alone(&self, size: Option<u64>) -> Result<u64> {
         self.check_writable()?;
         {
             // Seen before anything is done: each try takes a journal extent.
@@ -458,15 +505,16 @@ impl Shared {
             let _ = self.checkpoint();
             self.check_writable()?;
         }
-        let mut journal = self.journal.lock();
+        // Nobody else writes superblocks. The journal is not held: whoever flushes may wait for it.
+        let _one = self.checkpointing.lock();
+        let mut superblock = self.journal.lock().superblock.clone();
         let seq = self.progress.durable_seq.load(SeqCst);
-        if journal.superblock.clean_seq >= seq {
+        if superblock.clean_seq >= seq {
             return Ok(());
         }
-        let mut superblock = journal.superblock.clone();
         superblock.clean_seq = seq;
         self.write_superblocks(&superblock)?;
-        journal.superblock = superblock;
+        self.journal.lock().superblock = superblock;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod images;
 mod lies;
 mod room;
 mod threads;
+mod together;
 
 use super::device::{DeviceCut, SimDevice};
 use super::*;

@@ -1,0 +1,175 @@
+//! Who waits for the same thing waits once: one transaction and one flush for all, one checkpoint for all who met a full journal; and nobody waits for what
+//! has panicked.
+
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use parking_lot::Condvar;
+
+use super::super::device::{DeviceFacts, DeviceRead, SimDevice, Way};
+use super::super::flush::Flusher;
+use super::super::*;
+use super::{by_hand, fresh};
+use crate::{Error, ErrorKind, FsStats, Intent, ReadCompletions};
+
+/// A device whose flushes wait while the gate is shut, and whose writes panic when they are told to.
+struct Gate {
+    under: Arc<SimDevice>,
+    shut: Mutex<bool>,
+    opened: Condvar,
+    flushes: AtomicUsize,
+    panics: AtomicBool,
+}
+
+impl Gate {
+    fn before(under: Arc<SimDevice>) -> Arc<Gate> {
+        Arc::new(Gate {
+            under,
+            shut: Mutex::new(false),
+            opened: Condvar::new(),
+            flushes: AtomicUsize::new(0),
+            panics: AtomicBool::new(false),
+        })
+    }
+
+    fn set(&self, shut: bool) {
+        *self.shut.lock() = shut;
+        self.opened.notify_all();
+    }
+}
+
+impl Device for Gate {
+    fn facts(&self) -> DeviceFacts {
+        self.under.facts()
+    }
+
+    fn read(&self, read: DeviceRead) -> Result<Bytes> {
+        self.under.read(read)
+    }
+
+    fn submit_reads(&self, reads: Vec<DeviceRead>) -> Box<dyn ReadCompletions> {
+        self.under.submit_reads(reads)
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
+        assert!(!self.panics.load(SeqCst), "as told");
+        self.under.write(offset, bufs, way)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.flushes.fetch_add(1, SeqCst);
+        let mut shut = self.shut.lock();
+        while *shut {
+            self.opened.wait(&mut shut);
+        }
+        drop(shut);
+        self.under.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.under.discard(offset, len)
+    }
+
+    fn stats(&self) -> FsStats {
+        self.under.stats()
+    }
+}
+
+fn gated() -> (Arc<Gate>, Arc<LavaFs>) {
+    let (device, fs) = fresh(512);
+    drop(fs);
+    let gate = Gate::before(device);
+    let fs = LavaFs::mount(gate.clone(), &by_hand()).unwrap();
+    (gate, fs)
+}
+
+/// Until something holds that other threads make hold.
+fn wait_until(holds: impl Fn() -> bool) {
+    while !holds() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a crate below the one with scopes of its own"
+)]
+fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
+    const THREADS: usize = 8;
+    let (gate, fs) = gated();
+    let seq = || fs.shared.journal.lock().writer.seq();
+    let first = fs.create(Path::new("first")).unwrap();
+    gate.set(true);
+    let before = gate.flushes.load(SeqCst);
+    let written = std::thread::scope(|s| {
+        s.spawn(|| first.sync_all().unwrap());
+        wait_until(|| gate.flushes.load(SeqCst) == before + 1);
+        // Its transaction is written, its flush runs.
+        let (written, created) = (seq(), Arc::new(AtomicUsize::new(0)));
+        for i in 0..THREADS {
+            let (fs, created) = (&fs, created.clone());
+            s.spawn(move || {
+                let f = fs.create(Path::new(&format!("{i}"))).unwrap();
+                created.fetch_add(1, SeqCst);
+                f.sync_all().unwrap();
+            });
+        }
+        wait_until(|| created.load(SeqCst) == THREADS);
+        let meanwhile = seq();
+        // Before anything is found wrong: nobody is to wait for ever.
+        gate.set(false);
+        assert_eq!(meanwhile, written, "nobody writes before it is their turn");
+        written
+    });
+    assert_eq!(seq(), written + 1, "one transaction for all of them");
+    // A thread that came to the queue late waited for one more, at most each.
+    let flushes = gate.flushes.load(SeqCst) - before;
+    assert!((2..=2 + THREADS).contains(&flushes), "{flushes} flushes");
+    drop((first, fs));
+    let fs = LavaFs::mount(gate, &by_hand()).unwrap();
+    assert_eq!(fs.list(Path::new("")).unwrap().len(), 1 + THREADS);
+}
+
+/// What cannot be written is told to whoever wanted it; a flush that fails is told to all, for ever.
+#[test]
+fn what_was_not_written_is_no_failed_flush() {
+    let flusher = Flusher::default();
+    let full = || Err(Error::new(ErrorKind::NoSpace, "no room"));
+    let refused = flusher.flush(full, || panic!("not flushed")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let mut flushed = false;
+    flusher
+        .flush(
+            || Ok(()),
+            || {
+                flushed = true;
+                Ok(())
+            },
+        )
+        .unwrap();
+    assert!(flushed, "the next one is done");
+    let broken = || Err(Error::new(ErrorKind::Io, "the device is gone"));
+    flusher.flush(|| Ok(()), broken).unwrap_err();
+    let after = flusher.flush(|| panic!("never asked"), || Ok(()));
+    assert!(after.unwrap_err().to_string().contains("device is gone"));
+}
+
+#[test]
+fn a_bulk_write_that_panics_ends_its_file_and_nobody_waits_for_it() {
+    let (gate, fs) = gated();
+    let f = fs.create(Path::new("f")).unwrap();
+    let other = fs.create(Path::new("other")).unwrap();
+    f.append(&[IoSlice::new(&[1; 8192])], Intent::Bulk).unwrap();
+    fs.sync_metadata(Path::new("")).unwrap();
+    gate.panics.store(true, SeqCst);
+    let failed = f.sync_data().unwrap_err();
+    assert!(failed.to_string().contains("panicked"), "{failed}");
+    gate.panics.store(false, SeqCst);
+    assert!(f.append(&[IoSlice::new(&[1; 10])], Intent::Bulk).is_err());
+    assert_eq!(&f.read(0, 8192).unwrap()[..], &[1; 8192]);
+    other
+        .append(&[IoSlice::new(&[2; 8192])], Intent::Bulk)
+        .unwrap();
+    other.sync_data().unwrap();
+}
