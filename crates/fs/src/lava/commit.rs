@@ -42,6 +42,20 @@ pub struct Progress {
 #[derive(Default)]
 pub struct Failure(OnceLock<Error>);
 
+/// Records that wait no more and are not written yet: if they never are, nothing can follow them.
+struct Lost<'s>(Option<&'s Shared>);
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0 {
+            shared.fail(Error::new(
+                ErrorKind::Poisoned,
+                "writing the journal panicked, and what it has is unknowable",
+            ));
+        }
+    }
+}
+
 impl Progress {
     /// After a mount: all up to this transaction is on the device.
     pub fn starting_at(seq: u64) -> Progress {
@@ -138,7 +152,8 @@ impl Shared {
             }
             // It has all that waits, and gives back what the journal has. One is enough for all who met a full journal.
             let one = self.checkpointing.lock();
-            let made = match self.progress.written.lock().0 >= record {
+            let written = self.progress.written.lock().0;
+            let made = match written >= record {
                 true => Ok(0),
                 false => self.checkpoint_alone(None),
             };
@@ -160,14 +175,16 @@ impl Shared {
         beside: impl FnOnce(&State) -> R,
     ) -> Result<R> {
         self.check_writable()?;
+        let mut lost = Lost(None);
         let (pending, mut extents, recorded, beside) = {
             let mut state = self.state.lock();
             let sizes = state.pending.transactions().map(|t| t.len());
             let count = journal.writer.extents_for(sizes);
             let Some(extents) = state.journal_extents(count, asks) else {
-                return Err(no_room("for its journal"));
+                return Err(only_more_space_helps("for its journal"));
             };
             let pending = std::mem::take(&mut state.pending);
+            lost.0 = Some(self);
             (pending, extents.into_iter(), state.recorded, beside(&state))
         };
         let mut last = None;
@@ -192,6 +209,7 @@ impl Shared {
         written.0 = written.0.max(recorded);
         written.1 = last.unwrap_or(written.1);
         drop(written);
+        lost.0 = None;
         if journal.is_due() {
             self.due.notify();
         }
@@ -240,30 +258,32 @@ impl Shared {
             self.progress.wanted.fetch_max(record, SeqCst);
             loop {
                 self.check_writable()?;
-                let done = self.flush_after(|| self.commit_wanted());
-                match done {
-                    // With a checkpoint there may be room.
-                    Err(e) if e.kind() == ErrorKind::NoSpace => self.commit(record)?,
-                    done => done?,
-                }
-                // Some flush that nobody wrote anything for may have been the next one.
+                // Always: data has to be durable whatever becomes of records.
+                self.flush_with_wanted()?;
                 if self.progress.durable_records.load(SeqCst) >= record {
                     return Ok(());
                 }
+                // It had no room, or a flush that writes none was the next one: with the record written, one more flush is enough.
+                self.commit(record)?;
             }
         })
     }
 
     /// Writes what is waited for, if no transaction has it: for whoever flushes for all.
+    ///
+    /// Errors: all but `NoSpace`, which concerns those whose records wait, and no others.
     fn commit_wanted(&self) -> Result<()> {
         let wanted = || self.progress.wanted.load(SeqCst) > self.progress.written.lock().0;
         if !wanted() {
             return Ok(());
         }
         let mut journal = self.journal.lock();
-        match wanted() {
-            true => self.commit_all(&mut journal, Asks::Commit, |_| ()),
-            false => Ok(()),
+        if !wanted() {
+            return Ok(());
+        }
+        match self.commit_all(&mut journal, Asks::Commit, |_| ()) {
+            Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+            done => done,
         }
     }
 
@@ -280,35 +300,36 @@ impl Shared {
         self.sync(recorded)
     }
 
+    /// What was written is durable, with the records that transactions have.
     fn flush(&self) -> Result<()> {
-        self.flush_after(|| Ok(()))
+        let done = self.flusher.flush(|| self.flush_device());
+        done.map_err(|e| self.fail(e))
     }
 
-    fn flush_after(&self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
-        let prepared = std::cell::Cell::new(false);
-        let prepare = || prepare().inspect(|()| prepared.set(true));
-        self.flusher
-            .flush(prepare, || {
-                let (records, seq) = *self.progress.written.lock();
-                self.device.flush()?;
-                self.progress.durable_seq.fetch_max(seq, SeqCst);
-                if self.progress.durable_records.load(SeqCst) < records {
-                    let mut state = self.state.lock();
-                    state.made_durable(records);
-                    if state.has_idle() {
-                        drop(state);
-                        self.due.notify();
-                    }
-                    // Last: whoever sees it takes what came free for free.
-                    self.progress.durable_records.store(records, SeqCst);
-                }
-                Ok(())
-            })
-            // What was not written concerns whoever asked for it; who only waited knows of flushes alone.
-            .map_err(|e| match e.kind() {
-                ErrorKind::NoSpace if !prepared.get() => e,
-                _ => self.fail(e),
-            })
+    /// The same, with the records that are waited for, if there is room for them.
+    fn flush_with_wanted(&self) -> Result<()> {
+        let done = self.flusher.flush(|| {
+            self.commit_wanted()?;
+            self.flush_device()
+        });
+        done.map_err(|e| self.fail(e))
+    }
+
+    fn flush_device(&self) -> Result<()> {
+        let (records, seq) = *self.progress.written.lock();
+        self.device.flush()?;
+        self.progress.durable_seq.fetch_max(seq, SeqCst);
+        if self.progress.durable_records.load(SeqCst) < records {
+            let mut state = self.state.lock();
+            state.made_durable(records);
+            if state.has_idle() {
+                drop(state);
+                self.due.notify();
+            }
+            // Last: whoever sees it takes what came free for free.
+            self.progress.durable_records.store(records, SeqCst);
+        }
+        Ok(())
     }
 
     /// Writes a checkpoint, so that the journal before it is not needed any more. Whoever changes anything meanwhile waits for a copy of the metadata to
@@ -362,7 +383,7 @@ impl Shared {
             let mut state = self.state.lock();
             let need = state.checkpoint_blocks();
             if size.is_none() && !state.has_room_in(need, MAX_CHECKPOINT_RUNS) {
-                return Err(no_room("for a checkpoint"));
+                return Err(only_more_space_helps("for a checkpoint"));
             }
         }
         let (copy, jump, extents, bytes, seq, mut superblock) = {
@@ -392,7 +413,7 @@ impl Shared {
             }]),
             false => self.state.lock().allocate_reserved(blocks),
         };
-        let runs = runs.ok_or_else(|| no_room("for a checkpoint"))?;
+        let runs = runs.ok_or_else(|| only_more_space_helps("for a checkpoint"))?;
         let taken = if more >= blocks { blocks } else { 0 };
         let old = std::mem::replace(&mut superblock.checkpoint, runs.clone());
         superblock.generation += 1;
@@ -487,6 +508,8 @@ impl Shared {
     /// One copy after the other: a power cut finds one of them whole.
     fn write_superblocks(&self, superblock: &Superblock) -> Result<()> {
         for at in SUPERBLOCKS {
+            // Nothing after the image was given up.
+            self.check_writable()?;
             let bytes = superblock.encode(at);
             self.device
                 .write(at, &[IoSlice::new(&bytes)], Way::Direct)?;
@@ -531,5 +554,13 @@ fn no_room(what: &str) -> Error {
         format!(
             "the image is full: there is no room {what}; remove something (`basalt fs rm`), or `basalt fs grow` it"
         ),
+    )
+}
+
+/// Where not even removals can be written.
+fn only_more_space_helps(what: &str) -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        format!("the image is full: there is no room {what}; make it larger with `basalt fs grow`"),
     )
 }

@@ -1,5 +1,4 @@
-//! One flush of the device for all who wait for one: whoever comes while one runs waits for the next, which one of them does for all. What has to be written for
-//! them is written by the same one, just before: so each of them waits once.
+//! One flush of the device for all who wait for one: whoever comes while one runs waits for the next, which one of them does for all.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -41,13 +40,8 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Flusher {
-    /// Waits for a flush that begins after this call, or does it: `prepare` and then `run`. After an error of `run` every call fails: nobody knows what is durable.
-    /// One of `prepare` is told to this caller alone, and no flush is done.
-    pub fn flush(
-        &self,
-        prepare: impl FnOnce() -> Result<()>,
-        run: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    /// Waits for a flush that begins after this call, or does it. After an error every call fails: nobody knows what is durable.
+    pub fn flush(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
         let mine = state.begun + 1;
         loop {
@@ -67,16 +61,13 @@ impl Flusher {
         let own = state.begun;
         drop(state);
         let mut unwinding = Unwinding(Some(self));
-        let prepared = prepare();
-        let flush = prepared.is_ok();
-        let result = prepared.and_then(|()| run());
+        let result = run();
         unwinding.0 = None;
         let mut state = self.state.lock();
         state.running = false;
         match &result {
             Ok(()) => state.done = own,
-            Err(e) if flush => state.failed = Some(e.clone()),
-            Err(_) => {}
+            Err(e) => state.failed = Some(e.clone()),
         }
         drop(state);
         self.ended.notify_all();

@@ -447,7 +447,11 @@ impl Device for HostDevice {
     fn flush(&self) -> Result<()> {
         self.sys
             .fdatasync(self.cached.as_fd())
-            .map_err(|e| Error::io("syncing the image", &self.path, e.into()))
+            .map_err(|e| match e {
+                // What went through the page cache of a sparse image gets its space only now.
+                Errno::NOSPC | Errno::DQUOT => self.failed("syncing", 0, e),
+                _ => Error::io("syncing the image", &self.path, e.into()),
+            })
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -141,6 +141,78 @@ fn an_image_without_room_for_its_journal_still_grows() {
     fs.sync_metadata(Path::new("")).unwrap();
 }
 
+/// Only what was kept for the last checkpoint is left: whoever commits writes it, and gets on.
+#[test]
+fn whoever_meets_a_full_journal_writes_the_checkpoint_that_empties_it() {
+    let device = SimDevice::new(8 << 20, 4096);
+    let fs = full_of_bytes(&device, false);
+    let before = fs.shared.journal.lock().checkpoints;
+    let names = ["big", "bug"].map(Path::new);
+    for i in 0..600 {
+        fs.rename(names[i % 2], names[(i + 1) % 2]).unwrap();
+        fs.sync_metadata(Path::new("")).unwrap();
+    }
+    let written = fs.shared.journal.lock().checkpoints - before;
+    assert!(
+        written > 1,
+        "{written} checkpoints: the journal never was full"
+    );
+    let fs = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+    assert!(fs.exists(names[0]).unwrap());
+}
+
+/// Names for which there is no room must not keep the data of others from the device, nor what was written of their metadata.
+#[test]
+fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
+    let (device, fs) = fresh(512);
+    let make = |name: &str| {
+        let log = LogOptions {
+            capacity: 64 << 10,
+            reuse: None,
+        };
+        fs.create_log(Path::new(name), log).unwrap()
+    };
+    let (log, grown) = (make("log"), make("grown"));
+    let put = |byte| log.append(&[IoSlice::new(&[byte; 4096])], Intent::Sync);
+    let others: Vec<String> = (0..1000).map(|n| format!("other-{n}")).collect();
+    for name in &others {
+        fs.create(Path::new(name)).unwrap();
+    }
+    put(1).unwrap();
+    log.sync_data().unwrap();
+    // Its record is written, and not durable.
+    grown
+        .append(&[IoSlice::new(&[2; 65 << 10])], Intent::Lazy)
+        .unwrap();
+    {
+        let mut state = fs.shared.state.lock();
+        let blocks = u64::from(fs.shared.journal.lock().superblock.journal_blocks);
+        while state.allocate_whole(blocks).is_some() {}
+        state.take_spares();
+        fs.shared.journal.lock().writer.forget_next();
+    }
+    // Until the journal's last extent is full, and no other can be had.
+    let refused = others.iter().find_map(|name| {
+        fs.remove(Path::new(name)).unwrap();
+        fs.sync_metadata(Path::new("")).err()
+    });
+    let refused = refused.expect("it is never full");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    grown.sync_data().unwrap();
+    put(3).unwrap();
+    log.sync_data().unwrap();
+    let refused = fs.sync_metadata(Path::new("")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    put(4).unwrap();
+    fs.sync_files(&[Arc::clone(&log)]).unwrap();
+    let len = log.len();
+    fs.abandon();
+    let fs = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+    let log = fs.open(Path::new("log")).unwrap();
+    assert_eq!(&log.read(len - 8192, 4096).unwrap()[..], &[3; 4096]);
+    assert_eq!(&log.read(len - 4096, 4096).unwrap()[..], &[4; 4096]);
+}
+
 fn one(fs: &LavaFs, name: &str) {
     let f = fs.create(Path::new(name)).unwrap();
     f.append(&[IoSlice::new(&[7; 10])], Intent::Lazy).unwrap();

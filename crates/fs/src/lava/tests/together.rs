@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use parking_lot::Condvar;
 
 use super::super::device::{DeviceFacts, DeviceRead, SimDevice, Way};
-use super::super::flush::Flusher;
 use super::super::*;
 use super::{by_hand, fresh};
 use crate::{Error, ErrorKind, FsStats, Intent, ReadCompletions};
@@ -19,6 +18,8 @@ struct Gate {
     opened: Condvar,
     flushes: AtomicUsize,
     panics: AtomicBool,
+    /// Flushes fail as they do where the disk of a sparse image is full.
+    full: AtomicBool,
 }
 
 impl Gate {
@@ -29,6 +30,7 @@ impl Gate {
             opened: Condvar::new(),
             flushes: AtomicUsize::new(0),
             panics: AtomicBool::new(false),
+            full: AtomicBool::new(false),
         })
     }
 
@@ -63,7 +65,10 @@ impl Device for Gate {
             self.opened.wait(&mut shut);
         }
         drop(shut);
-        self.under.flush()
+        match self.full.load(SeqCst) {
+            true => Err(Error::new(ErrorKind::NoSpace, "the disk is full")),
+            false => self.under.flush(),
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -131,28 +136,62 @@ fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
     assert_eq!(fs.list(Path::new("")).unwrap().len(), 1 + THREADS);
 }
 
-/// What cannot be written is told to whoever wanted it; a flush that fails is told to all, for ever.
+/// A flush that failed is told to all who waited for it, of whatever kind its error is, and ends all changes.
 #[test]
-fn what_was_not_written_is_no_failed_flush() {
-    let flusher = Flusher::default();
-    let full = || Err(Error::new(ErrorKind::NoSpace, "no room"));
-    let refused = flusher.flush(full, || panic!("not flushed")).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    let mut flushed = false;
-    flusher
-        .flush(
-            || Ok(()),
-            || {
-                flushed = true;
-                Ok(())
-            },
-        )
-        .unwrap();
-    assert!(flushed, "the next one is done");
-    let broken = || Err(Error::new(ErrorKind::Io, "the device is gone"));
-    flusher.flush(|| Ok(()), broken).unwrap_err();
-    let after = flusher.flush(|| panic!("never asked"), || Ok(()));
-    assert!(after.unwrap_err().to_string().contains("device is gone"));
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a crate below the one with scopes of its own"
+)]
+fn a_flush_that_found_the_disk_full_is_told_to_all() {
+    let (gate, fs) = gated();
+    let files: Vec<Arc<dyn File>> = (0..4)
+        .map(|i| {
+            let f = fs.create(Path::new(&format!("{i}"))).unwrap();
+            f.append(&[IoSlice::new(&[1; 10])], Intent::Sync).unwrap();
+            f.sync_all().unwrap();
+            f.append(&[IoSlice::new(&[2; 10])], Intent::Sync).unwrap();
+            f
+        })
+        .collect();
+    gate.full.store(true, SeqCst);
+    gate.set(true);
+    let before = gate.flushes.load(SeqCst);
+    let told = std::thread::scope(|s| {
+        let waiting: Vec<_> = files
+            .iter()
+            .map(|f| s.spawn(|| f.sync_data().is_err()))
+            .collect();
+        wait_until(|| gate.flushes.load(SeqCst) > before);
+        gate.set(false);
+        let told = waiting.into_iter().map(|t| t.join().unwrap());
+        told.collect::<Vec<_>>()
+    });
+    assert_eq!(told, [true; 4]);
+    gate.full.store(false, SeqCst);
+    for f in &files {
+        f.sync_data().unwrap_err();
+    }
+    let refused = fs.create(Path::new("more")).map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
+}
+
+/// Nobody is told that something is durable which a panic kept from the journal.
+#[test]
+fn a_transaction_that_panics_ends_all_changes() {
+    let (gate, fs) = gated();
+    let f = fs.create(Path::new("f")).unwrap();
+    fs.sync_metadata(Path::new("")).unwrap();
+    gate.panics.store(true, SeqCst);
+    fs.create(Path::new("lost")).unwrap();
+    let checkpoint = std::panic::AssertUnwindSafe(|| fs.checkpoint());
+    assert!(std::panic::catch_unwind(checkpoint).is_err());
+    gate.panics.store(false, SeqCst);
+    let refused = fs.sync_metadata(Path::new("")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
+    drop((f, fs));
+    let fs = LavaFs::mount(gate, &by_hand()).unwrap();
+    let there = |name: &str| fs.exists(Path::new(name)).unwrap();
+    assert_eq!((there("f"), there("lost")), (true, false));
 }
 
 #[test]
