@@ -344,7 +344,7 @@ fn cancel_some(seed: u64, ops: &mut Vec<Op>) {
 /// Makes a part of the writes append, in a share of histories. Drawn by itself: what else a seed means stays what it was.
 fn append_some(seed: u64, ops: &mut [Op]) {
     let mut c = Chance::of(&[seed, 4]);
-    let percent = c.pick(&[0, 20, 50, 90]);
+    let percent = c.pick(&[0, 30, 60, 90]);
     for op in ops {
         let (Op::Write { items, .. } | Op::Submit { items, .. }) = op else {
             continue;
