@@ -6,57 +6,14 @@
 )]
 
 mod harness;
-use harness::{Scratch, ended};
-use std::io::{Read, Write};
-use std::process::{Child, Stdio};
+use harness::{Scratch, ended, fs, json, serving, stop};
+use std::process::Stdio;
 
 const NONE: [&str; 0] = [];
-
-/// A command of `fs`, which knows no `--dir`.
-fn fs(s: &Scratch, args: &[&str]) -> harness::Ran {
-    let mut c = std::process::Command::new(env!("CARGO_BIN_EXE_basalt"));
-    c.current_dir(&s.dir).arg("fs").args(args);
-    c.stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    ended(c.spawn().expect("the tool starts"))
-}
 
 /// A command on the store in the image `i`.
 fn on(s: &Scratch, command: &str, args: &[&str]) -> harness::Ran {
     s.run(command, ["--image", "i"].iter().chain(args))
-}
-
-/// A server that answers: it holds its store.
-fn serving(s: &Scratch, args: &[&str]) -> Child {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = port.local_addr().unwrap().to_string();
-    drop(port);
-    let own = ["--listen", &listen];
-    let all = args.iter().chain(&own);
-    let mut server = s.command("serve", all).spawn().unwrap();
-    let clock = basalt::env::Clock::system();
-    // An answer: what only listens does not heed signals yet.
-    let answers = || -> std::io::Result<()> {
-        let mut client = std::net::TcpStream::connect(&listen)?;
-        client.write_all(b"PING\r\n")?;
-        client.read_exact(&mut [0; 7])
-    };
-    while answers().is_err() {
-        assert!(server.try_wait().unwrap().is_none(), "the server ended");
-        clock.sleep(std::time::Duration::from_millis(10));
-    }
-    server
-}
-
-fn stop(server: Child) {
-    let pid = rustix::process::Pid::from_child(&server);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    ended(server).ok();
-}
-
-fn json(ran: harness::Ran) -> serde_json::Value {
-    serde_json::from_slice(&ran.ok()).expect("JSON")
 }
 
 #[test]

@@ -184,6 +184,27 @@ impl Copy<'_> {
         Ok(())
     }
 
+    /// Keeps the stores that a single file comes from and goes into from their owners: with a directory, [`Copy::directory`] does that.
+    fn hold_stores(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
+        let lock = from.with_file_name(LOCK);
+        if self.from.is_store_lock(&lock).map_err(|e| self.source(e))? {
+            let held = self.from.fs.lock_shared(&lock);
+            self.locks.extend(held.map_err(|e| self.source(e))?);
+        }
+        let lock = to.with_file_name(LOCK);
+        if self.to.is_store_lock(&lock).map_err(|e| self.target(e))? {
+            if to.file_name() == lock.file_name() {
+                return Err(Failure::new(format!(
+                    "{} is the lock of a store, which is not replaced; name another target",
+                    self.to.shown(to)
+                )));
+            }
+            let held = self.to.fs.lock(&lock).map_err(|e| self.target(e))?;
+            self.locks.push(held);
+        }
+        Ok(())
+    }
+
     /// A name that is taken, and may not be replaced.
     fn taken(&self, to: &Path) -> Failure {
         Failure::new(format!(
@@ -388,6 +409,9 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     }
     let clock = Clock::system();
     let began = clock.now();
+    if kind == Kind::File {
+        copy.hold_stores(&from_path, &to_path)?;
+    }
     let done = copy.all(&from_path, &to_path, kind).and_then(|()| {
         let above = to_path.parent().unwrap_or(Path::new(""));
         if kind == Kind::File {

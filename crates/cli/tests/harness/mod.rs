@@ -135,6 +135,50 @@ pub fn ended(child: Child) -> Ran {
     }
 }
 
+/// A command of `fs`, which knows no `--dir`.
+pub fn fs(s: &Scratch, args: &[&str]) -> Ran {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+    c.current_dir(&s.dir).arg("fs").args(args);
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended(c.spawn().expect("the tool starts"))
+}
+
+/// A server that answers: it holds its store.
+pub fn serving(s: &Scratch, args: &[&str]) -> Child {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = port.local_addr().unwrap().to_string();
+    drop(port);
+    let own = ["--listen", &listen];
+    let all = args.iter().chain(&own);
+    let mut server = s.command("serve", all).spawn().unwrap();
+    let clock = basalt::env::Clock::system();
+    // An answer: what only listens does not heed signals yet.
+    let answers = || -> std::io::Result<()> {
+        let mut client = std::net::TcpStream::connect(&listen)?;
+        client.write_all(b"PING\r\n")?;
+        std::io::Read::read_exact(&mut client, &mut [0; 7])
+    };
+    while answers().is_err() {
+        assert!(server.try_wait().unwrap().is_none(), "the server ended");
+        clock.sleep(std::time::Duration::from_millis(10));
+    }
+    server
+}
+
+/// Ends it as SIGTERM does.
+pub fn stop(server: Child) {
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    ended(server).ok();
+}
+
+/// What it printed.
+pub fn json(ran: Ran) -> serde_json::Value {
+    serde_json::from_slice(&ran.ok()).expect("JSON")
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !std::thread::panicking() {

@@ -1,0 +1,37 @@
+//! `basalt fs cp` where it could do harm, or say something other than what it did: stores in use, misspelt images, files without a length.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests look at the host's files by hand"
+)]
+
+mod harness;
+use harness::{Scratch, fs, serving, stop};
+
+/// A single file replaced one of a store that a server was writing: only directories looked for a lock.
+#[test]
+fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
+    let s = Scratch::new("file-of-store");
+    s.run("put", ["a", "1"]).ok();
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    fs(&s, &["cp", "db", "i:old"]).ok();
+    let server = serving(&s, &[]);
+    let current = std::fs::read(s.path("db/CURRENT")).unwrap();
+    for to in ["db/CURRENT", "db", "./db/more"] {
+        fs(&s, &["cp", "--overwrite", "i:old/CURRENT", to]).fails(2, &["in use by process"]);
+    }
+    fs(&s, &["cp", "db/CURRENT", "i:x"]).fails(2, &["in use by process"]);
+    assert_eq!(std::fs::read(s.path("db/CURRENT")).unwrap(), current);
+    assert!(!s.path("db/more").exists());
+    stop(server);
+    fs(&s, &["cp", "db/CURRENT", "i:x"]).ok();
+    fs(&s, &["cp", "--overwrite", "i:x", "db/CURRENT"]).ok();
+    // Another file under the lock's name would let two processes in.
+    fs(&s, &["cp", "--overwrite", "i:x", "db/LOCK"]).fails(2, &["db/LOCK is the lock of a store"]);
+    fs(&s, &["cp", "--overwrite", "db/CURRENT", "i:old/LOCK"])
+        .fails(2, &["is the lock of a store"]);
+    assert_eq!(s.run("get", ["a"]).ok(), b"1");
+    // A file that is called so by chance is no lock.
+    s.file("notes/LOCK", b"of a door");
+    fs(&s, &["cp", "--overwrite", "i:x", "notes/LOCK"]).ok();
+}
