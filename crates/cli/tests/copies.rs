@@ -35,3 +35,28 @@ fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
     s.file("notes/LOCK", b"of a door");
     fs(&s, &["cp", "--overwrite", "i:x", "notes/LOCK"]).ok();
 }
+
+/// The copy went to a file or a directory of the disk that was called `other.lava:m2`.
+#[test]
+fn a_target_in_an_image_that_is_missing_is_no_file_of_that_name() {
+    let s = Scratch::new("missing-image");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    s.file("dir/x", b"content");
+    fs(&s, &["cp", "dir", "i:"]).ok();
+    for from in ["i:dir", "i:dir/x", "dir/x"] {
+        fs(&s, &["cp", from, "other.lava:m2"]).fails(
+            2,
+            &[
+                "there is no image other.lava;",
+                "`basalt fs format other.lava --size 20G`",
+                "./other.lava:m2",
+            ],
+        );
+    }
+    assert!(!s.path("other.lava:m2").exists());
+    // Names of the disk may have colons all the same.
+    fs(&s, &["cp", "i:dir", "./12:30"]).ok();
+    fs(&s, &["cp", "i:dir/x", "12:30", "--overwrite"]).ok();
+    fs(&s, &["cp", "i:dir/x", "dir/a:b"]).ok();
+    assert_eq!(std::fs::read(s.path("12:30/x")).unwrap(), b"content");
+}

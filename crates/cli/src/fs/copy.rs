@@ -316,7 +316,11 @@ impl Copy<'_> {
 fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
     let absolute =
         |path: &Path| std::path::absolute(path).map_err(|e| Failure::os("find", path, e));
-    match (in_image(from), in_image(to)) {
+    let target = in_image(to);
+    if target.is_none() {
+        refuse_missing_image(to)?;
+    }
+    match (in_image(from), target) {
         (Some((image, path)), None) => {
             let (image, disk) = End::pair(&image, Access::Read)?;
             Ok(((image, path), (disk, absolute(to)?)))
@@ -332,6 +336,21 @@ fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
             "neither is in an image; write IMAGE:PATH for the one that is, such as store.lava:basalt-data (the image must be there)",
         )),
     }
+}
+
+/// A target such as `other.lava:m2` without the image is a slip far more often than a file of that name.
+fn refuse_missing_image(to: &Path) -> Result<(), Failure> {
+    let bytes = to.as_os_str().as_bytes();
+    let Some(colon) = bytes.iter().position(|b| *b == b':') else {
+        return Ok(());
+    };
+    if colon == 0 || bytes[..colon].contains(&b'/') || rustix::fs::lstat(to).is_ok() {
+        return Ok(());
+    }
+    let (image, to) = (escape(&bytes[..colon]), escape(bytes));
+    Err(Failure::new(format!(
+        "there is no image {image}; make it with `basalt fs format {image} --size 20G`, or write ./{to} for a file of that name"
+    )))
 }
 
 /// A target is not made with folders above it: a misspelt one would be.
