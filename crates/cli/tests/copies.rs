@@ -60,3 +60,17 @@ fn a_target_in_an_image_that_is_missing_is_no_file_of_that_name() {
     fs(&s, &["cp", "i:dir/x", "dir/a:b"]).ok();
     assert_eq!(std::fs::read(s.path("12:30/x")).unwrap(), b"content");
 }
+
+/// It was copied as empty, and said to be done.
+#[test]
+fn a_file_without_a_length_is_read_to_its_end() {
+    let s = Scratch::new("no-length");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    s.file("empty", b"");
+    fs(&s, &["cp", "/proc/version", "i:v"]).ok();
+    let version = std::fs::read("/proc/version").unwrap();
+    assert!(!version.is_empty());
+    assert_eq!(fs(&s, &["cat", "i", "v"]).ok(), version);
+    fs(&s, &["cp", "empty", "i:e"]).ok();
+    assert_eq!(fs(&s, &["cat", "i", "e"]).ok(), b"");
+}

@@ -14,6 +14,8 @@ use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};
 use basalt::{Error, ErrorKind};
 use indicatif::ProgressBar;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
@@ -235,7 +237,10 @@ impl Copy<'_> {
         let end = end_of(&*self.from.fs, from).map_err(|e| self.source(e))?;
         let aside = aside(to);
         let (target, guard) = self.begin(&aside, to)?;
-        let written = self.bytes_of(&*source, end, &*target);
+        let written = match (&self.from.image, end) {
+            (None, 0) => self.bytes_without_length(from, &*target),
+            _ => self.bytes_of(&*source, end, &*target),
+        };
         drop(target);
         let done = written.and_then(|()| match self.overwrite {
             true => (self.to.fs.rename(&aside, to)).map_err(|e| self.target(e)),
@@ -307,6 +312,29 @@ impl Copy<'_> {
             at += piece.len() as u64;
             self.bytes += piece.len() as u64;
             self.bar.inc(piece.len() as u64);
+        }
+        target.sync_all().map_err(|e| self.target(e))
+    }
+
+    /// Of a file of the disk whose length is 0: the kernel says so of those that it makes up when they are read, too, such as `/proc/cpuinfo`.
+    fn bytes_without_length(&mut self, from: &Path, target: &dyn File) -> Result<(), Failure> {
+        let error = |e: Errno| Failure::os("read", from, e);
+        // One that waits for news, such as `/proc/kmsg`, is an error and no copy without an end.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(from, flags, Mode::empty()).map_err(error)?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            let n = match rustix::io::read(&fd, &mut piece[..]) {
+                Err(Errno::INTR) => continue,
+                read => read.map_err(error)?,
+            };
+            if n == 0 {
+                break;
+            }
+            let appended = target.append(&[IoSlice::new(&piece[..n])], Intent::Bulk);
+            appended.map_err(|e| self.target(e))?;
+            self.bytes += n as u64;
+            self.bar.inc(n as u64);
         }
         target.sync_all().map_err(|e| self.target(e))
     }
