@@ -150,7 +150,8 @@ Examples:
   basalt fs cp /dev/sdb:basalt-data/CURRENT .      a file, into a directory
 
 IMAGE: and what follows it is a path in the image; one of the two is one. A target that is a directory takes the source under its own name; the folder above \
-it must be there. Nothing is replaced unless --overwrite is given. A link that FROM names is followed; links in a directory are left out. What was copied is \
+it must be there. DIR/. is what is in DIR without DIR itself, so that `basalt fs cp --overwrite FROM/. TO` finishes an interrupted copy of FROM to TO. Nothing \
+is replaced unless --overwrite is given. A link that FROM names is followed; links in a directory are left out. What was copied is \
 durable when the command returns; lengths a crash left vague are copied as far as the space goes, as readers of logs expect. An interrupted copy leaves \
 the file it was at as .cp-HASH.unfinished, which the next copy into that directory removes.
 

@@ -74,3 +74,44 @@ fn a_file_without_a_length_is_read_to_its_end() {
     fs(&s, &["cp", "empty", "i:e"]).ok();
     assert_eq!(fs(&s, &["cat", "i", "e"]).ok(), b"");
 }
+
+/// An interrupted copy that was repeated went into what the first one had left, without a word.
+#[test]
+fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
+    let s = Scratch::new("contents");
+    fs(&s, &["format", "i", "--size", "64M"]).ok();
+    for name in ["data/a", "data/sub/b"] {
+        s.file(name, name);
+    }
+    fs(&s, &["cp", "data", "i:data"]).ok();
+    // As an interruption leaves it: a file is missing.
+    fs(&s, &["cp", "i:data", "copy"]).ok();
+    std::fs::remove_file(s.path("copy/a")).unwrap();
+    let ran = fs(&s, &["cp", "i:data", "copy"]);
+    for part in [
+        "copy is there already, so they went into ",
+        "copy/data (the contents alone: `basalt fs cp --overwrite i:data/. copy`)",
+    ] {
+        assert!(ran.err.contains(part), "{part}: {ran:?}");
+    }
+    std::fs::remove_dir_all(s.path("copy/data")).unwrap();
+    fs(&s, &["cp", "i:data/.", "copy"]).fails(2, &["copy/sub/b is there already"]);
+    let ran = fs(&s, &["cp", "--overwrite", "i:data/.", "copy"]);
+    assert!(!ran.err.contains("there already"), "{ran:?}");
+    ran.ok();
+    assert_eq!(
+        harness::tree(&s.path("copy")),
+        harness::tree(&s.path("data"))
+    );
+    // The other way round; into one that is not there, too.
+    fs(&s, &["cp", "--overwrite", "data/.", "i:data"]).ok();
+    fs(&s, &["cp", "data/.", "i:again"]).ok();
+    assert_eq!(
+        fs(&s, &["ls", "-r", "i"]).text(),
+        "again/\nagain/a\nagain/sub/\nagain/sub/b\ndata/\ndata/a\ndata/sub/\ndata/sub/b\n"
+    );
+    fs(&s, &["cp", "data/a/.", "i:c"]).fails(2, &["is a file"]);
+    // A file into a directory is what everybody expects.
+    let ran = fs(&s, &["cp", "--overwrite", "i:data/a", "copy"]);
+    assert!(!ran.err.contains("there already"), "{ran:?}");
+}

@@ -406,6 +406,12 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// `DIR/.` is what is in the directory, not the directory, as for the `cp` of Unix.
+fn means_contents(from: &Path) -> bool {
+    let bytes = from.as_os_str().as_bytes();
+    bytes == b"." || bytes.ends_with(b"/.")
+}
+
 /// `basalt fs cp`.
 pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let ((source, from_path), (target, mut to_path)) = ends(from, to)?;
@@ -427,9 +433,29 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
         Err(e) if e.is_not_found() => None,
         Err(e) => return Err(target.failure(e)),
     };
+    let contents = means_contents(from);
+    if contents && kind != Kind::Dir {
+        return Err(Failure::new(format!(
+            "{} ends as a directory's contents do, and is a file; leave the end out",
+            from.display()
+        )));
+    }
+    let mut went_into = String::new();
     match (there, from_path.file_name()) {
-        (Some(Kind::Dir), Some(name)) => to_path.push(name),
-        (Some(Kind::Dir), None) => {}
+        (Some(Kind::Dir), Some(name)) if !contents => {
+            let was_there = target.shown(&to_path);
+            to_path.push(name);
+            if kind == Kind::Dir {
+                // What happens to an interrupted copy that is repeated.
+                went_into = format!(
+                    "; {was_there} is there already, so they went into {} (the contents alone: `basalt fs cp --overwrite {}/. {}`)",
+                    target.shown(&to_path),
+                    from.display(),
+                    to.display()
+                );
+            }
+        }
+        (Some(Kind::Dir), _) => {}
         (Some(_), _) if kind == Kind::Dir => {
             return Err(Failure::new(format!(
                 "{} is a file, and a directory is to be copied there; name another target",
@@ -469,7 +495,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     copy.bar.finish_and_clear();
     done?;
     eprintln!(
-        "basalt: {} copied to {}, {}{}",
+        "basalt: {} copied to {}, {}{went_into}{}",
         count(copy.files, "file", "files"),
         target.shown(&to_path),
         rate(copy.bytes, clock.now() - began),
