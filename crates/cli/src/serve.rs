@@ -3,7 +3,7 @@
 use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::store::{Access, environment};
-use basalt_server::{ServerOptions, SyncPolicy};
+use basalt_server::{Listening, ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
 
 /// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
@@ -13,10 +13,7 @@ pub fn serve(args: args::Serve) -> Outcome {
         Some(port) => address(&format!("127.0.0.1:{port}"))?,
         None => address(&args.listen)?,
     };
-    let (env, path) = environment(place, Access::Write(args.make))?;
-    let env = args.budget.environment(env)?.build();
-    let options = ServerOptions {
-        dir: path,
+    let mut options = ServerOptions {
         listen,
         unprotected: args.unprotected,
         sync: match args.sync {
@@ -32,7 +29,12 @@ pub fn serve(args: args::Serve) -> Outcome {
         ..ServerOptions::default()
     };
     let sync = options.sync.name();
-    basalt_server::serve(&env, options, |listening| {
+    // Before an image is made, which may take minutes and stays.
+    let taken = Listening::begin(&options).map_err(|e| Failure::store(place, e))?;
+    let (env, path) = environment(place, Access::Write(args.make))?;
+    options.dir = path;
+    let env = args.budget.environment(env)?.build();
+    basalt_server::serve_on(taken, &env, options, |listening| {
         eprintln!(
             "basalt {} serves Redis clients on {listening}, data in {}, sync {sync}; try `redis-cli -p {} ping`, stop with Ctrl-C",
             env!("CARGO_PKG_VERSION"),

@@ -205,6 +205,20 @@ fn a_damaged_image_is_told_of_and_not_written() {
     assert!(found > 3, "{found} pages of metadata");
 }
 
+/// The image was made before the server found out that it cannot listen.
+#[test]
+fn a_server_that_cannot_listen_makes_no_image() {
+    let s = Scratch::new("listen");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = &taken.local_addr().unwrap().to_string();
+    let image = ["--image", "i", "--size", "64M", "--listen"];
+    for (listen, says) in [(taken.as_str(), "in use"), ("0.0.0.0:7401", "no password")] {
+        s.run("serve", image.iter().chain(&[listen]))
+            .fails(2, &[says, "--listen"]);
+        assert!(!s.path("i").exists());
+    }
+}
+
 #[test]
 fn names_are_made_and_removed_by_hand() {
     let s = Scratch::new("remove");

@@ -21,5 +21,5 @@ mod options;
 pub mod resp;
 mod store;
 
-pub use net::{Server, ShutdownHandle, serve};
+pub use net::{Listening, Server, ShutdownHandle, serve, serve_on};
 pub use options::{MIN_BLOB_SIZE, ServerOptions, SyncPolicy, engine_defaults};

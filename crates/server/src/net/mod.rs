@@ -141,7 +141,30 @@ pub struct Server {
 /// Runs a server until SIGTERM, SIGINT or SHUTDOWN: [`Server::bind`], [`Server::stop_on_signals`], `ready` with the
 /// address, [`Server::run`].
 pub fn serve(env: &Env, options: ServerOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
-    let mut server = Server::bind(env, options)?;
+    serve_on(Listening::begin(&options)?, env, options, ready)
+}
+
+/// An address that is taken, for those who have long work to do before there is an environment: a refusal comes before it.
+pub struct Listening(TcpListener);
+
+impl Listening {
+    /// Checks the options and binds their address. Clients may connect from here on, and wait.
+    ///
+    /// Errors: `Busy` when the address is in use, `InvalidArgument` for options outside their ranges.
+    pub fn begin(options: &ServerOptions) -> Result<Listening> {
+        options.validate()?;
+        Ok(Listening(listen(options.listen)?))
+    }
+}
+
+/// As [`serve`], at an address that is taken already.
+pub fn serve_on(
+    listening: Listening,
+    env: &Env,
+    options: ServerOptions,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<()> {
+    let mut server = Server::open(listening, env, options)?;
     server.stop_on_signals()?;
     ready(server.local_addr());
     server.run()
@@ -156,14 +179,17 @@ impl Server {
     ///
     /// Errors: `Busy` when the address is in use or another process has the store open, `InvalidArgument` for
     /// options outside their ranges, and whatever opening the store reports.
-    pub fn bind(env: &Env, mut options: ServerOptions) -> Result<Server> {
+    pub fn bind(env: &Env, options: ServerOptions) -> Result<Server> {
+        Server::open(Listening::begin(&options)?, env, options)
+    }
+
+    fn open(listening: Listening, env: &Env, mut options: ServerOptions) -> Result<Server> {
         options.validate()?;
-        let listener = listen(options.listen)?;
         options.max_clients =
             room_for_clients(options.max_clients, env.open_files().limit() as u64);
         let engine = options.engine.clone();
         let store = DbStore::open(env, &options.dir, engine)?;
-        Server::over(env, options, listener, Arc::new(store))
+        Server::over(env, options, listening.0, Arc::new(store))
     }
 
     fn over(
