@@ -532,6 +532,11 @@ fn places_in_an_image_have_names() {
     assert_eq!(json(on(&s, "check", &["--json"]))["dir"], "db");
     let stats = on(&s, "stats", &[]);
     assert!(stats.text().starts_with("db in i ("), "{}", stats.text());
+    // Bytes are a file's; of a directory it was the number of its names.
+    let names = fs(&s, &["ls", "i"]).text().lines().count();
+    let stat = json(fs(&s, &["stat", "i", "--json"]));
+    assert_eq!(stat["bytes"], 0);
+    assert_eq!(stat["names_in_it"], names);
     let ran = fs(&s, &["stat", "i"]);
     assert!(ran.text().starts_with("the root of i\n"), "{}", ran.text());
     for line in ran.text().lines().skip(1) {

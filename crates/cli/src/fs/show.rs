@@ -131,8 +131,8 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
             "{:#}\n",
             json!({
                 "image": image.display().to_string(), "path": path.display().to_string(), "kind": kind(&r),
-                "inode": r.inode, "names": r.links, "bytes": r.len, "length_is_exact": r.exact,
-                "extents": extents,
+                "inode": r.inode, "names": r.links, "bytes": if r.is_dir { 0 } else { r.len },
+                "names_in_it": r.is_dir.then_some(r.len), "length_is_exact": r.exact, "extents": extents,
             })
         ))?;
         return Ok(0);
