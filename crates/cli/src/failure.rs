@@ -130,8 +130,8 @@ impl Failure {
             ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN) => format!(
                 "{name} is no image of Basalt's: neither of the two headers that one has is where it should be; name another file or device"
             ),
-            ErrorKind::NoSpace if e.to_string().contains(FULL) => format!(
-                "the image {name} is full; remove something with `basalt fs rm {name}`, or make it larger with `basalt fs grow {name}`"
+            ErrorKind::NoSpace if is_full(&e) => format!(
+                "the image {name} is full; remove something with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`"
             ),
             _ => words(&e),
         })
@@ -150,6 +150,11 @@ impl Failure {
 const FOREIGN: &str = "no image of Basalt's";
 /// What it says when it has no room.
 const FULL: &str = "the image is full";
+
+/// True when it is the image that has no room, and not the disk under it.
+pub fn is_full(e: &basalt::Error) -> bool {
+    e.kind() == ErrorKind::NoSpace && e.os_error().is_none() && e.to_string().contains(FULL)
+}
 
 /// That an image has no room for what a store was to take, and what helps. The engine gives figures where it refuses before it tries.
 fn full(image: &Path, flags: &str, text: &str) -> String {
@@ -173,7 +178,7 @@ fn full(image: &Path, flags: &str, text: &str) -> String {
         _ => format!("delete keys and run `basalt compact {flags}`, "),
     };
     format!(
-        "the image {name} is full{told}; {keys}remove files with `basalt fs rm {name}`, or make it larger with `basalt fs grow {name}`; nothing that was acknowledged is lost"
+        "the image {name} is full{told}; {keys}remove files with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`; nothing that was acknowledged is lost"
     )
 }
 

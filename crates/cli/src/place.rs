@@ -223,7 +223,7 @@ pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
 }
 
 /// A size as flags take it: `64M`.
-fn as_flag(size: u64) -> String {
+pub fn as_flag(size: u64) -> String {
     let unit = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let unit = unit
         .into_iter()

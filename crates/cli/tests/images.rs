@@ -272,7 +272,12 @@ fn a_full_image_says_what_helps_and_lets_go() {
         .expect("so many do not fit");
     full.fails(
         2,
-        &["the image i is full", "basalt fs rm i", "basalt fs grow i"],
+        &[
+            "the image i is full, and i:x",
+            "was not made or replaced",
+            "`basalt fs rm -r i PATH`",
+            "`basalt fs grow i --size 128M`",
+        ],
     );
     s.file("v", vec![2; 4 << 20]);
     s.file("y", vec![1; 3 << 20]);
@@ -283,14 +288,32 @@ fn a_full_image_says_what_helps_and_lets_go() {
             "the image i is full",
             "MiB are free",
             "basalt compact --image i",
-            "basalt fs rm i",
-            "basalt fs grow i",
+            "`basalt fs rm -r i PATH`",
+            "`basalt fs grow i --size N`",
         ],
     );
     on(&s, "del", &["a"]).ok();
     on(&s, "compact", &[]).ok();
     fs(&s, &["rm", "i", "x0", "x1"]).ok();
     on(&s, "put", &["v", "--value-file", "v"]).ok();
+    // Of a directory a part is there.
+    for n in 0..5 {
+        s.file(format!("many/{n}"), vec![3; 4 << 20]);
+    }
+    fs(&s, &["cp", "many", "i:"]).fails(
+        2,
+        &[
+            "the image i is full, and i:many is a part: ",
+            " MiB were copied",
+            "remove it with `basalt fs rm -r i many`",
+            "`basalt fs grow i --size 128M`, and finish it with `basalt fs cp --overwrite ",
+            "many/. i:many`",
+        ],
+    );
+    // What was there before the copy is not advised to go.
+    let ran = fs(&s, &["cp", "--overwrite", "many/.", "i:many"]);
+    assert!(ran.err.contains("fs rm -r i PATH`"), "{ran:?}");
+    fs(&s, &["rm", "-r", "i", "many"]).ok();
 }
 
 /// The tool, where files can only be so long: it dies of a write past that.

@@ -7,9 +7,9 @@
 use super::end::{End, Kind, in_image};
 use super::show::failed;
 use crate::escape::escape;
-use crate::failure::{Failure, Outcome};
-use crate::place::Access;
-use crate::progress::{self, count, count_entries, rate};
+use crate::failure::{Failure, Outcome, is_full};
+use crate::place::{Access, as_flag};
+use crate::progress::{self, count, count_entries, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};
 use basalt::{Error, ErrorKind};
@@ -73,9 +73,14 @@ struct Copy<'a> {
     from: &'a End,
     to: &'a End,
     overwrite: bool,
+    /// Where it begins at both ends, and whether the target had nothing there.
+    roots: (PathBuf, PathBuf),
+    is_new: bool,
     bar: ProgressBar,
     files: u64,
     bytes: u64,
+    /// Bytes of files that are whole.
+    whole: u64,
     /// Links, pipes, what an earlier copy left, and what else is no file.
     left_out: u64,
     /// Names that an image cannot have: how many, and the first of them.
@@ -91,7 +96,43 @@ impl Copy<'_> {
     }
 
     fn target(&self, e: Error) -> Failure {
-        self.to.failure(e)
+        match &self.to.image {
+            Some(image) if is_full(&e) => self.full(image),
+            _ => self.to.failure(e),
+        }
+    }
+
+    /// That the image has no room for all, what there is now, and what helps.
+    fn full(&self, image: &Path) -> Failure {
+        let (from, to) = &self.roots;
+        let (name, root) = (image.display(), to.display());
+        let total = self.to.fs.space(to).map_or(0, |s| s.total);
+        let is_dir = matches!(self.to.has(to), Ok(Some(Kind::Dir)));
+        let (there, finish) = match is_dir {
+            true => (
+                format!(
+                    "{name}:{root} is a part: {}, {} were copied",
+                    count(self.files, "file", "files"),
+                    human_bytes(self.whole)
+                ),
+                format!(
+                    "and finish it with `basalt fs cp --overwrite {}/. {name}:{root}`",
+                    self.from.shown(from)
+                ),
+            ),
+            false => (
+                format!("{name}:{root} was not made or replaced"),
+                "and copy it again".to_string(),
+            ),
+        };
+        let remove = match is_dir && self.is_new {
+            true => format!("remove it with `basalt fs rm -r {name} {root}`"),
+            false => format!("remove something with `basalt fs rm -r {name} PATH`"),
+        };
+        Failure::new(format!(
+            "the image {name} is full, and {there}; {remove}, or make the image larger, such as with `basalt fs grow {name} --size {}`, {finish}",
+            as_flag(total.saturating_mul(2)),
+        ))
     }
 
     /// Bytes of all that is below a path, for the bar.
@@ -253,8 +294,10 @@ impl Copy<'_> {
             let _ = self.to.fs.remove(&aside);
         }
         drop(guard);
+        done?;
         self.files += 1;
-        done
+        self.whole = self.bytes;
+        Ok(())
     }
 
     /// A new file under the name that it has while it is copied, and a lock by which other copies see that it is no leftover.
@@ -468,9 +511,12 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
         from: &source,
         to: &target,
         overwrite,
+        roots: (from_path.clone(), to_path.clone()),
+        is_new: matches!(target.has(&to_path), Ok(None)),
         bar: ProgressBar::hidden(),
         files: 0,
         bytes: 0,
+        whole: 0,
         left_out: 0,
         no_text: 0,
         no_text_names: Vec::new(),
