@@ -6,9 +6,11 @@
 //! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
+use crate::fs::in_image;
 use crate::place::{Place, missing_folder};
 use crate::progress::human_bytes;
 use basalt::ErrorKind;
+use rustix::fs::FileType;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -109,6 +111,11 @@ impl Failure {
                 }
                 None => words(&e),
             },
+            // Before its folder is looked at: what stands behind the colon may have slashes.
+            ErrorKind::NotFound if let Some(advice) = path_behind_colon(image) => {
+                format!("there is no image {name}; {advice}")
+            }
+            ErrorKind::NotFound if e.to_string().contains(NOTHING) => nothing_on(image),
             ErrorKind::NotFound
                 if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
             {
@@ -146,6 +153,36 @@ impl Failure {
     }
 }
 
+/// For `IMAGE:PATH` where only an image is named: how the path is given there.
+pub fn path_behind_colon(name: &Path) -> Option<String> {
+    let (image, path) = in_image(name)?;
+    let (image, path) = (image.display(), path.display());
+    Some(format!(
+        "the path in {image} stands by itself, as in `basalt fs ls {image} {path}`, and behind --image {image} as --dir {path}"
+    ))
+}
+
+/// That there are only zeros where an image has its headers. Nobody is told to format what may hold something.
+fn nothing_on(image: &Path) -> String {
+    let name = image.display();
+    let stat = rustix::fs::stat(image).map(|s| (FileType::from_raw_mode(s.st_mode), s.st_size));
+    match stat {
+        Ok((FileType::RegularFile, 0)) => {
+            format!(
+                "{name} is empty; `basalt fs format {name} --size 20G` makes an image of 20 GiB of it"
+            )
+        }
+        Ok((FileType::RegularFile, _)) | Err(_) => format!(
+            "{name} is no image of Basalt's, or its head is damaged: there are only zeros where the two headers should be; name another, or go back to a backup"
+        ),
+        Ok(_) => format!(
+            "there is no filesystem on {name}: there are only zeros where the two headers should be; if it never had one, `basalt fs format {name}` makes one"
+        ),
+    }
+}
+
+/// What the filesystem says where there are zeros instead of it.
+const NOTHING: &str = "there is no filesystem on it";
 /// What the filesystem says of a file that holds something else.
 const FOREIGN: &str = "no image of Basalt's";
 /// What it says when it has no room.

@@ -5,6 +5,8 @@ mod end;
 mod remove;
 mod show;
 
+pub use end::in_image;
+
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::place::{Access, Steps, make_image, open_image};
 use crate::point::say;

@@ -1,6 +1,6 @@
 //! Where a store lies: in a directory of the disk, or in one of an image, which is then made, opened and refused here.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, path_behind_colon};
 use crate::progress;
 use basalt::env::Clock;
 use basalt::fs::lava::LavaFs;
@@ -178,6 +178,10 @@ impl Place {
 /// Opens an image for a command, and makes it first where the command may do that and was told its size.
 pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
     let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
+    if missing && let Some(advice) = path_behind_colon(name) {
+        let name = name.display();
+        return Err(Failure::new(format!("there is no image {name}; {advice}")));
+    }
     match access.make() {
         Some(Make {
             size: Some(size),

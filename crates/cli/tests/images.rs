@@ -531,6 +531,37 @@ fn what_is_not_there_or_not_ours_is_said() {
     fs(&s, &["grow", "i", "--size", "32M"]).fails(2, &["it has 64.00 MiB"]);
 }
 
+/// The advice was to make an image that is called `i:db`, or to format a file that may have been one.
+#[test]
+fn what_is_said_of_no_image_does_no_harm() {
+    let s = Scratch::new("advice");
+    on(&s, "put", &["a", "1", "--size", "64M"]).ok();
+    let says = [
+        "there is no image i:db/x; ",
+        "`basalt fs ls i db/x`",
+        "--dir db/x",
+    ];
+    fs(&s, &["ls", "i:db/x"]).fails(2, &says);
+    fs(&s, &["check", "i:db/x"]).fails(2, &says);
+    s.run("put", ["a", "1", "--image", "i:db/x", "--size", "64M"])
+        .fails(2, &says);
+    assert!(!s.path("i:db").exists());
+    s.file("empty", b"");
+    fs(&s, &["ls", "empty"]).fails(
+        2,
+        &["empty is empty", "`basalt fs format empty --size 20G`"],
+    );
+    s.file("headless", vec![0; 4 << 20]);
+    for command in ["ls", "check"] {
+        let ran = fs(&s, &[command, "headless"]);
+        assert!(!ran.err.contains("format"), "{ran:?}");
+        ran.fails(
+            2,
+            &["headless is no image", "its head is damaged", "backup"],
+        );
+    }
+}
+
 #[test]
 fn places_in_an_image_have_names() {
     let s = Scratch::new("places");
