@@ -90,7 +90,7 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
     let ran = fs(&s, &["cp", "i:data", "copy"]);
     for part in [
         "copy is there already, so they went into ",
-        "copy/data (the contents alone: `basalt fs cp --overwrite i:data/. copy`)",
+        "copy/data (FROM/. is what is in FROM without it)",
     ] {
         assert!(ran.err.contains(part), "{part}: {ran:?}");
     }
@@ -105,7 +105,7 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
     );
     // The other way round; into one that is not there, too.
     fs(&s, &["cp", "--overwrite", "data/.", "i:data"]).ok();
-    fs(&s, &["cp", "data/.", "i:again"]).ok();
+    fs(&s, &["cp", "data/./", "i:again"]).ok();
     assert_eq!(
         fs(&s, &["ls", "-r", "i"]).text(),
         "again/\nagain/a\nagain/sub/\nagain/sub/b\ndata/\ndata/a\ndata/sub/\ndata/sub/b\n"

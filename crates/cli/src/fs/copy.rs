@@ -452,6 +452,8 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
 /// `DIR/.` is what is in the directory, not the directory, as for the `cp` of Unix.
 fn means_contents(from: &Path) -> bool {
     let bytes = from.as_os_str().as_bytes();
+    let slashes = bytes.iter().rev().take_while(|b| **b == b'/').count();
+    let bytes = &bytes[..bytes.len() - slashes];
     bytes == b"." || bytes.ends_with(b"/.")
 }
 
@@ -489,12 +491,10 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
             let was_there = target.shown(&to_path);
             to_path.push(name);
             if kind == Kind::Dir {
-                // What happens to an interrupted copy that is repeated.
+                // What happens to an interrupted copy that is repeated. A command that replaces files is for the page that says when to use it.
                 went_into = format!(
-                    "; {was_there} is there already, so they went into {} (the contents alone: `basalt fs cp --overwrite {}/. {}`)",
+                    "; {was_there} is there already, so they went into {} (FROM/. is what is in FROM without it)",
                     target.shown(&to_path),
-                    from.display(),
-                    to.display()
                 );
             }
         }
