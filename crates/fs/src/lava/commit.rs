@@ -31,18 +31,19 @@ pub const DUE_EXTENTS: usize = 5;
 pub struct Progress {
     /// Records that some transaction has, and the number of the last one.
     written: Mutex<(u64, u64)>,
-    /// Records that somebody waits for.
-    wanted: AtomicU64,
     /// The same of what is durable.
     durable_records: AtomicU64,
     durable_seq: AtomicU64,
+    /// Up to this record somebody waits, or did until there was no room.
+    wanted: AtomicU64,
 }
 
 /// What makes a filesystem take no more changes.
 #[derive(Default)]
 pub struct Failure(OnceLock<Error>);
 
-/// Records that wait no more and are not written yet: if they never are, nothing can follow them.
+/// Records that wait no more and are not written yet: if they never are, nothing can follow them. Of a write that failed the error was told before, and the first
+/// one counts.
 struct Lost<'s>(Option<&'s Shared>);
 
 impl Drop for Lost<'_> {

@@ -1,5 +1,5 @@
-//! Who waits for the same thing waits once: one transaction and one flush for all, one checkpoint for all who met a full journal; and nobody waits for what
-//! has panicked.
+//! Who waits for the same thing waits once: one transaction and one flush for all who come while another runs. What fails is told to all of them, and nobody
+//! waits for what has panicked. (Who meets a full journal is in `room`.)
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
