@@ -57,7 +57,7 @@ impl Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for path in &self.paths {
-            self.store.remove_unnamed(path);
+            self.store.remove(path);
         }
     }
 }

@@ -247,7 +247,7 @@ fn two_owners() {
     let path = store.path(7);
     drop(store.create(&path).unwrap());
     let (dropping, dropped) = (store.clone(), path.clone());
-    let first = shuttle::thread::spawn(move || dropping.remove_unnamed(&dropped));
+    let first = shuttle::thread::spawn(move || dropping.remove(&dropped));
     store.leave();
     let refused = store.create(&path).map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Closed);

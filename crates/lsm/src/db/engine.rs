@@ -10,7 +10,7 @@ use super::flush::FlushPace;
 use super::full::Full;
 use super::generation::{FamilyEntry, Generation, View};
 use super::idle::{Armed, Stillness};
-use super::log::{ActiveLog, LogSpace, log_path};
+use super::log::{ActiveLog, LogSpace};
 use super::manual::Manual;
 use super::separated::{BlobChange, BlobState};
 use super::shown::Shown;
@@ -254,18 +254,11 @@ impl Engine {
             read_only,
         });
         if !read_only {
-            let (store, dir, fs) = (
-                Arc::downgrade(&engine),
-                engine.dir.clone(),
-                env.fs().clone(),
-            );
-            engine
-                .tables
-                .when_log_dies(move |number, end| match store.upgrade() {
-                    Some(engine) => engine.retire_log(number, end),
-                    // What stays is an orphan, which the next open removes.
-                    None => drop(fs.remove(&log_path(&dir, number))),
-                });
+            let store = Arc::downgrade(&engine);
+            engine.tables.when_log_dies(move |number, end| {
+                let engine = store.upgrade();
+                engine.map(|e| e.retire_log(number, end)).is_some()
+            });
             let reader_of = Arc::downgrade(&engine);
             engine.tables.when_worn(move || {
                 if let Some(engine) = reader_of.upgrade() {

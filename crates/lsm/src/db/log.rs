@@ -172,7 +172,6 @@ impl Engine {
     fn prepare_log(&self) -> Result<ActiveLog> {
         let number = self.new_file_number();
         let path = log_path(&self.dir, number);
-        let fs = self.env.fs();
         let (reuse, capacity, expected, unit) = {
             let mut space = self.logs.0.lock();
             let target = self.log_limit();
@@ -197,10 +196,10 @@ impl Engine {
         let capacity = if reuse.is_some() { 0 } else { capacity };
         let made = self.begin_log(number, &path, unit, capacity, reuse.as_deref());
         if made.is_err() {
-            // No manifest names either. What cannot be removed is an orphan, which the next open removes.
-            let _ = fs.remove(&path);
+            // No manifest names either file. One that cannot be removed is an orphan, which the next open removes.
+            self.tables.remove_once(&path);
             if let Some(old) = &reuse {
-                let _ = fs.remove(old);
+                self.tables.remove_once(old);
             }
         }
         match (made, reuse) {

@@ -194,7 +194,7 @@ impl<'n> Values<'n> {
         if made.is_err()
             && let Some(index) = log.as_ref().and_then(|(_, meta)| meta.index)
         {
-            let _ = (env.fs()).remove(&tables.dir().join(index_name(index.number)));
+            tables.remove(&tables.dir().join(index_name(index.number)));
         }
         let mut all = made?;
         all.extend(log);

@@ -144,16 +144,14 @@ impl Drop for BlobFile {
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
                     let mut paths = paths.into_iter();
                     let records = paths.next().expect("the one with the records");
-                    match store.dead_logs.get().filter(|_| meta.index.is_some()) {
-                        None => store.remove_and_tell(&records, FileKind::Blob, number),
-                        Some(recycle) => {
-                            // Holes are filled where space is used again: few are worth it.
-                            let whole = meta.size + meta.data_end / 8 >= meta.data_end;
-                            recycle(number, whole.then_some(meta.data_end));
-                            if let Some(told) = store.removed.get() {
-                                told(FileKind::Blob, number, &records);
-                            }
-                        }
+                    // Holes are filled where space is used again: few are worth it.
+                    let whole = meta.size + meta.data_end / 8 >= meta.data_end;
+                    let end = whole.then_some(meta.data_end);
+                    let take = store.dead_logs.get().filter(|_| meta.index.is_some());
+                    if !take.is_some_and(|take| take(number, end)) {
+                        store.remove_and_tell(&records, FileKind::Blob, number);
+                    } else if let Some(told) = store.removed.get() {
+                        told(FileKind::Blob, number, &records);
                     }
                     paths.for_each(|index| store.remove(&index));
                 });

@@ -34,8 +34,9 @@ pub fn table_name(number: u64) -> String {
     format!("{number:06}.tbl")
 }
 
-/// Is told number and end of a log that nobody needs any more.
-type DeadLogs = Box<dyn Fn(u64, Option<u64>) + Send + Sync>;
+/// Takes over a log that no version needs any more, by its number and the end of its written space.
+/// Returns `false` if the engine is gone and did not take the log.
+type DeadLogs = Box<dyn Fn(u64, Option<u64>) -> bool + Send + Sync>;
 
 /// Files that versions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,10 +89,10 @@ impl TableStore {
         let _ = self.removed.set(Box::new(told));
     }
 
-    /// Has `told` called for every log that was a blob file, when nobody needs it any more, instead of removing it: with its number and where its
-    /// written space ends. Once.
-    pub fn when_log_dies(&self, told: impl Fn(u64, Option<u64>) + Send + Sync + 'static) {
-        let _ = self.dead_logs.set(Box::new(told));
+    /// Sets the function that takes over every log that was a blob file and that no version needs any more. Its arguments are the log's number and the
+    /// end of its written space in bytes. If it returns `false`, the log's file is removed. Can be set once.
+    pub fn when_log_dies(&self, take: impl Fn(u64, Option<u64>) -> bool + Send + Sync + 'static) {
+        let _ = self.dead_logs.set(Box::new(take));
     }
 
     /// The store's folder.
@@ -113,7 +114,8 @@ impl TableStore {
         }
     }
 
-    /// The folder is given back: whoever has it next removes what nothing names, and may give its numbers out again.
+    /// Gives the directory back: from the return of this call on, the store makes and removes no file in it. The next store in the directory removes files
+    /// that its manifest does not name, and may use the same file numbers for files of its own.
     pub fn leave(&self) {
         *self.left.write() = true;
     }

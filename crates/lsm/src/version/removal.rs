@@ -1,5 +1,12 @@
-//! Files that nobody needs any more are removed, again and again until that works: space that comes back only when the store is opened anew is
-//! lost to whoever never closes it.
+//! The one way in which a store removes a file of its directory.
+//!
+//! Every removal first asks whether the directory still belongs to the store. A reader may outlive its
+//! store, and the next store in the directory may give the same file numbers out again: a file that is
+//! removed by its path alone would then be the next store's. A file that is left this way is an orphan,
+//! and the next open removes it.
+//!
+//! A removal that fails is tried again until it works. Otherwise its space would be lost to a store that
+//! is never closed.
 
 use super::{FileKind, TableStore};
 use basalt_env::JobPriority;
@@ -16,8 +23,6 @@ struct Going {
     path: PathBuf,
     /// For who is told that it went.
     who: Option<(FileKind, u64)>,
-    /// No manifest ever named it: its number may be given out again.
-    unnamed: bool,
 }
 
 #[derive(Default)]
@@ -33,31 +38,31 @@ struct State {
 pub(super) struct Removal(Mutex<State>);
 
 impl TableStore {
-    /// Removes a file that nobody needs. When that fails it is tried again later, less and less often, and once more when the store is closed.
+    /// Removes a file that the store needs no longer, unless the store has left its directory
+    /// ([`TableStore::leave`]). A removal that fails is tried again, less and less often, and once more
+    /// when the store is closed.
     pub fn remove(self: &Arc<Self>, path: &Path) {
         self.remove_going(Going {
             path: path.to_path_buf(),
             who: None,
-            unnamed: false,
         });
     }
 
-    /// As [`TableStore::remove`], for a file that no manifest names. Once the folder may be another's, who has that may have the number, too, and the file is
-    /// left to them.
-    pub fn remove_unnamed(self: &Arc<Self>, path: &Path) {
-        self.remove_going(Going {
+    /// Removes a file whose path the caller may use again, unless the store has left its directory. A
+    /// removal that fails is not tried again: a later attempt would meet the new file.
+    pub fn remove_once(&self, path: &Path) {
+        self.try_to_remove(&Going {
             path: path.to_path_buf(),
             who: None,
-            unnamed: true,
         });
     }
 
-    /// As [`TableStore::remove`], for a file that was in a version.
+    /// Removes a file that was part of a version, as [`TableStore::remove`] does, and reports the removal
+    /// to the listener of [`TableStore::when_removed`].
     pub(super) fn remove_and_tell(self: &Arc<Self>, path: &Path, kind: FileKind, number: u64) {
         self.remove_going(Going {
             path: path.to_path_buf(),
             who: Some((kind, number)),
-            unnamed: false,
         });
     }
 
@@ -76,11 +81,12 @@ impl TableStore {
         }
     }
 
-    /// True when the file is gone.
+    /// True when there is nothing left to do: the file is gone, or it is no longer this store's to remove.
     fn try_to_remove(&self, going: &Going) -> bool {
-        // Held until the file is gone: whoever has the folder next may make one of its name.
-        let left = going.unnamed.then(|| self.left.read());
-        if left.as_deref().is_some_and(|left| *left) {
+        // The lock is held until the file is gone, so that `leave` cannot return, and the next store cannot
+        // make a file of this name, between the question and the removal.
+        let left = self.left.read();
+        if *left {
             return true;
         }
         match self.env.fs().remove(&going.path) {
