@@ -11,6 +11,7 @@
 use super::engine::Engine;
 use super::generation::View;
 use super::log::{PinnedLogs, log_path};
+use super::manual::CompactControl;
 use super::open::{LOCK, StoreFile};
 use crate::version::catalog::Catalog;
 use crate::version::manifest::Manifest;
@@ -106,6 +107,8 @@ impl Engine {
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport> {
         self.check_writable()?;
+        // Dropped last: until then closing waits, and the paths below mean this store's files.
+        let _noted = self.note_call(CompactControl::default())?;
         let fs = self.env.fs();
         let dir = unfinished(target)?;
         let parent = target.parent().unwrap_or(Path::new(""));
@@ -195,6 +198,7 @@ impl Engine {
         options: &CheckpointOptions,
         report: &mut CheckpointReport,
     ) -> Result<()> {
+        self.check_open()?;
         let fs = self.env.fs();
         match fs.link(from, to) {
             Ok(()) => report.linked_bytes += size,
@@ -276,6 +280,7 @@ impl Engine {
         let mut digest = Xxh3Default::new();
         let mut at = 0;
         while at < len {
+            self.check_open()?;
             let piece = self.env.courtesy().piece(PIECE);
             let want = usize::try_from(len - at).unwrap_or(piece).min(piece);
             // It is read and written.

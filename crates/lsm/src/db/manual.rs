@@ -89,25 +89,25 @@ pub struct CompactOptions {
     pub progress: Option<OnProgress>,
 }
 
-/// Cancels that are to follow when the store closes.
+/// Calls that use the store's directory on their callers' threads: manual compactions and checkpoints. Closing cancels them and waits for their ends.
 #[derive(Default)]
 pub(crate) struct Manual(Mutex<Vec<(ThreadId, CompactControl)>>);
 
 impl Manual {
-    /// The store closes: every manual compaction ends soon.
+    /// Cancels every call, because the store closes.
     pub fn cancel_all(&self) {
         self.0.lock().iter().for_each(|(_, c)| c.cancel());
     }
 
-    /// True while another thread has one. One of this thread waits for us, if for anybody: its callback closes the store.
+    /// True while a call runs on another thread. A call on this thread cannot be waited for: its callback closes the store.
     pub fn elsewhere(&self) -> bool {
         let own = this_thread();
         self.0.lock().iter().any(|(thread, _)| *thread != own)
     }
 }
 
-/// Takes back what a manual compaction has noted in the engine.
-struct Noted<'a> {
+/// A call that closing waits for. The drop ends the wait.
+pub(crate) struct Noted<'a> {
     engine: &'a Arc<Engine>,
     control: CompactControl,
     exclusive: bool,
@@ -117,7 +117,7 @@ impl Drop for Noted<'_> {
     fn drop(&mut self) {
         let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
         self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
-        // Whoever closes the store waits for this.
+        // The thread that closes the store waits for this.
         self.engine.env.jobs().notify();
         if self.exclusive {
             self.engine.state.lock().exclusive = false;
@@ -193,16 +193,25 @@ impl Engine {
         begun
     }
 
+    /// Keeps the store from leaving its directory until the guard is dropped. Closing cancels `control` and waits for the guard.
+    ///
+    /// Errors: `Closed` if the store closes or is closed.
+    pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<Noted<'_>> {
+        self.manual.0.lock().push((this_thread(), control.clone()));
+        let noted = Noted {
+            engine: self,
+            control,
+            exclusive: false,
+        };
+        // After the push: closing sets its mark first and looks at the calls then, so one of the two sees the other.
+        self.check_open()?;
+        Ok(noted)
+    }
+
     /// Compacts a range out of every level, on this thread.
     pub fn compact(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
         let control = &options.control;
-        self.manual.0.lock().push((this_thread(), control.clone()));
-        let mut noted = Noted {
-            engine: self,
-            control: control.clone(),
-            exclusive: false,
-        };
-        self.check_open()?;
+        let mut noted = self.note_call(control.clone())?;
         self.see_what_is_free();
         if options.exclusive {
             noted.exclusive = self.begin_exclusive(control);

@@ -613,8 +613,10 @@ impl Db {
     /// that name, or all of it. What a crash leaves under the other is removed by the next checkpoint to `target`, and may be removed
     /// by hand. The copy has the store's id, and is a store of its own: each goes its way, and neither touches the other's files.
     ///
+    /// If the store is closed meanwhile, closing waits until the checkpoint has ended, soon, with `Closed`.
+    ///
     /// Errors: `AlreadyExists` when `target` is there, `NotFound` without the folder above it, `Busy` while another checkpoint to it
-    /// is being made, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`, `Io`. Then nothing is left,
+    /// is being made, `Closed`, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`, `Io`. Then nothing is left,
     /// but for one case: when only the folder's own name could not be made durable, the error says so and the checkpoint is there.
     pub fn checkpoint(
         &self,
@@ -627,7 +629,8 @@ impl Db {
             .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
     }
 
-    /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with `Closed`.
+    /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with `Closed`. Manual compactions and
+    /// checkpoints of other threads are cancelled, and waited for.
     pub fn close(self) -> Result<()> {
         self.engine().close()
     }
@@ -727,7 +730,7 @@ impl Engine {
         flushed
     }
 
-    /// Manual compactions run on their callers' threads and change the tree: the folder is not another's before they have ended.
+    /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the directory, which is not given back before they end.
     fn wait_for_manual(&self) {
         self.env
             .jobs()

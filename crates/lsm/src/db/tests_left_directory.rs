@@ -187,3 +187,69 @@ fn a_removal_that_is_tried_again_asks_again() {
     assert_eq!(tables.unremoved(), 0);
     assert_eq!(names(&env), old);
 }
+
+/// Closing did not wait for a checkpoint of another thread. The checkpoint went on linking files by their names, when the
+/// directory had already been given back and another store could be made in it.
+#[test]
+fn closing_waits_for_a_checkpoint_that_is_being_made() {
+    use basalt_env::sync::atomic::Ordering::SeqCst;
+    use basalt_fs::fault::{Fault, FaultKind};
+    use basalt_fs::{FaultFs, OpKind, When};
+    use std::sync::mpsc;
+    for abandon in [false, true] {
+        let (met, has_met) = mpsc::sync_channel(1);
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = basalt_env::sync::Mutex::new(gate);
+        let hold = move |_| {
+            met.send(()).unwrap();
+            let _ = gate.lock().recv();
+        };
+        let sim = SimFs::new(SimOptions::default());
+        let fs = FaultFs::with_sleep(sim, 1, Box::new(hold));
+        let env = Env::builder(fs.clone()).threads(2).build();
+        let db = Db::open(&env, "db", options()).unwrap();
+        let all = put_all(&db, 1, &WriteOptions::SYNC);
+        db.flush().unwrap();
+        fs.inject(Fault {
+            op: Some(OpKind::Link),
+            path: String::new(),
+            when: When::Nth(1),
+            kind: FaultKind::Latency(std::time::Duration::from_millis(1)),
+        });
+        let copying = {
+            let db = db.clone();
+            basalt_env::thread::spawn("copying", move || {
+                let e = db.checkpoint("copy", &Default::default()).unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+            })
+            .unwrap()
+        };
+        has_met.recv().unwrap();
+        let closing = {
+            let db = db.clone();
+            let end = move || match abandon {
+                true => db.abandon(),
+                false => db.close().unwrap(),
+            };
+            basalt_env::thread::spawn("closing", end).unwrap()
+        };
+        while !db.engine().closing.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        for _ in 0..200 {
+            assert!(!db.engine().gone.load(SeqCst), "abandon: {abandon}");
+            let other = Db::open(&env, "db", options()).err().expect("still open");
+            assert_eq!(other.kind(), ErrorKind::Busy, "{other}");
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        copying.join().unwrap();
+        closing.join().unwrap();
+        let named = env.fs().list(Path::new("")).unwrap();
+        assert!(named.iter().all(|e| e.name == "db"), "{named:?}");
+        let db = Db::open(&env, "db", options()).unwrap();
+        expect(&db, &all);
+        db.close().unwrap();
+        check(&env, &options());
+    }
+}
