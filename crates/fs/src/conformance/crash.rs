@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{append, log, noise, p};
+use super::{RELEASE_CASES, append, has_bytes, log, noise, p, release_case};
 use crate::{FileSystem, LogOptions};
 
 /// Cuts the power of one filesystem: returns what a new process finds afterwards, chosen by the seed. The old
@@ -31,6 +31,10 @@ pub const CHECKS: &[(&str, CrashCheck)] = &[
     ("files synced together survive together", together),
     ("a link survives with its bytes", synced_link),
     ("what a power cut left stays", left_stays),
+    (
+        "synced bytes survive in space that had been released",
+        released_space,
+    ),
 ];
 
 /// Runs every check with each seed below `seeds`. `make` gives an empty filesystem and the switch of its power.
@@ -243,4 +247,21 @@ fn left_stays(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
         let again = after.open(p("f")).expect("open");
         assert_eq!(again.len(), f.len());
     }
+}
+
+fn released_space(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
+    // A large odd step: few seeds meet all kinds of cases.
+    let case = seed * 97 % RELEASE_CASES;
+    let (f, kept) = release_case(case).run(fs, "f");
+    f.sync_data().expect("sync");
+    fs.sync_metadata(p("")).expect("sync_metadata");
+    // Not synced: it may come to nothing, and the bytes before it stay.
+    let end = f.align_to_unit().expect("align");
+    if seed % 2 == 1 {
+        f.release_range(end..end + 60_000).expect("release_range");
+        append(&f, &noise(seed, 20_000));
+    }
+    let after = cut(seed);
+    let f = after.open(p("f")).expect("open");
+    has_bytes(&f, &kept, case);
 }

@@ -8,6 +8,7 @@ pub mod crash;
 pub mod trace;
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -51,6 +52,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("batched reads complete once each", batched_reads),
     ("several files are synced together", sync_together),
     ("released space harms nothing around it", release),
+    (
+        "appends go on after space around their position was released",
+        release_around_position,
+    ),
     ("a lock is held once and names its holder", locks),
     (
         "readers beside an appender see whole appends",
@@ -563,6 +568,139 @@ fn release(fs: &Arc<dyn FileSystem>) {
     assert_eq!(f.len(), 65_536);
     let at = append(&f, b"more");
     assert_eq!(f.read(at, 4).expect("read"), &b"more"[..]);
+}
+
+/// A release of space around the append position, for [`release_case`].
+pub(crate) struct ReleaseCase {
+    /// Capacity of the log, `None` for a plain file.
+    capacity: Option<u64>,
+    /// Bytes that are appended before the release.
+    head: usize,
+    /// A sync comes before the release.
+    synced: bool,
+    range: Range<u64>,
+    /// The same range is released a second time.
+    twice: bool,
+}
+
+/// Number of cases that [`release_case`] makes.
+pub(crate) const RELEASE_CASES: u64 = 4 * 4 * 2 * 8 * 2;
+
+/// The case of a number below [`RELEASE_CASES`].
+pub(crate) fn release_case(n: u64) -> ReleaseCase {
+    let (kind, n) = (n % 4, n / 4);
+    let (head, n) = ([10_000, 12_288, 0, 100][(n % 4) as usize], n / 4);
+    let (synced, n) = (n % 2 == 1, n / 2);
+    let at = head as u64;
+    let range = match n % 8 {
+        // All of it, and far beyond.
+        0 => 0..at + (1 << 20),
+        1 => 0..u64::MAX,
+        // Up to the position, and from it on.
+        2 => 0..at,
+        3 => at..at + 40_000,
+        // Across it.
+        4 => at.saturating_sub(6_000)..at + 6_000,
+        5 => 4_096..20_480,
+        // Beyond it, within a log's space and behind it.
+        6 => at + 9_000..at + 26_000,
+        _ => at + (1 << 20)..at + (2 << 20),
+    };
+    ReleaseCase {
+        capacity: [None, Some(0), Some(8_192), Some(65_536)][kind as usize],
+        head,
+        synced,
+        range,
+        twice: n / 8 % 2 == 1,
+    }
+}
+
+/// Where bytes lie in a file, and the bytes.
+pub(crate) type Piece = (u64, Vec<u8>);
+
+impl ReleaseCase {
+    /// Makes the file, appends, releases and appends again. Returns the file, and each byte that a reader must find.
+    pub(crate) fn run(&self, fs: &Arc<dyn FileSystem>, name: &str) -> (Arc<dyn File>, Vec<Piece>) {
+        let f = match self.capacity {
+            None => fs.create(p(name)).expect("create"),
+            Some(capacity) => fs.create_log(p(name), log(capacity)).expect("create_log"),
+        };
+        let head = noise(7, self.head);
+        append(&f, &head);
+        if self.synced {
+            f.sync_data().expect("sync");
+            f.align_to_unit().expect("align");
+        }
+        let at = f.len();
+        for _ in 0..=usize::from(self.twice) {
+            f.release_range(self.range.clone()).expect("release_range");
+        }
+        assert_eq!(f.len(), at, "the append position stays");
+        // What lies outside of whole blocks of the range stays.
+        let released = self.range.start.next_multiple_of(4096)..self.range.end / 4096 * 4096;
+        let clipped = |n: u64| n.min(self.head as u64) as usize;
+        let (from, to) = (clipped(released.start), clipped(released.end));
+        let mut kept = vec![(0, head[..from].to_vec())];
+        kept.push((to.max(from) as u64, head[to.max(from)..].to_vec()));
+        if released.is_empty() {
+            kept = vec![(0, head)];
+        }
+        for (i, (len, intent)) in [
+            (100, Intent::Lazy),
+            (5_000, Intent::Sync),
+            (9_000, Intent::Bulk),
+            (30_000, Intent::Sync),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let bytes = noise(i as u64, len);
+            let at = f.append(&[IoSlice::new(&bytes)], intent);
+            kept.push((at.expect("an append after a release"), bytes));
+        }
+        (f, kept)
+    }
+}
+
+pub(crate) fn has_bytes(f: &Arc<dyn File>, kept: &[Piece], case: u64) {
+    for (at, bytes) in kept {
+        let got = f.read(*at, bytes.len()).expect("read");
+        assert!(got == bytes[..], "release case {case}: bytes at {at}");
+    }
+}
+
+/// An append failed with corruption, and poisoned its file, after space at its position had been released: the
+/// bytes had nowhere to go.
+fn release_around_position(fs: &Arc<dyn FileSystem>) {
+    for case in 0..RELEASE_CASES {
+        let name = format!("f{case}");
+        let (f, mut kept) = release_case(case).run(fs, &name);
+        has_bytes(&f, &kept, case);
+        f.sync_data().expect("sync");
+        has_bytes(&fs.open(p(&name)).expect("open"), &kept, case);
+        // A log is extended over what was released of it.
+        let end = f.align_to_unit().expect("align");
+        if release_case(case).capacity.is_some() && case % 3 == 0 {
+            f.release_range(end..end + 100_000).expect("release_range");
+            f.extend_log(end + 20_000).expect("extend_log");
+        }
+        let more = noise(9, 12_345);
+        kept.push((append(&f, &more), more));
+        f.sync_all().expect("sync_all");
+        assert_eq!(f.len(), end + 12_345);
+        has_bytes(&f, &kept, case);
+        let opened = fs.open(p(&name)).expect("open");
+        assert_eq!(opened.len(), end + 12_345);
+        has_bytes(&opened, &kept, case);
+        fs.remove(p(&name)).expect("remove");
+        // Without a name it goes on as before.
+        f.release_range(0..end + 50_000).expect("release_range");
+        f.align_to_unit().expect("align");
+        let more = noise(10, 6_000);
+        let kept = [(append(&f, &more), more)];
+        f.sync_data().expect("sync");
+        has_bytes(&f, &kept, case);
+    }
 }
 
 fn locks(fs: &Arc<dyn FileSystem>) {

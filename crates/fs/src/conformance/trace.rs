@@ -425,9 +425,14 @@ impl Player<'_> {
             }
             Step::Release(_, from, len) => {
                 let known = self.files.get_mut(&id).expect("known");
-                let end = (from + len).min(known.bytes.len() as u64);
+                let mut end = from + len;
+                if !appends {
+                    // Space ahead of the appends is the appending handle's to release.
+                    end = end.min(known.bytes.len() as u64);
+                }
                 let result = file.release_range(from..end.max(from));
-                let blocks = from.next_multiple_of(4096) as usize..(end / 4096 * 4096) as usize;
+                let known_to = |n: u64| (n as usize).min(known.bytes.len());
+                let blocks = known_to(from.next_multiple_of(4096))..known_to(end / 4096 * 4096);
                 if !blocks.is_empty() {
                     known.bytes[blocks].fill(None);
                 }

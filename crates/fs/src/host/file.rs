@@ -357,6 +357,12 @@ impl File for HostFile {
             return Ok(());
         }
         if self.kind != Kind::ReadOnly && to > self.pos.load(SeqCst) {
+            // A store into a window's released page takes space anew, and kills the process where the disk has none.
+            self.end_windows(&mut self.tail.lock())?;
+            to = to.min(self.allocated() / BLOCK * BLOCK);
+            if from >= to {
+                return Ok(());
+            }
             // Space ahead of the appends would stop being written space.
             self.written_to.fetch_min(from, SeqCst);
         }

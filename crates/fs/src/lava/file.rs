@@ -47,6 +47,8 @@ pub enum Hold {
 pub struct Tail {
     /// Up to here the last page was filled through the page cache.
     filled_to: u64,
+    /// First released block at or behind the append position, if there is one. The append that reaches it takes space anew.
+    hole_ahead: Option<u64>,
 }
 
 /// What the handles of one file share.
@@ -322,6 +324,32 @@ impl LavaFile {
         Ok(())
     }
 
+    /// Makes sure that an append up to the byte `end` meets no released block: the file's space is cut at the first one, and grows
+    /// again from there. Nothing is lost by that, as nothing was appended there yet.
+    fn cut_hole_ahead(&self, tail: &mut Tail, end: u64) -> Result<()> {
+        let Some(blocks) = tail.hole_ahead.filter(|hole| end > hole * BLOCK) else {
+            return Ok(());
+        };
+        let node = &self.node;
+        let mut state = self.fs.state.lock();
+        let named = node.is_named(&self.path)?;
+        if named && node.extents.read().blocks() > blocks {
+            let ino = node.ino;
+            let record = state
+                .record(&Record::Cut { ino, blocks })
+                .expect("an open file with a name");
+            node.record.store(record, SeqCst);
+        }
+        let mut extents = node.extents.write();
+        let freed = extents.cut(blocks);
+        node.alloc.store(extents.blocks() * BLOCK, SeqCst);
+        if !named {
+            state.free_later(freed);
+        }
+        tail.hole_ahead = None;
+        Ok(())
+    }
+
     /// The file does not end any more where the metadata says it does, if it says so.
     fn goes_on(&self) -> Result<()> {
         let node = &self.node;
@@ -590,6 +618,7 @@ impl File for LavaFile {
                     .in_file(&self.path)
             })?;
         let mut run = || -> Result<()> {
+            self.cut_hole_ahead(&mut tail, end)?;
             if end > node.alloc.load(SeqCst) {
                 self.grow(end, true)?;
             }
@@ -663,6 +692,7 @@ impl File for LavaFile {
             );
         }
         self.check_appends()?;
+        self.cut_hole_ahead(&mut self.node.tail.lock(), capacity)?;
         self.grow(capacity, false)?;
         self.sync(false)
     }
@@ -685,23 +715,40 @@ impl File for LavaFile {
         // Blocks that are written to are not given back.
         let mut tail = node.tail.lock();
         self.drain(&mut tail)?;
+        let pos = node.pos.load(SeqCst);
+        // The next append begins inside of this block, beside bytes that a sync may have covered.
+        let kept = (!pos.is_multiple_of(BLOCK)).then_some(pos / BLOCK);
+        let parts = match kept.filter(|kept| blocks.contains(kept)) {
+            Some(kept) => [blocks.start..kept, kept + 1..blocks.end],
+            None => [blocks, 0..0],
+        };
         let mut state = self.fs.state.lock();
         let Ok(named) = node.is_named(&self.path) else {
             return Ok(());
         };
-        let mut extents = node.extents.write();
-        if named {
-            let record = Record::Punch {
-                ino: node.ino,
-                from: blocks.start,
-                blocks: blocks.end - blocks.start,
-            };
-            let n = state.record(&record).expect("an open file with a name");
-            node.record.store(n, SeqCst);
-            extents.punch(blocks);
-        } else {
-            let freed = extents.punch(blocks);
-            state.free_later(freed);
+        for part in parts {
+            let mut extents = node.extents.write();
+            let part = part.start..part.end.min(extents.blocks());
+            if extents.within(part.clone()).all(|e| e.place.is_none()) {
+                continue;
+            }
+            let ahead = part.start.max(pos.div_ceil(BLOCK));
+            if ahead < part.end {
+                tail.hole_ahead = Some(tail.hole_ahead.map_or(ahead, |hole| hole.min(ahead)));
+            }
+            if named {
+                let record = Record::Punch {
+                    ino: node.ino,
+                    from: part.start,
+                    blocks: part.end - part.start,
+                };
+                let n = state.record(&record).expect("an open file with a name");
+                node.record.store(n, SeqCst);
+                extents.punch(part);
+            } else {
+                let freed = extents.punch(part);
+                state.free_later(freed);
+            }
         }
         Ok(())
     }

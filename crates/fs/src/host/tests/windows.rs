@@ -79,6 +79,23 @@ fn a_synced_append_gives_back_what_windows_had_ahead() {
     assert!(all[at as usize..] == pattern(1, at, 612)[..]);
 }
 
+/// An append stored its bytes into a window whose pages had been released: on a full disk that ends the process.
+#[test]
+fn released_space_ahead_is_no_windows_any_more() {
+    let dir = Dir::new();
+    let fs = dir.fs();
+    let f = mapped_log(&fs, "1.log");
+    put(&f, &pattern(1, 0, 3000), Intent::Lazy);
+    put(&f, &pattern(1, 3000, 2000), Intent::Lazy);
+    assert!(f.allocated() >= 64 * 1024);
+    let writes = fs.stats().writes;
+    f.release_range(0..64 * 1024).unwrap();
+    assert_eq!(f.allocated(), 8192);
+    put(&f, &pattern(1, 5000, 100), Intent::Lazy);
+    assert_eq!(fs.stats().writes, writes + 1);
+    assert!(f.read(5000, 100).unwrap()[..] == pattern(1, 5000, 100)[..]);
+}
+
 /// Space below the size that was never written would be taken for written by whoever looks with dirty pages over it.
 #[test]
 fn space_that_windows_had_ahead_is_never_taken_for_written() {
