@@ -74,6 +74,9 @@ pub struct HostDevice {
     reads: Arc<HostFs>,
     direct_reads: Arc<dyn File>,
     cached_reads: Arc<dyn File>,
+    /// Bytes of the disk that the image lies on, in place of what the system says; 0 for the system's.
+    #[cfg(test)]
+    pub pretended_disk: AtomicU64,
 }
 
 impl HostDevice {
@@ -225,6 +228,8 @@ impl HostDevice {
             reads,
             direct_reads,
             cached_reads,
+            #[cfg(test)]
+            pretended_disk: AtomicU64::new(0),
         }))
     }
 
@@ -236,7 +241,7 @@ impl HostDevice {
         let error = |e: Errno| Error::io("making the image", &self.path, e.into());
         if !sparse {
             let own = rustix::fs::fstat(&self.cached).map_err(error)?.st_blocks as u64 * 512;
-            check_room(&self.cached, &self.path, len.saturating_sub(own))?;
+            self.check_room(len.saturating_sub(own))?;
         }
         rustix::fs::ftruncate(&self.cached, 0).map_err(error)?;
         write_zeros(&self.cached, &self.path, 0..len, sparse, progress)?;
@@ -245,7 +250,7 @@ impl HostDevice {
     }
 
     /// Makes the image file longer, or as long, and writes zeros into that range, or, if it is `sparse`, nothing. What fails leaves the
-    /// file as long as it was.
+    /// file as long as `range.start`: what an interrupted attempt left behind that is removed first, as it counts as used space.
     ///
     /// Errors: `NoSpace`, `Io`.
     pub fn extend(
@@ -255,11 +260,15 @@ impl HostDevice {
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let error = |e: Errno| Error::io("growing the image", &self.path, e.into());
-        if !sparse {
-            check_room(&self.cached, &self.path, range.end - range.start)?;
+        if self.len.load(SeqCst) > range.start {
+            rustix::fs::ftruncate(&self.cached, range.start).map_err(error)?;
+            self.len.store(range.start, SeqCst);
+            // Some filesystems give the space to others only when this is durable.
+            rustix::fs::fsync(&self.cached).map_err(error)?;
         }
-        // What lies behind the filesystem is nobody's.
-        rustix::fs::ftruncate(&self.cached, range.start).map_err(error)?;
+        if !sparse {
+            self.check_room(range.end - range.start)?;
+        }
         let done = write_zeros(&self.cached, &self.path, range.clone(), sparse, progress);
         let len = match done {
             Ok(()) => range.end,
@@ -270,6 +279,25 @@ impl HostDevice {
         }
         self.len.store(len, SeqCst);
         done
+    }
+
+    /// What cannot fit is not begun: an error when the disk under the image has less room than this.
+    fn check_room(&self, more: u64) -> Result<()> {
+        let disk = rustix::fs::fstatvfs(&self.cached)
+            .map_err(|e| Error::io("looking for room for the image", &self.path, e.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        #[cfg(test)]
+        let free = match self.pretended_disk.load(SeqCst) {
+            0 => free,
+            all => {
+                let own = rustix::fs::fstat(&self.cached).expect("an open file");
+                all.saturating_sub(own.st_blocks as u64 * 512)
+            }
+        };
+        match free < more {
+            true => Err(no_room(&self.path, more)),
+            false => Ok(()),
+        }
     }
 
     /// False for an image file.
@@ -315,16 +343,6 @@ fn no_room(path: &Path, bytes: u64) -> Error {
         ),
     )
     .in_file(path)
-}
-
-/// What cannot fit is not begun.
-fn check_room(fd: &OwnedFd, path: &Path, more: u64) -> Result<()> {
-    let disk = rustix::fs::fstatvfs(fd)
-        .map_err(|e| Error::io("looking for room for the image", path, e.into()))?;
-    match disk.f_bavail.saturating_mul(disk.f_frsize) < more {
-        true => Err(no_room(path, more)),
-        false => Ok(()),
-    }
 }
 
 /// Zeros in large pieces, and a sync at the end.

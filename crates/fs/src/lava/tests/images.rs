@@ -297,3 +297,50 @@ fn a_device_is_left_alone_if_that_was_asked_for() {
         assert_eq!(device.discarded() == 0, no_discard);
     }
 }
+
+/// `fs grow` was interrupted on a disk with little room. What it had written counted as used the next time, so each later attempt was
+/// refused, though the disk had room for exactly this image.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a real file, as the tools have it"
+)]
+fn an_interrupted_grow_on_a_nearly_full_disk_can_be_repeated() {
+    use super::super::device::{DeviceOptions, HostDevice};
+    const MIB: u64 = 1 << 20;
+    let name = format!("basalt-lava-grow-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let how = image::Format {
+        size: Some(8 * MIB),
+        ..image::Format::default()
+    };
+    image::format(&path, &how, &mut |_, _, _| ()).unwrap();
+    // The interrupted attempt: 10 of 16 MiB are longer, and have their space.
+    let fd = rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+    let zeros = vec![0; 10 * MIB as usize];
+    assert_eq!(rustix::io::pwrite(&fd, &zeros, 8 * MIB), Ok(zeros.len()));
+    rustix::fs::fsync(&fd).unwrap();
+    let device = HostDevice::open(&DeviceOptions::new(&path)).unwrap();
+    let grow = |to| device.extend(8 * MIB..to, false, &mut |_| ());
+    // Room for 24 MiB in all, and a little that the disk itself needs for them.
+    device
+        .pretended_disk
+        .store(24 * MIB + 64 * 1024, std::sync::atomic::Ordering::SeqCst);
+    let refused = grow(25 * MIB).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert_eq!(device.facts().len, 8 * MIB);
+    rustix::io::pwrite(&fd, &zeros, 8 * MIB).unwrap();
+    drop(device);
+    let device = HostDevice::open(&DeviceOptions::new(&path)).unwrap();
+    device
+        .pretended_disk
+        .store(24 * MIB + 64 * 1024, std::sync::atomic::Ordering::SeqCst);
+    device
+        .extend(8 * MIB..24 * MIB, false, &mut |_| ())
+        .unwrap();
+    assert_eq!(device.facts().len, 24 * MIB);
+    let fs = LavaFs::mount(device, &by_hand()).unwrap();
+    assert_eq!(fs.grow().unwrap(), 16 * MIB);
+    drop(fs);
+    std::fs::remove_file(&path).unwrap();
+}
