@@ -11,6 +11,8 @@ struct State {
     /// Flushes that have ended well; all that began before the last of them.
     done: u64,
     running: bool,
+    /// Threads that wait for a flush that another one runs.
+    waiting: usize,
     /// A flush that failed ends all.
     failed: Option<Error>,
 }
@@ -40,6 +42,12 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Flusher {
+    /// Threads that wait for a flush that another one runs.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.state.lock().waiting
+    }
+
     /// Waits for a flush that begins after this call, or does it. After an error every call fails: nobody knows what is durable.
     pub fn flush(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
@@ -54,7 +62,9 @@ impl Flusher {
             if !state.running {
                 break;
             }
+            state.waiting += 1;
             self.ended.wait(&mut state);
+            state.waiting -= 1;
         }
         state.running = true;
         state.begun += 1;

@@ -1,7 +1,7 @@
 //! Power cuts after each write of the device, in random histories that also make checkpoints, mount anew, grow the image and discard: what is found is a state of
 //! the history, and a check of it finds nothing.
 
-use super::super::device::{Device, DeviceCut, SimDevice};
+use super::super::device::{Device, DeviceCut, DeviceSnapshot, SimDevice};
 use super::super::*;
 use super::{by_hand, fresh, scale};
 use crate::Intent;
@@ -443,4 +443,89 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
     }
     crate::campaign!("power cuts: writes={writes} states={cuts}");
     assert!(crate::campaign::case().is_some() || cuts > 5_000);
+}
+
+/// All moments of `run`, each after a write or flush of the device.
+fn moments(device: &Arc<SimDevice>, run: impl FnOnce()) -> Vec<DeviceSnapshot> {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&all);
+    device.on_write(move |moment| seen.lock().push(moment));
+    run();
+    device.on_write(|_| ());
+    std::mem::take(&mut all.lock())
+}
+
+fn superblock_bytes(device: &SimDevice) -> [Vec<u8>; 2] {
+    layout::SUPERBLOCKS.map(|at| device.peek(at, 4096))
+}
+
+/// Both copies of the superblock were written under one flush. A power cut can then tear both, and the image is lost. With small
+/// units it shows only where a checkpoint has so many runs that they reach the second unit, so the order itself is looked at.
+#[test]
+fn at_most_one_superblock_is_not_durable_at_any_moment() {
+    let device = SimDevice::new(8 << 20, 512);
+    let format = || mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    let mut all = moments(&device, format);
+    let made = all.len();
+    let options = by_hand();
+    all.extend(moments(&device, || {
+        let fs = LavaFs::mount(device.clone(), &options).unwrap();
+        fs.create(Path::new("a")).unwrap();
+        fs.checkpoint().unwrap();
+        device.grow(1 << 20);
+        fs.grow().unwrap();
+        fs.create(Path::new("b")).unwrap();
+        // The clean end.
+        drop(fs);
+    }));
+    // A mount that writes the stale copy again.
+    device.damage(layout::SUPERBLOCKS[1], &[0; 4096]);
+    let mount = || drop(LavaFs::mount(device.clone(), &options).unwrap());
+    all.extend(moments(&device, mount));
+    let mut written = 0;
+    for (n, moment) in all.iter().enumerate() {
+        let durable = superblock_bytes(&moment.cut(DeviceCut::Nothing));
+        let now = superblock_bytes(&moment.cut(DeviceCut::All));
+        let open = durable.iter().zip(&now).filter(|(a, b)| a != b).count();
+        assert!(open < 2, "moment {n} ({made} of them by the format)");
+        written += open;
+    }
+    // Two each by the format, the checkpoint, the growth and the end, and one by the last mount.
+    assert!(written >= 9, "{written} writes were seen");
+}
+
+/// The copy of the superblock that a power cut had left behind stayed as it was. Space that it leads to was given out, and once the
+/// newer copy was damaged, a mount followed the older one into it.
+#[test]
+fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
+    let (device, fs) = fresh(512);
+    fs.create(Path::new("a")).unwrap();
+    let all = moments(&device, || fs.checkpoint().unwrap());
+    let stale = |device: &SimDevice| match mount::look(device, Path::new("image")).unwrap() {
+        mount::Found::Ours(_, stale) => stale.len(),
+        _ => panic!("no image"),
+    };
+    let differ = |moment: &&DeviceSnapshot| stale(&moment.cut(DeviceCut::Nothing)) == 1;
+    let between = all.iter().find(differ).expect("one copy after the other");
+    // Which copy it is: the older one of a power cut, or either of them unreadable.
+    for damaged in [None, Some(0), Some(1)] {
+        let device = match damaged {
+            None => between.cut(DeviceCut::Nothing),
+            Some(copy) => {
+                let device = device.cut(DeviceCut::Nothing);
+                device.damage(layout::SUPERBLOCKS[copy], &[0; 4096]);
+                device
+            }
+        };
+        assert_eq!(stale(&device), 1);
+        let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+        fs.abandon();
+        assert_eq!(stale(&device.cut(DeviceCut::Nothing)), 0, "{damaged:?}");
+        for copy in layout::SUPERBLOCKS {
+            let device = device.cut(DeviceCut::Nothing);
+            device.damage(copy, &[0; 4096]);
+            let fs = LavaFs::mount(device, &by_hand()).unwrap();
+            assert!(fs.exists(Path::new("a")).unwrap());
+        }
+    }
 }

@@ -310,3 +310,34 @@ fn what_a_dead_life_left_does_not_follow_another() {
     }
     assert!(met > 0, "no seed came there");
 }
+
+/// The last handle of a removed file was closed before the removal was durable, and its blocks went to another file one record early.
+/// A power cut then brought the name back, over the other file's bytes.
+#[test]
+fn blocks_of_a_nameless_file_wait_for_its_removal() {
+    for handles in [1, 2] {
+        let (device, fs) = fresh(512);
+        let f = fs.create(Path::new("f")).unwrap();
+        let bytes = [3; 5 * 4096];
+        f.append(&[IoSlice::new(&bytes)], Intent::Sync).unwrap();
+        f.sync_all().unwrap();
+        // Every record before the removal is durable.
+        fs.sync_metadata(Path::new("")).unwrap();
+        let free = fs.usage().free_bytes;
+        let mut open: Vec<Arc<dyn File>> = vec![f];
+        open.resize_with(handles, || fs.open(Path::new("f")).unwrap());
+        fs.remove(Path::new("f")).unwrap();
+        drop(open);
+        assert_eq!(fs.usage().free_bytes, free, "its removal is not durable");
+        // As many blocks: the shortest run that is long enough is the first choice.
+        let g = fs.create(Path::new("g")).unwrap();
+        let other = [4; 5 * 4096];
+        g.append(&[IoSlice::new(&other)], Intent::Sync).unwrap();
+        let again = LavaFs::mount(device.snapshot().killed(), &by_hand()).unwrap();
+        let f = again.open(Path::new("f")).unwrap();
+        assert!(f.read(0, bytes.len()).unwrap()[..] == bytes);
+        let free = fs.usage().free_bytes;
+        fs.sync_metadata(Path::new("")).unwrap();
+        assert_eq!(fs.usage().free_bytes, free + bytes.len() as u64);
+    }
+}

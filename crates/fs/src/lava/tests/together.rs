@@ -11,12 +11,17 @@ use super::super::*;
 use super::{by_hand, fresh};
 use crate::{Error, ErrorKind, FsStats, Intent, ReadCompletions};
 
-/// A device whose flushes wait while the gate is shut, and whose writes panic when they are told to.
+/// A device whose flushes wait while the gate is shut, before or after they did their work, and whose writes panic when they are
+/// told to.
 struct Gate {
     under: Arc<SimDevice>,
     shut: Mutex<bool>,
+    /// Flushes have done their work, and do not return.
+    shut_after: Mutex<bool>,
     opened: Condvar,
     flushes: AtomicUsize,
+    /// Flushes that did their work.
+    flushed: AtomicUsize,
     panics: AtomicBool,
     /// Flushes fail as they do where the disk of a sparse image is full.
     full: AtomicBool,
@@ -27,8 +32,10 @@ impl Gate {
         Arc::new(Gate {
             under,
             shut: Mutex::new(false),
+            shut_after: Mutex::new(false),
             opened: Condvar::new(),
             flushes: AtomicUsize::new(0),
+            flushed: AtomicUsize::new(0),
             panics: AtomicBool::new(false),
             full: AtomicBool::new(false),
         })
@@ -36,6 +43,11 @@ impl Gate {
 
     fn set(&self, shut: bool) {
         *self.shut.lock() = shut;
+        self.opened.notify_all();
+    }
+
+    fn set_after(&self, shut: bool) {
+        *self.shut_after.lock() = shut;
         self.opened.notify_all();
     }
 }
@@ -68,7 +80,13 @@ impl Device for Gate {
         match self.full.load(SeqCst) {
             true => Err(Error::new(ErrorKind::NoSpace, "the disk is full")),
             false => self.under.flush(),
+        }?;
+        self.flushed.fetch_add(1, SeqCst);
+        let mut shut = self.shut_after.lock();
+        while *shut {
+            self.opened.wait(&mut shut);
         }
+        Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -211,4 +229,68 @@ fn a_bulk_write_that_panics_ends_its_file_and_nobody_waits_for_it() {
         .append(&[IoSlice::new(&[2; 8192])], Intent::Bulk)
         .unwrap();
     other.sync_data().unwrap();
+}
+
+/// A sync that came while a flush ran took that flush for its own. The flush had done its work before the bytes were written, so a
+/// power cut took bytes that had been acknowledged.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a crate below the one with scopes of its own"
+)]
+fn a_sync_that_comes_while_a_flush_runs_waits_for_the_next_one() {
+    let (gate, fs) = gated();
+    let make = |name: &str| {
+        let log = LogOptions {
+            capacity: 64 << 10,
+            reuse: None,
+        };
+        let f = fs.create_log(Path::new(name), log).unwrap();
+        f.append(&[IoSlice::new(&[1; 512])], Intent::Sync).unwrap();
+        f.sync_data().unwrap();
+        f
+    };
+    let (first, second) = (make("first"), make("second"));
+    fs.sync_metadata(Path::new("")).unwrap();
+    let before = gate.flushed.load(SeqCst);
+    gate.set_after(true);
+    std::thread::scope(|s| {
+        s.spawn(|| first.sync_data().unwrap());
+        wait_until(|| gate.flushed.load(SeqCst) == before + 1);
+        let late = second.append(&[IoSlice::new(&[2; 512])], Intent::Sync);
+        assert_eq!(late.unwrap(), 512);
+        let synced = s.spawn(|| second.sync_data().unwrap());
+        wait_until(|| fs.shared.flusher.waiting() == 1 || synced.is_finished());
+        gate.set_after(false);
+    });
+    let left = gate.under.cut(super::super::device::DeviceCut::Nothing);
+    let fs = LavaFs::mount(left, &by_hand()).unwrap();
+    let second = fs.open(Path::new("second")).unwrap();
+    assert_eq!(second.read(512, 512).unwrap()[..], [2; 512]);
+}
+
+/// A transaction was written after a flush had done its work and before the flush returned. It counted as durable, so the next sync
+/// of it did nothing, and a power cut took a name that had been acknowledged.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a crate below the one with scopes of its own"
+)]
+fn a_transaction_written_while_a_flush_returns_is_not_durable_by_it() {
+    let (gate, fs) = gated();
+    fs.create(Path::new("first")).unwrap();
+    let before = gate.flushed.load(SeqCst);
+    gate.set_after(true);
+    std::thread::scope(|s| {
+        s.spawn(|| fs.sync_metadata(Path::new("")).unwrap());
+        wait_until(|| gate.flushed.load(SeqCst) == before + 1);
+        fs.create(Path::new("second")).unwrap();
+        let recorded = fs.shared.state.lock().recorded;
+        fs.shared.commit(recorded).unwrap();
+        gate.set_after(false);
+    });
+    fs.sync_metadata(Path::new("")).unwrap();
+    let left = gate.under.cut(super::super::device::DeviceCut::Nothing);
+    let fs = LavaFs::mount(left, &by_hand()).unwrap();
+    assert_eq!(fs.list(Path::new("")).unwrap().len(), 2);
 }
