@@ -1,9 +1,14 @@
-//! Where a file's blocks lie: a sorted list of packed extents, eight bytes each.
+//! Where a file's blocks lie: packed extents in the file's order, eight bytes each.
 //!
 //! An extent begins at a block of the file and goes on to where the next one begins; the last one ends with the file's space. It lies in
-//! one piece on the device, or is a hole. So eight bytes are enough for both numbers, and a block is found by binary search.
+//! one piece on the device, or is a hole. So eight bytes are enough for both numbers.
+//!
+//! One extent is kept in place. Several are kept in a tree of chunks, so that a change costs O(log n) wherever it is. A copy shares the
+//! tree, and costs a pointer; the first change of either copy then copies a pointer for each chunk, and the chunks that it touches.
 
+use std::collections::{BTreeMap, btree_map};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of a block: what space is given out in.
 pub const BLOCK: u64 = 4096;
@@ -48,11 +53,14 @@ pub struct Extent {
     pub place: Option<u64>,
 }
 
-/// All extents of a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Extents {
-    packed: Vec<u64>,
-    blocks: u64,
+impl Extent {
+    /// Its blocks on the device; none for a hole.
+    fn run(self) -> Option<Run> {
+        Some(Run {
+            start: self.place?,
+            len: self.len,
+        })
+    }
 }
 
 fn pack(place: Option<u64>, at: u64) -> u64 {
@@ -64,15 +72,221 @@ fn unpack(packed: u64) -> (Option<u64>, u64) {
     ((place != HOLE).then_some(place), packed & FILE_MASK)
 }
 
-impl Extents {
-    /// From what [`Extents::packed`] gave.
-    pub fn from_packed(packed: Vec<u64>, blocks: u64) -> Extents {
-        Extents { packed, blocks }
+/// First block of the file that a packed extent has.
+fn at_of(packed: u64) -> u64 {
+    packed & FILE_MASK
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Packed extents and chunks that this thread visited, moved or copied.
+    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Packed extents and chunks of all files that this thread visited, moved or copied so far.
+#[cfg(test)]
+pub fn steps() -> u64 {
+    STEPS.get()
+}
+
+/// Counts work for tests that bound it.
+pub fn count_steps(_n: usize) {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + _n as u64);
+}
+
+/// Packed extents that a chunk has at most.
+const CHUNK: usize = 128;
+
+/// Two and more packed extents, in chunks by the first block of each.
+#[derive(Debug, Default)]
+struct Tree {
+    chunks: BTreeMap<u64, Arc<Vec<u64>>>,
+    len: usize,
+}
+
+impl Clone for Tree {
+    fn clone(&self) -> Tree {
+        count_steps(self.chunks.len());
+        Tree {
+            chunks: self.chunks.clone(),
+            len: self.len,
+        }
+    }
+}
+
+impl Tree {
+    /// The key of the chunk that a block belongs to.
+    fn key(&self, at: u64) -> Option<u64> {
+        let floor = self.chunks.range(..=at).next_back();
+        floor
+            .or_else(|| self.chunks.first_key_value())
+            .map(|(k, _)| *k)
     }
 
-    /// The list as it is kept.
-    pub fn packed(&self) -> &[u64] {
-        &self.packed
+    fn chunk_mut(&mut self, key: u64) -> &mut Vec<u64> {
+        let chunk = self.chunks.get_mut(&key).expect("a key of the tree");
+        // A shared chunk is copied.
+        count_steps(chunk.len());
+        Arc::make_mut(chunk)
+    }
+
+    /// Adds an extent where none begins.
+    fn insert(&mut self, packed: u64) {
+        let at = at_of(packed);
+        self.len += 1;
+        let Some(key) = self.key(at) else {
+            self.chunks.insert(at, Arc::new(vec![packed]));
+            return;
+        };
+        let chunk = self.chunk_mut(key);
+        let i = chunk.partition_point(|p| at_of(*p) < at);
+        chunk.insert(i, packed);
+        let cut = match chunk.len() {
+            0..=CHUNK => None,
+            // Files mostly grow at their end: full chunks stay behind.
+            len if i + 1 == len => Some(i),
+            len => Some(len / 2),
+        };
+        if let Some(cut) = cut {
+            let rest = chunk.split_off(cut);
+            self.chunks.insert(at_of(rest[0]), Arc::new(rest));
+        }
+        self.set_key(key);
+    }
+
+    /// Takes out the extent that begins at a block, if one does.
+    fn remove(&mut self, at: u64) -> Option<u64> {
+        let key = self.key(at)?;
+        let chunk = self.chunk_mut(key);
+        let i = chunk.binary_search_by_key(&at, |p| at_of(*p)).ok()?;
+        let removed = chunk.remove(i);
+        let short = chunk.len() < CHUNK / 4;
+        self.len -= 1;
+        let key = self.set_key(key);
+        if let (true, Some(key)) = (short, key) {
+            self.merge_with_next(key);
+        }
+        Some(removed)
+    }
+
+    /// A chunk's key is its first block: after a change of the chunk. Returns the new key, or nothing where the chunk became empty.
+    fn set_key(&mut self, key: u64) -> Option<u64> {
+        let first = self.chunks[&key].first().map(|p| at_of(*p));
+        if first != Some(key) {
+            let chunk = self.chunks.remove(&key).expect("just seen");
+            if let Some(first) = first {
+                self.chunks.insert(first, chunk);
+            }
+        }
+        first
+    }
+
+    /// Many short chunks would cost more than their extents.
+    fn merge_with_next(&mut self, key: u64) {
+        let next = self.chunks.range(key + 1..).next();
+        let Some((&next, there)) = next else { return };
+        if there.len() + self.chunks[&key].len() > CHUNK / 2 {
+            return;
+        }
+        let there = self.chunks.remove(&next).expect("just seen");
+        self.chunk_mut(key).extend_from_slice(&there);
+    }
+
+    /// From the extent on that a block lies in.
+    fn from(&self, at: u64) -> Packed<'_> {
+        let mut chunks = self.chunks.range(self.key(at).unwrap_or(0)..);
+        let first = chunks.next().map_or(&[][..], |(_, chunk)| chunk);
+        let i = first.partition_point(|p| at_of(*p) <= at);
+        Packed {
+            now: first[i.saturating_sub(1)..].iter(),
+            chunks,
+        }
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.chunks.last_key_value()?.1.last().copied()
+    }
+}
+
+/// Packed extents in the file's order.
+struct Packed<'a> {
+    now: std::slice::Iter<'a, u64>,
+    chunks: btree_map::Range<'a, u64, Arc<Vec<u64>>>,
+}
+
+impl Iterator for Packed<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        loop {
+            if let Some(packed) = self.now.next() {
+                count_steps(1);
+                return Some(*packed);
+            }
+            self.now = self.chunks.next()?.1.iter();
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum List {
+    Few(Option<u64>),
+    Many(Arc<Tree>),
+}
+
+impl Default for List {
+    fn default() -> List {
+        List::Few(None)
+    }
+}
+
+/// All extents of a file. A copy costs a pointer.
+#[derive(Debug, Clone, Default)]
+pub struct Extents {
+    list: List,
+    /// Blocks of the file, holes among them.
+    blocks: u64,
+    placed: Placed,
+}
+
+/// What a file has on the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Extents that are no holes.
+    pub extents: u64,
+    /// Blocks in them.
+    pub blocks: u64,
+}
+
+impl PartialEq for Extents {
+    fn eq(&self, other: &Extents) -> bool {
+        self.blocks == other.blocks && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Extents {}
+
+impl Extents {
+    /// The extents of a file that has one, as [`Extents::single`] gave it.
+    pub fn of_one(packed: u64, blocks: u64) -> Extents {
+        let placed = unpack(packed).0.is_some();
+        Extents {
+            list: List::Few(Some(packed)),
+            blocks,
+            placed: Placed {
+                extents: u64::from(placed),
+                blocks: if placed { blocks } else { 0 },
+            },
+        }
+    }
+
+    /// The only extent as eight bytes that are not 0, or 0 where there is none. None when there are several.
+    pub fn single(&self) -> Option<u64> {
+        match &self.list {
+            List::Few(one) => Some(one.unwrap_or(0)),
+            List::Many(_) => None,
+        }
     }
 
     /// Blocks of the file, holes among them.
@@ -80,62 +294,123 @@ impl Extents {
         self.blocks
     }
 
-    fn extent(&self, i: usize) -> Extent {
-        let (place, at) = unpack(self.packed[i]);
-        let end = match self.packed.get(i + 1) {
-            Some(next) => unpack(*next).1,
-            None => self.blocks,
-        };
-        Extent {
-            at,
-            len: end - at,
-            place,
+    /// What it has on the device.
+    pub fn placed(&self) -> Placed {
+        self.placed
+    }
+
+    /// Bytes of memory, about, of a list of several.
+    pub fn memory(&self) -> u64 {
+        match &self.list {
+            List::Few(_) => 0,
+            List::Many(tree) => (tree.len * 8 + tree.chunks.len() * 80) as u64,
         }
+    }
+
+    fn insert(&mut self, place: Option<u64>, at: u64) {
+        let packed = pack(place, at);
+        self.placed.extents += u64::from(place.is_some());
+        match &mut self.list {
+            List::Few(one @ None) => *one = Some(packed),
+            List::Few(Some(one)) => {
+                let mut tree = Tree::default();
+                tree.insert(*one);
+                tree.insert(packed);
+                self.list = List::Many(Arc::new(tree));
+            }
+            List::Many(tree) => Arc::make_mut(tree).insert(packed),
+        }
+    }
+
+    fn remove(&mut self, at: u64) {
+        let removed = match &mut self.list {
+            List::Few(one) => one.take_if(|one| at_of(*one) == at),
+            List::Many(tree) => {
+                let tree = Arc::make_mut(tree);
+                let removed = tree.remove(at);
+                if tree.len == 1 {
+                    self.list = List::Few(tree.last());
+                }
+                removed
+            }
+        };
+        let place = removed.and_then(|packed| unpack(packed).0);
+        self.placed.extents -= u64::from(place.is_some());
+    }
+
+    fn last(&self) -> Option<Extent> {
+        let packed = match &self.list {
+            List::Few(one) => *one,
+            List::Many(tree) => tree.last(),
+        };
+        let (place, at) = unpack(packed?);
+        Some(Extent {
+            at,
+            len: self.blocks - at,
+            place,
+        })
+    }
+
+    /// From the extent on that a block lies in.
+    fn from(&self, at: u64) -> impl Iterator<Item = Extent> + '_ {
+        let (one, many) = match &self.list {
+            List::Few(one) => (*one, None),
+            List::Many(tree) => (None, Some(tree.from(at))),
+        };
+        let mut packed = one.into_iter().chain(many.into_iter().flatten()).peekable();
+        std::iter::from_fn(move || {
+            let (place, at) = unpack(packed.next()?);
+            let end = packed.peek().map_or(self.blocks, |next| at_of(*next));
+            Some(Extent {
+                at,
+                len: end - at,
+                place,
+            })
+        })
     }
 
     /// In the file's order.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        (0..self.packed.len()).map(|i| self.extent(i))
+        self.from(0)
     }
 
     /// Those with space on the device.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        self.iter().filter_map(|e| {
-            Some(Run {
-                start: e.place?,
-                len: e.len,
-            })
-        })
+        self.iter().filter_map(Extent::run)
     }
 
     /// The extents that the blocks `from..to` touch, cut to them. Blocks past the end are in none.
     pub fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Extent> + '_ {
         let to = blocks.end.min(self.blocks);
-        let first = self
-            .packed
-            .partition_point(|p| unpack(*p).1 <= blocks.start);
-        (first.saturating_sub(1)..self.packed.len())
-            .map(|i| self.extent(i))
-            .take_while(move |e| e.at < to && blocks.start < to)
-            .map(move |e| {
-                let at = e.at.max(blocks.start);
-                Extent {
-                    at,
-                    len: (e.at + e.len).min(to) - at,
-                    place: e.place.map(|p| p + (at - e.at)),
-                }
-            })
+        let inside = self
+            .from(blocks.start)
+            .take_while(move |e| e.at < to && blocks.start < to);
+        inside.map(move |e| {
+            let at = e.at.max(blocks.start);
+            Extent {
+                at,
+                len: (e.at + e.len).min(to) - at,
+                place: e.place.map(|p| p + (at - e.at)),
+            }
+        })
+    }
+
+    /// The extent that a block lies in, whole.
+    fn at(&self, block: u64) -> Option<Extent> {
+        self.from(block).next().filter(|_| block < self.blocks)
     }
 
     /// The first block of the first hole.
     pub fn first_hole(&self) -> Option<u64> {
+        if self.placed.blocks == self.blocks {
+            return None;
+        }
         self.iter().find(|e| e.place.is_none()).map(|e| e.at)
     }
 
     /// Where a run would lie that made the last extent longer.
     pub fn next_place(&self) -> Option<u64> {
-        let last = self.packed.len().checked_sub(1)?;
-        let e = self.extent(last);
+        let e = self.last()?;
         Some(e.place? + e.len)
     }
 
@@ -148,70 +423,69 @@ impl Extents {
         if len == 0 {
             return;
         }
-        let goes_on = match (place, self.packed.last().map(|p| unpack(*p).0)) {
+        let goes_on = match (place, self.last().map(|e| e.place)) {
             (Some(place), Some(Some(_))) => self.next_place() == Some(place),
             (None, Some(None)) => true,
             _ => false,
         };
         if !goes_on {
-            self.packed.push(pack(place, self.blocks));
+            self.insert(place, self.blocks);
         }
         self.blocks += len;
+        if place.is_some() {
+            self.placed.blocks += len;
+        }
     }
 
     /// Takes away all blocks from `blocks` on, and says which they were.
     pub fn cut(&mut self, blocks: u64) -> Vec<Run> {
         let mut freed = Vec::new();
-        while let Some(i) = self.packed.len().checked_sub(1) {
-            let e = self.extent(i);
-            if e.at + e.len <= blocks {
-                break;
-            }
+        while let Some(e) = self.last().filter(|e| e.at + e.len > blocks) {
             let keep = blocks.saturating_sub(e.at);
             if let Some(place) = e.place {
+                self.placed.blocks -= e.len - keep;
                 freed.push(Run {
                     start: place + keep,
                     len: e.len - keep,
                 });
             }
             if keep == 0 {
-                self.packed.pop();
+                self.remove(e.at);
             }
             self.blocks = e.at + keep;
         }
         freed
     }
 
-    /// Makes the blocks a hole, as far as the file goes, and says which they were.
+    /// Makes the blocks a hole, as far as the file goes, and says which they were. Costs O(log n), and as much for each extent that lies inside.
     pub fn punch(&mut self, hole: Range<u64>) -> Vec<Run> {
         let hole = hole.start..hole.end.min(self.blocks);
         if hole.start >= hole.end {
             return Vec::new();
         }
-        let freed: Vec<Run> = self
-            .within(hole.clone())
-            .filter_map(|e| {
-                Some(Run {
-                    start: e.place?,
-                    len: e.len,
-                })
-            })
-            .collect();
+        let freed: Vec<Run> = self.within(hole.clone()).filter_map(Extent::run).collect();
         if freed.is_empty() {
             return freed;
         }
-        let old = std::mem::take(self);
-        let parts = [0..hole.start, hole.clone(), hole.end..old.blocks];
-        for (n, part) in parts.into_iter().enumerate() {
-            if n == 1 {
-                self.push(None, part.end - part.start);
-                continue;
-            }
-            for e in old.within(part) {
-                self.push(e.place, e.len);
-            }
+        let before = hole.start.checked_sub(1).and_then(|block| self.at(block));
+        let after = self.at(hole.end);
+        // An extent that begins before the hole stays, and ends there.
+        let inside = self.within(hole.clone()).map(|e| e.at).collect::<Vec<_>>();
+        for at in inside {
+            self.remove(at);
         }
-        self.packed.shrink_to_fit();
+        match after {
+            Some(e) if e.place.is_none() => self.remove(hole.end),
+            Some(e) if e.at < hole.end => {
+                let place = e.place.map(|place| place + (hole.end - e.at));
+                self.insert(place, hole.end);
+            }
+            _ => {}
+        }
+        if before.is_none_or(|e| e.place.is_some()) {
+            self.insert(None, hole.start);
+        }
+        self.placed.blocks -= freed.iter().map(|r| r.len).sum::<u64>();
         freed
     }
 }
@@ -229,7 +503,9 @@ mod tests {
             let mut extents = Extents::default();
             let mut model: Vec<Option<u64>> = Vec::new();
             let mut place = 100;
-            for _ in 0..60 {
+            let mut copies: Vec<(Extents, Vec<Option<u64>>)> = Vec::new();
+            // Most lists are short; some have several chunks.
+            for _ in 0..if seed % 20 == 0 { 2_000 } else { 60 } {
                 match c.below(8) {
                     0 => {
                         let to = c.below(model.len() as u64 + 3);
@@ -274,10 +550,59 @@ mod tests {
                     .collect();
                 let end = (to as usize).min(model.len());
                 assert_eq!(some, model[(from as usize).min(end)..end]);
-                let again = Extents::from_packed(extents.packed().to_vec(), extents.blocks());
-                assert_eq!(again, extents);
+                let placed: Vec<Run> = extents.runs().collect();
+                let blocks = placed.iter().map(|r| r.len).sum();
+                let extents_count = placed.len() as u64;
+                let sums = Placed {
+                    extents: extents_count,
+                    blocks,
+                };
+                assert_eq!(extents.placed(), sums, "seed {seed}");
+                if let Some(one) = extents.single().filter(|one| *one != 0) {
+                    assert_eq!(Extents::of_one(one, extents.blocks()), extents);
+                }
+                if c.percent(10) {
+                    copies.push((extents.clone(), model.clone()));
+                }
+            }
+            for (copy, model) in copies {
+                let all = copy.iter();
+                let all = all.flat_map(|e| (0..e.len).map(move |i| e.place.map(|p| p + i)));
+                assert!(all.eq(model), "seed {seed}: a copy changed");
             }
         }
+    }
+
+    /// Each hole rebuilt the whole list, so that 65,536 holes in one file took two minutes.
+    #[test]
+    fn a_hole_costs_few_steps_however_many_there_are() {
+        const HOLES: u64 = 1 << 16;
+        let mut each = Vec::new();
+        for from_the_end in [false, true] {
+            let mut extents = Extents::default();
+            extents.push(Some(1000), 2 * HOLES);
+            let before = steps();
+            for i in 0..HOLES {
+                let i = if from_the_end { HOLES - 1 - i } else { i };
+                assert_eq!(extents.punch(2 * i..2 * i + 1).len(), 1);
+            }
+            each.push((steps() - before) / HOLES);
+            assert_eq!(
+                (extents.placed().extents, extents.placed().blocks),
+                (HOLES, HOLES)
+            );
+            // A copy is shared until one of the two changes.
+            let (copy, before) = (extents.clone(), steps());
+            extents.punch(1..2);
+            extents.punch(3..4);
+            assert!(
+                steps() - before < 3 * HOLES / CHUNK as u64 * 4,
+                "{}",
+                steps() - before
+            );
+            assert_eq!(copy.placed().extents, HOLES);
+        }
+        assert!(each.iter().all(|n| *n < 4 * CHUNK as u64), "{each:?} steps");
     }
 
     fn blocks_of(runs: &[Run]) -> Vec<u64> {
