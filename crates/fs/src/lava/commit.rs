@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::Shared;
+use super::allocator::Discarding;
 use super::checkpoint::{self, Pieces};
 use super::counts::Cause;
 use super::device::Way;
@@ -54,6 +55,24 @@ impl Drop for Lost<'_> {
                 "writing the journal panicked, and what it has is unknowable",
             ));
         }
+    }
+}
+
+/// Gives the blocks back that the device was told of, after a panic, too: somebody may wait for them.
+struct EndsDiscard<'s>(&'s Shared, Option<Discarding>);
+
+impl EndsDiscard<'_> {
+    fn end(&mut self) {
+        if let Some(discarding) = self.1.take() {
+            self.0.state.lock().blocks.end_discard(discarding);
+            self.0.discarded.notify_all();
+        }
+    }
+}
+
+impl Drop for EndsDiscard<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -151,6 +170,8 @@ impl Shared {
                     done => return done,
                 }
             }
+            // Blocks that the device is being told of are free, too, and no reason to refuse anything.
+            self.wait_for_discards();
             // It has all that waits, and gives back what the journal has. One is enough for all who met a full journal.
             let one = self.checkpointing.lock();
             let written = self.progress.written.lock().0;
@@ -227,7 +248,7 @@ impl Shared {
             if state.has_room_for_names() {
                 return Ok(());
             }
-            if tries == 4 || state.waiting() == 0 {
+            if tries == 4 || state.blocks.waiting() == 0 {
                 return Err(no_room("for more names").in_file(path));
             }
             drop(state);
@@ -323,7 +344,7 @@ impl Shared {
         if self.progress.durable_records.load(SeqCst) < records {
             let mut state = self.state.lock();
             state.made_durable(records);
-            if state.has_idle() {
+            if state.blocks.has_idle() {
                 drop(state);
                 self.due.notify();
             }
@@ -360,12 +381,11 @@ impl Shared {
         let free = self.checkpoint_for(Some(blocks))?;
         let mut state = self.state.lock();
         state.meta.set_max_inodes(max_inodes(blocks));
-        if free < blocks {
-            state.give_back(Run {
-                start: free,
-                len: blocks - free,
-            });
-        }
+        let new = Run {
+            start: before,
+            len: blocks - before,
+        };
+        state.blocks.grow(new, free - before);
         state.keep_spares();
         Ok((blocks - before) * BLOCK)
     }
@@ -379,18 +399,25 @@ impl Shared {
     /// The same, of whoever holds `checkpointing`.
     fn checkpoint_alone(&self, size: Option<u64>) -> Result<u64> {
         self.check_writable()?;
-        {
+        if size.is_none() {
             // Seen before anything is done: each try takes a journal extent.
-            let mut state = self.state.lock();
-            let need = state.checkpoint_blocks();
-            if size.is_none() && !state.has_room_in(need, MAX_CHECKPOINT_RUNS) {
+            let room = |state: &mut State| {
+                let need = state.checkpoint_blocks();
+                state.has_room_in(need, MAX_CHECKPOINT_RUNS).then_some(())
+            };
+            if self.with_discards(room).is_none() {
                 return Err(only_more_space_helps("for a checkpoint"));
             }
         }
         let (copy, jump, extents, bytes, seq, mut superblock) = {
             let mut journal = self.journal.lock();
-            let copy =
-                self.commit_all(&mut journal, Asks::Checkpoint, |state| state.meta.copy())?;
+            let copy = |state: &State| state.meta.copy();
+            let copy = match self.commit_all(&mut journal, Asks::Checkpoint, copy) {
+                Err(e) if e.kind() == ErrorKind::NoSpace && self.wait_for_discards() => {
+                    self.commit_all(&mut journal, Asks::Checkpoint, copy)?
+                }
+                done => done?,
+            };
             // What is recorded from here on goes behind the jump. Where that goes on is found when it is begun.
             if !journal.writer.is_fresh() {
                 journal.writer.turn(None);
@@ -412,7 +439,7 @@ impl Shared {
                 start: blocks_before,
                 len: blocks,
             }]),
-            false => self.state.lock().allocate_reserved(blocks),
+            false => self.with_discards(|state| state.allocate_reserved(blocks)),
         };
         let runs = runs.ok_or_else(|| only_more_space_helps("for a checkpoint"))?;
         let taken = if more >= blocks { blocks } else { 0 };
@@ -431,7 +458,7 @@ impl Shared {
         if let Err(e) = written {
             let mut state = self.state.lock();
             let runs = if taken > 0 { Vec::new() } else { runs };
-            runs.into_iter().for_each(|run| state.give_back(run));
+            runs.into_iter().for_each(|run| state.blocks.release(run));
             return Err(e);
         }
         let placed = self.write_superblocks(&superblock);
@@ -445,10 +472,22 @@ impl Shared {
         journal.superblock = superblock;
         journal.checkpoints += 1;
         let mut state = self.state.lock();
-        gone.into_iter().for_each(|run| state.give_back(run));
+        gone.into_iter().for_each(|run| state.blocks.release(run));
         state.last_checkpoint = blocks;
         state.keep_spares();
         Ok(blocks_before + taken)
+    }
+
+    /// Takes space of the state, and waits for blocks that the device is being told of before it is given up. Each try waits for one
+    /// discard at most, and another thread may begin the next one: after some tries that is taken for a full image.
+    fn with_discards<R>(&self, mut take: impl FnMut(&mut State) -> Option<R>) -> Option<R> {
+        for _ in 0..16 {
+            let taken = take(&mut self.state.lock());
+            if taken.is_some() || !self.wait_for_discards() {
+                return taken.or_else(|| take(&mut self.state.lock()));
+            }
+        }
+        take(&mut self.state.lock())
     }
 
     /// Tells the device what is free, some of it; false when there was nothing to tell. Blocks are given to nobody meanwhile.
@@ -456,14 +495,14 @@ impl Shared {
         if self.check_writable().is_err() {
             return false;
         }
-        let runs = self.state.lock().take_to_discard();
-        if runs.is_empty() {
+        let Some(discarding) = self.state.lock().blocks.begin_discard() else {
             return false;
-        }
+        };
+        let mut discarding = EndsDiscard(self, Some(discarding));
         // It cannot be told.
         let mut deaf = false;
         let mut told = 0;
-        for run in &runs {
+        for run in discarding.1.iter().flat_map(Discarding::runs) {
             // A device that does not listen is no reason to fail. One that cannot is asked no more.
             match self.device.discard(run.start * BLOCK, run.len * BLOCK) {
                 Ok(()) => told += run.len * BLOCK,
@@ -479,22 +518,23 @@ impl Shared {
             }
         }
         self.counts.discarded.fetch_add(told, SeqCst);
-        let mut state = self.state.lock();
-        state.discarded(runs);
+        discarding.end();
         if deaf {
-            state.discard_no_more();
+            self.state.lock().blocks.discard_no_more();
         }
-        drop(state);
-        self.discarded.notify_all();
         true
     }
 
-    /// Until what the device is being told of is free.
-    pub fn wait_for_discards(&self) {
+    /// Until what the device is being told of is free. False when there was nothing to wait for.
+    pub fn wait_for_discards(&self) -> bool {
         let mut state = self.state.lock();
-        while state.is_discarding() {
+        let waits = state.blocks.is_discarding();
+        state.discard_waiters += 1;
+        while state.blocks.is_discarding() {
             self.discarded.wait(&mut state);
         }
+        state.discard_waiters -= 1;
+        waits
     }
 
     fn write_checkpoint(&self, pieces: &Pieces, superblock: &Superblock) -> Result<()> {

@@ -3,7 +3,8 @@
 //! # What the fields promise
 //! - `pos` is where the next append goes; it moves under `tail` only. `alloc` is how far its space goes.
 //! - Reads are legal as far as [`Node::readable`] says: of a growing file to its end, where that is known.
-//! - `extents` is a copy of what the metadata says, or the only one there is once the file has no name; it changes under the state's lock.
+//! - `extents` shares the list that the metadata has, and is the only owner of it once the file has no name. It changes through
+//!   [`Node::show_extents`] alone, which the state calls under its lock.
 //! - `record` is the number of the last record about it: a sync sees to it that a transaction has it.
 //! - `[lazy_from, lazy_end)` may lie in the page cache and is read from there.
 
@@ -23,6 +24,7 @@ use super::device::{DeviceRead, Way};
 use super::meta::Facts;
 use super::record::{Ino, Kind, Record};
 use super::runs::{BLOCK, Extent, Extents, MAX_FILE_BLOCKS};
+use super::state::Change;
 use crate::{AlignedBuf, Bytes, Error, ErrorKind, File, Intent, Result};
 
 /// From here on, whole units of a growing file go to the device directly even when no sync is near.
@@ -57,7 +59,7 @@ pub struct Node {
     pub hold: Mutex<Hold>,
     kind: Kind,
     tail: Mutex<Tail>,
-    pub extents: RwLock<Extents>,
+    extents: RwLock<Extents>,
     pos: AtomicU64,
     alloc: AtomicU64,
     /// It may go on behind `pos`: it was not appended to since the image was mounted, and its length was not recorded before.
@@ -127,6 +129,14 @@ impl Node {
             ErrorKind::Poisoned,
             "the space of this log was taken over by another",
         ));
+    }
+
+    /// Changes the list that readers see. For the state, under its lock.
+    pub fn show_extents<R>(&self, change: impl FnOnce(&mut Extents) -> R) -> R {
+        let mut extents = self.extents.write();
+        let done = change(&mut extents);
+        self.alloc.store(extents.blocks() * BLOCK, SeqCst);
+        done
     }
 
     /// Whether it has a name; an error when its space is another's. Asked under the state's lock.
@@ -218,6 +228,10 @@ impl Drop for LavaFile {
             let _ = self.drain(&mut self.node.tail.lock());
         }
         self.fs.state.lock().release(&self.node);
+        if !self.fs.read_only {
+            // An error concerns the next sync, which finds the records that are still waiting.
+            let _ = self.fs.relieve();
+        }
     }
 }
 
@@ -275,7 +289,7 @@ impl LavaFile {
             };
             let near = node.extents.read().next_place();
             let Some(runs) = state.allocate(need, like, near) else {
-                let waiting = state.waiting() > 0;
+                let waiting = state.blocks.waiting() > 0;
                 if tries == 16 || !waiting {
                     return Err(full());
                 }
@@ -286,20 +300,13 @@ impl LavaFile {
                 tries += 1;
                 continue;
             };
+            state.change(node, named, Change::Grow(runs));
             if named {
-                for runs in runs.chunks(500) {
-                    let runs = runs.to_vec();
-                    let ino = node.ino;
-                    let record = state
-                        .record(&Record::Grow { ino, runs })
-                        .expect("an open file with a name");
-                    node.record.store(record, SeqCst);
-                    node.exact.store(false, SeqCst);
-                }
+                node.exact.store(false, SeqCst);
             }
-            let mut extents = node.extents.write();
-            runs.iter().for_each(|r| extents.push(Some(r.start), r.len));
-            node.alloc.store(extents.blocks() * BLOCK, SeqCst);
+            drop(state);
+            // An error concerns the next sync: the space is there.
+            let _ = self.fs.relieve();
             return Ok(());
         }
     }
@@ -313,14 +320,7 @@ impl LavaFile {
         let (true, Some(blocks)) = (node.is_named(&self.path)?, hole) else {
             return Ok(());
         };
-        let ino = node.ino;
-        let record = state
-            .record(&Record::Cut { ino, blocks })
-            .expect("an open file with a name");
-        node.record.store(record, SeqCst);
-        let mut extents = node.extents.write();
-        extents.cut(blocks);
-        node.alloc.store(extents.blocks() * BLOCK, SeqCst);
+        state.change(node, true, Change::Cut(blocks));
         Ok(())
     }
 
@@ -333,18 +333,8 @@ impl LavaFile {
         let node = &self.node;
         let mut state = self.fs.state.lock();
         let named = node.is_named(&self.path)?;
-        if named && node.extents.read().blocks() > blocks {
-            let ino = node.ino;
-            let record = state
-                .record(&Record::Cut { ino, blocks })
-                .expect("an open file with a name");
-            node.record.store(record, SeqCst);
-        }
-        let mut extents = node.extents.write();
-        let freed = extents.cut(blocks);
-        node.alloc.store(extents.blocks() * BLOCK, SeqCst);
-        if !named {
-            state.free_later(freed);
+        if node.extents.read().blocks() > blocks {
+            state.change(node, named, Change::Cut(blocks));
         }
         tail.hole_ahead = None;
         Ok(())
@@ -480,23 +470,19 @@ impl LavaFile {
             let mut state = self.fs.state.lock();
             let pos = node.pos.load(SeqCst);
             let named = node.is_named(&self.path)?;
+            let blocks = pos.div_ceil(BLOCK);
+            if node.extents.read().blocks() > blocks {
+                state.change(node, named, Change::Cut(blocks));
+            }
             if named {
                 let len = Record::Length {
                     ino: node.ino,
                     len: pos,
                 };
-                for record in node.cut_to(pos).into_iter().chain([len]) {
-                    let n = state.record(&record).expect("an open file with a name");
-                    node.record.store(n, SeqCst);
-                }
+                let n = state.record(&len).expect("an open file with a name");
+                node.record.store(n, SeqCst);
                 node.exact.store(true, SeqCst);
             }
-            let mut extents = node.extents.write();
-            let freed = extents.cut(pos.div_ceil(BLOCK));
-            if !named {
-                state.free_later(freed);
-            }
-            node.alloc.store(extents.blocks() * BLOCK, SeqCst);
         }
         if node.has_buffered() {
             self.drain(&mut node.tail.lock())?;
@@ -727,29 +713,23 @@ impl File for LavaFile {
             return Ok(());
         };
         for part in parts {
-            let mut extents = node.extents.write();
-            let part = part.start..part.end.min(extents.blocks());
-            if extents.within(part.clone()).all(|e| e.place.is_none()) {
-                continue;
-            }
+            let part = {
+                let extents = node.extents.read();
+                let part = part.start..part.end.min(extents.blocks());
+                if extents.within(part.clone()).all(|e| e.place.is_none()) {
+                    continue;
+                }
+                part
+            };
             let ahead = part.start.max(pos.div_ceil(BLOCK));
             if ahead < part.end {
                 tail.hole_ahead = Some(tail.hole_ahead.map_or(ahead, |hole| hole.min(ahead)));
             }
-            if named {
-                let record = Record::Punch {
-                    ino: node.ino,
-                    from: part.start,
-                    blocks: part.end - part.start,
-                };
-                let n = state.record(&record).expect("an open file with a name");
-                node.record.store(n, SeqCst);
-                extents.punch(part);
-            } else {
-                let freed = extents.punch(part);
-                state.free_later(freed);
-            }
+            state.change(node, named, Change::Punch(part));
         }
+        drop((state, tail));
+        // An error concerns the next sync: the space is given back.
+        let _ = self.fs.relieve();
         Ok(())
     }
 

@@ -4,13 +4,15 @@
 //! written for metadata but a checkpoint now and then. A synced append into space that a file has already is the write and one flush.
 //!
 //! - `device` what it stands on; `layout` what lies where on it; `frame` and `record` the bytes of metadata
-//! - `meta` all metadata, made of `names`, inodes in a `slab`, and `runs` of blocks; `space` what is free
+//! - `meta` all metadata, made of `names`, inodes in a `slab`, and `runs` of blocks
+//! - `allocator` the states that blocks are in and how they change; `space` those that are free
 //! - `state` what changes under one lock; `commit` how that becomes durable, through `journal`, `checkpoint` and `flush`
 //! - `paths` what a path leads to; `file` an open file, with `buffer` for appends in bulk; `batch` reads of many
 //! - `mount` making and finding a filesystem; `image` the same for tools; `check` proves that one is sound; `report` and `counts` tell of it
 //!
 //! Why so: `docs/decisions/0025`; the bytes: `docs/format/lava.md`.
 
+mod allocator;
 mod batch;
 mod buffer;
 mod check;
@@ -448,7 +450,7 @@ impl FileSystem for LavaFs {
         Ok(FileStat {
             len,
             allocated: allocated.max(len),
-            on_disk: extents.runs().map(|r| r.len * BLOCK).sum(),
+            on_disk: extents.placed().blocks * BLOCK,
             is_dir: false,
         })
     }
@@ -619,7 +621,7 @@ impl FileSystem for LavaFs {
         let state = self.shared.state.lock();
         Ok(Space {
             total: total * BLOCK,
-            free: (state.available() + state.waiting()) * BLOCK,
+            free: (state.available() + state.blocks.waiting()) * BLOCK,
         })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::allocator::Allocator;
 use super::buffer::Writers;
 use super::checkpoint::{self, Pieces};
 use super::commit::{DUE_EXTENTS, Failure, Journal, Progress, due_at};
@@ -354,7 +355,8 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
     let superblock = loaded.superblock;
     let mut facts = device.facts();
     facts.unit = superblock.unit as usize;
-    let mut state = State::new(loaded.meta, loaded.space, superblock.journal_blocks);
+    let blocks = Allocator::new(loaded.space, superblock.blocks - FIRST_BLOCK);
+    let mut state = State::new(loaded.meta, blocks, superblock.journal_blocks);
     state.last_checkpoint = superblock.checkpoint_bytes.div_ceil(BLOCK);
     if !options.read_only {
         // What the last process wrote and did not flush is there for us, and not yet for a power cut: all that follows takes it for durable.
@@ -386,7 +388,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
             Discards::Always => !superblock.no_discard,
         };
         if discards {
-            state.discard_from_now_on();
+            state.blocks.discard_from_now_on();
         }
     }
     let shared = Arc::new(Shared {

@@ -1,15 +1,16 @@
 //! What changes under one lock: the metadata, free space, the records that no transaction has yet, and which files are open.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use super::allocator::Allocator;
 use super::file::{Hold, Node};
 use super::layout::TRANSACTION_GOAL;
 use super::meta::{Effect, Meta, Refusal};
 use super::record::{Ino, Record};
-use super::runs::{BLOCK, Run};
-use super::space::FreeSpace;
+use super::runs::{BLOCK, Extents, Run};
 
 /// Journal extents that are kept in hand.
 const SPARES: usize = 3;
@@ -25,10 +26,18 @@ pub enum Asks {
     Checkpoint,
 }
 
-/// Shorter free runs are not worth a call to the device.
-const DISCARD_MIN: u64 = (64 << 10) / BLOCK;
-/// Blocks that are away for one discard at most.
-const DISCARD_MAX: u64 = (32 << 20) / BLOCK;
+/// What becomes of the blocks of an open file.
+pub enum Change {
+    /// These are added at its end.
+    Grow(Vec<Run>),
+    /// All blocks from this one on go.
+    Cut(u64),
+    /// These become a hole.
+    Punch(Range<u64>),
+}
+
+/// Runs in one record at most.
+const RUNS_A_RECORD: usize = 500;
 
 /// Records that wait for a transaction.
 #[derive(Default)]
@@ -64,22 +73,12 @@ impl Pending {
 /// See the module's head.
 pub struct State {
     pub meta: Meta,
-    pub space: FreeSpace,
+    pub blocks: Allocator,
     pub pending: Pending,
     /// Records so far.
     pub recorded: u64,
-    /// Blocks that are free once so many records are durable.
-    frees: VecDeque<(u64, Vec<Run>)>,
-    waiting: u64,
-    /// Runs that are free but for the device, which is to be told first. None where it is not told.
-    idle: Option<Vec<Run>>,
-    idle_blocks: u64,
-    /// Blocks that it is being told of.
-    discarding: u64,
-    /// So many records are durable.
-    durable: u64,
-    /// Extents for the journal, in one piece each: nobody else gets them.
-    spares: Vec<Run>,
+    /// Threads that wait for a discard to end.
+    pub discard_waiters: usize,
     /// Open files, and how many handles each has.
     pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
     /// Blocks of a journal extent.
@@ -89,19 +88,13 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(meta: Meta, space: FreeSpace, journal_blocks: u32) -> State {
+    pub fn new(meta: Meta, blocks: Allocator, journal_blocks: u32) -> State {
         State {
             meta,
-            space,
+            blocks,
             pending: Pending::default(),
             recorded: 0,
-            frees: VecDeque::new(),
-            waiting: 0,
-            idle: None,
-            idle_blocks: 0,
-            discarding: 0,
-            durable: 0,
-            spares: Vec::new(),
+            discard_waiters: 0,
             open: BTreeMap::new(),
             journal_blocks: u64::from(journal_blocks),
             last_checkpoint: 0,
@@ -110,147 +103,88 @@ impl State {
 
     /// Does what a record says, in memory, and notes it for the next transaction. Returns the record's number.
     pub fn record(&mut self, record: &Record) -> Result<u64, Refusal> {
-        let Effect { freed, gone } = self.meta.apply(record)?;
+        let changed = match record {
+            Record::Grow { ino, .. } | Record::Cut { ino, .. } | Record::Punch { ino, .. } => {
+                self.open.get(ino).map(|(node, _)| (*ino, node))
+            }
+            _ => None,
+        };
+        let meta = &mut self.meta;
+        let effect = match changed {
+            None => meta.apply(record),
+            // Readers of the file wait, and its list is changed in place, as nobody shares it meanwhile.
+            Some((ino, node)) => node.show_extents(|shown| {
+                *shown = Extents::default();
+                let effect = meta.apply(record);
+                *shown = meta.extents(ino).expect("an open file with a name");
+                effect
+            }),
+        };
+        let Effect { freed, gone } = effect?;
         self.pending.push(record);
         self.recorded += 1;
-        self.free_later(freed);
+        self.blocks.give_up(self.recorded, freed);
         if let Some((ino, extents)) = gone {
             match self.open.remove(&ino) {
                 // Whoever has it open reads on: the blocks go with the last handle.
                 Some((node, handles)) => node.lose_name(handles, self.recorded),
-                None => self.free_later(extents.runs().collect()),
+                None => self.blocks.give_up(self.recorded, extents.runs().collect()),
             }
         }
         Ok(self.recorded)
     }
 
-    /// Blocks that nothing refers to as soon as all records so far are durable.
-    pub fn free_later(&mut self, runs: Vec<Run>) {
-        if !runs.is_empty() {
-            self.waiting += runs.iter().map(|r| r.len).sum::<u64>();
-            self.frees.push_back((self.recorded, runs));
-            // Of a file without a name no record may be left to wait for.
-            self.made_durable(self.durable);
+    /// Changes where an open file's blocks lie. `named` says whether it has a name: without one the list is the node's alone, and no
+    /// record is made.
+    pub fn change(&mut self, node: &Node, named: bool, change: Change) {
+        let ino = node.ino;
+        if named {
+            let records = match change {
+                Change::Grow(runs) => {
+                    let parts = runs.chunks(RUNS_A_RECORD).map(<[Run]>::to_vec);
+                    parts.map(|runs| Record::Grow { ino, runs }).collect()
+                }
+                Change::Cut(blocks) => vec![Record::Cut { ino, blocks }],
+                Change::Punch(Range { start: from, end }) => {
+                    let blocks = end - from;
+                    vec![Record::Punch { ino, from, blocks }]
+                }
+            };
+            for record in records {
+                let n = self.record(&record).expect("an open file with a name");
+                node.record.store(n, SeqCst);
+            }
+            return;
         }
+        let freed = node.show_extents(|own| match change {
+            Change::Grow(runs) => {
+                runs.iter().for_each(|r| own.push(Some(r.start), r.len));
+                Vec::new()
+            }
+            Change::Cut(blocks) => own.cut(blocks),
+            Change::Punch(blocks) => own.punch(blocks),
+        });
+        // Not before the removal of its last name is durable: `release` has that record.
+        self.blocks.give_up(self.recorded, freed);
     }
 
     /// So many records are durable: what they freed is free.
     pub fn made_durable(&mut self, records: u64) {
-        self.durable = self.durable.max(records);
-        while self.frees.front().is_some_and(|(n, _)| *n <= records) {
-            let (_, runs) = self.frees.pop_front().expect("just seen");
-            for run in runs {
-                self.waiting -= run.len;
-                self.give_back(run);
-            }
-        }
-    }
-
-    /// The device is to be told of what is free.
-    pub fn discard_from_now_on(&mut self) {
-        self.idle = Some(Vec::new());
-    }
-
-    /// Blocks that nobody has any more, and whose freeing is durable.
-    pub fn give_back(&mut self, run: Run) {
-        match &mut self.idle {
-            Some(idle) if run.len >= DISCARD_MIN => {
-                self.idle_blocks += run.len;
-                idle.push(run);
-            }
-            _ => self.now_free(run),
-        }
-    }
-
-    fn now_free(&mut self, run: Run) {
-        let free = self.space.free(run);
-        debug_assert!(free, "blocks {run:?} are given back that nobody had");
-    }
-
-    /// Blocks that the device is to be told of; nobody gets them meanwhile. [`State::discarded`] gives them back.
-    pub fn take_to_discard(&mut self) -> Vec<Run> {
-        let mut taken = Vec::new();
-        let Some(idle) = &mut self.idle else {
-            return taken;
-        };
-        let mut left = DISCARD_MAX;
-        while let Some(mut run) = idle.pop() {
-            let len = run.len.min(left);
-            if len < run.len {
-                idle.push(Run {
-                    start: run.start + len,
-                    len: run.len - len,
-                });
-                run.len = len;
-            }
-            left -= len;
-            taken.push(run);
-            if left == 0 {
-                break;
-            }
-        }
-        self.discarding += DISCARD_MAX - left;
-        self.idle_blocks -= DISCARD_MAX - left;
-        taken
-    }
-
-    /// The device was told, or would not listen.
-    pub fn discarded(&mut self, runs: Vec<Run>) {
-        for run in runs {
-            self.discarding -= run.len;
-            self.now_free(run);
-        }
-    }
-
-    /// True when the device is being told of something.
-    pub fn is_discarding(&self) -> bool {
-        self.discarding > 0
-    }
-
-    /// Free at once, whatever the device knows: somebody needs it.
-    fn take_idle(&mut self) -> bool {
-        let idle = self.idle.as_mut().map(std::mem::take).unwrap_or_default();
-        let some = !idle.is_empty();
-        self.idle_blocks = 0;
-        for run in idle {
-            self.now_free(run);
-        }
-        some
-    }
-
-    /// Blocks that wait for a transaction to be durable, or for the device to hear of them.
-    pub fn waiting(&self) -> u64 {
-        self.waiting + self.idle_blocks + self.discarding
-    }
-
-    /// Something is free but for the device.
-    pub fn has_idle(&self) -> bool {
-        self.idle_blocks > 0
+        self.blocks.made_durable(records);
     }
 
     /// True when so many blocks can be had in so many pieces, of the reserve if need be.
     pub fn has_room_in(&mut self, blocks: u64, pieces: usize) -> bool {
-        self.space.longest_in(pieces) >= blocks
-            || self.take_idle() && self.space.longest_in(pieces) >= blocks
-    }
-
-    /// All that nobody has, the reserve included.
-    pub fn free_blocks(&self) -> u64 {
-        self.space.blocks() + self.idle_blocks
-    }
-
-    /// The device is told nothing any more.
-    pub fn discard_no_more(&mut self) {
-        self.take_idle();
-        self.idle = None;
+        self.blocks.free().longest_in(pieces) >= blocks
+            || self.blocks.free_idle() && self.blocks.free().longest_in(pieces) >= blocks
     }
 
     /// Blocks for a checkpoint, of the reserve if need be.
     pub fn allocate_reserved(&mut self, blocks: u64) -> Option<Vec<Run>> {
-        if self.space.blocks() < blocks {
-            self.take_idle();
+        if self.blocks.free().blocks() < blocks {
+            self.blocks.free_idle();
         }
-        self.space.allocate_all(blocks, None)
+        self.blocks.take(blocks, None)
     }
 
     /// Blocks that a checkpoint may need now.
@@ -268,54 +202,42 @@ impl State {
     /// True when there is room for more files and names: for a larger checkpoint, and for the journal until it is written. Less than what files
     /// leave, so that whoever makes room on a full image can make files for that.
     pub fn has_room_for_names(&self) -> bool {
-        self.free_blocks() >= 2 * self.journal_blocks + self.checkpoint_blocks()
+        self.blocks.unused() >= 2 * self.journal_blocks + self.checkpoint_blocks()
     }
 
     /// Blocks that files may take now.
     pub fn available(&self) -> u64 {
-        self.space.blocks().saturating_sub(self.reserve())
+        self.blocks.free().blocks().saturating_sub(self.reserve())
     }
 
     /// Blocks for a file: as many as it would like, or those that it needs. None when there are not so many.
     pub fn allocate(&mut self, need: u64, like: u64, near: Option<u64>) -> Option<Vec<Run>> {
         if like > self.available() {
-            self.take_idle();
+            self.blocks.free_idle();
         }
         let available = self.available();
         let want = if like <= available { like } else { need };
         if want > available {
             return None;
         }
-        self.space.allocate_all(want, near)
+        self.blocks.take(want, near)
     }
 
     /// Keeps extents for the journal, as many as there is room for beside a checkpoint.
     pub fn keep_spares(&mut self) {
-        while self.spares.len() < SPARES {
+        while self.blocks.spares() < SPARES {
             let Some(run) = self.extent_beside_checkpoint() else {
                 return;
             };
-            self.spares.push(run);
+            self.blocks.keep_spare(run);
         }
-    }
-
-    #[cfg(test)]
-    pub fn take_spares(&mut self) -> Vec<Run> {
-        std::mem::take(&mut self.spares)
-    }
-
-    #[cfg(test)]
-    pub fn take_spare(&mut self, run: Run) -> bool {
-        let before = self.spares.len();
-        self.spares.retain(|r| *r != run);
-        before > self.spares.len()
     }
 
     /// An extent for the journal, if what is left is enough for a checkpoint.
     fn extent_beside_checkpoint(&mut self) -> Option<Run> {
         let blocks = self.journal_blocks;
-        match self.free_blocks() >= blocks + self.checkpoint_blocks() {
-            true => self.allocate_whole(blocks),
+        match self.blocks.unused() >= blocks + self.checkpoint_blocks() {
+            true => self.blocks.take_whole(blocks),
             false => None,
         }
     }
@@ -329,11 +251,14 @@ impl State {
         };
         while all.len() < count {
             let run = self.extent_beside_checkpoint();
-            let spare = |s: &mut Self| (s.spares.len() > least).then(|| s.spares.pop()).flatten();
-            match run.or_else(|| spare(self)) {
+            let run = match run {
+                None if self.blocks.spares() > least => self.blocks.take_spare(),
+                run => run,
+            };
+            match run {
                 Some(run) => all.push(run),
                 None => {
-                    self.spares.extend(all);
+                    all.into_iter().for_each(|run| self.blocks.keep_spare(run));
                     return None;
                 }
             }
@@ -342,16 +267,6 @@ impl State {
             self.keep_spares();
         }
         Some(all)
-    }
-
-    /// A run in one piece, of the reserve if need be.
-    pub fn allocate_whole(&mut self, blocks: u64) -> Option<Run> {
-        if self.space.longest() < blocks && !(self.take_idle() && self.space.longest() >= blocks) {
-            return None;
-        }
-        let run = self.space.allocate(blocks, None)?;
-        assert_eq!(run.len, blocks, "the longest is long enough");
-        Some(run)
     }
 
     /// A handle of a file: the node it shares with others of the same file.
@@ -383,13 +298,10 @@ impl State {
             Hold::Nameless(handles, since) => {
                 *handles -= 1;
                 if *handles == 0 {
-                    let runs: Vec<Run> = node.extents.write().cut(0);
-                    self.waiting += runs.iter().map(|r| r.len).sum::<u64>();
-                    // Not before the removal is durable, in the order of the others.
+                    // Not before the removal of the name is durable.
                     let since = *since;
-                    let at = self.frees.partition_point(|(n, _)| *n <= since);
-                    self.frees.insert(at, (since, runs));
-                    self.made_durable(self.durable);
+                    let runs = node.show_extents(|own| own.cut(0));
+                    self.blocks.give_up(since, runs);
                 }
             }
             Hold::Over => {}

@@ -2,7 +2,7 @@
 
 use super::super::device::{DeviceCut, SimDevice};
 use super::super::frame::ExtentHeader;
-use super::super::runs::Run;
+use super::super::runs::{self, Run};
 use super::super::*;
 use super::{by_hand, fresh};
 use crate::Intent;
@@ -116,10 +116,9 @@ fn an_image_without_room_for_its_journal_still_grows() {
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     {
         let mut state = fs.shared.state.lock();
-        while let Some(run) = state.allocate_whole(u64::from(superblock.journal_blocks)) {
-            let _ = run;
-        }
-        state.take_spares();
+        let extent = u64::from(superblock.journal_blocks);
+        while state.blocks.take_whole(extent).is_some() {}
+        while state.blocks.take_spare().is_some() {}
         fs.shared.journal.lock().writer.forget_next();
     }
     let e = {
@@ -187,8 +186,8 @@ fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
     {
         let mut state = fs.shared.state.lock();
         let blocks = u64::from(fs.shared.journal.lock().superblock.journal_blocks);
-        while state.allocate_whole(blocks).is_some() {}
-        state.take_spares();
+        while state.blocks.take_whole(blocks).is_some() {}
+        while state.blocks.take_spare().is_some() {}
         fs.shared.journal.lock().writer.forget_next();
     }
     // Until the journal's last extent is full, and no other can be had.
@@ -279,7 +278,7 @@ fn what_a_dead_life_left_does_not_follow_another() {
         // That it is the next one is made so: whether it comes to be is chance.
         {
             let mut state = fs.shared.state.lock();
-            if !state.space.take(r) && !state.take_spare(r) {
+            if !state.blocks.take_exactly(r) {
                 continue;
             }
             let mut journal = fs.shared.journal.lock();
@@ -339,5 +338,141 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
         let free = fs.usage().free_bytes;
         fs.sync_metadata(Path::new("")).unwrap();
         assert_eq!(fs.usage().free_bytes, free + bytes.len() as u64);
+    }
+}
+
+/// Records of files that were closed, and of space that was given back, waited in memory until somebody synced: a process that did
+/// nothing else held millions of them, and the next checkpoint had to write all of them at once.
+#[test]
+fn records_of_closed_files_and_of_released_space_do_not_gather() {
+    let (_, fs) = fresh(512);
+    let bound = fs.shared.relief as usize + 64;
+    let pending = || fs.shared.state.lock().pending.bytes();
+    const BLOCKS: u64 = 15_000;
+    let options = LogOptions {
+        capacity: BLOCKS * BLOCK,
+        reuse: None,
+    };
+    let log = fs.create_log(Path::new("log"), options).unwrap();
+    let before = fs.usage().journal_bytes;
+    for i in (0..BLOCKS).step_by(2) {
+        log.release_range(i * BLOCK..(i + 1) * BLOCK).unwrap();
+        assert!(pending() <= bound, "{} bytes after hole {i}", pending());
+    }
+    assert!(fs.usage().journal_bytes > before, "some were written");
+    drop(log);
+    fs.remove(Path::new("log")).unwrap();
+    fs.sync_metadata(Path::new("")).unwrap();
+    let make = |i: u64| {
+        let f = fs.create(Path::new(&format!("{i}"))).unwrap();
+        f.append(&[IoSlice::new(&[1; 10])], Intent::Sync).unwrap();
+        f.expect_appends(2 * BLOCK);
+        f
+    };
+    let files: Vec<Arc<dyn File>> = (0..5_000).map(make).collect();
+    fs.sync_metadata(Path::new("")).unwrap();
+    let before = fs.usage().journal_bytes;
+    for (i, f) in files.into_iter().enumerate() {
+        drop(f);
+        assert!(pending() <= bound, "{} bytes after file {i}", pending());
+    }
+    assert!(fs.usage().journal_bytes > before, "some were written");
+}
+
+/// Every block is counted as used by what the metadata, the journal and the checkpoint say, whatever was done before.
+#[test]
+fn used_blocks_are_those_of_files_journal_and_checkpoint() {
+    for seed in 0..20u64 {
+        let mut c = crate::chance::Chance::of(&[seed, 77]);
+        let (_, fs) = fresh(512);
+        let mut open: Vec<Arc<dyn File>> = Vec::new();
+        for i in 0..200 {
+            let name = format!("{}", c.below(12));
+            let name = Path::new(&name);
+            match c.below(9) {
+                0 | 1 => open.extend(fs.create(name)),
+                2 => {
+                    let _ = fs.remove(name);
+                }
+                3 if !open.is_empty() => {
+                    open.swap_remove(c.below(open.len() as u64) as usize);
+                }
+                4 => fs.sync_metadata(Path::new("")).unwrap(),
+                5 if i % 5 == 0 => fs.checkpoint().unwrap(),
+                6 => fs.discard(),
+                _ => {
+                    let n = c.below(open.len() as u64 + 1) as usize;
+                    let Some(f) = open.get(n) else { continue };
+                    let bytes = vec![7; c.below(60_000) as usize];
+                    f.append(&[IoSlice::new(&bytes)], Intent::Sync).unwrap();
+                    if c.coin() {
+                        let from = c.below(60_000);
+                        f.release_range(from..from + c.below(60_000)).unwrap();
+                    }
+                    if c.coin() {
+                        f.sync_all().unwrap();
+                    }
+                    let _ = f.align_to_unit();
+                }
+            }
+        }
+        drop(open);
+        let journal = fs.shared.journal.lock();
+        let state = fs.shared.state.lock();
+        let checkpoint = journal.superblock.checkpoint.iter().map(|r| r.len);
+        let extents = journal.writer.extents() as u64;
+        let metadata =
+            checkpoint.sum::<u64>() + extents * u64::from(journal.superblock.journal_blocks);
+        let files = state.meta.counts().blocks;
+        assert_eq!(state.blocks.used(), files + metadata, "seed {seed}");
+    }
+}
+
+/// Each hole of a file copied the list of all of them, live and at each mount: 65,536 took two minutes, and a minute to mount.
+#[test]
+fn many_holes_cost_few_steps_each_live_and_at_mount() {
+    let mut each = Vec::new();
+    for holes in [1 << 12, 1 << 15] {
+        let device = SimDevice::new(512 << 20, 512);
+        mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+        let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+        let options = LogOptions {
+            capacity: 2 * holes * BLOCK,
+            reuse: None,
+        };
+        let log = fs.create_log(Path::new("log"), options).unwrap();
+        let mut steps = Vec::new();
+        let mut last = runs::steps();
+        let mut lap = || {
+            let now = runs::steps();
+            steps.push((now - last) / holes);
+            last = now;
+        };
+        for i in 0..holes {
+            // From both ends.
+            let block = if i % 2 == 0 { i } else { 2 * holes - 1 - i } / 2 * 2;
+            log.release_range(block * BLOCK..(block + 1) * BLOCK)
+                .unwrap();
+        }
+        fs.sync_metadata(Path::new("")).unwrap();
+        assert_eq!(fs.stat(Path::new("log")).unwrap().on_disk, holes * BLOCK);
+        lap();
+        // All from the journal.
+        let again = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+        assert_eq!(again.usage().extents, holes);
+        lap();
+        // All from a checkpoint.
+        fs.checkpoint().unwrap();
+        let again = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+        assert_eq!(again.usage().extents, holes);
+        lap();
+        each.push(steps);
+    }
+    let (few, many) = (&each[0], &each[1]);
+    for (few, many) in few.iter().zip(many) {
+        assert!(
+            *many <= 800 && *many <= 2 * few + 20,
+            "{each:?} steps a hole"
+        );
     }
 }
