@@ -172,6 +172,14 @@ impl History {
                     let at = file.append(&[IoSlice::new(&bytes)], intent).unwrap();
                     assert_eq!(at, all.len() as u64);
                     all.extend(bytes);
+                    // Space ahead comes and goes, whole or in parts.
+                    let end = all.len() as u64;
+                    match end % 5 {
+                        0 => file.expect_appends(end + 200_000),
+                        1 => file.release_range(end..1 << 40).unwrap(),
+                        2 => file.release_range(end + 9_000..end + 90_000).unwrap(),
+                        _ => {}
+                    }
                 }
             }
             9..12 => {
