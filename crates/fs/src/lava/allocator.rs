@@ -105,6 +105,11 @@ impl Allocator {
         );
     }
 
+    fn leave_used(&mut self, blocks: u64) {
+        let left = self.used.checked_sub(blocks);
+        self.used = left.expect("more blocks are given back than are used");
+    }
+
     fn make_free(&mut self, run: Run) {
         assert!(
             self.free.free(run),
@@ -145,7 +150,7 @@ impl Allocator {
 
     /// Used to spare.
     pub fn keep_spare(&mut self, run: Run) {
-        self.used -= run.len;
+        self.leave_used(run.len);
         self.spares.push(run);
         self.check();
     }
@@ -163,7 +168,7 @@ impl Allocator {
     /// Used to awaiting, and on at once where the record is durable: blocks that a record gave up.
     pub fn give_up(&mut self, record: u64, runs: Vec<Run>) {
         let blocks = blocks_of(&runs);
-        self.used -= blocks;
+        self.leave_used(blocks);
         self.awaiting_blocks += blocks;
         if blocks > 0 {
             self.awaiting.entry(record).or_default().extend(runs);
@@ -187,7 +192,7 @@ impl Allocator {
 
     /// Used to idle or free: nothing on the device refers to the blocks any more.
     pub fn release(&mut self, run: Run) {
-        self.used -= run.len;
+        self.leave_used(run.len);
         self.make_unused(run);
         self.check();
     }
