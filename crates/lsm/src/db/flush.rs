@@ -415,7 +415,7 @@ impl Engine {
                     kept = Some(number);
                     // Whatever becomes of the edit, the log is not to go with it.
                     paths.remove(0);
-                    // Of files that go the index goes first: for repair it proves that all tables of the flush are there.
+                    // If the flush fails, the index goes first: without it the log is like any other.
                     files.insert(0, paths.remove(0));
                 }
             }

@@ -6,7 +6,9 @@
 //! 3. `tables`: sound tables stay; the readable blocks of damaged ones go into new tables at the same level, with the same sequence
 //!    numbers. Where levels are not certain, a family's tables are merged into one sorted run, so that no order between
 //!    levels has to be believed.
-//! 4. `logs`: every batch that verifies goes into new level-0 tables, as recovery does it.
+//! 4. `logs`: of every log that the manifest calls live, or that a lost edit may have named, each
+//!    batch that verifies goes into new level-0 tables. No file proves that another is there
+//!    (decision 0026).
 //! 5. `blobs`: the readable records of damaged blob files go into new ones; every reference is followed, and one that leads nowhere becomes
 //!    a tombstone; what is garbage is found out anew.
 //! 6. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
@@ -23,6 +25,7 @@ pub use report::{KeyRange, Loss, RepairReport};
 use super::check;
 use super::folder::holds_a_store;
 use super::open::{LOCK, StoreFile};
+use crate::blob::inspect::indexed_logs;
 use crate::options::Options;
 use crate::version::edit::AddTable;
 use crate::version::manifest::{CURRENT, Manifest, manifest_path};
@@ -53,6 +56,8 @@ struct Run<'a> {
     next_number: u64,
     /// Blob files, as far as they have been looked at.
     blobs: Blobs,
+    /// Logs that have an index, by id, and up to where each was synced when its index was begun.
+    indexed: BTreeMap<u128, u64>,
     /// Operations of a family besides `default` were met.
     other_families: bool,
     /// Tables put into `default` because nothing says where they belong.
@@ -151,6 +156,7 @@ pub(super) fn repair(
         learned: walked.learned,
         bad_tables: walked.bad_tables,
         tables: TableStore::new(env, dir, env.jobs().new_owner()),
+        indexed: indexed_logs(env, dir, 0, &BTreeSet::new())?,
         other_families: false,
         supposed: BTreeSet::new(),
         aside: Vec::new(),

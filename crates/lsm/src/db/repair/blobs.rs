@@ -147,6 +147,12 @@ impl Blobs {
         }
     }
 
+    /// True if a readable edit made this log a blob file: it was flushed.
+    pub fn is_known_log(&self, number: u64) -> bool {
+        let source = self.sources.get(&number);
+        source.is_some_and(|s| s.log && s.known.is_some())
+    }
+
     /// The name of a file, whether it is there or not.
     fn name(&self, number: u64) -> String {
         match self.sources.get(&number).is_some_and(|s| s.log) {

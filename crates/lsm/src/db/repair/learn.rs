@@ -3,6 +3,7 @@
 use super::Loss;
 use crate::blob::garbage::Garbage;
 use crate::blob::inspect::indexed_logs;
+use crate::db::log::log_path;
 use crate::db::open::{StoreFile, load_catalog};
 use crate::options::Options;
 use crate::table;
@@ -34,8 +35,6 @@ pub(in crate::db) struct Learned {
     pub dropped_families: BTreeSet<u32>,
     /// What tables on disk that no readable edit removed say of their family.
     pub table_families: BTreeMap<u64, u32>,
-    /// Blob files that such tables refer to.
-    pub referred: BTreeSet<u64>,
     /// Where the last edit read ends.
     end: u64,
     /// What is lost of the metadata itself.
@@ -59,7 +58,7 @@ pub(in crate::db) fn learn(
     match load_catalog(env, dir, names) {
         Ok(None) => Ok(None),
         Ok(Some((current, catalog, _)))
-            if missing_files(&catalog, names) || has_flushed_logs(env, dir, &catalog)? =>
+            if missing_files(&catalog, names) || lacks_flushed_records(env, dir, &catalog)? =>
         {
             let learned = cut_short(env, dir, names, options, &current, catalog)?;
             Ok(Some((learned, None)))
@@ -92,18 +91,36 @@ fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
         || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
 }
 
-/// A log that is live by the manifest has an index: an edit is lost that made it a blob file, and holes in it are no damage; or that edit was
-/// never written, and all that is in the log is in tables as well.
-fn has_flushed_logs(env: &Env, dir: &Path, catalog: &Catalog) -> Result<bool> {
+/// True if a log that the manifest calls live lacks records in front of the place up to which an
+/// index says that it was synced. The store gives back a record's space only when the edit of the
+/// flush is durable, so that edit may be lost. A log that is whole holds everything itself: an
+/// index beside it means only that a flush had begun.
+fn lacks_flushed_records(env: &Env, dir: &Path, catalog: &Catalog) -> Result<bool> {
     let first = catalog.logs.keys().next().copied().unwrap_or(u64::MAX);
     let indexed = indexed_logs(env, dir, first, &catalog.indexes())?;
-    let mut logs = catalog.logs.values();
-    Ok(logs.any(|log| indexed.contains_key(&log.file_id)))
+    for (&number, log) in &catalog.logs {
+        let Some(&synced) = indexed.get(&log.file_id) else {
+            continue;
+        };
+        let path = log_path(dir, number);
+        let file = match env.fs().open(&path) {
+            Ok(file) => file,
+            Err(e) if e.is_not_found() => return Ok(true),
+            Err(e) => return Err(e),
+        };
+        let scan = salvage::scan(&*file, &path, log.file_id, u64::MAX)?;
+        let whole = scan.found.iter().take_while(|f| f.whole && f.follows);
+        if whole.last().map_or(0, |f| f.end) < synced {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// Files that the manifest names are gone, or there is an index that it should name. Files go only after an edit that lets go of them is durable: when there is also something
-/// that a later edit may have left, a torn tail or tables that no edit names, then such an edit is lost, and what looks like
-/// the manifest's end is not.
+/// Decides what to believe if files that the manifest names are gone, or synced records of its
+/// logs. The store removes such files, and gives back such space, only when a later edit is
+/// durable. If a later edit may have left a torn tail or files that no edit names, the manifest
+/// may have lost its end, and the files say what is there. Otherwise the files are damaged.
 fn cut_short(
     env: &Env,
     dir: &Path,
@@ -145,7 +162,7 @@ fn cut_short(
         l.losses.push(Loss::of_file(
             &name,
             l.end..len.max(l.end),
-            "files that the edits before this place name are gone, or one is there that they should name: at least one edit behind it is lost",
+            "files that the edits before this place name are gone, or synced records of a log, and other files are there that no edit names: an edit behind this place may be lost",
         ));
         l.damaged.push(name);
     }
@@ -299,8 +316,6 @@ impl Learned {
             }
             if !retired {
                 self.table_families.insert(number, own.id);
-                self.referred
-                    .extend(says.references.iter().map(|(n, _)| *n));
             }
             let made_up = recovered_name(own.id);
             if !known || self.catalog.families[&own.id].name == made_up {
@@ -550,7 +565,7 @@ pub(super) fn log_header(
     dir: &Path,
     number: u64,
 ) -> Result<Option<crate::wal::FileHeader>> {
-    let path = crate::db::log::log_path(dir, number);
+    let path = log_path(dir, number);
     let file = env.fs().open(&path)?;
     match RecordReader::open(file, &path, FileKind::Log, None) {
         Ok(r) => Ok(r.map(|r| r.header().clone()).filter(|h| h.number == number)),

@@ -3,7 +3,6 @@
 use super::learn::log_header;
 use super::{Loss, Run};
 use crate::batch::Ops;
-use crate::blob::inspect;
 use crate::db::flush::write_table;
 use crate::db::generation::Generation;
 use crate::db::insertion::{decompressed, insert};
@@ -63,21 +62,19 @@ impl Run<'_> {
         if self.learned.sure {
             return Ok(logs);
         }
+        let flushed_below = self.newest_indexed_log()?;
         for name in self.names.clone() {
             let Some(StoreFile::Log(n)) = StoreFile::parse(&name) else {
                 continue;
             };
-            if self.learned.retired_logs.contains(&n) {
+            let flushed = self.learned.retired_logs.contains(&n) || self.blobs.is_known_log(n);
+            if flushed || logs.contains_key(&n) {
                 continue;
             }
-            if self.was_flushed(n)? {
+            if n < flushed_below {
                 self.report.notes.push(format!(
-                    "{name} is not replayed: it has an index of its values, and tables refer to them"
+                    "{name} is not replayed: the flush of log {flushed_below} had begun, so all that is in older logs is in tables"
                 ));
-                logs.remove(&n);
-                continue;
-            }
-            if logs.contains_key(&n) {
                 continue;
             }
             match log_header(self.env, self.dir, n)? {
@@ -105,16 +102,22 @@ impl Run<'_> {
         Ok(logs)
     }
 
-    /// True for a log that is certain to be a blob file: its index is written after all tables of its flush, and one of those is there.
-    fn was_flushed(&self, number: u64) -> Result<bool> {
-        if !self.learned.referred.contains(&number) {
-            return Ok(false);
+    /// Returns the highest number of a log that has an index, 0 without one. Flushes go in order,
+    /// and a flush begins an index only when the edits of all earlier flushes are durable: older
+    /// logs are in tables. The flush of this log itself may not have been finished.
+    fn newest_indexed_log(&self) -> Result<u64> {
+        let mut newest = 0;
+        for name in &self.names {
+            if let Some(StoreFile::Log(n)) = StoreFile::parse(name)
+                && n > newest
+                && let Some(h) = log_header(self.env, self.dir, n)?
+                && h.store_id == self.learned.catalog.store_id
+                && self.indexed.contains_key(&h.file_id)
+            {
+                newest = n;
+            }
         }
-        match inspect::explain(self.env, &log_path(self.dir, number)) {
-            Ok(_) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::Corruption => Ok(false),
-            Err(e) => Err(e),
-        }
+        Ok(newest)
     }
 
     fn generation(&self) -> Result<Arc<Generation>> {
@@ -151,7 +154,12 @@ impl Run<'_> {
         });
         let limit = log.end.or(log.left).unwrap_or(u64::MAX);
         let scan = salvage::scan(&*file, &path, log.file_id, u64::MAX)?;
-        let proven = scan.proven.max(log.end.unwrap_or(0));
+        // A log was synced before its index was begun.
+        let indexed = self.indexed.get(&log.file_id).copied();
+        let proven = (scan.proven)
+            .max(log.end.unwrap_or(0))
+            .max(indexed.unwrap_or(0));
+        let first_loss = self.report.losses.len();
         let unit = header
             .as_ref()
             .map_or(self.env.fs().info().write_unit as u64, |h| {
@@ -231,6 +239,9 @@ impl Run<'_> {
                 "these bytes are known to have been synced, and no record verifies here",
             );
         }
+        if indexed.is_some() {
+            self.one_loss_of_flushed_log(replay, &name, first_loss);
+        }
         if damaged {
             let why = if sound_header {
                 "records in it are damaged"
@@ -267,6 +278,42 @@ impl Run<'_> {
             older_may_reappear: true,
             ..Loss::of_file(name, bytes, why)
         });
+    }
+
+    /// Joins the losses of log `name`, from index `first` on, to one. A finished flush gave back the
+    /// space of most of the log's records, in as many places as the log has blocks.
+    fn one_loss_of_flushed_log(&mut self, replay: &mut Replay, name: &str, first: usize) {
+        let (own, others): (Vec<_>, Vec<_>) =
+            (self.report.losses.drain(first..)).partition(|l| l.file == name);
+        // What an earlier log lost, as this one's first record told.
+        self.report.losses.extend(others);
+        let mut all = own.into_iter();
+        let Some(mut loss) = all.next() else {
+            return;
+        };
+        let mut parts = 1;
+        for next in all {
+            parts += 1;
+            loss.bytes.end = next.bytes.end;
+            loss.older_may_reappear |= next.older_may_reappear;
+            loss.entries = loss.entries.zip(next.entries).map(|(a, b)| a + b);
+            loss.seqs = match (loss.seqs, next.seqs) {
+                (Some((from, _)), Some((_, to))) => Some((from, to)),
+                (one, other) => one.or(other),
+            };
+        }
+        if parts > 1 {
+            loss.reason = format!("in {parts} places in these bytes no record verifies");
+        }
+        loss.reason.push_str(
+            "; the log has an index: if its flush was finished, all of this is in tables, and nothing is lost",
+        );
+        let open = replay.open.len();
+        replay.open.retain(|i| *i < first);
+        if replay.open.len() < open {
+            replay.open.push(self.report.losses.len());
+        }
+        self.report.losses.push(loss);
     }
 
     /// A record with this first sequence number is there: what was lost before it ends before it.
