@@ -9,4 +9,5 @@ mod commit;
 mod explore;
 mod ingest;
 mod memtable;
+mod moment;
 mod version;

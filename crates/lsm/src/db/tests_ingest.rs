@@ -157,6 +157,39 @@ fn what_is_added_is_newer_than_all_before_and_older_than_all_after() {
     check(&env, &options);
 }
 
+/// A memtable deletes from k5 on, and k1 to k5 are ingested. The deletion meets the tables in
+/// their last key only. Where it is overlooked, the memtable stays in front of the tables, its
+/// deletion is older than they are, and a reader takes it for the newest word on k5.
+#[test]
+fn a_range_deletion_that_begins_at_the_last_ingested_key_does_not_hide_it() {
+    let (env, _) = room();
+    let db = Db::open(&env, "db", options()).unwrap();
+    let f = db.default_family();
+    let read = ReadOptions::default();
+    put_all(&db, &entries(1..=9, 0));
+    db.flush().unwrap();
+    db.delete_range(&f, &key(5), &key(9), &FREE).unwrap();
+    assert_eq!(db.get(&f, &key(5), &read).unwrap(), None);
+    let loaded = entries(1..=5, 1);
+    db.ingest(&[prepare(&db, &f, &loaded)]).unwrap();
+    let found = db.get(&f, &key(5), &read).unwrap();
+    assert_eq!(found.as_deref(), Some(&value(5, 1)[..]));
+    assert_eq!(db.get(&f, &key(6), &read).unwrap(), None);
+    let mut all = loaded;
+    all.extend(entries([9], 0));
+    expect(&db, &f, &read, &all);
+    // The same with a deletion that ends where the tables begin: k1 is not part of it.
+    db.delete_range(&f, &key(0), &key(1), &FREE).unwrap();
+    let again = entries(1..=5, 2);
+    db.ingest(&[prepare(&db, &f, &again)]).unwrap();
+    all.extend(again);
+    expect(&db, &f, &read, &all);
+    db.compact_range(&f, None, None).unwrap();
+    expect(&db, &f, &read, &all);
+    db.close().unwrap();
+    check(&env, &options());
+}
+
 #[test]
 fn what_was_added_is_there_after_a_power_cut_with_all_that_came_before() {
     for synced_after in [false, true] {

@@ -1,0 +1,128 @@
+//! The moment that a reader reads as of. It is a number, and what the number shows must still be in
+//! the view: a flush or a merge drops the version of a key that no live snapshot can ask for.
+//!
+//! Two rules, each with a thread that writes, flushes and compacts one key beside one reader. The
+//! view is taken before the visible number, so the view has at least what the number shows. And a
+//! snapshot's number is read under the lock that merges take for the list of live snapshots.
+
+use crate::explore::{CASE, Counts, case, count, counted, counts, scale};
+use basalt_env::EnvBuilder;
+use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::{campaign, repeat};
+use basalt_lsm_schedules::{Db, Family, Options, ReadOptions, WriteOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+const ROUNDS: u64 = 4;
+const READS: u64 = 24;
+
+/// What the key holds, which is never deleted.
+fn read(db: &Db, family: &Family, options: &ReadOptions) -> u64 {
+    let found = db.get(family, b"key", options).expect("reads");
+    let found = found.expect("an acknowledged key is not absent");
+    u64::from_le_bytes(found[..].try_into().expect("8 bytes"))
+}
+
+fn write(db: &Db, family: &Family, n: u64) {
+    let written = db.put(
+        family,
+        b"key",
+        &n.to_le_bytes(),
+        &WriteOptions { sync: false },
+    );
+    written.expect("writes");
+}
+
+/// One reader beside one writer. `reads` reads once; it is told the last acknowledged round.
+fn model(totals: &Counts, reads: fn(&Db, &Family, u64)) {
+    // Stepped: jobs run in the thread that waits for them, so a schedule has few steps and the
+    // scheduler's few changes fall often between two steps of the reader.
+    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
+    let db = Db::open(&env, "db", Options::default()).expect("opens");
+    let family = db.default_family();
+    write(&db, &family, 0);
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let (r, f, last) = (db.clone(), family.clone(), acknowledged.clone());
+    let seen = totals.clone();
+    let reader = shuttle::thread::spawn(move || {
+        for _ in 0..READS {
+            let before = last.load(SeqCst);
+            reads(&r, &f, before);
+            count(&seen, 1, u64::from(last.load(SeqCst) > before));
+        }
+    });
+    for n in 1..=ROUNDS {
+        write(&db, &family, n);
+        acknowledged.store(n, SeqCst);
+        db.flush().expect("flushes");
+        if n % 2 == 0 {
+            db.compact_range(&family, None, None).expect("compacts");
+        }
+    }
+    reader.join().expect("reads");
+    assert_eq!(read(&db, &family, &ReadOptions::default()), ROUNDS);
+    count(totals, 0, shuttle::current::context_switches() as u64);
+    db.close().expect("closes");
+}
+
+fn now(db: &Db, family: &Family, acknowledged: u64) {
+    let found = read(db, family, &ReadOptions::default());
+    assert!(found >= acknowledged, "{found} after {acknowledged}");
+}
+
+fn as_of_a_snapshot(db: &Db, family: &Family, acknowledged: u64) {
+    let options = ReadOptions {
+        snapshot: Some(db.snapshot()),
+        ..ReadOptions::default()
+    };
+    let found = read(db, family, &options);
+    assert!(found >= acknowledged, "{found} after {acknowledged}");
+    assert_eq!(read(db, family, &options), found, "of one snapshot");
+}
+
+fn campaign(name: &str, totals: &Counts, schedules: u64) {
+    let [steps, between] = std::array::from_fn(|i| counted(totals, i));
+    basalt_fs::campaign!("{name}={schedules} steps={steps} reads_beside_writes={between}");
+    if campaign::case().is_none() {
+        assert!(
+            between > schedules / 4,
+            "few reads beside writes: {between}"
+        );
+    }
+}
+
+/// Where the number is read before the view, a write, a flush and a merge between the two leave a
+/// view without any version that the number shows: a key that was acknowledged reads as absent.
+#[test]
+fn an_acknowledged_key_is_never_absent_in_any_order() {
+    let totals = counts();
+    let mut schedules = 0;
+    for seed in campaign::cases(0..24 * scale()) {
+        let _repeat = repeat!(
+            an_acknowledged_key_is_never_absent_in_any_order,
+            "BASALT_CASE={seed}"
+        );
+        let totals = totals.clone();
+        case(seed, move || model(&totals, now));
+        schedules += CASE as u64;
+    }
+    campaign("moment_schedules", &totals, schedules);
+}
+
+/// Where a snapshot's number is read before the snapshots' lock is taken, a merge that begins in
+/// between does not see the snapshot, and drops the version that it is to show.
+#[test]
+fn a_snapshot_keeps_what_it_shows_in_any_order() {
+    let totals = counts();
+    let mut schedules = 0;
+    for seed in campaign::cases(0..24 * scale()) {
+        let _repeat = repeat!(
+            a_snapshot_keeps_what_it_shows_in_any_order,
+            "BASALT_CASE={seed}"
+        );
+        let totals = totals.clone();
+        case(seed, move || model(&totals, as_of_a_snapshot));
+        schedules += CASE as u64;
+    }
+    campaign("snapshot_schedules", &totals, schedules);
+}
