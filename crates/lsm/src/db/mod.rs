@@ -49,6 +49,8 @@ mod tests_blobs;
 #[cfg(test)]
 mod tests_courtesy;
 #[cfg(test)]
+mod tests_gc_drop;
+#[cfg(test)]
 mod tests_idle;
 #[cfg(test)]
 mod tests_ingest;

@@ -229,7 +229,7 @@ impl Engine {
         });
         let mut marks = Marks::default();
         if let Some(c) = change.collected {
-            collected(catalog, edit, &c, &mut marks)?;
+            collected(catalog, edit, &c, &gone, &mut marks)?;
             settled.moved = Some((c.done.sources, c.moved));
         }
         let latest = settled.moved.as_ref().map(|(_, m)| m);
@@ -368,8 +368,14 @@ fn lost(dead: &Dead, what: &str) -> Error {
     )
 }
 
-/// Adds what a collection changes to its edit.
-fn collected(catalog: &Catalog, edit: &mut Edit, c: &Collection, marks: &mut Marks) -> Result<()> {
+/// Adds what a collection changes to its edit. `gone` says which families do not exist any more.
+fn collected(
+    catalog: &Catalog,
+    edit: &mut Edit,
+    c: &Collection,
+    gone: &dyn Fn(&u32) -> bool,
+    marks: &mut Marks,
+) -> Result<()> {
     let mut lineage = (*catalog.lineage).clone();
     let order = |family: u32| c.orders.get(&family).cloned().unwrap_or_default();
     for id in lineage.collect(&c.done, &order) {
@@ -389,6 +395,11 @@ fn collected(catalog: &Catalog, edit: &mut Edit, c: &Collection, marks: &mut Mar
                     // Of a family that was gone when the collection began.
                     continue;
                 };
+                if gone(&to.family) {
+                    // The family was dropped while the collection ran. A target that held only
+                    // records of dropped families has left the edit, so there is nothing to mark.
+                    continue;
+                }
                 let dead = Dead {
                     file: to.file,
                     ordinal: to.ordinal,
