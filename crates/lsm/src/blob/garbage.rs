@@ -69,24 +69,38 @@ impl Garbage {
         true
     }
 
-    /// Takes in what else is marked. False when something of it was marked before, or it is of another file; then nothing is changed.
-    #[must_use = "a record that is marked twice had two references"]
-    pub fn absorb(&mut self, more: &Garbage) -> bool {
-        let disjoint = self.bits.iter().zip(&more.bits).all(|(a, b)| a & b == 0);
-        if self.records != more.records || !disjoint {
-            return false;
+    /// Adds the marks of a later edit. `file` says how many records and bytes each family has in
+    /// the file. An error says why the marks do not fit the file or the marks before them; then
+    /// nothing is changed. Both sides come from disk, so the sums are checked here, where they are
+    /// made: each edit alone may be within a family's records, and their sum not.
+    pub fn absorb(
+        &mut self,
+        more: &Garbage,
+        file: &BTreeMap<u32, FamilyShare>,
+    ) -> Result<(), &'static str> {
+        if self.records != more.records {
+            return Err("and are of a file with another number of records");
         }
-        self.bits
-            .iter_mut()
-            .zip(&more.bits)
-            .for_each(|(a, b)| *a |= b);
+        if !self.bits.iter().zip(&more.bits).all(|(a, b)| a & b == 0) {
+            return Err("some for the second time");
+        }
+        let mut families = self.families.clone();
         for (id, share) in &more.families {
-            let own = self.families.entry(*id).or_default();
-            own.records += share.records;
-            own.bytes += share.bytes;
+            let own = families.entry(*id).or_default();
+            let all = file.get(id).copied().unwrap_or_default();
+            let records = own.records.checked_add(share.records);
+            let bytes = own.bytes.checked_add(share.bytes);
+            match (records, bytes) {
+                (Some(records), Some(bytes)) if records <= all.records && bytes <= all.bytes => {
+                    *own = FamilyShare { records, bytes };
+                }
+                _ => return Err("and together they are more than a family has in it"),
+            }
         }
+        self.families = families;
+        (self.bits.iter_mut().zip(&more.bits)).for_each(|(a, b)| *a |= b);
         self.hash_sum = self.hash_sum.wrapping_add(more.hash_sum);
-        true
+        Ok(())
     }
 
     /// True for a marked record.

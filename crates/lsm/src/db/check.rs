@@ -169,20 +169,15 @@ pub(super) fn walk(
 }
 
 fn total_bytes(env: &Env, dir: &Path, catalog: &Catalog) -> u64 {
-    let tables: u64 = catalog
-        .families
-        .values()
+    let tables = (catalog.families.values())
         .flat_map(|f| f.tables.values())
-        .map(|(_, m)| m.size)
-        .sum();
-    let logs: u64 = catalog
-        .logs
-        .keys()
+        .map(|(_, m)| m.size);
+    let logs = (catalog.logs.keys())
         .filter_map(|n| env.fs().stat(&log_path(dir, *n)).ok())
-        .map(|s| s.allocated)
-        .sum();
-    let blobs: u64 = catalog.blobs.values().map(|b| b.meta.size).sum();
-    tables + blobs + logs
+        .map(|s| s.allocated);
+    let blobs = catalog.blobs.values().map(|b| b.meta.size);
+    // For the progress that is shown: a damaged manifest may say anything.
+    (tables.chain(logs).chain(blobs)).fold(0, u64::saturating_add)
 }
 
 /// Reads every byte of a table: the file must be exactly the one that `meta` describes.
@@ -238,7 +233,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn step(&mut self, bytes: u64) {
-        self.report.bytes += bytes;
+        self.report.bytes = self.report.bytes.saturating_add(bytes);
         (self.progress)(self.report.bytes, self.total.max(self.report.bytes));
     }
 

@@ -45,6 +45,8 @@ mod tests_ahead;
 #[cfg(test)]
 mod tests_blob_events;
 #[cfg(test)]
+mod tests_blob_sums;
+#[cfg(test)]
 mod tests_blobs;
 #[cfg(test)]
 mod tests_courtesy;

@@ -111,6 +111,10 @@ pub(crate) fn load_catalog(
     let mut catalog = Catalog::default();
     let end = manifest::replay(env, dir, &current, |edit| catalog.apply(&edit))
         .map_err(|e| e.with_reach(Reach::Store))?;
+    catalog.check_totals().map_err(|e| {
+        let path = manifest::manifest_path(dir, current.number);
+        e.at(&path, 0).with_reach(Reach::Store)
+    })?;
     if !catalog.families.contains_key(&0) {
         return Err(Error::corruption(
             &manifest::manifest_path(dir, current.number),

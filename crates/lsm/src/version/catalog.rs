@@ -76,6 +76,16 @@ pub struct Catalog {
     pub wall_ms: u64,
 }
 
+/// Sums over all files of a store stay below this: a few of them still add up without overflow.
+const MAX_TOTAL: u64 = 1 << 56;
+
+/// The sum, `None` from [`MAX_TOTAL`] on.
+fn add_up(mut numbers: impl Iterator<Item = u64>) -> Option<u64> {
+    numbers.try_fold(0u64, |sum, n| {
+        sum.checked_add(n).filter(|sum| *sum < MAX_TOTAL)
+    })
+}
+
 fn bad(what: String) -> Error {
     Error::new(ErrorKind::Corruption, what)
 }
@@ -221,6 +231,64 @@ impl Catalog {
         for number in &edit.remove_logs {
             if self.logs.remove(number).is_none() {
                 return Err(bad(format!("log {number} is removed and is not live")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that what the manifest says of all files adds up to numbers that a store can have.
+    /// `Corruption` names the sum that does not. Callers that read a manifest ask this once, so
+    /// that every later sum over tables or blob files stays far from overflow.
+    pub fn check_totals(&self) -> Result<()> {
+        let tables = || self.families.values().flat_map(|f| f.tables.values());
+        let references = |m: &TableMeta| add_up(m.references.iter().map(|(_, n)| *n));
+        let index = |b: &CatalogBlob| b.meta.index.map_or(0, |i| i.size);
+        let sums = [
+            ("sizes of tables", add_up(tables().map(|(_, m)| m.size))),
+            (
+                "entries of tables",
+                add_up(tables().map(|(_, m)| m.entries)),
+            ),
+            (
+                "deletes in tables",
+                add_up(tables().map(|(_, m)| m.deletes)),
+            ),
+            (
+                "range deletes in tables",
+                add_up(tables().map(|(_, m)| m.range_deletes)),
+            ),
+            (
+                "key bytes of tables",
+                add_up(tables().map(|(_, m)| m.raw_key_bytes)),
+            ),
+            (
+                "value bytes of tables",
+                add_up(tables().map(|(_, m)| m.raw_value_bytes)),
+            ),
+            (
+                "references in tables",
+                add_up(tables().map(|(_, m)| references(m).unwrap_or(MAX_TOTAL))),
+            ),
+            (
+                "sizes of blob files",
+                add_up(self.blobs.values().map(|b| b.meta.size)),
+            ),
+            ("sizes of indexes", add_up(self.blobs.values().map(index))),
+            // A family's bytes in a file are part of them.
+            (
+                "record bytes of blob files",
+                add_up(self.blobs.values().map(|b| b.meta.data_end)),
+            ),
+            (
+                "records of blob files",
+                add_up(self.blobs.values().map(|b| b.meta.records)),
+            ),
+        ];
+        for (what, sum) in sums {
+            if sum.is_none() {
+                return Err(bad(format!(
+                    "the {what} add up to {MAX_TOTAL} or more, which no store has"
+                )));
             }
         }
         Ok(())

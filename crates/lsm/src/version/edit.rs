@@ -19,7 +19,8 @@ pub const MAX_FILE_NUMBER: u64 = 1 << 48;
 /// Family ids stay below this.
 pub const MAX_FAMILY: u32 = u32::MAX - 1;
 
-/// Sizes and counts of one table, and wall times, stay below this: any number of them add up without overflow.
+/// Sizes and counts of one file, and wall times, stay below this. What many files add up to is
+/// checked by [`super::catalog::Catalog::check_totals`].
 const MAX_QUANTITY: u64 = 1 << 48;
 
 /// A table entering a level.
@@ -437,6 +438,9 @@ impl Edit {
         for (number, _) in &self.add_logs {
             most("number of a log", Some(*number), MAX_FILE_NUMBER)?;
         }
+        for (_, end) in self.end_logs.iter().chain(&self.left_logs) {
+            most("end of a log", Some(*end), MAX_QUANTITY)?;
+        }
         for t in &self.add_tables {
             let m = &t.meta;
             most("number of a table", Some(t.number), MAX_FILE_NUMBER)?;
@@ -509,10 +513,10 @@ mod tests {
                 .collect(),
             remove_logs: (0..r.below(3)).map(|_| r.next_u64()).collect(),
             left_logs: (0..r.below(3))
-                .map(|_| (r.next_u64(), r.next_u64()))
+                .map(|_| (r.next_u64(), r.next_u64() >> 16))
                 .collect(),
             end_logs: (0..r.below(3))
-                .map(|_| (r.next_u64(), r.next_u64()))
+                .map(|_| (r.next_u64(), r.next_u64() >> 16))
                 .collect(),
             next_family: Some(r.next_u64() as u32 / 2),
             merge_operators: (0..r.below(3))
@@ -641,11 +645,44 @@ mod tests {
                 add_logs: vec![(MAX_FILE_NUMBER, 1)],
                 ..Edit::default()
             },
+            Edit {
+                end_logs: vec![(1, u64::MAX)],
+                ..Edit::default()
+            },
+            Edit {
+                left_logs: vec![(1, u64::MAX)],
+                ..Edit::default()
+            },
         ];
         for edit in too_large {
             let e = Edit::decode(&edit.encode()).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Corruption, "{edit:?}");
         }
+    }
+
+    /// A field may name a hundred thousand families, each with as many bytes as a file may have.
+    /// The sum of the bytes wrapped in release builds, came out small, and was taken for true.
+    #[test]
+    fn families_of_a_blob_file_that_add_up_past_64_bits_are_damage() {
+        let share = crate::blob::FamilyShare {
+            records: 1,
+            bytes: MAX_QUANTITY - 1,
+        };
+        let meta = crate::blob::BlobMeta {
+            families: (0..=1u32 << 16).map(|id| (id, share)).collect(),
+            data_end: MAX_QUANTITY - 1,
+            ..(*sample_blob(&Random::from_seed(1)).meta).clone()
+        };
+        let e = Edit {
+            add_blobs: vec![AddBlob {
+                number: 7,
+                meta: std::sync::Arc::new(meta),
+            }],
+            ..Edit::default()
+        };
+        let e = Edit::decode(&e.encode()).map(|_| ()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        assert!(e.to_string().contains("blob file 7"), "{e}");
     }
 
     #[test]

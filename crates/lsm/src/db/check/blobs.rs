@@ -119,7 +119,9 @@ impl Walk<'_> {
                 self.bad_blobs.insert(number);
                 self.report.note(e)?;
             }
-            self.report.blob_bytes += blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            // Both are below 2^48, and a damaged manifest may name any number of files.
+            let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            self.report.blob_bytes = self.report.blob_bytes.saturating_add(bytes);
             self.step(blob.meta.size);
         }
         match sure {

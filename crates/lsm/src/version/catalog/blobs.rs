@@ -65,8 +65,9 @@ impl Catalog {
             let Some(more) = Garbage::decode(marks, &blob.meta.families) else {
                 return wrong("and not as records are marked");
             };
-            if !Arc::make_mut(&mut blob.garbage).absorb(&more) {
-                return wrong("some for the second time");
+            let families = &blob.meta.families;
+            if let Err(what) = Arc::make_mut(&mut blob.garbage).absorb(&more, families) {
+                return wrong(what);
             }
         }
         for number in &edit.remove_blobs {

@@ -130,8 +130,9 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
             records: below("records of a blob file", f.varint()?, 1 << 32)?,
             bytes: below("bytes of a blob file", f.varint()?, MAX_QUANTITY)?,
         };
-        all.records += of.records;
-        all.bytes += of.bytes;
+        // What is past 64 bits is past the limits below, too.
+        all.records = all.records.saturating_add(of.records);
+        all.bytes = all.bytes.saturating_add(of.bytes);
         let last = families.last_key_value();
         if of.records == 0 || last.is_some_and(|(last, _)| *last >= id) {
             return Err(Take::bad(&format!("families of blob file {number}")));
@@ -141,7 +142,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
     let index = match f.rest.is_empty() {
         true => None,
         false => Some(IndexFile {
-            number: f.varint()?,
+            number: below("number of an index", f.varint()?, MAX_FILE_NUMBER)?,
             file_id: f.u128()?,
             digest: f.u128()?,
             size: below("size of an index", f.varint()?, MAX_QUANTITY)?,
