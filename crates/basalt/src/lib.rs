@@ -61,7 +61,7 @@ pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use basalt_lsm as lsm;
 pub use basalt_lsm::db::{
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
-    CompactProgress, Prepared, Stats, TableWriter, UserRange,
+    CompactProgress, Prepared, Stats, TableWriter, UserRange, ValueMeta, ValueWithExpiry,
 };
 pub use basalt_lsm::merge;
 pub use basalt_lsm::{

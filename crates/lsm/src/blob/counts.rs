@@ -11,6 +11,8 @@ pub(crate) struct ReadCounts {
     pub reads: Counter,
     /// Their bytes, header and key included.
     pub bytes: Counter,
+    /// Headers of records read from the device for the lengths of their values.
+    pub heads: Counter,
     /// Values that cursors read before they were asked for.
     pub ahead: Counter,
     /// Those of them that nobody came to.
@@ -65,6 +67,10 @@ impl ReadCounts {
             bytes: c(
                 "blob_value_bytes_read_total",
                 "Bytes of blob files read from the device for values that were asked for",
+            ),
+            heads: c(
+                "blob_head_reads_total",
+                "Headers of records of blob files read from the device for the lengths of values",
             ),
             ahead: c(
                 "blob_read_ahead_values_total",

@@ -369,6 +369,42 @@ impl BlobReader {
         Ok(budget.take_rest(stored, value.len()).then_some(value))
     }
 
+    /// Bytes of the value of a version of a key that is in the file, with its expiry, decompressed.
+    /// At most header and key of the record are read, which have a checksum of their own. The
+    /// length of a compressed value is under the checksum of the whole value only: such a value is
+    /// read as a whole and taken from `budget`, `None` when that does not reach.
+    pub fn payload_len_within(
+        &self,
+        name: &Name<'_>,
+        how: How,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<usize>> {
+        let (_, place) = self.find_how(name, how)?;
+        if let Some(value) = self.cached_value(name, &place) {
+            return value.map(|v| Some(v.len()));
+        }
+        if how.foreground {
+            self.env.courtesy().foreground_read();
+        }
+        let front = RECORD_HEADER + name.key.len();
+        let booked = self.env.ledger().reserve(MemoryKind::Pinned, front as u64);
+        let file = self.records.file()?;
+        let bytes = read_exact(&*file, &self.records_path, place.start, front)?;
+        self.counts.heads.add(1);
+        let id = self.directory.records_in;
+        let head = record::check_head_is(&self.records_path, id, place.start, &bytes, name)?;
+        drop((bytes, booked));
+        self.check_len(&head, &place)?;
+        if !head.is_packed() {
+            return Ok(Some(head.value_len));
+        }
+        if !budget.take(head.value_len) {
+            return Ok(None);
+        }
+        let value = self.value_at(name, &place, how)?;
+        Ok(Some(value.len()))
+    }
+
     /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
     /// file gets any ordinal: whoever marks garbage by it has [`BlobReader::hash_sum`] to hold all of it against.
     pub fn find(&self, name: &Name<'_>, fill_cache: bool) -> Result<(u32, Range<u64>)> {

@@ -272,6 +272,34 @@ pub fn check_is(
     is(path, offset, bytes, name)
 }
 
+/// The header of the record of `name`, of which `bytes` hold only header and key: header and key
+/// verify, so the lengths are certain. Nothing is known of the value's bytes.
+pub fn check_head_is(
+    path: &Path,
+    file_id: u128,
+    offset: u64,
+    bytes: &[u8],
+    name: &Name<'_>,
+) -> Result<Head> {
+    let bad = |what: String| Error::corruption(path, offset, format!("blob record {what}"));
+    let head = Head::parse(bytes).map_err(|what| bad(what.to_owned()))?;
+    let key = bytes.get(HEADER_LEN..HEADER_LEN + head.key_len);
+    if (head.family, head.seq, key) != (name.family, name.seq, Some(name.key)) {
+        return Err(bad(format!(
+            "of family {}, sequence number {}, and a key of {} bytes; expected family {}, {}, {:02x?}",
+            head.family, head.seq, head.key_len, name.family, name.seq, name.key
+        )));
+    }
+    let expected = head_checksum(file_id, offset, &bytes[..HEADER_LEN + head.key_len]);
+    match expected == head.checksum {
+        true => Ok(head),
+        false => Err(bad(format!(
+            "header: expected checksum {expected:08x}, found {:08x}",
+            head.checksum
+        ))),
+    }
+}
+
 /// The header of a record that was verified before, which must be that of `name`.
 pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Head> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));

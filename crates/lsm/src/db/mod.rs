@@ -69,6 +69,8 @@ mod tests_manual;
 #[cfg(test)]
 mod tests_merge;
 #[cfg(test)]
+mod tests_meta;
+#[cfg(test)]
 mod tests_packed;
 #[cfg(test)]
 mod tests_race;
@@ -227,6 +229,17 @@ pub struct ValueWithExpiry {
     pub value: Bytes,
     /// Its expiry in ms since 1970, if it has one.
     pub expire_at_ms: Option<u64>,
+}
+
+/// What the store knows of a value without reading it from a blob file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueMeta {
+    /// The value's expiry in ms since 1970, if it has one.
+    pub expire_at_ms: Option<u64>,
+    /// The value, pinned, if it is in memory or in the tree; `None` if it is in a blob file.
+    pub inline: Option<Bytes>,
+    /// Bytes of the value; `None` if it is in a blob file and its length was not asked for.
+    pub len: Option<usize>,
 }
 
 impl Db {
@@ -492,6 +505,47 @@ impl Db {
         self.engine().get(family, key, options)
     }
 
+    /// As [`Db::get_with_expiry`], if the value is not separated, or is at most `budget_bytes`
+    /// long. `None` if a separated value is longer: it was not read, or it was read and dropped
+    /// because it is longer when decompressed. Blocks of the tree do not count.
+    pub fn get_within(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+        budget_bytes: usize,
+    ) -> Result<Option<Option<ValueWithExpiry>>> {
+        let budget = &mut ReadBudget::bytes(budget_bytes);
+        self.engine().get_within(family, key, options, budget)
+    }
+
+    /// Presence and expiry of a key. A separated value is not read, so the answer does not prove
+    /// that it is intact. A key with merge operands is merged, and what that takes is read.
+    pub fn get_meta(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<ValueMeta>> {
+        let meta = self.engine().get_meta(family, key, options, None)?;
+        Ok(meta.expect("nothing is put off that is not read"))
+    }
+
+    /// As [`Db::get_meta`], with the length of the value. Of a separated value that is not in the
+    /// cache, the header and the key of its record are read, which have a checksum of their own. A
+    /// compressed value is read as a whole, since nothing else proves its length:
+    /// `None` if it takes more than `budget_bytes` in its file; then the value was not read.
+    pub fn get_len_within(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+        budget_bytes: usize,
+    ) -> Result<Option<Option<ValueMeta>>> {
+        let budget = &mut ReadBudget::bytes(budget_bytes);
+        self.engine().get_meta(family, key, options, Some(budget))
+    }
+
     /// Many keys as of one moment; results in the order of the keys. What has to be read of the device for them is read together, up to 64
     /// blocks at a time, whatever tables and levels they lie in.
     pub fn multi_get(
@@ -500,7 +554,7 @@ impl Db {
         options: &ReadOptions,
     ) -> Vec<Result<Option<Bytes>>> {
         self.engine()
-            .multi_get(keys, options, &mut ReadBudget::unbounded())
+            .multi_get(keys, options, &mut ReadBudget::unbounded(), true)
             .into_iter()
             .map(|answer| answer.expect("nothing is put off without a bound"))
             .collect()
@@ -517,7 +571,19 @@ impl Db {
         budget_bytes: usize,
     ) -> Vec<Option<Result<Option<Bytes>>>> {
         self.engine()
-            .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes))
+            .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes), true)
+    }
+
+    /// As [`Db::multi_get_within`], and the budget holds for the first key as well: perhaps no key
+    /// is answered.
+    pub fn multi_get_up_to(
+        &self,
+        keys: &[(&Family, &[u8])],
+        options: &ReadOptions,
+        budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>> {
+        self.engine()
+            .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes), false)
     }
 
     /// A cursor over a family, not yet positioned.

@@ -3,8 +3,8 @@
 use super::engine::Engine;
 use super::generation::{Opened, View};
 use super::many::Referred;
-use super::{Family, ValueWithExpiry};
-use crate::blob::{Name, Reference};
+use super::{Family, ValueMeta, ValueWithExpiry};
+use crate::blob::{How, Name, Reference};
 use crate::iter::user::{self, UserIter, Values, expiry_of};
 use crate::iter::{InternalIter, LevelIter, MergingIter, ReadAhead};
 use crate::key::{Cmp, Kind, SeqNo};
@@ -217,11 +217,89 @@ impl Engine {
         self.live_value(&asked, key, found)
     }
 
+    /// As [`Engine::get`]; a value in a blob file is taken from `budget` before it is read. `None`
+    /// when the budget does not reach for it.
+    pub fn get_within(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<Option<ValueWithExpiry>>> {
+        let (view, seq) = self.moment(options)?;
+        self.check_family(&view, family)?;
+        let found = view.get(family.id, key, seq, options.fill_cache)?;
+        let asked = Asked {
+            view: &view,
+            family: family.id,
+            seq,
+            fill_cache: options.fill_cache,
+        };
+        self.live_value_within(&asked, key, found, budget)
+    }
+
+    /// What the store knows of a key's value without reading it from a blob file. With a budget
+    /// also how long the value is: a compressed one has to be read for that, and is taken from the
+    /// budget. `None` when the budget does not reach for it.
+    pub fn get_meta(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+        lengths: Option<&mut ReadBudget>,
+    ) -> Result<Option<Option<ValueMeta>>> {
+        let (view, seq) = self.moment(options)?;
+        self.check_family(&view, family)?;
+        let fill_cache = options.fill_cache;
+        let found = view.get(family.id, key, seq, fill_cache)?;
+        if let Some(found) = &found
+            && found.kind == Kind::BlobRef
+        {
+            let to = Reference::decode(&found.value)?;
+            if to.is_over(self.env.clock().wall_ms()) {
+                return Ok(Some(None));
+            }
+            let mut meta = ValueMeta {
+                expire_at_ms: to.expire_at_ms,
+                inline: None,
+                len: None,
+            };
+            if let Some(budget) = lengths {
+                let name = Name {
+                    family: family.id,
+                    key,
+                    seq: found.seq,
+                };
+                let (blobs, how) = (&view.version.blobs, How::user(fill_cache));
+                let cmp = &view.families[&family.id].options.comparator;
+                let Some(len) = blobs.payload_len_within(&name, &to, cmp, how, budget)? else {
+                    return Ok(None);
+                };
+                let expiry = if to.expire_at_ms.is_some() { 8 } else { 0 };
+                meta.len = Some(len.saturating_sub(expiry));
+            }
+            return Ok(Some(Some(meta)));
+        }
+        let asked = Asked {
+            view: &view,
+            family: family.id,
+            seq,
+            fill_cache,
+        };
+        let value = self.live_value(&asked, key, found)?;
+        Ok(Some(value.map(|v| ValueMeta {
+            expire_at_ms: v.expire_at_ms,
+            len: Some(v.value.len()),
+            inline: Some(v.value),
+        })))
+    }
+
     pub fn multi_get(
         &self,
         keys: &[(&Family, &[u8])],
         options: &ReadOptions,
         budget: &mut ReadBudget,
+        at_least_one: bool,
     ) -> Vec<Option<Result<Option<Bytes>>>> {
         let (view, seq) = match self.moment(options) {
             Ok(m) => m,
@@ -285,7 +363,8 @@ impl Engine {
             });
         }
         // Somebody who asks again for what was put off must get further.
-        if let Some((family, key)) = keys.first()
+        if at_least_one
+            && let Some((family, key)) = keys.first()
             && out.iter().all(Option::is_none)
         {
             let found = view.get(family.id, key, seq, options.fill_cache);

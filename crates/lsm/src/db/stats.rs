@@ -172,6 +172,8 @@ pub struct BlobReadStats {
     pub reads: u64,
     /// Bytes read for them.
     pub bytes: u64,
+    /// Headers of records that were read from the device for the lengths of values.
+    pub heads: u64,
     /// Values that cursors read before they were asked for.
     pub ahead: u64,
     /// Those of them that nobody came to.
@@ -185,6 +187,7 @@ impl BlobReadStats {
             hits: counts.hits.get(),
             reads: counts.reads.get(),
             bytes: counts.bytes.get(),
+            heads: counts.heads.get(),
             ahead: counts.ahead.get(),
             ahead_unused: counts.ahead_unused.get(),
         }

@@ -264,6 +264,20 @@ impl BlobSet {
         Ok(payload.map(|p| (to.kind(), p)))
     }
 
+    /// Bytes of the payload that the entry of `name`, which refers to it so, would have with its
+    /// value in the tree. See [`crate::blob::BlobReader::payload_len_within`].
+    pub fn payload_len_within(
+        &self,
+        name: &Name<'_>,
+        to: &Reference,
+        cmp: &Cmp,
+        how: How,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<usize>> {
+        let file = self.file(to.number, name, cmp)?;
+        (file.reader()?).payload_len_within(&to.record(name), how, budget)
+    }
+
     /// Where the payloads lie that entries refer to by these numbers, all index pages that it takes read together.
     pub(crate) fn locate<'a>(
         &'a self,
