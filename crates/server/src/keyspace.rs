@@ -17,6 +17,7 @@
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
 use crate::catalog::DATABASE;
+use crate::fetch::{self, Fetch};
 use crate::layout::{self, DataType};
 use crate::store::{Done, Store, Value, View, Write};
 use basalt::{Bytes, Error, Result};
@@ -106,6 +107,18 @@ pub(crate) struct Keyspace {
     wrote: bool,
     now_ms: u64,
     scratch: Vec<u8>,
+    /// What requests wait for, by client id.
+    fetches: BTreeMap<u64, Fetch>,
+    /// The fetch whose answers the running command has.
+    current: Option<u64>,
+    /// Reads of the store, and bytes of values that lie apart from the tree, that the running
+    /// command may still do on the loop.
+    reads_left: u32,
+    bytes_left: usize,
+    /// All reads of the store and bytes read apart from the tree on the loop, so that a client's
+    /// turn ends after some of them.
+    reads: u64,
+    read_bytes: u64,
 }
 
 /// Everything captured that a scan of the whole keyspace needs, to run on another thread.
@@ -153,6 +166,12 @@ impl Keyspace {
             wrote: false,
             now_ms: 0,
             scratch: Vec::new(),
+            fetches: BTreeMap::new(),
+            current: None,
+            reads_left: 0,
+            bytes_left: 0,
+            reads: 0,
+            read_bytes: 0,
         })
     }
 
@@ -167,6 +186,10 @@ impl Keyspace {
             "the command before was not finished"
         );
         self.now_ms = now_ms;
+        (self.reads_left, self.bytes_left) = match self.rounds() < fetch::ROUNDS {
+            true => (LOOP_READS, LOOP_BYTES),
+            false => (u32::MAX, usize::MAX),
+        };
     }
 
     pub fn now_ms(&self) -> u64 {
@@ -240,79 +263,6 @@ impl Keyspace {
         value.expire_at_ms.is_none_or(|at| at > now_ms)
     }
 
-    /// The live value of a key. Reads the store when the overlay does not know the key.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
-        self.touch_flush();
-        if key.len() > layout::MAX_KEY_LEN {
-            return Ok(None);
-        }
-        self.scratch.clear();
-        self.scratch
-            .extend_from_slice(&layout::key_prefix(DATABASE, self.generation));
-        self.scratch.extend_from_slice(key);
-        let value = match self.overlay.get(&self.scratch[..]) {
-            Some(versions) => {
-                let newest = versions.last().expect("never empty");
-                self.touched |= 1 << newest.slot;
-                newest.value.clone()
-            }
-            None => self.store.get(&self.scratch)?,
-        };
-        let now = self.now_ms;
-        Ok(value.filter(|v| Keyspace::alive(v, now)))
-    }
-
-    /// The live strings of many keys, read in one batch; absent for other types. Their lengths count against `budget_bytes`; a
-    /// key that it does not reach for is `None`, to be asked again. At least one is answered.
-    pub fn get_strings<'a>(
-        &mut self,
-        keys: impl Iterator<Item = &'a [u8]>,
-        mut budget_bytes: usize,
-    ) -> Vec<Option<Result<Option<Bytes>>>> {
-        self.touch_flush();
-        let mut out = Vec::new();
-        let mut answered = false;
-        let mut ask = Vec::new();
-        let mut places = Vec::new();
-        for (place, key) in keys.enumerate() {
-            out.push(Some(Ok(None)));
-            if key.len() > layout::MAX_KEY_LEN {
-                answered = true;
-                continue;
-            }
-            let key = layout::encode_key(DATABASE, self.generation, key);
-            match self.overlay.get(&key) {
-                Some(versions) => {
-                    let newest = versions.last().expect("never empty");
-                    self.touched |= 1 << newest.slot;
-                    if let Some(v) = &newest.value
-                        && v.data_type == DataType::String
-                        && Keyspace::alive(v, self.now_ms)
-                    {
-                        if answered && v.data.len() > budget_bytes {
-                            out[place] = None;
-                            continue;
-                        }
-                        budget_bytes = budget_bytes.saturating_sub(v.data.len());
-                        out[place] = Some(Ok(Some(v.data.clone())));
-                    }
-                    answered = true;
-                }
-                None => {
-                    ask.push(key);
-                    places.push(place);
-                }
-            }
-        }
-        if !ask.is_empty() {
-            let found = self.store.get_strings(&ask, budget_bytes);
-            for (place, value) in places.into_iter().zip(found) {
-                out[place] = value;
-            }
-        }
-        out
-    }
-
     /// Sets a key to a string. The key must have been checked to be at most [`layout::MAX_KEY_LEN`] bytes.
     pub fn put(&mut self, key: &[u8], data: Bytes, expire_at_ms: Option<u64>) {
         assert!(key.len() <= layout::MAX_KEY_LEN, "the key was not checked");
@@ -335,6 +285,9 @@ impl Keyspace {
         self.touch_flush();
         self.wrote = true;
         self.changes += 1;
+        for fetch in self.fetches.values_mut() {
+            fetch.forget(key);
+        }
         let slot = self.open as u8;
         let key = layout::encode_key(DATABASE, self.generation, key);
         let value_bytes = |v: &Option<Value>| v.as_ref().map_or(0, |v| v.data.len());
@@ -675,6 +628,10 @@ fn merge<'a>(
     }
     Ok(paused.or(stopped_at))
 }
+
+mod reading;
+
+pub(crate) use reading::{LOOP_BYTES, LOOP_READS, Missed};
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@
 pub mod catalog;
 pub mod command;
 mod cursor;
+mod fetch;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

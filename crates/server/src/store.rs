@@ -4,6 +4,7 @@
 //! a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
 
 use crate::catalog::{self, DATABASE, Retired};
+use crate::fetch::{Known, Meta};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use basalt::{
     Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteBatch, WriteOptions,
@@ -64,6 +65,24 @@ pub(crate) trait Store: Send + Sync {
         keys: &[Bytes],
         budget_bytes: usize,
     ) -> Vec<Option<Result<Option<Bytes>>>>;
+    /// As [`Store::get`], if what has to be read apart from the tree for it is at most
+    /// `budget_bytes` long; `None` if it is longer.
+    fn get_within(&self, key: &[u8], budget_bytes: usize) -> Result<Option<Option<Value>>>;
+    /// As [`Store::get_strings`], and the budget holds for the first key as well.
+    fn get_strings_up_to(
+        &self,
+        keys: &[Bytes],
+        budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>>;
+    /// Type and expiry of a key, its encoded value when that is at hand, and with `lengths` how
+    /// long a string is. No value that lies apart from the tree is read, but for the length of a
+    /// compressed one: `None` if that is longer than `budget_bytes`.
+    fn get_meta(
+        &self,
+        key: &[u8],
+        lengths: bool,
+        budget_bytes: usize,
+    ) -> Result<Option<Option<Known>>>;
     /// Pins the present moment.
     fn view(&self) -> Box<dyn View>;
     /// Queues writes to be committed together. Submissions take effect in order.
@@ -108,6 +127,13 @@ impl DbStore {
         Ok(DbStore { db, keys, retired })
     }
 
+    fn string(found: Result<Option<Bytes>>) -> Result<Option<Bytes>> {
+        match found? {
+            Some(v) if layout::value_type(&v)? == DataType::String => Ok(Some(v.slice(1..))),
+            _ => Ok(None),
+        }
+    }
+
     fn decode(value: Bytes, expire_at_ms: Option<u64>) -> Result<Value> {
         Ok(Value {
             data_type: layout::value_type(&value)?,
@@ -141,15 +167,58 @@ impl Store for DbStore {
         budget_bytes: usize,
     ) -> Vec<Option<Result<Option<Bytes>>>> {
         let list: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&self.keys, &k[..])).collect();
-        let string = |r: Result<Option<Bytes>>| match r? {
-            Some(v) if layout::value_type(&v)? == DataType::String => Ok(Some(v.slice(1..))),
-            _ => Ok(None),
-        };
         self.db
             .multi_get_within(&list, &ReadOptions::default(), budget_bytes)
             .into_iter()
-            .map(|answer| answer.map(string))
+            .map(|answer| answer.map(DbStore::string))
             .collect()
+    }
+
+    fn get_within(&self, key: &[u8], budget_bytes: usize) -> Result<Option<Option<Value>>> {
+        let options = ReadOptions::default();
+        let found = (self.db).get_within(&self.keys, key, &options, budget_bytes)?;
+        let Some(found) = found else { return Ok(None) };
+        let value = found.map(|v| DbStore::decode(v.value, v.expire_at_ms));
+        value.transpose().map(Some)
+    }
+
+    fn get_strings_up_to(
+        &self,
+        keys: &[Bytes],
+        budget_bytes: usize,
+    ) -> Vec<Option<Result<Option<Bytes>>>> {
+        let list: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&self.keys, &k[..])).collect();
+        self.db
+            .multi_get_up_to(&list, &ReadOptions::default(), budget_bytes)
+            .into_iter()
+            .map(|answer| answer.map(DbStore::string))
+            .collect()
+    }
+
+    fn get_meta(
+        &self,
+        key: &[u8],
+        lengths: bool,
+        budget_bytes: usize,
+    ) -> Result<Option<Option<Known>>> {
+        let options = ReadOptions::default();
+        let found = match lengths {
+            true => (self.db).get_len_within(&self.keys, key, &options, budget_bytes)?,
+            false => Some(self.db.get_meta(&self.keys, key, &options)?),
+        };
+        let Some(found) = found else { return Ok(None) };
+        let Some(found) = found else {
+            return Ok(Some(None));
+        };
+        // No header of a collection is so long that it lies apart from the tree.
+        let data_type = found.inline.as_deref().map(layout::value_type);
+        let meta = Meta {
+            data_type: data_type.transpose()?.unwrap_or(DataType::String),
+            expire_at_ms: found.expire_at_ms,
+            len: found.len.map(|n| n.saturating_sub(STRING_HEADER.len())),
+        };
+        let data = found.inline.map(|v| v.slice(STRING_HEADER.len()..));
+        Ok(Some(Some((meta, data))))
     }
 
     fn view(&self) -> Box<dyn View> {
@@ -322,6 +391,14 @@ pub(crate) mod memory {
         pub fail_reads: bool,
         /// Most bytes that one batch of reads has answered.
         pub largest_batch: usize,
+        /// Values from so many bytes on lie apart from the tree; 0 for none.
+        pub apart_from: usize,
+        /// What was read of the store, by which thread.
+        pub reads: Vec<(std::thread::ThreadId, ReadOf)>,
+        /// Reads on other threads than the one that opened the store wait until this is false
+        /// again.
+        pub hold_fetches: bool,
+        pub loop_thread: Option<std::thread::ThreadId>,
         pub retired: u32,
         pub closed: bool,
         /// Blocks of cursor numbers given out.
@@ -332,6 +409,15 @@ pub(crate) mod memory {
         pub hold_scans: bool,
         /// Views that somebody holds.
         pub views: usize,
+    }
+
+    /// What a read of [`MemoryStore`] read.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum ReadOf {
+        /// Type, expiry, perhaps the length.
+        Meta(Vec<u8>),
+        /// A value of so many bytes.
+        Value(Vec<u8>, usize),
     }
 
     /// Commits at once unless told to hold.
@@ -359,6 +445,20 @@ pub(crate) mod memory {
         pub fn hold(&self, hold: bool) {
             self.0.lock().hold = hold;
         }
+        /// Notes a read; one of another thread than the loop's waits while the test holds it back.
+        fn reading(&self, of: ReadOf) {
+            let thread = std::thread::current().id();
+            let mut s = self.0.lock();
+            s.reads.push((thread, of));
+            drop(s);
+            let held = || {
+                let s = self.0.lock();
+                s.hold_fetches && s.loop_thread.is_some_and(|t| t != thread)
+            };
+            while held() {
+                basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
+            }
+        }
         pub fn held(&self) -> usize {
             self.0.lock().held.len()
         }
@@ -380,10 +480,58 @@ pub(crate) mod memory {
             if s.fail_reads {
                 return Err(Error::new(ErrorKind::Io, "the disk is gone"));
             }
-            Ok(match s.entries.get(key) {
+            let value = match s.entries.get(key) {
                 Some((v, expire)) => Some(DbStore::decode(v.clone().into(), *expire)?),
                 None => None,
-            })
+            };
+            drop(s);
+            let len = value.as_ref().map_or(0, |v| v.data.len());
+            self.reading(ReadOf::Value(key.to_vec(), len));
+            Ok(value)
+        }
+        fn get_within(&self, key: &[u8], budget: usize) -> Result<Option<Option<Value>>> {
+            let s = self.0.lock();
+            let (least, found) = (s.apart_from, s.entries.get(key));
+            let len = found.map_or(0, |(v, _)| v.len());
+            drop(s);
+            match least > 0 && len >= least && len > budget {
+                true => Ok(None),
+                false => self.get(key).map(Some),
+            }
+        }
+        fn get_strings_up_to(
+            &self,
+            keys: &[Bytes],
+            mut budget: usize,
+        ) -> Vec<Option<Result<Option<Bytes>>>> {
+            let mut one = |key: &Bytes| match self.get_within(key, budget) {
+                Ok(Some(value)) => {
+                    let data = value.map(|v| v.data);
+                    budget = budget.saturating_sub(data.as_ref().map_or(0, Bytes::len));
+                    Some(Ok(data))
+                }
+                Ok(None) => None,
+                Err(e) => Some(Err(e)),
+            };
+            keys.iter().map(&mut one).collect()
+        }
+        fn get_meta(&self, key: &[u8], _: bool, _: usize) -> Result<Option<Option<Known>>> {
+            self.reading(ReadOf::Meta(key.to_vec()));
+            let s = self.0.lock();
+            if s.fail_reads {
+                return Err(Error::new(ErrorKind::Io, "the disk is gone"));
+            }
+            let Some((v, expire_at_ms)) = s.entries.get(key) else {
+                return Ok(Some(None));
+            };
+            let meta = Meta {
+                data_type: layout::value_type(v)?,
+                expire_at_ms: *expire_at_ms,
+                len: Some(v.len() - 1),
+            };
+            let apart = s.apart_from > 0 && v.len() >= s.apart_from;
+            let data = (!apart).then(|| Bytes::copy_from_slice(&v[1..]));
+            Ok(Some(Some((meta, data))))
         }
         fn get_strings(&self, keys: &[Bytes], budget: usize) -> Vec<Option<Result<Option<Bytes>>>> {
             let mut spent = 0;

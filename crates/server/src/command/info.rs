@@ -157,6 +157,8 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "epochs_in_flight:{}", e.keys.in_flight());
     line!(out, "epochs_failed:{}", c.epoch_failures);
     line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
+    line!(out, "fetched_requests:{}", c.fetches);
+    line!(out, "turn_store_reads_peak:{}", c.turn_reads_peak);
 }
 
 fn replication(_: &mut Executor, out: &mut String) {
@@ -282,6 +284,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     }
     line!(out, "blob_value_hits:{}", s.blob_reads.hits);
     line!(out, "blob_value_reads:{}", s.blob_reads.reads);
+    line!(out, "blob_head_reads:{}", s.blob_reads.heads);
     line!(out, "blob_value_bytes_read:{}", s.blob_reads.bytes);
     line!(out, "blob_read_ahead_values:{}", s.blob_reads.ahead);
     line!(out, "blob_read_ahead_unused:{}", s.blob_reads.ahead_unused);

@@ -1,6 +1,5 @@
 //! Keys of any type: existence, expiry, and walking over them.
 
-use super::string::put_until;
 use super::{Context, Done, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word};
 use crate::catalog::DATABASE;
 use crate::cursor::Place;
@@ -21,7 +20,7 @@ const MATCH_WORK: u64 = 1 << 27;
 pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
     let mut found = Vec::new();
     for i in 1..r.len() {
-        if c.keys().get(r.arg(i))?.is_some() {
+        if c.keys().meta(r.arg(i))?.is_some() {
             found.push(r.arg(i));
         }
     }
@@ -38,7 +37,7 @@ pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
 pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> Done {
     let mut n = 0;
     for i in 1..r.len() {
-        let there = c.keys().get(r.arg(i))?.is_some();
+        let there = c.keys().meta(r.arg(i))?.is_some();
         if there {
             c.exec.counters.hits += 1;
         } else {
@@ -53,7 +52,7 @@ pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> Done {
 pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> Done {
     let name = c
         .keys()
-        .get(r.arg(1))?
+        .meta(r.arg(1))?
         .map_or("none", |v| v.data_type.name());
     c.reply.simple(name);
     Ok(Outcome::Replied)
@@ -106,18 +105,21 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
                 c.spec.name
             ))
         })?;
-    let Some(value) = c.keys().get(r.arg(1))? else {
+    let Some(meta) = c.keys().meta(r.arg(1))? else {
         c.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    only_strings(value.data_type)?;
-    let current = value.expire_at_ms.map(|at| at as i64);
+    only_strings(meta.data_type)?;
+    let current = meta.expire_at_ms.map(|at| at as i64);
     let refused = (nx && current.is_some())
         || (xx && current.is_none())
         || (gt && current.is_none_or(|c| at <= c))
         || (lt && current.is_some_and(|c| at >= c));
-    if !refused {
-        put_until(c, r.arg(1), value.data, Some(at.max(0) as u64));
+    let at = at.max(0) as u64;
+    if !refused && at <= c.now_ms() {
+        c.keys().delete(r.arg(1));
+    } else if !refused && let Some(value) = c.keys().get(r.arg(1))? {
+        c.keys().put(r.arg(1), value.data, Some(at));
     }
     c.reply.integer(i64::from(!refused));
     Ok(Outcome::Replied)
@@ -137,7 +139,7 @@ pub(crate) fn pexpireat(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 fn ttl_generic(c: &mut Context<'_>, r: &Request, seconds: bool, absolute: bool) -> Done {
-    let answer = match c.keys().get(r.arg(1))? {
+    let answer = match c.keys().meta(r.arg(1))? {
         None => -2,
         Some(v) => match v.expire_at_ms {
             None => -1,
@@ -170,14 +172,13 @@ pub(crate) fn pexpiretime(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> Done {
-    let value = c.keys().get(r.arg(1))?;
-    if let Some(v) = &value {
-        only_strings(v.data_type)?;
+    let meta = c.keys().meta(r.arg(1))?;
+    if let Some(meta) = &meta {
+        only_strings(meta.data_type)?;
     }
-    let had = value.as_ref().is_some_and(|v| v.expire_at_ms.is_some());
-    if had {
-        let data = value.expect("has an expiry").data;
-        c.keys().put(r.arg(1), data, None);
+    let had = meta.is_some_and(|m| m.expire_at_ms.is_some());
+    if had && let Some(value) = c.keys().get(r.arg(1))? {
+        c.keys().put(r.arg(1), value.data, None);
     }
     c.reply.integer(i64::from(had));
     Ok(Outcome::Replied)
@@ -359,10 +360,12 @@ pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> Done {
-    match c.keys().get(r.arg(2))? {
+    match c.keys().peek(r.arg(2))? {
         None => c.reply.null(),
-        Some(v) => c.reply.bulk(match v.data.len() {
-            1..=20 if crate::number::parse_i64(&v.data).is_some() => b"int",
+        // A value that lies apart from the tree is longer than that.
+        Some((_, None)) => c.reply.bulk(b"raw"),
+        Some((_, Some(data))) => c.reply.bulk(match data.len() {
+            1..=20 if crate::number::parse_i64(&data).is_some() => b"int",
             0..=44 => b"embstr",
             _ => b"raw",
         }),
@@ -371,7 +374,7 @@ pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn object_freq(c: &mut Context<'_>, r: &Request) -> Done {
-    if c.keys().get(r.arg(2))?.is_some() {
+    if c.keys().meta(r.arg(2))?.is_some() {
         return Err(Failure::new(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
         ));
@@ -381,7 +384,7 @@ pub(crate) fn object_freq(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 fn object_number(c: &mut Context<'_>, r: &Request, n: i64) -> Done {
-    match c.keys().get(r.arg(2))? {
+    match c.keys().meta(r.arg(2))? {
         Some(_) => c.reply.integer(n),
         None => c.reply.null(),
     }
@@ -405,10 +408,10 @@ pub(crate) fn memory_usage(c: &mut Context<'_>, r: &Request) -> Done {
             return Err(Failure::syntax());
         }
     }
-    match c.keys().get(r.arg(2))? {
+    match c.keys().meta_with_len(r.arg(2))? {
         // What the entry takes in a memtable, before compression and compaction.
         Some(v) => c.reply.integer(
-            (layout::encode_key(DATABASE, 0, r.arg(2)).len() + v.data.len() + 1 + 48) as i64,
+            (layout::encode_key(DATABASE, 0, r.arg(2)).len() + v.len.unwrap_or(0) + 1 + 48) as i64,
         ),
         None => c.reply.null(),
     }

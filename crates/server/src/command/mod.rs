@@ -14,7 +14,8 @@ pub(crate) mod system;
 pub mod table;
 
 use crate::cursor::Cursors;
-use crate::keyspace::{Capture, Epochs, Keyspace};
+use crate::fetch::Need;
+use crate::keyspace::{Capture, Epochs, Keyspace, Missed};
 use crate::layout;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;
@@ -40,6 +41,17 @@ pub(crate) enum Failure {
     WrongType,
     /// The store failed.
     Store(Error),
+    /// Nothing was done: the request runs again when its keys were fetched.
+    Fetch(Need),
+}
+
+impl From<Missed> for Failure {
+    fn from(missed: Missed) -> Failure {
+        match missed {
+            Missed::Fetch(need) => Failure::Fetch(need),
+            Missed::Store(e) => Failure::Store(e),
+        }
+    }
 }
 
 impl From<Error> for Failure {
@@ -66,6 +78,7 @@ impl Failure {
                 "WRONGTYPE Operation against a key holding the wrong kind of value".into()
             }
             Failure::Store(e) => store_error(e).into(),
+            Failure::Fetch(_) => "ERR the keys of this command were not fetched".into(),
         }
     }
 }
@@ -94,6 +107,9 @@ pub(crate) enum Outcome {
     Slow(Box<SlowRead>),
     /// Nothing was done: the request runs again when the thread for slow reads has room.
     Later,
+    /// Nothing was done: the request runs again when another thread has read what it needs of its
+    /// keys.
+    Fetch(Need),
     /// Nothing was done: the request runs again when cursor numbers were reserved, or could not be.
     NoCursor,
     /// The server stops; no reply.
@@ -187,6 +203,10 @@ pub(crate) struct Counters {
     pub epochs: u64,
     pub epoch_failures: u64,
     pub cursors_forgotten: u64,
+    /// The most reads of the store that one client's turn on the loop had.
+    pub turn_reads_peak: u64,
+    /// Requests whose keys another thread read.
+    pub fetches: u64,
 }
 
 /// Kinds of errors told apart. The server's own texts have fewer; the bound is for texts that somebody forgot to give a code.
@@ -294,6 +314,7 @@ impl Executor {
         self.counters.commands += 1;
         self.keys.begin(self.env.clock().wall_ms());
         let now = self.env.clock().now();
+        let looked_up = (self.counters.hits, self.counters.misses);
         let session = self.sessions[slot].as_mut().expect("a session");
         session.last = now;
         reply.set_protocol(session.protocol);
@@ -306,7 +327,10 @@ impl Executor {
                     reply,
                     spec,
                 };
-                check_keys(spec, request).and_then(|()| (spec.run)(&mut context, request))
+                match check_keys(spec, request).and_then(|()| (spec.run)(&mut context, request)) {
+                    Err(Failure::Fetch(need)) => Ok(Outcome::Fetch(need)),
+                    done => done,
+                }
             }
             Err(text) => Err(Failure::Text(text)),
         };
@@ -321,7 +345,13 @@ impl Executor {
             reply.error_bytes(text.as_bytes());
             Outcome::Replied
         });
-        if matches!(outcome, Outcome::Later | Outcome::NoCursor) {
+        if matches!(
+            outcome,
+            Outcome::Later | Outcome::NoCursor | Outcome::Fetch(..)
+        ) {
+            assert!(!self.keys.wrote(), "a command that runs again has written");
+            (self.counters.hits, self.counters.misses) = looked_up;
+            reply.clear();
             self.counters.commands -= 1;
             self.keys.finish();
             return Executed {

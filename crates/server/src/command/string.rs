@@ -9,10 +9,6 @@ use basalt::Bytes;
 
 /// Keys of an MGET that are looked for together.
 const MGET_KEYS: usize = 1024;
-/// Bytes that an MGET reads at a time.
-const MGET_BYTES: usize = 16 << 20;
-/// Values below this length do not keep blocks alive while an MGET goes on.
-const MGET_SMALL: usize = 8 << 10;
 
 /// The string at a key; `WRONGTYPE` for other types. Counts hits and misses.
 pub(crate) fn string(c: &mut Context<'_>, key: &[u8]) -> Result<Option<Value>, Failure> {
@@ -120,17 +116,18 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     let mut at = expire_at(c, r, expiry)?;
     let key = r.arg(1);
     // A plain SET is blind: it reads nothing, so it depends on nobody and costs no read.
-    let old = if get {
-        string(c, key)?
-    } else if nx || xx || expiry == Expiry::Keep {
-        c.keys().get(key)?
-    } else {
-        None
+    let old = if get { string(c, key)? } else { None };
+    let known = match &old {
+        Some(v) => Some(v.expire_at_ms),
+        None if !get && (nx || xx || expiry == Expiry::Keep) => {
+            c.keys().meta(key)?.map(|meta| meta.expire_at_ms)
+        }
+        None => None,
     };
-    let refused = (nx && old.is_some()) || (xx && old.is_none());
+    let refused = (nx && known.is_some()) || (xx && known.is_none());
     if !refused {
         if expiry == Expiry::Keep {
-            at = old.as_ref().and_then(|v| v.expire_at_ms);
+            at = known.flatten();
         }
         put_until(c, key, r.arg_kept(2), at);
     }
@@ -146,7 +143,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn setnx(c: &mut Context<'_>, r: &Request) -> Done {
-    let absent = c.keys().get(r.arg(1))?.is_none();
+    let absent = c.keys().meta(r.arg(1))?.is_none();
     if absent {
         c.keys().put(r.arg(1), r.arg_kept(2), None);
     }
@@ -219,10 +216,21 @@ pub(crate) fn getex(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
+    let limit = c.exec.options.reply_hard_bytes;
+    // Fetching ended there.
+    if c.exec.keys.fetched_bytes() > limit {
+        return Err(too_long(limit));
+    }
     c.reply.array(r.len() - 1);
     let keys: Vec<&[u8]> = r.args().skip(1).collect();
+    let mut held = c.reply.len();
     for part in keys.chunks(MGET_KEYS) {
-        for value in strings_within(c, part)? {
+        let values = c.exec.keys.get_strings(part.iter().copied())?;
+        held += values.iter().flatten().map(Bytes::len).sum::<usize>();
+        if held > limit {
+            return Err(too_long(limit));
+        }
+        for value in values {
             match value {
                 Some(v) => {
                     c.exec.counters.hits += 1;
@@ -236,50 +244,6 @@ pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
         }
     }
     Ok(Outcome::Replied)
-}
-
-/// The strings of some keys, read in pieces that fit what is left of the reply's limit: it is noticed before everything was read.
-fn strings_within(c: &mut Context<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>, Failure> {
-    let limit = c.exec.options.reply_hard_bytes;
-    let mut values = vec![None; keys.len()];
-    let mut open: Vec<usize> = (0..keys.len()).collect();
-    let mut held = c.reply.len();
-    while !open.is_empty() {
-        let budget = MGET_BYTES.min(limit.saturating_sub(held));
-        let asked = open.iter().map(|i| keys[*i]);
-        let answers = c.exec.keys.get_strings(asked, budget);
-        let mut answers = answers.into_iter();
-        let mut failed = None;
-        let all = open.len();
-        open.retain(|&i| match answers.next().expect("an answer a key") {
-            None => true,
-            Some(Ok(value)) => {
-                held += value.as_ref().map_or(0, Bytes::len);
-                values[i] = value;
-                false
-            }
-            Some(Err(e)) => {
-                failed = Some(e);
-                false
-            }
-        });
-        if let Some(e) = failed {
-            return Err(e.into());
-        }
-        assert!(open.len() < all, "every batch answers something");
-        if held > limit {
-            return Err(too_long(limit));
-        }
-        if !open.is_empty() {
-            // A small value keeps the whole block alive that it was read with.
-            for v in values.iter_mut().flatten() {
-                if v.len() < MGET_SMALL {
-                    *v = Bytes::copy_from_slice(v);
-                }
-            }
-        }
-    }
-    Ok(values)
 }
 
 pub(crate) fn mset(c: &mut Context<'_>, r: &Request) -> Done {
@@ -298,7 +262,7 @@ pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> Done {
         return Err(Failure::new(wrong_arguments("msetnx")));
     }
     for i in (1..r.len()).step_by(2) {
-        if c.keys().get(r.arg(i))?.is_some() {
+        if c.keys().meta(r.arg(i))?.is_some() {
             c.reply.integer(0);
             return Ok(Outcome::Replied);
         }
@@ -311,12 +275,13 @@ pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 fn add(c: &mut Context<'_>, key: &[u8], by: i64) -> Done {
-    let old = old_string(c, key)?;
-    let (n, expire) = match &old {
-        Some(v) => (
-            parse_i64(&v.data).ok_or_else(Failure::not_an_integer)?,
-            v.expire_at_ms,
-        ),
+    let (n, expire) = match c.keys().peek(key)? {
+        Some((meta, _)) if meta.data_type != DataType::String => return Err(Failure::WrongType),
+        // A value that lies apart from the tree is longer than any integer.
+        Some((meta, data)) => {
+            let n = data.and_then(|data| parse_i64(&data));
+            (n.ok_or_else(Failure::not_an_integer)?, meta.expire_at_ms)
+        }
         None => (0, None),
     };
     let n = n
@@ -439,30 +404,27 @@ pub(crate) fn append(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn strlen(c: &mut Context<'_>, r: &Request) -> Done {
-    let len = string(c, r.arg(1))?.map_or(0, |v| v.data.len());
+    let meta = c.keys().meta_with_len(r.arg(1))?;
+    match &meta {
+        Some(meta) if meta.data_type != DataType::String => return Err(Failure::WrongType),
+        Some(_) => c.exec.counters.hits += 1,
+        None => c.exec.counters.misses += 1,
+    }
+    let len = meta.and_then(|meta| meta.len).unwrap_or(0);
     c.reply.integer(len as i64);
     Ok(Outcome::Replied)
 }
 
 pub(crate) fn getrange(c: &mut Context<'_>, r: &Request) -> Done {
     let (start, end) = (integer(r, 2)?, integer(r, 3)?);
-    let Some(value) = string(c, r.arg(1))? else {
-        c.reply.bulk(b"");
-        return Ok(Outcome::Replied);
-    };
-    let len = value.data.len() as i64;
-    if start < 0 && end < 0 && start > end {
-        c.reply.bulk(b"");
-        return Ok(Outcome::Replied);
+    let part = c.keys().get_range(r.arg(1), start, end)?;
+    match &part {
+        Some(v) if v.data_type != DataType::String => return Err(Failure::WrongType),
+        Some(_) => c.exec.counters.hits += 1,
+        None => c.exec.counters.misses += 1,
     }
-    let place = |n: i64| if n < 0 { (len + n.max(-len)).max(0) } else { n };
-    let (start, end) = (place(start), place(end).min(len - 1));
-    if len == 0 || start > end {
-        c.reply.bulk(b"");
-    } else {
-        c.reply
-            .bulk_shared(value.data.slice(start as usize..=end as usize));
-    }
+    c.reply
+        .bulk_shared(part.map_or_else(Bytes::new, |v| v.data));
     Ok(Outcome::Replied)
 }
 

@@ -83,6 +83,21 @@ impl World {
             self.exec.execute(0, &request, &mut reply);
             self.exec.cursor_failure = None;
         }
+        let mut outcome = executed.outcome;
+        while let Outcome::Fetch(need) = outcome {
+            self.exec.keys.begin_fetch(1, need, (1, 2));
+            let spec = table::resolve(&request).unwrap();
+            let mut keys = spec.keys(request.len()).map(|i| request.arg_bytes(i));
+            let limit = self.exec.options.reply_hard_bytes;
+            while let Some(piece) = self.exec.keys.next_piece(1, limit, &mut keys) {
+                let answers = crate::fetch::read(&self.store, piece);
+                self.exec.keys.take_answers(1, answers);
+            }
+            self.exec.keys.use_fetch(Some(1));
+            outcome = self.exec.execute(0, &request, &mut reply).outcome;
+            self.exec.keys.use_fetch(None);
+        }
+        self.exec.keys.end_fetch(1);
         String::from_utf8(reply.to_vec()).unwrap()
     }
 

@@ -141,6 +141,7 @@ impl Server {
     pub(super) fn drop_client(&mut self, slot: usize) {
         if let Some(mut c) = self.connections[slot].take() {
             let _ = self.poll.registry().deregister(&mut c.stream);
+            self.end_fetch(&mut c);
             self.exec.client_bytes -= c.accounted as u64;
             self.exec.sessions[slot] = None;
             self.free.push(slot);

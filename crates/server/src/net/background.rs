@@ -344,7 +344,7 @@ impl Drop for CursorReserver {
     }
 }
 
-fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     match env::thread::spawn(name, run) {
         Ok(thread) => Some(thread),
         Err(e) => {
@@ -354,7 +354,7 @@ fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<(
     }
 }
 
-fn join(thread: &mut Option<JoinHandle<()>>) {
+pub(super) fn join(thread: &mut Option<JoinHandle<()>>) {
     if let Some(thread) = thread.take()
         && thread.join().is_err()
     {

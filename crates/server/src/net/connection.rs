@@ -62,6 +62,10 @@ pub(crate) struct Connection {
     pub parked: Option<Request>,
     /// Room has come for it.
     pub unparked: bool,
+    /// Another thread reads the keys of the request that waits.
+    pub fetching: bool,
+    /// Names of that request that were asked for.
+    pub fetched_names: usize,
     /// In the list of those that wait for room for their writes.
     pub stalled: bool,
     /// In the list of connections with something to do.
@@ -113,6 +117,8 @@ impl Connection {
             starved: true,
             parked: None,
             unparked: false,
+            fetching: false,
+            fetched_names: 0,
             stalled: false,
             queued: false,
             untaken_since: None,

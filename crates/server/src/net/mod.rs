@@ -7,16 +7,21 @@
 //! 4. Submit the open epoch as one batch, if its dependencies allow.
 //! 5. Write replies.
 //!
-//! So all clients that were ready in a turn share a commit, the engine's commit groups join the epochs in flight, and no
-//! client costs a thread. A client is not read while its replies pile up or while a slow read of its own runs, and none is
-//! while the writes on their way take all the room they may.
+//! So all clients that were ready in a turn share a commit, the engine's commit groups join the
+//! epochs in flight, and no client costs a thread. A turn is bounded in what it reads of the store
+//! (`serving`), and what a command needs beyond that is read by another thread while the request
+//! waits (`fetching`). A client is not read while its replies pile up or while a slow read of its
+//! own runs, and none is while the writes on their way take all the room they may.
 //!
-//! Rooms: `accepting` (who comes and goes), `serving` (a client's turn), `replying` (what comes back), `stopping` (the end),
+//! Rooms: `accepting` (who comes and goes), `serving` (a client's turn), `fetching` (requests that
+//! wait for reads),
+//! `replying` (what comes back), `stopping` (the end),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
 mod background;
 mod connection;
+mod fetching;
 mod replying;
 mod serving;
 mod stopping;
@@ -33,6 +38,7 @@ use background::{Asker, CursorReserver, Reclaimer, SlowReader, SlowResult, Synce
 use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
+use fetching::{Fetched, Fetcher};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;
@@ -47,6 +53,8 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const SIGNALS: Token = Token(2);
 const FIRST_CLIENT: usize = 3;
+/// A turn of the loop ends after what so many turns of one client may take.
+const LOOP_TURNS: u32 = 4;
 
 /// What comes to the loop from other threads.
 enum Event {
@@ -55,6 +63,8 @@ enum Event {
         result: Result<()>,
     },
     Slow(SlowResult),
+    /// What was read for a request that waits for it.
+    Fetched(Fetched),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }
@@ -130,6 +140,7 @@ pub struct Server {
     /// A second signal came: no client is waited for.
     hurry: bool,
     slow: SlowReader,
+    fetcher: Fetcher,
     syncer: Syncer,
     reclaimer: Reclaimer,
     reserver: CursorReserver,
@@ -264,6 +275,7 @@ impl Server {
             stopping: None,
             hurry: false,
             slow: SlowReader::new(),
+            fetcher: Fetcher::default(),
             syncer: Syncer::new(),
             reclaimer,
             reserver: CursorReserver::default(),
@@ -322,7 +334,16 @@ impl Server {
                 self.begin_stop();
             }
             self.take_events();
-            for slot in std::mem::take(&mut self.run_list) {
+            let list = std::mem::take(&mut self.run_list);
+            let turn = self.begin_turn();
+            for (n, slot) in list.iter().copied().enumerate() {
+                if n > 0 && self.is_spent(&turn, LOOP_TURNS) {
+                    // Signals, new clients and what other threads have finished come between; these
+                    // are first then.
+                    let later = std::mem::replace(&mut self.run_list, list[n..].to_vec());
+                    self.run_list.extend(later);
+                    break;
+                }
                 self.serve(slot);
                 // At once, not at the end of the turn: ten thousand clients could each have asked for something large.
                 if self.exec.client_bytes > self.exec.options.client_memory_bytes {
@@ -333,6 +354,7 @@ impl Server {
             self.reserve_cursors();
             self.take_events();
             self.unpark();
+            self.unpark_fetches();
             self.write_replies();
             self.book();
             if self.stopping.is_some() && self.stopped() {
@@ -346,7 +368,11 @@ impl Server {
             Some(Duration::ZERO)
         } else if self.accept_blocked || self.stopping.is_some() {
             Some(Duration::from_millis(20))
-        } else if self.exec.keys.in_flight() > 0 || self.slow.is_busy() || self.reserver.is_busy() {
+        } else if self.exec.keys.in_flight() > 0
+            || self.slow.is_busy()
+            || self.fetcher.is_busy()
+            || self.reserver.is_busy()
+        {
             // Should a wake fail, what other threads have finished is found all the same.
             Some(Duration::from_secs(1))
         } else {

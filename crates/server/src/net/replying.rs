@@ -53,6 +53,7 @@ impl Server {
                 match event {
                     Event::Epoch { slot, result } => self.epoch_completed(slot, result),
                     Event::Slow(result) => self.slow_done(result),
+                    Event::Fetched(fetched) => self.fetched(fetched),
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }
@@ -169,7 +170,11 @@ impl Server {
 
     pub(super) fn account(&mut self, c: &mut Connection, slot: usize) {
         let session = self.exec.sessions[slot].as_ref();
-        let bytes = c.memory() + session.map_or(0, Session::memory);
+        let fetched = match c.fetching {
+            true => self.exec.keys.fetch_memory(c.id),
+            false => 0,
+        };
+        let bytes = c.memory() + fetched + session.map_or(0, Session::memory);
         let total = &mut self.exec.client_bytes;
         *total = *total - c.accounted as u64 + bytes as u64;
         c.accounted = bytes;

@@ -6,20 +6,53 @@ use super::{Server, enqueue};
 use crate::command::{Action, Executed, Outcome};
 use crate::resp::request::Request;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Requests of one client in a turn, before the others have theirs.
 const REQUESTS_A_TURN: usize = 1024;
 /// Reads of one client in a turn.
 const READS_A_TURN: usize = 8;
+/// Reads of the store for one client in a turn, from which on the others have theirs.
+const STORE_READS_A_TURN: u64 = 256;
+/// Bytes of values that lie apart from the tree which are read for one client in a turn.
+const STORE_BYTES_A_TURN: u64 = 2 << 20;
+/// A turn ends after so long, however little it read: the device may be slow.
+const TIME_A_TURN: Duration = Duration::from_millis(5);
+
+/// What was spent when a turn began.
+pub(super) struct Spent {
+    reads: u64,
+    bytes: u64,
+    now: Duration,
+}
 
 impl Server {
+    /// What is spent so far.
+    pub(super) fn begin_turn(&self) -> Spent {
+        let (reads, bytes) = self.exec.keys.spent();
+        let now = self.exec.env.clock().now();
+        Spent { reads, bytes, now }
+    }
+
+    /// True when since then so much was spent that it was that many turns of one client.
+    pub(super) fn is_spent(&self, since: &Spent, turns: u32) -> bool {
+        let (reads, bytes) = self.exec.keys.spent();
+        reads - since.reads >= STORE_READS_A_TURN * u64::from(turns)
+            || bytes - since.bytes >= STORE_BYTES_A_TURN * u64::from(turns)
+            || self.exec.env.clock().now() - since.now >= TIME_A_TURN * turns
+    }
+
     /// Gives a client its turn.
     pub(super) fn serve(&mut self, slot: usize) {
         let Some(mut c) = self.connections[slot].take() else {
             return;
         };
         c.queued = false;
+        let reads = self.exec.keys.spent().0;
         let alive = self.turn(&mut c, slot);
+        let reads = self.exec.keys.spent().0 - reads;
+        let peak = &mut self.exec.counters.turn_reads_peak;
+        *peak = reads.max(*peak);
         self.account(&mut c, slot);
         self.connections[slot] = Some(c);
         if alive {
@@ -42,6 +75,7 @@ impl Server {
     fn turn(&mut self, c: &mut Connection, slot: usize) -> bool {
         let mut requests = 0;
         let mut reads = 0;
+        let begun = self.begin_turn();
         loop {
             c.starved = false;
             loop {
@@ -61,7 +95,7 @@ impl Server {
                         return true;
                     }
                 }
-                if requests == REQUESTS_A_TURN {
+                if requests == REQUESTS_A_TURN || (requests > 0 && self.is_spent(&begun, 1)) {
                     enqueue(&mut self.run_list, c, slot);
                     return true;
                 }
@@ -122,11 +156,18 @@ impl Server {
         // Those that wait already come first.
         let first = std::mem::take(&mut c.unparked);
         self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
+        self.exec.keys.use_fetch(c.fetching.then_some(c.id));
         let Executed {
             outcome,
             depends_on,
             replies,
         } = self.exec.execute(slot, request, &mut self.reply);
+        self.exec.keys.use_fetch(None);
+        if let Outcome::Fetch(need) = outcome {
+            self.fetch(c, slot, request, need, first);
+            return false;
+        }
+        self.end_fetch(c);
         let new = depends_on & !c.waits_for;
         if new != 0 {
             let asker = Asker { slot, id: c.id };
@@ -153,6 +194,7 @@ impl Server {
                 self.cursorless.push(Asker { slot, id: c.id });
                 return false;
             }
+            Outcome::Fetch(_) => unreachable!("it waits already"),
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
                 let asker = Asker { slot, id: c.id };

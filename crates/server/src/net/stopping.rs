@@ -113,7 +113,7 @@ impl Server {
                 c.slow_done(reply);
                 self.to_write.push(slot);
             }
-            c.unparked |= c.parked.is_some();
+            c.unparked |= c.parked.is_some() && !c.fetching;
             enqueue(&mut self.run_list, c, slot);
         }
     }
@@ -122,11 +122,13 @@ impl Server {
         let Server {
             exec,
             slow,
+            fetcher,
             syncer,
             mut reclaimer,
             ..
         } = self;
         drop(slow);
+        drop(fetcher);
         drop(syncer);
         let store = exec.keys.store().clone();
         drop(exec);

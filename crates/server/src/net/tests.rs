@@ -1,7 +1,7 @@
 //! The loop over a store whose commits the test holds back: replies wait for them, clients do not wait for each other.
 
 use super::*;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{MemoryStore, ReadOf};
 use basalt::env::{Clock, EnvBuilder, ManualClock};
 use basalt::fs::{HostFs, HostOptions};
 use std::io::{Read, Write};
@@ -400,6 +400,166 @@ fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
         expect(c, "*2\r\n$1\r\n1\r\n*1\r\n$1\r\na\r\n");
     }
     assert_eq!(w.store.0.lock().cursor_blocks, 1);
+    w.stop.shutdown();
+    w.join();
+}
+
+/// A value that no loop reads itself.
+const LONG: usize = 1 << 20;
+
+/// A world whose values from 1,000 bytes on lie apart from the tree, and whose reads by other
+/// threads than the loop's wait.
+fn holding_fetches() -> World {
+    let w = World::new(|_| {});
+    let thread = w.thread.as_ref().unwrap().thread().id();
+    let mut s = w.store.0.lock();
+    (s.apart_from, s.hold_fetches, s.loop_thread) = (1000, true, Some(thread));
+    drop(s);
+    w
+}
+
+/// What the loop read, and what other threads did.
+fn reads(w: &World) -> (Vec<ReadOf>, Vec<ReadOf>) {
+    let s = w.store.0.lock();
+    let by_loop = |r: &&(std::thread::ThreadId, ReadOf)| Some(r.0) == s.loop_thread;
+    let (here, there): (Vec<_>, Vec<_>) = s.reads.iter().partition(by_loop);
+    let of =
+        |list: Vec<&(std::thread::ThreadId, ReadOf)>| list.iter().map(|r| r.1.clone()).collect();
+    (of(here), of(there))
+}
+
+fn wait_fetch(w: &World) {
+    while reads(w).1.is_empty() {
+        basalt::env::Clock::system().sleep(Duration::from_millis(1));
+    }
+}
+
+/// One GET of a long value that was in no cache made every other client wait for the device.
+#[test]
+fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
+    let w = holding_fetches();
+    let long = "v".repeat(LONG);
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut a, &format!("SET k {}", &long[..60_000]));
+    expect(&mut a, "+OK\r\n");
+    a.write_all(format!("*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n${LONG}\r\n{long}\r\n").as_bytes())
+        .unwrap();
+    expect(&mut a, "+OK\r\n");
+    // A shorter one is read by the loop.
+    send(&mut a, "GET k");
+    expect(&mut a, &format!("$60000\r\n{}\r\n", &long[..60_000]));
+    assert!(reads(&w).1.is_empty());
+    send(&mut a, "GETRANGE long 5 9\r\nGET long\r\nPING");
+    wait_fetch(&w);
+    for _ in 0..10 {
+        send(&mut b, "STRLEN long\r\nEXISTS long\r\nPING");
+        expect(&mut b, &format!(":{LONG}\r\n:1\r\n+PONG\r\n"));
+    }
+    nothing_yet(&mut a);
+    w.store.0.lock().hold_fetches = false;
+    expect(
+        &mut a,
+        &format!("$5\r\nvvvvv\r\n${LONG}\r\n{long}\r\n+PONG\r\n"),
+    );
+    let (here, there) = reads(&w);
+    let long_value = |r: &ReadOf| matches!(r, ReadOf::Value(_, n) if *n == LONG);
+    assert_eq!(here.iter().filter(|r| long_value(r)).count(), 0);
+    assert_eq!(there.iter().filter(|r| long_value(r)).count(), 2);
+    w.stop.shutdown();
+    w.join();
+}
+
+/// What another thread read before a write must not be answered after it.
+#[test]
+fn a_value_that_is_written_while_it_is_read_is_answered_as_written() {
+    let w = holding_fetches();
+    let long = "v".repeat(LONG);
+    let (mut a, mut b) = (w.client(), w.client());
+    for key in ["set", "del", "add", "flush"] {
+        a.write_all(
+            format!(
+                "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${LONG}\r\n{long}\r\n",
+                key.len()
+            )
+            .as_bytes(),
+        )
+        .unwrap();
+        expect(&mut a, "+OK\r\n");
+    }
+    for (ask, write, written, answer) in [
+        ("GET set", "SET set short", "+OK\r\n", "$5\r\nshort\r\n"),
+        ("GETDEL del", "DEL del", ":1\r\n", "$-1\r\n"),
+        ("APPEND add x", "SET add 12", "+OK\r\n", ":3\r\n"),
+        ("GET flush", "FLUSHALL", "+OK\r\n", "$-1\r\n"),
+    ] {
+        w.store.0.lock().hold_fetches = true;
+        w.store.0.lock().reads.clear();
+        send(&mut a, ask);
+        wait_fetch(&w);
+        send(&mut b, write);
+        expect(&mut b, written);
+        nothing_yet(&mut a);
+        w.store.0.lock().hold_fetches = false;
+        expect(&mut a, answer);
+    }
+    w.stop.shutdown();
+    w.join();
+}
+
+/// A request with 5,000 names held the loop for half a minute, and SIGTERM was not heard meanwhile.
+/// It is one command all the same: what it says of its names is true at one moment.
+#[test]
+fn many_names_are_looked_for_elsewhere_and_the_answer_is_of_one_moment() {
+    let w = holding_fetches();
+    let (mut a, mut b) = (w.client(), w.client());
+    let mut names = String::new();
+    for n in 0..5000 {
+        names += &format!(" n{n}");
+        w.store.0.lock().hold_fetches = false;
+    }
+    send(&mut a, "MSET n0 a n4999 a n17 a");
+    expect(&mut a, "+OK\r\n");
+    w.store.0.lock().hold_fetches = true;
+    w.store.0.lock().reads.clear();
+    send(&mut a, &format!("EXISTS{names}"));
+    wait_fetch(&w);
+    // Both before and after the place that is being read.
+    send(&mut b, "DEL n0 n17\r\nSET n4998 x\r\nPING");
+    expect(&mut b, ":2\r\n+OK\r\n+PONG\r\n");
+    nothing_yet(&mut a);
+    // The end is heard at once, and what was asked before it is answered.
+    w.stop.shutdown();
+    while TcpStream::connect(w.address).is_ok() {
+        basalt::env::Clock::system().sleep(Duration::from_millis(1));
+    }
+    nothing_yet(&mut a);
+    w.store.0.lock().hold_fetches = false;
+    expect(&mut a, ":2\r\n");
+    let (here, there) = reads(&w);
+    let bound = 2 * crate::keyspace::LOOP_READS as usize + 10;
+    assert!(here.len() <= bound, "{} reads by the loop", here.len());
+    assert!(there.len() >= 4990, "{} reads elsewhere", there.len());
+    w.join();
+}
+
+/// A pipeline of a thousand reads was one turn of the loop: other clients and signals waited for
+/// all of them. A turn ends after some reads of the store, whatever each of them costs.
+#[test]
+fn a_turn_of_one_client_ends_after_some_reads() {
+    let w = World::new(|_| {});
+    let mut a = w.client();
+    let pipeline = "STRLEN k\r\n".repeat(6000);
+    a.write_all(pipeline.as_bytes()).unwrap();
+    expect(&mut a, &":0\r\n".repeat(6000));
+    send(&mut a, "INFO stats");
+    let mut stats = vec![0; 4096];
+    let n = a.read(&mut stats).unwrap();
+    let stats = String::from_utf8_lossy(&stats[..n]).into_owned();
+    let peak = stats
+        .lines()
+        .find_map(|l| l.strip_prefix("turn_store_reads_peak:"));
+    let peak: u64 = peak.unwrap_or_else(|| panic!("{stats}")).parse().unwrap();
+    assert!((1..=256).contains(&peak), "{peak} reads in a turn");
     w.stop.shutdown();
     w.join();
 }

@@ -1,5 +1,6 @@
 //! The server over TCP, with the real engine under it: exact replies, pipelines, hostile clients, durability and stopping.
 
+mod bounded;
 mod client;
 mod hostile;
 mod large;

@@ -1,0 +1,308 @@
+//! Measures how long one request of each command makes another client wait, and prints the table of
+//! `docs/server.md`.
+//!
+//! `cargo run --release -p basalt-server --example delay -- DIR [NAMES] [VALUE_MIB]`: a server over
+//! a new store in `DIR/store`, one client with the request, one client that sends PING after PING.
+//! What is printed is the longest PING while the request ran.
+
+use basalt::Result;
+use basalt::env::{Clock, EnvBuilder, thread};
+use basalt::fs::{HostFs, HostOptions};
+use basalt_server::{Server, ServerOptions};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+fn io(e: std::io::Error) -> basalt::Error {
+    basalt::Error::new(basalt::ErrorKind::Io, e.to_string())
+}
+
+fn encode(args: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", args.len()).into_bytes();
+    for a in args {
+        out.extend_from_slice(format!("${}\r\n", a.len()).as_bytes());
+        out.extend_from_slice(a);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// A client that skips over replies.
+struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Result<Client> {
+        let stream = TcpStream::connect(address).map_err(io)?;
+        stream.set_nodelay(true).map_err(io)?;
+        Ok(Client {
+            stream,
+            buffer: Vec::new(),
+            at: 0,
+        })
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        self.at = 0;
+        self.buffer.resize(256 << 10, 0);
+        let n = self.stream.read(&mut self.buffer).map_err(io)?;
+        self.buffer.truncate(n);
+        match n {
+            0 => Err(basalt::Error::invalid("the server closed the connection")),
+            _ => Ok(()),
+        }
+    }
+
+    fn line(&mut self) -> Result<Vec<u8>> {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            if self.at == self.buffer.len() {
+                self.fill()?;
+            }
+            line.push(self.buffer[self.at]);
+            self.at += 1;
+        }
+        Ok(line)
+    }
+
+    fn skip(&mut self, mut n: usize) -> Result<()> {
+        while n > 0 {
+            if self.at == self.buffer.len() {
+                self.fill()?;
+            }
+            let part = n.min(self.buffer.len() - self.at);
+            self.at += part;
+            n -= part;
+        }
+        Ok(())
+    }
+
+    /// Reads one reply and returns its first line.
+    fn reply(&mut self) -> Result<String> {
+        let line = self.line()?;
+        let text = String::from_utf8_lossy(&line).trim_end().to_string();
+        let n: i64 = text[1..].parse().unwrap_or(0);
+        match line[0] {
+            b'$' if n >= 0 => self.skip(n as usize + 2)?,
+            b'*' => {
+                for _ in 0..n {
+                    self.reply()?;
+                }
+            }
+            _ => {}
+        }
+        Ok(text)
+    }
+
+    fn call(&mut self, args: &[Vec<u8>]) -> Result<String> {
+        self.stream.write_all(&encode(args)).map_err(io)?;
+        self.reply()
+    }
+}
+
+fn words(line: &str) -> Vec<Vec<u8>> {
+    line.split(' ').map(|w| w.as_bytes().to_vec()).collect()
+}
+
+/// PING after PING on a thread of its own; remembers the longest.
+struct Pinger {
+    longest_us: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Pinger {
+    fn start(address: SocketAddr, clock: Clock) -> Result<Pinger> {
+        let mut client = Client::connect(address)?;
+        let (longest_us, stop) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (longest, ended) = (longest_us.clone(), stop.clone());
+        let run = move || {
+            while !ended.load(Ordering::Acquire) {
+                let begun = clock.now();
+                if client.call(&words("PING")).is_err() {
+                    return;
+                }
+                let took = (clock.now() - begun).as_micros() as u64;
+                longest.fetch_max(took, Ordering::AcqRel);
+            }
+        };
+        Ok(Pinger {
+            longest_us,
+            stop,
+            thread: Some(thread::spawn("ping", run).map_err(io)?),
+        })
+    }
+}
+
+impl Drop for Pinger {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A server over the store, and what the measured requests are about.
+struct World {
+    address: SocketAddr,
+    stop: basalt_server::ShutdownHandle,
+    thread: std::thread::JoinHandle<()>,
+}
+
+fn serve(dir: &str) -> Result<World> {
+    let env = EnvBuilder::new(HostFs::new(HostOptions::new(dir))?).build();
+    let options = ServerOptions {
+        dir: "store".into(),
+        listen: ([127, 0, 0, 1], 0).into(),
+        ..ServerOptions::default()
+    };
+    let server = Server::bind(&env, options)?;
+    let (address, stop) = (server.local_addr(), server.shutdown_handle());
+    let run = move || {
+        if let Err(e) = server.run() {
+            eprintln!("delay: the server ended: {e}");
+        }
+    };
+    let thread = thread::spawn("server", run).map_err(io)?;
+    Ok(World {
+        address,
+        stop,
+        thread,
+    })
+}
+
+impl World {
+    fn end(self) {
+        self.stop.shutdown();
+        let _ = self.thread.join();
+    }
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().unwrap_or_else(|| ".".into());
+    let number = |text: Option<String>, or: usize| match text {
+        None => Ok(or),
+        Some(t) => t
+            .parse()
+            .map_err(|_| basalt::Error::invalid(format!("{t} is no number"))),
+    };
+    let names = number(args.next(), 1_000_000)?;
+    let value = number(args.next(), 32)? << 20;
+    let clock = Clock::system();
+
+    let world = serve(&dir)?;
+    let mut client = Client::connect(world.address)?;
+    let long = vec![b'v'; value];
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        client.call(&[b"SET".to_vec(), key.into(), long.clone()])?;
+    }
+    let all = |command: &str| -> Vec<Vec<u8>> {
+        let mut list = vec![command.as_bytes().to_vec()];
+        list.extend((0..names).map(|n| format!("name:{n:08}").into_bytes()));
+        list
+    };
+    let mut pairs = vec![b"MSET".to_vec()];
+    for n in 0..names {
+        pairs.extend([format!("name:{n:08}").into_bytes(), b"v".to_vec()]);
+        if pairs.len() > 100_000 || n + 1 == names {
+            client.call(&std::mem::replace(&mut pairs, vec![b"MSET".to_vec()]))?;
+        }
+    }
+    // What was written is in tables and blob files, and in no cache.
+    world.end();
+    let world = serve(&dir)?;
+    let mut client = Client::connect(world.address)?;
+
+    let pipeline = |line: &str, times: usize| encode(&words(line)).repeat(times);
+    let mib = value >> 20;
+    let mut half = vec![b"MSET".to_vec()];
+    for n in 0..names / 2 {
+        half.extend([format!("name:{n:08}").into_bytes(), b"w".to_vec()]);
+    }
+    let append = [b"APPEND".to_vec(), b"d".to_vec(), b"x".to_vec()];
+    let set = [b"SET".to_vec(), b"e".to_vec(), long];
+    let many = format!("{names} names");
+    let requests: Vec<(String, Vec<u8>, usize)> = vec![
+        ("nothing".into(), vec![], 0),
+        (
+            format!("100 STRLEN, value of {mib} MiB"),
+            pipeline("STRLEN a", 100),
+            100,
+        ),
+        (
+            format!("100 TYPE, value of {mib} MiB"),
+            pipeline("TYPE a", 100),
+            100,
+        ),
+        (
+            format!("EXPIRE, value of {mib} MiB"),
+            pipeline("EXPIRE f 1000", 1),
+            1,
+        ),
+        (
+            format!("100 GETRANGE of 10 bytes, value of {mib} MiB"),
+            pipeline("GETRANGE b 0 9", 100),
+            100,
+        ),
+        (format!("GET, value of {mib} MiB"), pipeline("GET c", 1), 1),
+        (
+            format!("10 GET, values of {mib} MiB"),
+            pipeline("GET c", 10),
+            10,
+        ),
+        (format!("SET, value of {mib} MiB"), encode(&set), 1),
+        (format!("APPEND, value of {mib} MiB"), encode(&append), 1),
+        (
+            format!("DEL of 3 values of {mib} MiB"),
+            pipeline("DEL a b c", 1),
+            1,
+        ),
+        (format!("EXISTS, {many}"), encode(&all("EXISTS")), 1),
+        (format!("MGET, {many}"), encode(&all("MGET")), 1),
+        (
+            "SCAN, COUNT 1000000".into(),
+            pipeline("SCAN 0 COUNT 1000000", 1),
+            1,
+        ),
+        (format!("KEYS, {many}"), pipeline("KEYS *", 1), 1),
+        (format!("DBSIZE, {many}"), pipeline("DBSIZE", 1), 1),
+        (format!("MSET, {} names", names / 2), encode(&half), 1),
+        (format!("DEL, {many}"), encode(&all("DEL")), 1),
+        ("FLUSHALL".into(), pipeline("FLUSHALL", 1), 1),
+    ];
+    println!(
+        "| request | another client's longest PING, ms | the request itself, ms | its reply |"
+    );
+    println!("|---|---|---|---|");
+    for (what, bytes, replies) in requests {
+        let pinger = Pinger::start(world.address, clock.clone())?;
+        clock.sleep(Duration::from_millis(200));
+        pinger.longest_us.store(0, Ordering::Release);
+        let begun = clock.now();
+        client.stream.write_all(&bytes).map_err(io)?;
+        let mut last = String::new();
+        for _ in 0..replies {
+            last = client.reply()?;
+        }
+        let took = clock.now() - begun;
+        clock.sleep(Duration::from_millis(300));
+        let longest = pinger.longest_us.load(Ordering::Acquire);
+        println!(
+            "| {what} | {:.1} | {:.1} | `{last}` |",
+            longest as f64 / 1000.0,
+            took.as_micros() as f64 / 1000.0,
+        );
+    }
+    world.end();
+    Ok(())
+}

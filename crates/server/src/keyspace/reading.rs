@@ -1,0 +1,323 @@
+//! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the store
+//! within the bounds of a command on the loop.
+
+use super::Keyspace;
+use crate::catalog::DATABASE;
+use crate::fetch::{self, Answer, Fetch, Known, Meta, Need, PIECE_BYTES, PIECE_NAMES, Piece};
+use crate::layout::{self, DataType};
+use crate::store::Value;
+use basalt::{Bytes, Error, Result};
+
+/// Reads of the store that one command does on the loop before the rest is left to the thread that
+/// fetches.
+pub(crate) const LOOP_READS: u32 = 128;
+/// Bytes of values that lie apart from the tree which one command reads on the loop.
+pub(crate) const LOOP_BYTES: usize = 256 << 10;
+
+/// Why a read of a command has no answer.
+#[derive(Debug)]
+pub(crate) enum Missed {
+    /// It takes longer than the loop may wait: the command runs again when its keys were fetched.
+    Fetch(Need),
+    /// The store failed.
+    Store(Error),
+}
+
+/// What a command reads.
+pub(crate) type Read<T> = std::result::Result<T, Missed>;
+
+impl From<Error> for Missed {
+    fn from(e: Error) -> Missed {
+        Missed::Store(e)
+    }
+}
+
+impl Keyspace {
+    /// The key in the store, in `scratch`; false for a key that no store can hold.
+    fn stored_key(&mut self, key: &[u8]) -> bool {
+        if key.len() > layout::MAX_KEY_LEN {
+            return false;
+        }
+        self.scratch.clear();
+        self.scratch
+            .extend_from_slice(&layout::key_prefix(DATABASE, self.generation));
+        self.scratch.extend_from_slice(key);
+        true
+    }
+
+    /// What the overlay has for the key in `scratch`; `None` when the store is to be asked.
+    fn over(&mut self) -> Option<Option<Value>> {
+        let newest = self.overlay.get(&self.scratch[..])?.last();
+        let newest = newest.expect("never empty");
+        self.touched |= 1 << newest.slot;
+        let value = newest.value.clone();
+        let now = self.now_ms;
+        Some(value.filter(|v| Keyspace::alive(v, now)))
+    }
+
+    /// What was fetched of a key for the running command.
+    fn fetched(&self, key: &[u8]) -> Option<Result<Answer>> {
+        let fetch = self.fetches.get(&self.current?)?;
+        if fetch.generation() != self.generation {
+            return None;
+        }
+        Some(match fetch.answer(key)? {
+            Answer::Failed(e) => Err((**e).clone()),
+            answer => Ok(answer.clone()),
+        })
+    }
+
+    /// Takes a read of the store from what the running command may do on the loop.
+    fn spend(&mut self, need: Need) -> Read<()> {
+        if self.reads_left == 0 {
+            return Err(Missed::Fetch(need));
+        }
+        self.reads_left -= 1;
+        self.reads += 1;
+        Ok(())
+    }
+
+    fn spend_bytes(&mut self, bytes: usize) {
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        self.read_bytes += bytes as u64;
+    }
+
+    /// The live value of a key. Reads the store when the overlay does not know the key.
+    pub fn get(&mut self, key: &[u8]) -> Read<Option<Value>> {
+        self.touch_flush();
+        if !self.stored_key(key) {
+            return Ok(None);
+        }
+        if let Some(value) = self.over() {
+            return Ok(value);
+        }
+        let value = match self.fetched(key).transpose()? {
+            Some(Answer::Absent) => None,
+            Some(Answer::Value(value)) => Some(*value),
+            _ => {
+                self.spend(Need::Value)?;
+                let found = self.store.get_within(&self.scratch, self.bytes_left)?;
+                let Some(found) = found else {
+                    return Err(Missed::Fetch(Need::Value));
+                };
+                self.spend_bytes(found.as_ref().map_or(0, |v| v.data.len()));
+                found
+            }
+        };
+        let now = self.now_ms;
+        Ok(value.filter(|v| Keyspace::alive(v, now)))
+    }
+
+    /// Type and expiry of a live key. Reads no value that lies apart from the tree.
+    pub fn meta(&mut self, key: &[u8]) -> Read<Option<Meta>> {
+        Ok(self.look(key, Need::Meta)?.map(|(meta, _)| meta))
+    }
+
+    /// Type, expiry and length of a live key.
+    pub fn meta_with_len(&mut self, key: &[u8]) -> Read<Option<Meta>> {
+        Ok(self.look(key, Need::Len)?.map(|(meta, _)| meta))
+    }
+
+    /// As [`Keyspace::meta`], with the value if it is at hand: a value that is not is a string of
+    /// at least [`layout::LEAST_MIN_BLOB_SIZE`] bytes, its type byte included.
+    pub fn peek(&mut self, key: &[u8]) -> Read<Option<Known>> {
+        self.look(key, Need::Meta)
+    }
+
+    fn look(&mut self, key: &[u8], need: Need) -> Read<Option<Known>> {
+        self.touch_flush();
+        if !self.stored_key(key) {
+            return Ok(None);
+        }
+        if let Some(value) = self.over() {
+            return Ok(value.map(|v| {
+                let meta = Meta {
+                    data_type: v.data_type,
+                    expire_at_ms: v.expire_at_ms,
+                    len: Some(v.data.len()),
+                };
+                (meta, Some(v.data))
+            }));
+        }
+        let found = match self.fetched(key).transpose()? {
+            Some(Answer::Absent) => None,
+            Some(Answer::Plain(data_type)) if need == Need::Meta => {
+                let meta = Meta {
+                    data_type,
+                    expire_at_ms: None,
+                    len: None,
+                };
+                Some((meta, None))
+            }
+            Some(Answer::Meta(meta)) if need == Need::Meta || meta.len.is_some() => {
+                Some((*meta, None))
+            }
+            _ => {
+                self.spend(need)?;
+                let lengths = need == Need::Len;
+                let found = (self.store).get_meta(&self.scratch, lengths, self.bytes_left)?;
+                found.ok_or(Missed::Fetch(need))?
+            }
+        };
+        let now = self.now_ms;
+        Ok(found.filter(|(meta, _)| meta.expire_at_ms.is_none_or(|at| at > now)))
+    }
+
+    /// The part of a live string that GETRANGE means, with the string's type and expiry. It keeps
+    /// no more than about twice its own bytes in memory.
+    pub fn get_range(&mut self, key: &[u8], start: i64, end: i64) -> Read<Option<Value>> {
+        let part = |v: Value| Value {
+            data: fetch::part_of(&v.data, start, end),
+            ..v
+        };
+        if let Some(Answer::Part(value)) = self.fetched(key).transpose()? {
+            // Written since: then the answer was forgotten. In the overlay: then it was not asked
+            // for.
+            self.touch_flush();
+            let now = self.now_ms;
+            return Ok(Some(*value).filter(|v| Keyspace::alive(v, now)));
+        }
+        match self.get(key) {
+            Ok(value) => Ok(value.map(part)),
+            Err(Missed::Fetch(_)) => Err(Missed::Fetch(Need::Range(start, end))),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The live strings of many keys, read in one batch; absent for other types.
+    pub fn get_strings<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Read<Vec<Option<Bytes>>> {
+        self.touch_flush();
+        let mut out = Vec::new();
+        let mut ask = Vec::new();
+        let mut places = Vec::new();
+        for (place, key) in keys.enumerate() {
+            out.push(None);
+            if !self.stored_key(key) {
+                continue;
+            }
+            if let Some(value) = self.over() {
+                let string = value.filter(|v| v.data_type == DataType::String);
+                out[place] = string.map(|v| v.data);
+                continue;
+            }
+            match self.fetched(key).transpose()? {
+                Some(Answer::Absent) => {}
+                Some(Answer::Value(value)) => out[place] = Some(value.data),
+                _ => {
+                    self.spend(Need::Strings)?;
+                    ask.push(Bytes::copy_from_slice(&self.scratch));
+                    places.push(place);
+                }
+            }
+        }
+        if !ask.is_empty() {
+            let found = match self.bytes_left {
+                usize::MAX => self.store.get_strings(&ask, usize::MAX),
+                bytes => self.store.get_strings_up_to(&ask, bytes),
+            };
+            for (place, value) in places.into_iter().zip(found) {
+                let Some(value) = value else {
+                    return Err(Missed::Fetch(Need::Strings));
+                };
+                out[place] = value?;
+                self.spend_bytes(out[place].as_ref().map_or(0, Bytes::len));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Bytes that were fetched for the running command.
+    pub fn fetched_bytes(&self) -> usize {
+        let current = self.current.and_then(|id| self.fetches.get(&id));
+        current.map_or(0, Fetch::bytes)
+    }
+
+    /// Reads of the store on the loop since the server started, and bytes of values read.
+    pub fn spent(&self) -> (u64, u64) {
+        (self.reads, self.read_bytes)
+    }
+
+    /// Fetches that requests wait for.
+    pub fn fetches(&self) -> usize {
+        self.fetches.len()
+    }
+
+    /// Begins, or begins again, to fetch for a client's request. `secrets` are two random numbers.
+    pub fn begin_fetch(&mut self, client: u64, need: Need, secrets: (u64, u64)) {
+        let rounds = self.fetches.get(&client).map_or(0, |f| f.rounds);
+        let fetch = Fetch::new(need, self.generation, rounds + 1, secrets);
+        self.fetches.insert(client, fetch);
+    }
+
+    /// Gives the answers that were fetched for a client to the command that runs next.
+    pub fn use_fetch(&mut self, client: Option<u64>) {
+        self.current = client;
+    }
+
+    /// How often the running command's keys were fetched.
+    pub(super) fn rounds(&self) -> u32 {
+        let current = self.current.and_then(|id| self.fetches.get(&id));
+        current.map_or(0, |f| f.rounds)
+    }
+
+    /// Forgets what was fetched for a client.
+    pub fn end_fetch(&mut self, client: u64) {
+        self.fetches.remove(&client);
+    }
+
+    /// Bytes of memory that a client's fetch holds.
+    pub fn fetch_memory(&self, client: u64) -> usize {
+        self.fetches.get(&client).map_or(0, Fetch::memory)
+    }
+
+    /// The next keys to be read for a client: those that an earlier piece had no room for, or the
+    /// next of `keys`. `None` when all were read, or more of strings than `limit_bytes`: the reply
+    /// would be too long.
+    pub fn next_piece(
+        &mut self,
+        client: u64,
+        limit_bytes: usize,
+        keys: &mut dyn Iterator<Item = Bytes>,
+    ) -> Option<Piece> {
+        let fetch = self.fetches.get_mut(&client)?;
+        let budget_bytes = match fetch.need() {
+            Need::Strings => PIECE_BYTES.min(limit_bytes.checked_sub(fetch.bytes())?),
+            _ => PIECE_BYTES,
+        };
+        let generation = fetch.generation();
+        let stored = |key: &Bytes| layout::encode_key(DATABASE, generation, key);
+        let unread = fetch.take_unread().into_iter();
+        let mut piece: Vec<_> = unread.map(|key| (stored(&key), key)).collect();
+        let mut looked = 0;
+        while piece.is_empty() || looked < PIECE_NAMES - piece.len().min(PIECE_NAMES) {
+            let Some(key) = keys.next() else { break };
+            looked += 1;
+            if key.len() > layout::MAX_KEY_LEN {
+                continue;
+            }
+            let in_store = stored(&key);
+            // The overlay's answer is at hand, and what the store has is about to change.
+            if !self.overlay.contains_key(&in_store) && fetch.ask(&key) {
+                piece.push((in_store, key));
+            }
+        }
+        let need = fetch.need();
+        (!piece.is_empty()).then_some(Piece {
+            need,
+            keys: piece,
+            budget_bytes,
+        })
+    }
+
+    /// Takes what was read for a client; nothing, when it waits no more.
+    pub fn take_answers(&mut self, client: u64, answers: Vec<(Bytes, Option<Answer>)>) {
+        if let Some(fetch) = self.fetches.get_mut(&client) {
+            for (key, answer) in answers {
+                fetch.take(key, answer);
+            }
+        }
+    }
+}

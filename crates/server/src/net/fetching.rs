@@ -1,0 +1,183 @@
+//! Requests whose keys another thread reads ([`crate::fetch`]): who waits, whose turn it is, and
+//! what comes back.
+//!
+//! A request that needs more than the loop may read stays on its connection. The thread reads a
+//! piece of its keys, then one of the next client, so that a request of a million names does not
+//! hold up one of a single long value. At most [`FETCHES`] requests have fetches; the others wait,
+//! where they cost nothing.
+
+use super::background::{Asker, start};
+use super::connection::Connection;
+use super::{Event, Server, Shared, enqueue};
+use crate::command::table;
+use crate::fetch::{Answer, Need, Piece, read};
+use crate::resp::request::Request;
+use crate::store::Store;
+use basalt::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// Requests with fetches at a time: each write looks into the answers of all of them.
+const FETCHES: usize = 16;
+
+/// What was read of the keys of a piece; `None` for a key that the piece had no room for.
+pub(super) struct Fetched {
+    asker: Asker,
+    answers: Vec<(Bytes, Option<Answer>)>,
+}
+
+/// The thread that reads for waiting requests, and the requests.
+#[derive(Default)]
+pub(super) struct Fetcher {
+    queue: Option<mpsc::Sender<(Asker, Piece)>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// Pieces that are being read.
+    pieces: usize,
+    /// Clients whose requests wait for others' fetches to end.
+    waiting: VecDeque<Asker>,
+}
+
+impl Fetcher {
+    /// Results are awaited, or requests wait for others' fetches to end.
+    pub fn is_busy(&self) -> bool {
+        self.pieces > 0 || !self.waiting.is_empty()
+    }
+
+    fn ask(&mut self, asker: Asker, piece: Piece, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+        self.pieces += 1;
+        if self.queue.is_none() {
+            let (sender, receiver) = mpsc::channel::<(Asker, Piece)>();
+            let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
+            self.thread = start("basalt-fetch", move || {
+                for (asker, piece) in receiver {
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let answers = read(&*store, piece);
+                    shared.post(Event::Fetched(Fetched { asker, answers }));
+                }
+            });
+            self.queue = Some(sender);
+        }
+        let queue = self.queue.as_ref().expect("just made");
+        if let Err(mpsc::SendError((asker, piece))) = queue.send((asker, piece)) {
+            // The thread could not be started: a slow answer is better than none.
+            let answers = read(&**store, piece);
+            shared.post(Event::Fetched(Fetched { asker, answers }));
+        }
+    }
+}
+
+impl Drop for Fetcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.queue = None;
+        super::background::join(&mut self.thread);
+    }
+}
+
+impl Server {
+    /// Makes a client's request wait for its keys. `first` for a request that has waited before.
+    pub(super) fn fetch(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        request: &Request,
+        need: Need,
+        first: bool,
+    ) {
+        let asker = Asker { slot, id: c.id };
+        if !c.fetching && self.exec.keys.fetches() >= FETCHES {
+            match first {
+                true => self.fetcher.waiting.push_front(asker),
+                false => self.fetcher.waiting.push_back(asker),
+            }
+            return;
+        }
+        self.exec.counters.fetches += u64::from(!c.fetching);
+        c.fetching = true;
+        c.fetched_names = 0;
+        let random = self.exec.env.random();
+        let secrets = (random.next_u64(), random.next_u64());
+        self.exec.keys.begin_fetch(c.id, need, secrets);
+        if !self.fetch_more(c, slot, request) {
+            // All of it is at hand.
+            c.unparked = true;
+            enqueue(&mut self.run_list, c, slot);
+        }
+    }
+
+    /// Asks for the next piece of a client's fetch; false when all was read.
+    fn fetch_more(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
+        let spec = table::resolve(request).expect("it ran before");
+        let mut looked = c.fetched_names;
+        let places = spec.keys(request.len()).skip(looked);
+        let limit = self.exec.options.reply_hard_bytes;
+        let piece = self.exec.keys.next_piece(
+            c.id,
+            limit,
+            &mut places.map(|i| {
+                looked += 1;
+                request.arg_bytes(i)
+            }),
+        );
+        c.fetched_names = looked;
+        let Some(piece) = piece else { return false };
+        let asker = Asker { slot, id: c.id };
+        let store = self.exec.keys.store().clone();
+        self.fetcher.ask(asker, piece, &store, &self.shared);
+        true
+    }
+
+    /// Takes in what was read for a client.
+    pub(super) fn fetched(&mut self, fetched: Fetched) {
+        let Fetched { asker, answers } = fetched;
+        self.fetcher.pieces -= 1;
+        let c = self.connections[asker.slot].take_if(|c| c.id == asker.id);
+        let Some(mut c) = c else { return };
+        if c.fetching
+            && let Some(request) = c.parked.take()
+        {
+            self.exec.keys.take_answers(c.id, answers);
+            if !self.fetch_more(&mut c, asker.slot, &request) {
+                c.unparked = true;
+                enqueue(&mut self.run_list, &mut c, asker.slot);
+            }
+            c.parked = Some(request);
+            self.account(&mut c, asker.slot);
+        }
+        self.connections[asker.slot] = Some(c);
+    }
+
+    /// Forgets what was fetched for a client whose request has run.
+    pub(super) fn end_fetch(&mut self, c: &mut Connection) {
+        if std::mem::take(&mut c.fetching) {
+            self.exec.keys.end_fetch(c.id);
+        }
+    }
+
+    /// Lets requests run again that waited for others' fetches to end.
+    pub(super) fn unpark_fetches(&mut self) {
+        // They may leave faster than there is room.
+        if self.fetcher.waiting.len() > 2 * self.connections.len() {
+            let connections = &self.connections;
+            let here = |asker: &Asker| connections[asker.slot].as_ref().map(|c| c.id);
+            (self.fetcher.waiting).retain(|asker| here(asker) == Some(asker.id));
+        }
+        let mut room = FETCHES.saturating_sub(self.exec.keys.fetches());
+        while room > 0
+            && let Some(asker) = self.fetcher.waiting.pop_front()
+        {
+            let c = self.connections[asker.slot].as_mut();
+            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+                c.unparked = true;
+                enqueue(&mut self.run_list, c, asker.slot);
+                room -= 1;
+            }
+        }
+    }
+}
