@@ -36,13 +36,23 @@ impl TestServer {
     }
 
     /// As [`TestServer::start_in`], over a filesystem that stands in front of the directory.
+    pub fn start_over(
+        dir: PathBuf,
+        over: impl FnOnce(Arc<dyn FileSystem>) -> Arc<dyn FileSystem>,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> TestServer {
+        TestServer::start_with(dir, over, |env| env, change)
+    }
+
+    /// As [`TestServer::start_over`], in a changed environment.
     #[expect(
         clippy::disallowed_methods,
         reason = "the test makes its own directory"
     )]
-    pub fn start_over(
+    pub fn start_with(
         dir: PathBuf,
         over: impl FnOnce(Arc<dyn FileSystem>) -> Arc<dyn FileSystem>,
+        env: impl FnOnce(EnvBuilder) -> EnvBuilder,
         change: impl FnOnce(&mut ServerOptions),
     ) -> TestServer {
         std::fs::create_dir_all(&dir).unwrap();
@@ -52,7 +62,8 @@ impl TestServer {
             ..ServerOptions::default()
         };
         change(&mut options);
-        let env = EnvBuilder::new(over(HostFs::new(HostOptions::new(&dir)).unwrap())).build();
+        let fs = over(HostFs::new(HostOptions::new(&dir)).unwrap());
+        let env = env(EnvBuilder::new(fs)).build();
         let server = Server::bind(&env, options).unwrap();
         let (address, stop) = (server.local_addr(), server.shutdown_handle());
         let thread = spawn(move || server.run());
