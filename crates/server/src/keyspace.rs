@@ -13,6 +13,9 @@
 //! 3. A flush makes everything after it depend on its epoch: the generation that keys are written under is part of
 //!    what was read. Its epoch is always synced.
 //! 4. When an epoch completes or fails, its writes leave the overlay. Completed ones are visible in the store by then.
+//! 5. The store commits epochs in the order of submission, but its callbacks run on several threads: the keyspace may hear of a
+//!    later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the store
+//!    holds a newer one, whatever becomes of the earlier epochs.
 //!
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
@@ -55,6 +58,7 @@ impl Default for EpochLimits {
     }
 }
 
+/// A value that an epoch gives to a key. The versions of a key are in the order of their epochs.
 #[derive(Debug)]
 struct Version {
     slot: u8,
@@ -378,7 +382,7 @@ impl Keyspace {
         true
     }
 
-    /// Takes note that a submitted epoch has ended. Returns it and, when it failed, the open epoch if that depended on it:
+    /// Takes note that a submitted epoch has ended, in any order of epochs. Returns it and, when it failed, the open epoch if that depended on it:
     /// the caller resolves everything that waits for them before the next command runs.
     /// Also says whether a flush has become durable, so that its space should be reclaimed.
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
@@ -387,7 +391,7 @@ impl Keyspace {
         let mut ended = SmallVec::new();
         let mut flushed = false;
         let bit = 1 << slot;
-        let epoch = self.take_epoch(slot);
+        let epoch = self.take_epoch(slot, result.is_ok());
         match &result {
             Ok(()) => {
                 if epoch.flushed_from.is_some() {
@@ -400,7 +404,7 @@ impl Keyspace {
                 self.changes += 1;
                 if self.open_epoch().depends_on & bit != 0 {
                     let open = self.open;
-                    let failed = self.take_epoch(open);
+                    let failed = self.take_epoch(open, false);
                     if let Some(before) = failed.flushed_from {
                         self.generation = before;
                     }
@@ -419,16 +423,21 @@ impl Keyspace {
         (ended, flushed)
     }
 
-    /// Takes an epoch and its writes out.
-    fn take_epoch(&mut self, slot: usize) -> Epoch {
+    /// Takes an epoch and its writes out of the overlay. If the epoch is `stored`, earlier versions of its keys go
+    /// too: the store committed them before it, or refused them.
+    fn take_epoch(&mut self, slot: usize, stored: bool) -> Epoch {
         let epoch = self.epochs[slot].take().expect("the epoch is known");
         self.pending_bytes -= epoch.bytes;
         for key in &epoch.keys {
-            let versions = self
-                .overlay
-                .get_mut(key)
-                .expect("an epoch's keys are in the overlay");
-            versions.retain(|v| usize::from(v.slot) != slot);
+            let Some(versions) = self.overlay.get_mut(key) else {
+                // A later epoch that completed earlier has taken this version along.
+                continue;
+            };
+            let Some(own) = versions.iter().position(|v| usize::from(v.slot) == slot) else {
+                continue;
+            };
+            // Versions are in the order of their epochs.
+            versions.drain(if stored { 0 } else { own }..=own);
             if versions.is_empty() {
                 self.overlay.remove(key);
             }

@@ -85,7 +85,7 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<Option<Option<Known>>>;
     /// Pins the present moment.
     fn view(&self) -> Box<dyn View>;
-    /// Queues writes to be committed together. Submissions take effect in order.
+    /// Queues writes to be committed together. Submissions take effect in order; the calls of their `done` come in any order.
     fn submit(&self, writes: &[Write], sync: bool, done: Done);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
@@ -376,7 +376,7 @@ pub(crate) mod memory {
     use super::*;
     use basalt::ErrorKind;
     use parking_lot::Mutex;
-    use std::collections::{BTreeMap, VecDeque};
+    use std::collections::{BTreeMap, BTreeSet, VecDeque};
     use std::sync::Arc;
 
     type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
@@ -384,8 +384,14 @@ pub(crate) mod memory {
     #[derive(Default)]
     pub struct State {
         pub entries: Entries,
+        /// Deleted keys, which a scan passes over one by one as the engine's does.
+        pub deleted: BTreeSet<Vec<u8>>,
         pub generation: u32,
+        /// Calls of [`Store::sync`].
+        pub syncs: usize,
         pub held: VecDeque<(Vec<Write>, bool, Done)>,
+        /// Commits whose results are decided and whose callbacks have not run.
+        pub decided: Vec<(Done, Result<()>)>,
         pub hold: bool,
         pub submissions: Vec<(usize, bool)>,
         pub fail_reads: bool,
@@ -430,10 +436,12 @@ pub(crate) mod memory {
                 match w {
                     Write::Put { key, value } => {
                         let v = [&STRING_HEADER[..], &value.data].concat();
+                        self.deleted.remove(&key[..]);
                         self.entries.insert(key.to_vec(), (v, value.expire_at_ms));
                     }
                     Write::Delete { key } => {
                         self.entries.remove(&key[..]);
+                        self.deleted.insert(key.to_vec());
                     }
                     Write::Generation { generation } => self.generation = *generation,
                 }
@@ -461,6 +469,21 @@ pub(crate) mod memory {
         }
         pub fn held(&self) -> usize {
             self.0.lock().held.len()
+        }
+        /// Decides the oldest held commit, as the engine does: in the order of submission. Its callback runs
+        /// with [`MemoryStore::call_back`].
+        pub fn decide(&self, result: Result<()>) {
+            let mut s = self.0.lock();
+            let (writes, _, done) = s.held.pop_front().expect("a held commit");
+            if result.is_ok() {
+                s.apply(&writes);
+            }
+            s.decided.push((done, result));
+        }
+        /// Runs the callback of the `index`-th decided commit: the engine promises no order of callbacks.
+        pub fn call_back(&self, index: usize) {
+            let (done, result) = self.0.lock().decided.remove(index);
+            done(result);
         }
         /// Ends the `index`-th held commit.
         pub fn release(&self, index: usize, result: Result<()>) {
@@ -550,7 +573,11 @@ pub(crate) mod memory {
         fn view(&self) -> Box<dyn View> {
             let mut s = self.0.lock();
             s.views += 1;
-            Box::new(MemoryView(s.entries.clone(), self.clone()))
+            Box::new(MemoryView {
+                entries: s.entries.clone(),
+                deleted: s.deleted.clone(),
+                store: self.clone(),
+            })
         }
         fn submit(&self, writes: &[Write], sync: bool, done: Done) {
             let mut s = self.0.lock();
@@ -564,6 +591,7 @@ pub(crate) mod memory {
             done(Ok(()));
         }
         fn sync(&self) -> Result<()> {
+            self.0.lock().syncs += 1;
             Ok(())
         }
         fn generation(&self) -> Result<u32> {
@@ -601,11 +629,15 @@ pub(crate) mod memory {
         }
     }
 
-    struct MemoryView(Entries, MemoryStore);
+    struct MemoryView {
+        entries: Entries,
+        deleted: BTreeSet<Vec<u8>>,
+        store: MemoryStore,
+    }
 
     impl Drop for MemoryView {
         fn drop(&mut self) {
-            self.1.0.lock().views -= 1;
+            self.store.0.lock().views -= 1;
         }
     }
 
@@ -614,22 +646,37 @@ pub(crate) mod memory {
             &self,
             from: &[u8],
             to: &[u8],
-            _: u64,
+            work: u64,
             visit: &mut Visit<'_>,
         ) -> Result<Option<Vec<u8>>> {
-            while self.1.0.lock().hold_scans {
+            while self.store.0.lock().hold_scans {
                 basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
             }
-            for (k, (v, expire)) in self.0.range(from.to_vec()..to.to_vec()) {
+            let mut left = work;
+            let mut deleted = self.deleted.range(from.to_vec()..to.to_vec()).peekable();
+            for (k, (v, expire)) in self.entries.range(from.to_vec()..to.to_vec()) {
+                while let Some(passed) = deleted.next_if(|d| *d < k) {
+                    if left == 0 {
+                        return Ok(Some(passed.clone()));
+                    }
+                    left -= 1;
+                }
                 if !visit(k, Some(v), *expire) {
-                    break;
+                    return Ok(None);
                 }
             }
-            Ok(None)
+            Ok(deleted
+                .nth(usize::try_from(left).unwrap_or(usize::MAX))
+                .cloned())
         }
-        fn last(&self, from: &[u8], to: &[u8], _: u64) -> Result<Option<Vec<u8>>> {
-            let mut range = self.0.range(from.to_vec()..to.to_vec());
-            Ok(range.next_back().map(|(k, _)| k.clone()))
+        fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>> {
+            let range = from.to_vec()..to.to_vec();
+            let live = self.entries.range(range.clone()).next_back();
+            let live = live.map(|(k, _)| k.clone());
+            let above = live.clone().unwrap_or(range.start).max(from.to_vec());
+            let mut passed = self.deleted.range(above..range.end).rev();
+            let gave_up = passed.nth(usize::try_from(work).unwrap_or(usize::MAX));
+            Ok(gave_up.cloned().or(live))
         }
     }
 }

@@ -168,6 +168,11 @@ impl Ticket {
     }
 
     /// Calls `then` with the result, on whatever thread finds it; at once when it is there. `then` must not block.
+    ///
+    /// Order: batches are committed, and become visible, in the order in which they were submitted. Callbacks of
+    /// different batches run in **no** order: a leader hands the lead on before it runs the callbacks of its group, so the
+    /// next group's callbacks may run first, on another thread. When `then` runs with a success, this batch
+    /// and every earlier one that succeeded is visible to reads, even if their callbacks have not run.
     pub fn on_complete(self, then: impl FnOnce(Result<SeqNo>) + Send + 'static) {
         let mut slot = self.state.slot.lock();
         if let Phase::Done(r) = &slot.phase {

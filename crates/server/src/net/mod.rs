@@ -60,6 +60,8 @@ const LOOP_TURNS: u32 = 4;
 enum Event {
     Epoch {
         slot: usize,
+        /// The policy under which the epoch was submitted.
+        policy: SyncPolicy,
         result: Result<()>,
     },
     Slow(SlowResult),
@@ -388,11 +390,18 @@ impl Server {
     }
 
     fn submit(&mut self) {
-        let sync = self.exec.sync == SyncPolicy::Always;
+        let policy = self.exec.sync;
+        let sync = policy == SyncPolicy::Always;
         let shared = &self.shared;
         let submitted = self.exec.keys.submit(sync, |slot| {
             let shared = shared.clone();
-            Box::new(move |result| shared.post(Event::Epoch { slot, result }))
+            Box::new(move |result| {
+                shared.post(Event::Epoch {
+                    slot,
+                    policy,
+                    result,
+                })
+            })
         });
         self.exec.counters.epochs += u64::from(submitted);
     }

@@ -51,7 +51,11 @@ impl Server {
             }
             for event in events {
                 match event {
-                    Event::Epoch { slot, result } => self.epoch_completed(slot, result),
+                    Event::Epoch {
+                        slot,
+                        policy,
+                        result,
+                    } => self.epoch_completed(slot, policy, result),
                     Event::Slow(result) => self.slow_done(result),
                     Event::Fetched(fetched) => self.fetched(fetched),
                     Event::Cursors(first) => self.cursors_done(first),
@@ -62,10 +66,11 @@ impl Server {
         }
     }
 
-    fn epoch_completed(&mut self, slot: usize, result: Result<()>) {
+    fn epoch_completed(&mut self, slot: usize, policy: SyncPolicy, result: Result<()>) {
         if result.is_err() {
             self.exec.counters.epoch_failures += 1;
-        } else if self.exec.sync == SyncPolicy::EverySecond {
+        } else if policy == SyncPolicy::EverySecond {
+            // The policy at its submission: the present one may be another, and sync nothing that is written already.
             self.syncer.written(self.exec.keys.store());
         }
         let (ended, flushed) = self.exec.keys.complete(slot, result);

@@ -143,6 +143,34 @@ fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
     w.join();
 }
 
+/// Two writes of a key were on their way, and the callback of the second ran first: its client was told OK, then GET answered
+/// with the first value, and INCR counted on from it.
+#[test]
+fn an_acknowledged_write_is_shown_though_an_earlier_one_is_still_on_its_way() {
+    let w = World::new(|_| {});
+    w.store.hold(true);
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut a, "SET n 5");
+    w.wait_held(1);
+    send(&mut b, "SET n 100");
+    w.wait_held(2);
+    w.store.decide(Ok(()));
+    w.store.decide(Ok(()));
+    w.store.call_back(1);
+    expect(&mut b, "+OK\r\n");
+    nothing_yet(&mut a);
+    w.store.hold(false);
+    send(&mut b, "GET n\r\nINCR n\r\nGET n");
+    expect(&mut b, "$3\r\n100\r\n:101\r\n$3\r\n101\r\n");
+    nothing_yet(&mut a);
+    w.store.call_back(0);
+    expect(&mut a, "+OK\r\n");
+    send(&mut a, "GET n");
+    expect(&mut a, "$3\r\n101\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
 #[test]
 fn many_epochs_are_in_flight_and_then_writes_share_one() {
     let w = World::new(|_| {});
@@ -223,6 +251,27 @@ fn the_sync_policy_decides_what_a_commit_asks_for() {
         assert_eq!(asked, [sync, true, true]);
         w.stop.shutdown();
         w.join();
+    }
+}
+
+/// A write was on its way under `everysec` when the policy became another. It was acknowledged later, and the sync of every second
+/// did not hear of it: without a later write nothing ever synced it.
+#[test]
+fn a_write_is_synced_by_the_policy_under_which_it_was_submitted() {
+    for policy in ["always", "no"] {
+        let w = World::new(|o| o.sync = SyncPolicy::EverySecond);
+        w.store.hold(true);
+        let (mut a, mut b) = (w.client(), w.client());
+        send(&mut a, "SET k v");
+        w.wait_held(1);
+        send(&mut b, &format!("CONFIG SET appendfsync {policy}"));
+        expect(&mut b, "+OK\r\n");
+        w.store.release(0, Ok(()));
+        expect(&mut a, "+OK\r\n");
+        w.stop.shutdown();
+        let store = w.store.clone();
+        w.join();
+        assert!(store.0.lock().syncs >= 1, "{policy}");
     }
 }
 
