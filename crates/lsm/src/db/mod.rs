@@ -49,6 +49,8 @@ mod tests_blob_sums;
 #[cfg(test)]
 mod tests_blobs;
 #[cfg(test)]
+mod tests_clock;
+#[cfg(test)]
 mod tests_courtesy;
 #[cfg(test)]
 mod tests_gc_drop;
@@ -70,6 +72,8 @@ mod tests_manual;
 mod tests_merge;
 #[cfg(test)]
 mod tests_meta;
+#[cfg(test)]
+mod tests_names;
 #[cfg(test)]
 mod tests_packed;
 #[cfg(test)]

@@ -119,6 +119,29 @@ fn the_first_sync_settles_all_logs_before_it() {
     assert_eq!(prefix(&db), KEYS);
 }
 
+/// A synced write was acknowledged after a sync of its own log alone. The power cut that followed took
+/// older writes, which stood in earlier logs, and left the synced one.
+#[test]
+fn a_synced_write_settles_all_logs_before_it() {
+    let sim = SimFs::new(SimOptions::default());
+    let (_, _, db) = sealed(&sim);
+    let before = logs(&db);
+    let left = before.iter().filter(|l| l.left.is_some());
+    assert!(left.count() >= 2, "{before:?}");
+    put(&db, KEYS, &WriteOptions::SYNC);
+    let after = logs(&db);
+    assert!(
+        after.iter().all(|l| l.end == l.left),
+        "every log but the one in use has ended: {after:?}"
+    );
+    let disk = sim.crash(CrashPolicy::NothingUnsynced, 1);
+    let db = Db::open(&Env::for_tests(disk, 2), "db", small()).unwrap();
+    assert_eq!(prefix(&db), KEYS);
+    let last = KEYS.to_be_bytes();
+    let found = db.get(&db.default_family(), &last, &ReadOptions::default());
+    assert!(found.unwrap().is_some(), "the synced write is gone");
+}
+
 #[test]
 fn a_power_cut_leaves_a_prefix_of_writes_over_several_unsynced_logs() {
     let mut lens = std::collections::BTreeSet::new();
@@ -220,4 +243,39 @@ fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
     assert!(put * 4096 >= limit / 2, "after {put} puts");
     assert_eq!(logs(&db).len(), 1, "the one that is written to");
     db.close().unwrap();
+}
+
+/// A flush gave its log up before the names of the new tables were durable. After the power cut the
+/// manifest named tables that were not there, and the log was gone, too.
+#[test]
+fn names_of_tables_are_durable_before_their_log_goes() {
+    let sim = SimFs::new(SimOptions::default());
+    let db = Db::open(&Env::for_tests(sim.clone(), 1), "db", small()).unwrap();
+    (0..KEYS).for_each(|n| put(&db, n, &WriteOptions::UNSYNCED));
+    db.flush().unwrap();
+    for seed in 0..8 {
+        let disk = sim.crash(CrashPolicy::NothingUnsynced, seed);
+        let opened = Db::open(&Env::for_tests(disk, 2), "db", small()).unwrap();
+        assert_eq!(prefix(&opened), KEYS);
+    }
+}
+
+/// A log was removed while a checkpoint copied it, and a later log took its space: the copy had records
+/// of both.
+#[test]
+fn a_log_that_is_copied_is_not_used_again() {
+    for copied in [false, true] {
+        let sim = SimFs::new(SimOptions::default());
+        let db = Db::open(&Env::for_tests(sim, 1), "db", small()).unwrap();
+        let engine = db.engine();
+        put(&db, 0, &WriteOptions::SYNC);
+        let live: Vec<u64> = engine.state.lock().catalog.logs.keys().copied().collect();
+        let pin = copied.then(|| engine.logs.pin(live));
+        db.flush().unwrap();
+        assert_eq!(engine.recycled_logs().is_empty(), copied);
+        drop(pin);
+        put(&db, 1, &WriteOptions::SYNC);
+        db.flush().unwrap();
+        assert!(!engine.recycled_logs().is_empty(), "nobody copies this one");
+    }
 }

@@ -225,3 +225,62 @@ fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
     }
     db.close().unwrap();
 }
+
+/// A read failed while a scan stepped from one block of a level to the next. The scan went on with the
+/// next table and ended without an error: the rest of the first table seemed not to be there.
+#[test]
+fn a_scan_ends_at_the_last_key_or_with_an_error() {
+    const KEYS: u32 = 600;
+    let options = || {
+        let mut options = small();
+        options.default_family.table_bytes = 8 << 10;
+        options.default_family.base_level_bytes = 16 << 10;
+        options
+    };
+    let sim = SimFs::new(SimOptions::default());
+    let db = Db::open(&Env::for_tests(sim.clone(), 1), "db", options()).unwrap();
+    let f = db.default_family();
+    for n in 0..KEYS {
+        let key = n.to_be_bytes();
+        db.put(&f, &key, &[n as u8; 100], &WriteOptions::UNSYNCED)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    db.close().unwrap();
+    for forward in [true, false] {
+        let mut failed = 0;
+        for k in 1.. {
+            let faults = FaultFs::new(sim.kill(), 1);
+            let db = Db::open(&Env::for_tests(faults.clone(), 2), "db", options()).unwrap();
+            let rule = faults.inject(Fault {
+                op: Some(OpKind::Read),
+                path: ".tbl".into(),
+                when: When::Nth(k),
+                kind: FaultKind::Eio,
+            });
+            let cold = ReadOptions {
+                fill_cache: false,
+                ..ReadOptions::default()
+            };
+            let mut iter = db.iter(&db.default_family(), &cold).unwrap();
+            let mut moved = match forward {
+                true => iter.seek_to_first(),
+                false => iter.seek_to_last(),
+            };
+            let mut shown = 0;
+            while moved.is_ok() && iter.valid() {
+                let n = if forward { shown } else { KEYS - 1 - shown };
+                assert_eq!(iter.key(), n.to_be_bytes(), "read {k} failed");
+                shown += 1;
+                moved = if forward { iter.next() } else { iter.prev() };
+            }
+            failed += u32::from(moved.is_err());
+            assert_eq!(moved.is_ok(), shown == KEYS, "read {k}: {shown} keys");
+            if faults.seen(rule) < k {
+                break;
+            }
+        }
+        assert!(failed > 10, "{failed} reads failed");
+    }
+}

@@ -53,6 +53,27 @@ fn marks_are_counted_once_and_come_back() {
     }
 }
 
+/// Two compactions gave up the same record, and it was counted twice: the file counted as dead while a
+/// live record was in it.
+#[test]
+fn records_that_are_marked_are_not_marked_again() {
+    let (mut garbage, set) = marked(1000, 10, 1);
+    assert!(!set.is_empty());
+    let before = garbage.clone();
+    assert!(!garbage.absorb(&before), "all of it for the second time");
+    let mut one = Garbage::none(1000);
+    let first = *set.first().expect("not empty");
+    assert!(one.mark(first, first % 3, 1, hash(first)));
+    assert!(!garbage.absorb(&one), "one record for the second time");
+    assert!(!garbage.absorb(&Garbage::none(999)), "of another file");
+    assert_eq!(garbage, before, "a refusal changes nothing");
+    let mut other = Garbage::none(1000);
+    let next = (0..1000).find(|n| !set.contains(n)).expect("not all");
+    assert!(other.mark(next, next % 3, 1, hash(next)));
+    assert!(garbage.absorb(&other));
+    assert_eq!(garbage.records(), before.records() + 1);
+}
+
 #[test]
 fn a_file_that_is_all_garbage_is_remembered_in_a_few_bytes() {
     let mut garbage = Garbage::none(60_000);

@@ -134,6 +134,8 @@ fn errors_are_redis_s_own() {
         ("*1\r\n$x\r\n", "invalid bulk length"),
         ("*1\r\n$1048577\r\n", "invalid bulk length"),
         ("*1\r\n$3\r\nfooxx", "expected CRLF after bulk string"),
+        ("*1\r\n$3\r\nfoo\rx", "expected CRLF after bulk string"),
+        ("*1\r\n$3\r\nfoox\n", "expected CRLF after bulk string"),
         ("*1\n$3\r\n", "expected CRLF after length"),
         ("set a \"b\r\n", "unbalanced quotes in request"),
         ("set a \"b\"c\r\n", "unbalanced quotes in request"),
