@@ -1,8 +1,11 @@
 //! What a store remembers of blob files: numbers of collected ones while a job runs that may still write a
 //! reference to one of them, and which records are garbage, across openings.
 
+use super::separated::BlobChange;
 use super::tests_blobs::{FREE, check, room};
 use super::*;
+use crate::blob::garbage::Dead;
+use crate::version::edit::Edit;
 
 fn options() -> Options {
     Options {
@@ -91,4 +94,52 @@ fn garbage_is_remembered_by_each_fresh_manifest() {
         db.close().unwrap();
         db = Db::open(&env, "db", options()).unwrap();
     }
+}
+
+/// A compaction had looked up where a dropped record lies, and a collection then moved the record. The mark
+/// went to the file that was gone, and the compaction failed as if the store were damaged.
+#[test]
+fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
+    let (env, _) = room();
+    let db = Db::open(&env, "db", options()).unwrap();
+    round(&db, 0);
+    let engine = db.engine();
+    let (file, epoch, dead) = {
+        let mut state = engine.state.lock();
+        let mut blobs = state.catalog.blobs.iter();
+        let (file, blob) = blobs.next().expect("values are separated");
+        assert!(blob.meta.records == 40 && !blob.garbage.has(39));
+        let dead = Dead {
+            file: *file,
+            ordinal: 39,
+            family: 0,
+            bytes: 1,
+            hash: 1,
+        };
+        (*file, state.blobs.begin(), dead)
+    };
+    let f = db.default_family();
+    for n in 1..6u8 {
+        for key in 0..30u64 {
+            db.put(&f, &key.to_be_bytes(), &[n; 300], &FREE).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(&f, None, None).unwrap();
+        db.settle().unwrap();
+    }
+    let there = |number: u64| engine.state.lock().catalog.blobs.contains_key(&number);
+    assert!(!there(file), "the file was not collected");
+    let change = BlobChange {
+        dead: vec![dead],
+        collected: None,
+    };
+    // The edit is not installed: the store goes on as it is.
+    let mut edit = Edit::default();
+    engine.settle_blobs(&mut edit, change).unwrap();
+    assert_eq!(edit.mark_blobs.len(), 1);
+    assert!(there(edit.mark_blobs[0].0));
+    engine.state.lock().blobs.end(epoch);
+    drop(f);
+    db.close().unwrap();
+    check(&env, &options());
 }
