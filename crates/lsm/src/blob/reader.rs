@@ -97,6 +97,11 @@ impl Record {
         }
     }
 
+    /// Bytes in the file: header, key and stored value.
+    pub fn stored_len(&self) -> usize {
+        RECORD_HEADER + self.key.len() + self.value.len()
+    }
+
     /// How its value is stored.
     pub fn form(&self) -> Form {
         Form {
@@ -491,6 +496,23 @@ impl BlobReader {
             ));
         }
         Ok(place)
+    }
+
+    /// The ordinal of a version of a key that is in the file, by its hash page alone. `Corruption`
+    /// when that cannot be read, or has several records of this hash.
+    pub(super) fn ordinal(&self, name: &Name<'_>) -> Result<u32> {
+        let hash = self.hash_of(name);
+        let page = self.page(BlockKind::BlobHashes, self.hash_page(hash), How::job(true))?;
+        let (ordinal, twins) = self.candidates_in(&page, hash)?;
+        match twins.is_empty() && u64::from(ordinal) < self.directory.records {
+            true => Ok(ordinal),
+            false => Err(self.damaged("several records have one hash")),
+        }
+    }
+
+    /// An error about the index.
+    pub(super) fn damaged(&self, what: &str) -> Error {
+        Error::corruption(&self.index_path, 0, what)
     }
 
     fn missing(&self, ordinal: u32) -> Error {

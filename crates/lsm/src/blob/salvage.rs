@@ -4,6 +4,7 @@
 //! byte: a record's checksum covers the file's random id and the place, so bytes that verify *are* a record of this file at this place.
 //! Nothing of the index is needed. Promises never to give back a record that was not written to this file, and to miss none that verifies.
 
+use super::BlobMeta;
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
 use super::packed;
 use super::reader::Record;
@@ -128,6 +129,28 @@ pub fn salvage_log(
         lost: Vec::new(),
         ..found
     })
+}
+
+/// Hands every record that verifies in a blob file that the manifest knows to `each`, in the file's
+/// order. Reads neither header nor index. The file is a log where `meta` says so.
+pub(crate) fn salvage_known(
+    file: &dyn File,
+    path: &Path,
+    meta: &BlobMeta,
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Salvaged> {
+    let start = match meta.index {
+        None => HEADER_LEN as u64,
+        Some(_) => 0,
+    };
+    let mut window = Window {
+        file,
+        path,
+        end: meta.data_end,
+        start: 0,
+        bytes: Bytes::default(),
+    };
+    walk(&mut window, meta.file_id, start, each)
 }
 
 fn walk(

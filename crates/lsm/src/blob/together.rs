@@ -57,11 +57,6 @@ impl<'a> Located<'a> {
         (self.ordinal, self.place.clone())
     }
 
-    /// Its place among its file's records.
-    pub fn ordinal(&self) -> u32 {
-        self.ordinal
-    }
-
     /// Bytes of the value as it is stored, with its expiry.
     pub fn value_len(&self) -> usize {
         value_len(&self.name, &self.place)

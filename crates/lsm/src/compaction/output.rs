@@ -13,7 +13,7 @@ use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
 use basalt_env::{CacheKey, IoPriority};
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{Bytes, Error, Result};
 use std::sync::Arc;
 
 /// A table is cut when it overlaps more than so many times `table_bytes` of the level below its own: its later
@@ -61,6 +61,7 @@ pub(super) struct Written {
     pub(super) tables: Vec<(u64, TableMeta)>,
     pub(super) blobs: Vec<(u64, BlobMeta)>,
     pub(super) dead: Vec<Dead>,
+    pub(super) unreadable_indexes: Vec<Error>,
     pub(super) moved: u64,
     pub(super) moved_records: u64,
     pub(super) renamed: Vec<(CacheKey, CacheKey)>,
@@ -242,13 +243,14 @@ impl<'a> Outputs<'a> {
     pub(super) fn finish(mut self) -> Result<Written> {
         self.take_in_ranges(None)?;
         self.finish_table(None)?;
-        let dead = self.departed.finish()?;
+        let (dead, unreadable_indexes) = self.departed.finish()?;
         let blobs = self.separator.finish()?;
         self.created.keep();
         Ok(Written {
             tables: self.finished,
             blobs,
             dead,
+            unreadable_indexes,
             moved: self.moved,
             moved_records: self.moved_records,
             renamed: self.renamed,

@@ -69,6 +69,20 @@ pub struct Job<'a> {
     pub range: Option<KeyRange>,
 }
 
+impl Job<'_> {
+    /// `Closed` once the merge is cancelled.
+    pub(super) fn check_cancelled(&self) -> Result<()> {
+        match self.cancelled.load(Atomic::Relaxed) {
+            false => Ok(()),
+            true => Err(cancelled()),
+        }
+    }
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Closed, "the compaction was cancelled").with_reach(Reach::Operation)
+}
+
 /// What a merge did.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
@@ -78,6 +92,9 @@ pub struct Outcome {
     pub blobs: Vec<(u64, BlobMeta)>,
     /// What has no reference any more.
     pub dead: Vec<Dead>,
+    /// Indexes of blob files that could not be read, an error for each: the places of the records
+    /// in `dead` were derived from the records.
+    pub unreadable_indexes: Vec<Error>,
     /// Bytes of values that were moved along, headers and keys included.
     pub moved: u64,
     /// How many they are. Their old records are among `dead`.
@@ -201,6 +218,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     (outcome.outputs, outcome.blobs, outcome.dead) = (written.tables, written.blobs, written.dead);
     (outcome.moved, outcome.renamed) = (written.moved, written.renamed);
     outcome.moved_records = written.moved_records;
+    outcome.unreadable_indexes = written.unreadable_indexes;
     let tables = outcome.outputs.iter().map(|(_, m)| m.size);
     outcome.bytes_written = tables
         .chain(outcome.blobs.iter().map(|(_, m)| m.size))
@@ -221,6 +239,7 @@ pub fn combine(plan: &Plan, parts: Vec<Outcome>) -> Result<Outcome> {
         all.outputs.extend(part.outputs);
         all.blobs.extend(part.blobs);
         all.dead.extend(part.dead);
+        all.unreadable_indexes.extend(part.unreadable_indexes);
         all.moved += part.moved;
         all.moved_records += part.moved_records;
         all.renamed.extend(part.renamed);
@@ -445,10 +464,7 @@ pub(crate) fn merge(
     input.seek_to_first()?;
     while input.valid() {
         if rules.cancelled.load(Atomic::Relaxed) {
-            return Err(
-                Error::new(ErrorKind::Closed, "the compaction was cancelled")
-                    .with_reach(Reach::Operation),
-            );
+            return Err(cancelled());
         }
         let (mut key, mut seq, mut kind) =
             parse_internal_key(input.key()).map_err(|e| named(e, &input))?;

@@ -444,6 +444,14 @@ impl Engine {
                 number,
                 meta: Arc::new(meta),
             }));
+        for error in outcome.unreadable_indexes {
+            self.tell(|| Event::BackgroundError {
+                during: "compaction",
+                error: error.context(
+                    "the index of a blob file was derived from its records; run `basalt check`",
+                ),
+            });
+        }
         self.learn_hits(plan, outcome.dead.len() as u64 - outcome.moved_records);
         let blobs = BlobChange {
             dead: outcome.dead,

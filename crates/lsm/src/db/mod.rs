@@ -43,6 +43,8 @@ mod tests;
 #[cfg(test)]
 mod tests_ahead;
 #[cfg(test)]
+mod tests_blob_damage;
+#[cfg(test)]
 mod tests_blob_events;
 #[cfg(test)]
 mod tests_blob_sums;

@@ -4,11 +4,12 @@
 
 use super::open::OpenFile;
 use super::{FileKind, TableStore, catalog::Catalog};
+use crate::blob::derive::places_from_records;
 use crate::blob::lineage::Lineage;
-use crate::blob::together::{Located, Pages, Sought, locate};
+use crate::blob::together::{Located, Pages, Place, Sought, locate};
 use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference};
 use crate::key::{Cmp, Kind};
-use crate::table::ReadBudget;
+use crate::table::{ReadBudget, Source};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -104,6 +105,18 @@ impl BlobFile {
             )?,
         };
         Ok(self.reader.get_or_init(|| reader))
+    }
+
+    /// The places of some of its records, which its index did not tell. Reads all records; see
+    /// [`crate::blob::derive`].
+    pub(crate) fn places_from_records(
+        &self,
+        names: &[Name<'_>],
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Vec<Place>> {
+        let reader = self.reader().ok();
+        let file = self.file.file()?;
+        places_from_records(&*file, &self.path(), &self.meta, reader, names, go_on)
     }
 
     /// Gives back the space of a log that no record of its index lies in. The header stays: repair knows the log by it.
