@@ -93,6 +93,8 @@ pub(crate) struct Writer {
     pub left: Vec<ActiveLog>,
     pub next_seq: SeqNo,
     pub pace: Pace,
+    /// Bytes that may be logged before the free space is compared again with what a recovery would need.
+    pub recoverable: u64,
     /// When a halted store was last tried to be mended.
     pub last_resume: Option<Duration>,
 }
@@ -228,6 +230,7 @@ impl Engine {
                 left: Vec::new(),
                 next_seq: last_seq + 1,
                 pace: Pace::default(),
+                recoverable: 0,
                 last_resume: None,
             }),
             manifest: Mutex::new(ManifestSlot {

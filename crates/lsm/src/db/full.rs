@@ -6,16 +6,24 @@
 //!
 //! What is free is the disk's to say, so stores that share it share the reserve, and whoever else fills the disk can use it up. Then the log's own
 //! `NoSpace` halts the store, until there is space.
+//!
+//! Recovery has a claim of its own: it writes what the logs hold into tables while the logs are still there. Before a commit group is logged, the
+//! leader makes sure that all unflushed writes, this group among them, would fit the free space once more. When they would not, it seals and
+//! flushes the memtables, and refuses the group if that does not help. Decision 0027.
 
-use super::engine::Engine;
+use super::engine::{Engine, Writer};
+use super::log::{GroupSize, log_path};
 use crate::batch::{Ops, WriteBatch};
 use crate::key::Kind;
 use crate::listener::Event;
+use crate::memtable::MemTable;
 use crate::options::Options;
-use crate::wal::RECORD_HEADER;
+use crate::version::catalog::LiveLog;
+use crate::wal::{LARGEST_UNIT, RECORD_HEADER};
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Reach, Result, Space};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,6 +33,10 @@ const PART_OF_DISK: u64 = 16;
 const SMALL_FILES: u64 = 64 << 10;
 /// What is free is asked for once in this part of the reserve.
 const LOOKS: u64 = 16;
+/// A table or blob file takes at most this part more than the memtable that it is written from: indexes, filters, record heads.
+const PART_FOR_INDEXES: u64 = 8;
+/// Bytes that a table takes beside its entries, however few these are: properties, footer, and the rest of a block.
+const TABLE_BYTES: u64 = 16 << 10;
 
 impl Options {
     /// Bytes of a disk of `total` bytes that are kept for what makes space: what memtables may hold and one more, and at most a sixteenth of the
@@ -46,6 +58,16 @@ pub(crate) struct Full {
     free: AtomicU64,
     /// The reserve then.
     reserve: AtomicU64,
+    /// Bytes that a group lacked which was refused last, at most twice the reserve; 0 for none since writes were taken again.
+    wanted: AtomicU64,
+}
+
+/// The disk is too small for the recovery of a group.
+pub(super) struct Shortage {
+    space: Space,
+    reserve: u64,
+    /// Bytes that must be free before the group is logged.
+    wanted: u64,
 }
 
 impl Full {
@@ -62,15 +84,32 @@ impl Full {
         beyond_half.max(free / 4)
     }
 
+    /// What background work may use without making the disk count as full.
+    pub fn beyond_reserve(&self) -> u64 {
+        let taken_again = taken_again_from(self.reserve.load(SeqCst));
+        self.free_bytes().saturating_sub(taken_again)
+    }
+
     /// What was free when it was last asked for.
     pub fn free_bytes(&self) -> u64 {
         self.free.load(SeqCst)
     }
+}
 
-    /// What may be asked for ahead without making the disk count as full.
-    pub fn beyond_reserve(&self) -> u64 {
-        let taken_again = taken_again_from(self.reserve.load(SeqCst));
-        self.free_bytes().saturating_sub(taken_again)
+/// Writes that are in logs and in no table.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unflushed {
+    /// Bytes of their memtables, or of the logs that hold them.
+    bytes: u64,
+    /// Tables that they are written into at most.
+    tables: u64,
+}
+
+impl Unflushed {
+    /// Bytes of free space that a recovery needs at most to write them into tables and to begin a manifest.
+    fn recovery_bytes(&self, reserve: u64) -> u64 {
+        let tables = self.bytes + self.bytes / PART_FOR_INDEXES;
+        tables + self.tables * TABLE_BYTES.min(reserve / LOOKS) + SMALL_FILES.min(reserve / 4)
     }
 }
 
@@ -79,15 +118,38 @@ fn taken_again_from(reserve: u64) -> u64 {
     reserve + reserve / 4
 }
 
-/// True when the disk under a store that is not open yet has less left than its reserve.
-pub(super) fn is_low(env: &Env, dir: &Path, options: &Options) -> bool {
-    let space = env.fs().space(dir);
-    space.is_ok_and(|s| s.free < options.disk_reserve(s.total))
+/// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its logs may need.
+pub(super) fn is_low(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    logs: &BTreeMap<u64, LiveLog>,
+) -> bool {
+    let Ok(space) = env.fs().space(dir) else {
+        return false;
+    };
+    let sizes = logs.keys().filter_map(|n| {
+        let stat = env.fs().stat(&log_path(dir, *n)).ok()?;
+        Some(stat.len.max(stat.on_disk))
+    });
+    let unflushed = Unflushed {
+        bytes: sizes.sum(),
+        tables: logs.len() as u64,
+    };
+    let reserve = options.disk_reserve(space.total);
+    space.free < unflushed.recovery_bytes(reserve).max(reserve)
 }
 
 fn only_deletes(batch: &WriteBatch) -> bool {
     let mut ops = Ops::new(&batch.buf[RECORD_HEADER..]);
     ops.all(|op| op.is_ok_and(|op| matches!(op.kind, Kind::Delete | Kind::RangeDelete)))
+}
+
+impl GroupSize {
+    /// Bytes of the disk that the group takes at most in the log, with what a sync pads.
+    pub(super) fn recovery_cost(&self) -> u64 {
+        self.bytes.max(self.memory) + u64::from(LARGEST_UNIT)
+    }
 }
 
 impl Engine {
@@ -96,9 +158,90 @@ impl Engine {
         self.admit_if(batch.bytes() as u64, &|| only_deletes(batch))
     }
 
-    /// Whether so many bytes may be written, or the disk is too full for them.
+    /// Whether so many bytes may be written beside the log, or the disk is too full for them. Memtables are flushed first when the recovery of
+    /// their log would lack these bytes.
     pub(super) fn admit_bytes(self: &Arc<Self>, bytes: u64) -> Result<()> {
-        self.admit_if(bytes, &|| false)
+        self.admit_if(bytes, &|| false)?;
+        for flushed in [false, true] {
+            let Some((space, reserve)) = self.free() else {
+                break;
+            };
+            let kept = self.unflushed().recovery_bytes(reserve);
+            if space.free >= kept + bytes {
+                break;
+            }
+            if flushed {
+                return Err(self.no_space(space, kept.max(reserve)));
+            }
+            self.seal_and_flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes that are in memtables only, and in their logs.
+    fn unflushed(&self) -> Unflushed {
+        let view = self.view();
+        let mut all = Unflushed::default();
+        for generation in view.sealed.iter().chain([&view.active]) {
+            let filled = generation.mems.values().filter(|m| !m.is_empty()).count();
+            if filled > 0 {
+                all.bytes += generation.memory();
+                all.tables += filled as u64;
+            }
+        }
+        all
+    }
+
+    /// Bytes that may be allocated ahead of their use: at most half of what neither the reserve nor a recovery needs.
+    pub(super) fn room_ahead(&self) -> u64 {
+        let Some((space, reserve)) = self.free() else {
+            return u64::MAX;
+        };
+        let kept = self.unflushed().recovery_bytes(reserve);
+        let beyond = space
+            .free
+            .saturating_sub(kept.max(taken_again_from(reserve)));
+        beyond / 2
+    }
+
+    /// Checks that the unflushed writes, a group that is to be logged among them, could be written into tables after a crash.
+    ///
+    /// The error says what is missing.
+    pub(super) fn check_recoverable(
+        &self,
+        writer: &mut Writer,
+        group: &GroupSize,
+    ) -> std::result::Result<(), Shortage> {
+        let cost = group.recovery_cost();
+        if writer.recoverable >= cost {
+            return Ok(());
+        }
+        let Some((mut space, reserve)) = self.free() else {
+            return Ok(());
+        };
+        let mut unflushed = self.unflushed();
+        unflushed.bytes += MemTable::growth(0, group.memory, group.entries);
+        unflushed.tables += 1;
+        // The log may hold records that it has not written yet.
+        let staged = writer.log.as_ref().map_or(0, |l| l.writer.memory() as u64);
+        let wanted = unflushed.recovery_bytes(reserve) + staged + cost;
+        if space.free < wanted + 2 * reserve {
+            // A file that was removed may be there again after a crash, with its space, until its removal is durable.
+            let synced = self.env.fs().sync_metadata(&self.dir);
+            if let (Ok(()), Some((now, _))) = (synced, self.free()) {
+                space = now;
+            }
+        }
+        let Some(left) = space.free.checked_sub(wanted) else {
+            return Err(Shortage {
+                space,
+                reserve,
+                wanted,
+            });
+        };
+        // Each byte that is logged is needed once more by the recovery, and others use the disk, too.
+        writer.recoverable = cost + (left / 8).min((reserve / LOOKS).max(4096));
+        Ok(())
     }
 
     fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
@@ -113,6 +256,38 @@ impl Engine {
             return Ok(());
         }
         Err(self.no_space(space, reserve))
+    }
+
+    /// Refuses a group for which the disk is too small, and has background work make space. All writes that add data are refused until there is as
+    /// much as the group lacked, but not for longer than until twice the reserve is free.
+    pub(super) fn refuse(self: &Arc<Self>, shortage: &Shortage) -> Error {
+        let Shortage {
+            space,
+            reserve,
+            wanted,
+        } = *shortage;
+        let enough = wanted.min(2 * reserve);
+        self.full.wanted.store(enough, SeqCst);
+        if space.free < enough {
+            self.set_refusing(true, space, reserve);
+        }
+        self.no_space(space, wanted.max(reserve))
+    }
+
+    fn set_refusing(self: &Arc<Self>, refusing: bool, space: Space, reserve: u64) {
+        if self.full.refusing.swap(refusing, SeqCst) == refusing {
+            return;
+        }
+        if refusing {
+            self.tell(|| Event::BackgroundError {
+                during: "space",
+                error: self.no_space(space, reserve),
+            });
+            self.retry_later();
+        } else {
+            self.full.wanted.store(0, SeqCst);
+        }
+        self.schedule();
     }
 
     fn no_space(&self, space: Space, reserve: u64) -> Error {
@@ -147,20 +322,11 @@ impl Engine {
         let full = &self.full;
         full.unseen.store((reserve / LOOKS).max(4096), SeqCst);
         let least = match full.is_refusing() {
-            true => taken_again_from(reserve),
+            true => taken_again_from(reserve).max(full.wanted.load(SeqCst)),
             false => reserve,
         };
         let refusing = space.free < least;
-        if full.refusing.swap(refusing, SeqCst) != refusing {
-            if refusing {
-                self.tell(|| Event::BackgroundError {
-                    during: "space",
-                    error: self.no_space(space, reserve),
-                });
-                self.retry_later();
-            }
-            self.schedule();
-        }
+        self.set_refusing(refusing, space, reserve);
         Some((space, reserve))
     }
 

@@ -172,6 +172,7 @@ impl Engine {
     fn prepare_log(&self) -> Result<ActiveLog> {
         let number = self.new_file_number();
         let path = log_path(&self.dir, number);
+        let room = self.room_ahead();
         let (reuse, capacity, expected, unit) = {
             let mut space = self.logs.0.lock();
             let target = self.log_limit();
@@ -189,7 +190,8 @@ impl Engine {
                 Some(true) if space.large => space.last_end.min(target),
                 _ => 0,
             };
-            let expected = expected.min(self.full.beyond_reserve());
+            let capacity = if capacity <= room { capacity } else { 0 };
+            let expected = expected.min(room);
             (space.recycled.pop(), capacity, expected, space.unit)
         };
         // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
@@ -503,7 +505,12 @@ impl Engine {
                 .log
                 .as_ref()
                 .is_some_and(|l| l.writer.end() >= self.log_limit());
-            let full = unfit || memory >= limit || log_full || (scarce && memory >= limit / 8);
+            let cramped = self.check_recoverable(writer, group).is_err();
+            let full = unfit
+                || memory >= limit
+                || log_full
+                || (scarce && memory >= limit / 8)
+                || (cramped && !generation.is_empty());
             if full && !rotated {
                 if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
                     return Ok(later);
@@ -516,11 +523,37 @@ impl Engine {
             if scarce && let later @ Room::Later(_) = self.wait_for_memory(growth, patience)? {
                 return Ok(later);
             }
+            if cramped
+                && let later @ Room::Later(_) = self.make_recoverable(writer, group, patience)?
+            {
+                return Ok(later);
+            }
+            writer.recoverable = writer.recoverable.saturating_sub(group.recovery_cost());
             generation.book(memory + growth);
             self.charge(writer, group.bytes);
             self.let_in();
             return Ok(Room::Ready);
         }
+    }
+
+    /// Makes the disk room that a recovery would need with this group in the log: flushes what is sealed, then deletes unused logs. The active
+    /// memtables are empty. `NoSpace` when that is not enough.
+    fn make_recoverable(
+        self: &Arc<Self>,
+        writer: &mut Writer,
+        group: &GroupSize,
+        patience: Patience,
+    ) -> Result<Room> {
+        if let later @ Room::Later(_) = self.wait_for_all_flushes(patience)? {
+            return Ok(later);
+        }
+        self.forget_removed_logs(writer);
+        if self.check_recoverable(writer, group).is_err() {
+            self.release_logs()?;
+            let checked = self.check_recoverable(writer, group);
+            checked.map_err(|shortage| self.refuse(&shortage))?;
+        }
+        Ok(Room::Ready)
     }
 
     /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is full, in the background.
@@ -541,7 +574,9 @@ impl Engine {
                 .jobs()
                 .spawn(self.owner, JobPriority::Housekeeping, move || {
                     // Without the space appends still work, only slower; the next append asks again.
-                    let _ = file.extend_log(capacity);
+                    if capacity - allocated <= engine.room_ahead() {
+                        let _ = file.extend_log(capacity);
+                    }
                     engine.logs.0.lock().extending.remove(&number);
                     engine.trim_logs([]);
                 });

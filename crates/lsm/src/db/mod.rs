@@ -55,6 +55,8 @@ mod tests_clock;
 #[cfg(test)]
 mod tests_courtesy;
 #[cfg(test)]
+mod tests_full;
+#[cfg(test)]
 mod tests_gc_drop;
 #[cfg(test)]
 mod tests_idle;

@@ -365,7 +365,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         may_be_opened_or_made(env, dir, &options)?;
     }
     let lock = fs.lock(&dir.join(LOCK))?;
-    let names: Vec<String> = fs
+    let mut names: Vec<String> = fs
         .list(dir)?
         .into_iter()
         .filter(|e| !e.is_dir)
@@ -410,10 +410,14 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let families = bind_families(&catalog, &options)?;
     catalog.apply(&bind_operators(&catalog, &families)?)?;
 
-    if super::full::is_low(env, dir, &options) {
+    let is_low = |catalog: &Catalog| super::full::is_low(env, dir, &options, &catalog.logs);
+    if is_low(&catalog) {
         // What is missing is for repair, which may need what nobody names.
         build_version(&tables, &catalog, &families)?;
         remove_unfinished(env, dir, &names, named_before);
+    }
+    if is_low(&catalog) {
+        make_room_to_recover(env, dir, &mut names, &mut catalog)?;
     }
     let logs = std::mem::take(&mut catalog.logs);
     let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;
@@ -438,6 +442,32 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         Some(lock),
         false,
     ))
+}
+
+/// Removes all files that the catalog does not name, so that a recovery on a full disk has their space: outputs of jobs that were cut off, files
+/// that an edit has dropped, logs kept for their space. A fresh manifest with the same state comes first. Without it a power cut could bring
+/// back the state before the last edit, which names some of them.
+///
+/// The logs are read first, and the tables were looked for by the caller: a damaged store keeps all its files for repair.
+fn make_room_to_recover(
+    env: &Env,
+    dir: &Path,
+    names: &mut Vec<String>,
+    catalog: &mut Catalog,
+) -> Result<()> {
+    let (store_id, next_family) = (catalog.store_id, catalog.next_family);
+    let (known, logs) = (catalog.last_seq, &catalog.logs);
+    replay_logs(env, dir, store_id, next_family, known, logs, |_| Ok(()))?;
+    let number = catalog.next_file;
+    catalog.next_file += 1;
+    let path = manifest::manifest_path(dir, number);
+    let name = path.file_name().expect("a manifest has a name");
+    names.push(name.to_string_lossy().into_owned());
+    // When it cannot be written, the recovery tries without the space.
+    if Manifest::create(env, dir, store_id, number, &catalog.to_edit()).is_ok() {
+        remove_orphans(env, dir, names, catalog, number);
+    }
+    Ok(())
 }
 
 /// Makes the names of the store's directory and of those above it survive a power cut. A directory that this process may not

@@ -444,6 +444,12 @@ impl Engine {
         self.wait_for_memtables(Cause::Memtables, patience, &has_room)
     }
 
+    /// Waits until no sealed memtable is left to flush.
+    pub fn wait_for_all_flushes(self: &Arc<Self>, patience: Patience) -> Result<Room> {
+        let has_room = || self.view().sealed.is_empty();
+        self.wait_for_memtables(Cause::Memtables, patience, &has_room)
+    }
+
     /// Waits until `bytes` more fit the memory budget, or until this store has no sealed memtable to give back.
     pub fn wait_for_memory(self: &Arc<Self>, bytes: u64, patience: Patience) -> Result<Room> {
         let has_room = || self.env.ledger().free() >= bytes || self.view().sealed.is_empty();
