@@ -252,7 +252,7 @@ impl Store for DbStore {
             }
         }
         self.db
-            .submit(batch, &WriteOptions { sync })
+            .submit_nowait(batch, &WriteOptions { sync })
             .on_complete(move |r| done(r.map(|_| ())));
     }
 

@@ -6,6 +6,9 @@
 //! thread takes to wake up, tens of times as long as the group. So no caller works for others longer than [`TURNS`] groups.
 //!
 //! A leader waits a moment for the writers of the last group to come back: see [`super::company`].
+//!
+//! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue, `submit` waits until groups were taken from it, and
+//! leads groups itself while no other thread does. Decision 0028.
 
 use super::company::Company;
 use super::engine::{Engine, Writer};
@@ -16,9 +19,9 @@ use super::ticket::{Phase, TicketState, Waiter};
 use crate::batch::WriteBatch;
 use crate::key::SeqNo;
 use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind, Separated};
-use basalt_env::JobPriority;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop};
+use basalt_env::{JobPriority, MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -32,6 +35,8 @@ const GROUP_BYTES: usize = 1 << 20;
 const GROUP_BATCHES: usize = 1024;
 /// How often a leader of unsynced batches looks whether the last group's writers are back.
 const GATHER_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
+/// `submit` waits while the queue holds this many submitted bytes or more: what the next groups take is always there.
+pub(super) const QUEUE_BYTES: usize = 16 * GROUP_BYTES;
 /// A leader commits at most so many groups, as long as little is queued and those who wait for it sleep.
 const TURNS: u32 = 4;
 const TURN_BYTES: usize = 64 << 10;
@@ -52,6 +57,8 @@ pub(super) struct Pending {
     /// What these have more bytes than what is stored of them.
     spared: usize,
     sync: bool,
+    /// No thread waited for it when it was queued.
+    submitted: bool,
     /// `None`: the leader's own.
     pub ticket: Option<Arc<TicketState>>,
 }
@@ -77,8 +84,14 @@ impl Pending {
             raw: batch.raw,
             spared,
             sync,
+            submitted: false,
             ticket: None,
         }
+    }
+
+    /// Bytes of memory that it holds.
+    fn memory(&self) -> usize {
+        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>()
     }
 
     /// Its operations, as memory to share.
@@ -98,6 +111,15 @@ enum Committed {
     Later(Duration),
 }
 
+/// Where the callbacks of a group run.
+#[derive(PartialEq, Eq, Clone, Copy)]
+enum Callbacks {
+    /// On the leader's thread.
+    Here,
+    /// In a job of the commit lane.
+    OnLane,
+}
+
 #[derive(PartialEq, Eq, Clone, Copy)]
 enum Leader {
     Nobody,
@@ -112,6 +134,12 @@ struct Queue {
     /// Of what is pending: bytes, and batches to be synced.
     bytes: usize,
     to_sync: usize,
+    /// Memory of the pending batches that were submitted, in bytes.
+    submitted_bytes: usize,
+    /// Memory of all pending batches in the ledger.
+    booked: Reservation,
+    /// Threads that wait until the queue has room.
+    waiting_for_room: usize,
     company: Company,
     /// How many batches a leader waits for.
     wanted: usize,
@@ -121,6 +149,9 @@ impl Queue {
     fn push(&mut self, p: Pending, first: bool) {
         self.bytes += p.buf.len();
         self.to_sync += usize::from(p.sync);
+        let memory = p.memory();
+        self.booked.resize(self.booked.bytes() + memory as u64);
+        self.submitted_bytes += if p.submitted { memory } else { 0 };
         if first {
             self.pending.push_front(p);
         } else {
@@ -132,7 +163,17 @@ impl Queue {
         let p = self.pending.pop_front()?;
         self.bytes -= p.buf.len();
         self.to_sync -= usize::from(p.sync);
+        // From here on the memtable's growth stands for it.
+        let memory = p.memory();
+        self.booked.resize(self.booked.bytes() - memory as u64);
+        self.submitted_bytes -= if p.submitted { memory } else { 0 };
         Some(p)
+    }
+
+    /// True when a batch that is submitted has to wait. A batch larger than what is left is let in, or it could never be.
+    fn is_full(&self, ledger: &MemoryLedger) -> bool {
+        let full = self.submitted_bytes >= QUEUE_BYTES || ledger.free() == 0;
+        self.submitted_bytes > 0 && full
     }
 }
 
@@ -140,6 +181,8 @@ pub(super) struct CommitQueue {
     queue: Mutex<Queue>,
     /// As many batches are queued as a leader waits for.
     all_there: Condvar,
+    /// Batches were taken from the queue, or the thread that led it no longer does.
+    room: Condvar,
     /// They are, for a leader that watches.
     came: AtomicBool,
     /// The leader is about a synced group: whoever waits for it had better sleep.
@@ -147,17 +190,21 @@ pub(super) struct CommitQueue {
 }
 
 impl CommitQueue {
-    pub(super) fn new() -> CommitQueue {
+    pub(super) fn new(ledger: &MemoryLedger) -> CommitQueue {
         CommitQueue {
             queue: Mutex::new(Queue {
                 pending: VecDeque::new(),
                 leader: Leader::Nobody,
                 bytes: 0,
                 to_sync: 0,
+                submitted_bytes: 0,
+                booked: ledger.reserve(MemoryKind::Buffer, 0),
+                waiting_for_room: 0,
                 company: Company::default(),
                 wanted: usize::MAX,
             }),
             all_there: Condvar::new(),
+            room: Condvar::new(),
             came: AtomicBool::new(false),
             syncs: AtomicBool::new(false),
         }
@@ -203,6 +250,14 @@ impl CommitQueue {
         }
         let behind = q.pending.len();
         q.company.took(group.len(), behind);
+        self.tell_of_room(&q);
+    }
+
+    /// Wakes the threads that wait until the queue has room, or for the lead.
+    fn tell_of_room(&self, q: &Queue) {
+        if q.waiting_for_room > 0 {
+            self.room.notify_all();
+        }
     }
 }
 
@@ -230,13 +285,45 @@ impl Engine {
         ticket.wait(self)
     }
 
-    /// Queues a batch, an empty one for a mere sync.
-    pub(super) fn enqueue(&self, batch: WriteBatch, sync: bool) -> Arc<TicketState> {
+    /// Queues a batch, an empty one for a mere sync. With `Patience::Wait` it waits while the queue is full.
+    pub(super) fn enqueue(
+        self: &Arc<Self>,
+        batch: WriteBatch,
+        sync: bool,
+        patience: Patience,
+    ) -> Arc<TicketState> {
         let ticket = TicketState::new(Phase::Queued, Waiter::None);
         let mut pending = Pending::new(batch, sync);
         pending.ticket = Some(ticket.clone());
-        self.queue(self.commit.queue.lock(), pending);
+        pending.submitted = true;
+        let mut q = self.commit.queue.lock();
+        if patience == Patience::Wait {
+            q = self.wait_for_queue(q);
+        }
+        self.queue(q, pending);
         ticket
+    }
+
+    /// Waits until the queue has room. This thread leads groups itself while no other thread does: it may be the one that would lead, as on the
+    /// commit lane or where jobs are stepped. The callbacks of those groups run on the lane, because this thread may hold a lock that they take.
+    fn wait_for_queue<'q>(
+        self: &'q Arc<Self>,
+        mut q: MutexGuard<'q, Queue>,
+    ) -> MutexGuard<'q, Queue> {
+        while q.is_full(self.env.ledger()) {
+            if q.leader != Leader::Active {
+                q.leader = Leader::Active;
+                drop(q);
+                self.lead(None, Patience::Wait, Callbacks::OnLane);
+                q = self.commit.queue.lock();
+                continue;
+            }
+            self.counters.submits_held.add(1);
+            q.waiting_for_room += 1;
+            self.commit.room.wait(&mut q);
+            q.waiting_for_room -= 1;
+        }
+        q
     }
 
     fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: Pending) {
@@ -303,6 +390,16 @@ impl Engine {
         own: Option<Pending>,
         patience: Patience,
     ) -> Option<Result<SeqNo>> {
+        self.lead(own, patience, Callbacks::Here)
+    }
+
+    /// See [`Engine::lead_group`].
+    fn lead(
+        self: &Arc<Self>,
+        own: Option<Pending>,
+        patience: Patience,
+        run: Callbacks,
+    ) -> Option<Result<SeqNo>> {
         let mut of_own = None;
         let mut own = own;
         let may_stay = patience == Patience::Wait;
@@ -354,6 +451,11 @@ impl Engine {
             if !callbacks.is_empty() {
                 // They may take their time, and somebody may wait for one who waits for the lead, or for an answer.
                 handed_over = handed_over || self.hand_over(None, false);
+            }
+            if run == Callbacks::OnLane && !callbacks.is_empty() {
+                let callbacks = std::mem::take(&mut callbacks);
+                let call = move || callbacks.into_iter().for_each(|(then, one)| then(one));
+                (self.env.jobs()).spawn(self.owner, JobPriority::Commit, call);
             }
             for (then, one) in callbacks {
                 if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
@@ -435,6 +537,7 @@ impl Engine {
         }
         if q.pending.is_empty() {
             q.leader = Leader::Nobody;
+            self.commit.tell_of_room(&q);
             return true;
         }
         let once_more = once_more && q.to_sync == 0 && q.bytes <= TURN_BYTES;
@@ -463,6 +566,8 @@ impl Engine {
             return true;
         }
         q.leader = Leader::Scheduled;
+        // The lane's own thread may be among them.
+        self.commit.tell_of_room(&q);
         drop(q);
         self.spawn_leader(delay);
         true

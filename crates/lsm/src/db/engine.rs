@@ -224,7 +224,7 @@ impl Engine {
             options,
             owner,
             tables,
-            commit: CommitQueue::new(),
+            commit: CommitQueue::new(env.ledger()),
             writer: Mutex::new(Writer {
                 log: None,
                 left: Vec::new(),

@@ -91,6 +91,8 @@ mod tests_scattered;
 #[cfg(test)]
 mod tests_space;
 #[cfg(test)]
+mod tests_submit;
+#[cfg(test)]
 mod tests_throttle;
 #[cfg(test)]
 mod tests_warming;
@@ -129,6 +131,7 @@ use engine::Engine;
 use generation::FamilyEntry;
 use std::path::Path;
 use std::sync::Arc;
+use throttle::Patience;
 
 /// An open store. Cheap to clone; the last clone closes it, or [`Db::close`] does and reports.
 #[derive(Clone)]
@@ -432,10 +435,24 @@ impl Db {
 
     /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
     /// An empty batch commits nothing, and with `sync` makes everything submitted before it durable.
+    ///
+    /// The memory of queued batches is reserved in the environment's ledger. While 16 MiB of submitted batches are queued, or the memory budget is
+    /// used up, this call waits until groups were committed, as [`Db::write`] would, and commits them itself if no other thread does. One batch may
+    /// exceed the limit. No callback runs inside this call.
     pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
+        self.queue_batch(batch, options, Patience::Wait)
+    }
+
+    /// Queues a batch as [`Db::submit`] does, and never waits, however full the queue is. The memory is reserved in the ledger, past the budget if
+    /// need be. For a thread that may not wait, such as an event loop, and that bounds what it submits by itself.
+    pub fn submit_nowait(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
+        self.queue_batch(batch, options, Patience::Return)
+    }
+
+    fn queue_batch(&self, batch: WriteBatch, options: &WriteOptions, patience: Patience) -> Ticket {
         let engine = self.engine();
         let state = match self.check_batch(&batch) {
-            Ok(()) => engine.enqueue(batch, options.sync),
+            Ok(()) => engine.enqueue(batch, options.sync, patience),
             Err(e) => Engine::failed_ticket(e),
         };
         engine.ensure_leader();

@@ -377,6 +377,7 @@ pub(crate) struct Counters {
     pub commit_groups: Counter,
     pub commits: Counter,
     pub log_syncs: Counter,
+    pub submits_held: Counter,
     pub idle_releases: Counter,
     pub stall_memtables_us: Counter,
     pub stall_l0_us: Counter,
@@ -477,6 +478,10 @@ impl Counters {
             commit_groups: c("commit_groups_total", "Commit groups"),
             commits: c("commits_total", "Batches committed"),
             log_syncs: c("log_syncs_total", "Syncs of the write-ahead log"),
+            submits_held: c(
+                "submits_held_total",
+                "Times that a submit waited for room in the commit queue",
+            ),
             idle_releases: c(
                 "idle_releases_total",
                 "Times that an idle store gave back memtables and logs",

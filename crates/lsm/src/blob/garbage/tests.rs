@@ -60,17 +60,21 @@ fn records_that_are_marked_are_not_marked_again() {
     let (mut garbage, set) = marked(1000, 10, 1);
     assert!(!set.is_empty());
     let before = garbage.clone();
-    assert!(!garbage.absorb(&before), "all of it for the second time");
+    let all = file(1000);
+    let twice = garbage.absorb(&before, &all);
+    assert!(twice.is_err(), "all of it for the second time");
     let mut one = Garbage::none(1000);
     let first = *set.first().expect("not empty");
     assert!(one.mark(first, first % 3, 1, hash(first)));
-    assert!(!garbage.absorb(&one), "one record for the second time");
-    assert!(!garbage.absorb(&Garbage::none(999)), "of another file");
+    let twice = garbage.absorb(&one, &all);
+    assert!(twice.is_err(), "one record for the second time");
+    let foreign = garbage.absorb(&Garbage::none(999), &all);
+    assert!(foreign.is_err(), "of another file");
     assert_eq!(garbage, before, "a refusal changes nothing");
     let mut other = Garbage::none(1000);
     let next = (0..1000).find(|n| !set.contains(n)).expect("not all");
     assert!(other.mark(next, next % 3, 1, hash(next)));
-    assert!(garbage.absorb(&other));
+    garbage.absorb(&other, &all).unwrap();
     assert_eq!(garbage.records(), before.records() + 1);
 }
 

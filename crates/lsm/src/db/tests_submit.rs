@@ -1,0 +1,222 @@
+//! Submitted batches that nobody waits for: their memory is in the ledger, and the queue is bounded. No thread waits for itself.
+
+use super::commit::QUEUE_BYTES;
+use super::*;
+use basalt_fs::sim::{SimFs, SimOptions};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+const FREE: WriteOptions = WriteOptions::UNSYNCED;
+/// Only a thread that hangs takes so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn batch(f: &Family, key: u32, bytes: usize) -> WriteBatch {
+    let mut b = WriteBatch::new();
+    b.put(f, &key.to_be_bytes(), &vec![7; bytes]).unwrap();
+    b
+}
+
+fn stepped(budget: u64) -> (Env, Db) {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .seed(1)
+        .stepped()
+        .memory_bytes(budget)
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    (env, db)
+}
+
+/// A thread submitted 200 MiB before the commit lane took any of it. All of it was held in memory, and the ledger showed nothing.
+#[test]
+fn submitted_batches_are_in_the_ledger_and_bounded() {
+    let (env, db) = stepped(512 << 20);
+    let f = db.default_family();
+    let before = env.ledger().usage().buffer;
+    let mut tickets = Vec::new();
+    let mut most = 0;
+    for key in 0..200 {
+        tickets.push(db.submit(batch(&f, key, MIB), &FREE));
+        let held = env.ledger().usage().buffer - before;
+        if key < 8 {
+            let queued = u64::from(key + 1) * MIB as u64;
+            assert!(
+                held >= queued,
+                "{queued} bytes are queued, {held} in the ledger"
+            );
+        }
+        most = most.max(held);
+    }
+    // The log has a staging buffer.
+    let bound = (QUEUE_BYTES + 4 * MIB) as u64;
+    assert!(most <= bound, "{most} bytes, more than {bound}");
+    for (key, ticket) in tickets.into_iter().enumerate() {
+        ticket.wait().unwrap();
+        let got = db.get(&f, &(key as u32).to_be_bytes(), &ReadOptions::default());
+        assert_eq!(got.unwrap().map(|v| v.len()), Some(MIB));
+    }
+    db.flush().unwrap();
+    db.close().unwrap();
+    assert_eq!(env.ledger().usage().buffer, 0, "all is given back");
+}
+
+/// A batch larger than the queue may hold is let in when nothing else is queued, and the next one waits for it.
+#[test]
+fn a_batch_larger_than_the_queue_is_let_in_alone() {
+    let (env, db) = stepped(512 << 20);
+    let f = db.default_family();
+    let large = db.submit(batch(&f, 1, QUEUE_BYTES + MIB), &FREE);
+    assert!(large.try_result().is_none());
+    assert!(env.ledger().usage().buffer > QUEUE_BYTES as u64);
+    let next = db.submit(batch(&f, 2, 10), &FREE);
+    assert!(
+        large
+            .try_result()
+            .expect("the second one waited for it")
+            .is_ok()
+    );
+    assert!(next.try_result().is_none());
+    next.wait().unwrap();
+    db.close().unwrap();
+}
+
+/// Where the memory budget is used up, batches are let in one at a time.
+#[test]
+fn a_submit_waits_while_the_memory_budget_is_used_up() {
+    let (env, db) = stepped(64 << 20);
+    let f = db.default_family();
+    let all = env
+        .ledger()
+        .reserve(basalt_env::MemoryKind::Pinned, 64 << 20);
+    let first = db.submit(batch(&f, 1, 1000), &FREE);
+    assert!(first.try_result().is_none());
+    let second = db.submit(batch(&f, 2, 1000), &FREE);
+    assert!(
+        first
+            .try_result()
+            .expect("the second one waited for it")
+            .is_ok()
+    );
+    assert!(second.try_result().is_none());
+    drop(all);
+    let third = db.submit(batch(&f, 3, 1000), &FREE);
+    assert!(second.try_result().is_none(), "there is room for both");
+    third.wait().unwrap();
+    assert!(second.try_result().is_some());
+    db.close().unwrap();
+}
+
+/// An event loop that bounds its own work is never held up. The ledger has its batches all the same.
+#[test]
+fn submit_nowait_is_in_the_ledger_and_does_not_wait() {
+    let (env, db) = stepped(512 << 20);
+    let f = db.default_family();
+    let tickets: Vec<_> = (0..40)
+        .map(|key| db.submit_nowait(batch(&f, key, MIB), &FREE))
+        .collect();
+    assert!(env.ledger().usage().buffer >= 40 * MIB as u64);
+    assert!(tickets.iter().all(|t| t.try_result().is_none()));
+    while env.jobs().step() {}
+    for t in tickets {
+        t.try_result().expect("committed").unwrap();
+    }
+    db.close().unwrap();
+}
+
+/// The thread that submits holds a lock that callbacks take. It has to make room itself, because the lane is inside such a callback; and it must
+/// not run callbacks, which would wait for its own lock.
+#[test]
+fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .seed(1)
+        .threads(1)
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    let answered = Arc::new(Mutex::new(0));
+    let (done, is_done) = mpsc::channel();
+    basalt_env::thread::scope(|threads| {
+        threads.spawn(|| {
+            for _ in 0..3 {
+                let held = answered.lock().unwrap();
+                // While the lock is held, the lane may be inside a callback of the last round.
+                let submit = |key| db.submit(batch(&f, key, MIB), &FREE);
+                let tickets: Vec<Ticket> = (0..60).map(submit).collect();
+                drop(held);
+                for ticket in tickets {
+                    let answered = answered.clone();
+                    ticket.on_complete(move |_| *answered.lock().unwrap() += 1);
+                }
+            }
+            done.send(()).unwrap();
+        });
+        let finished = is_done.recv_timeout(PATIENCE);
+        if finished.is_err() {
+            // The scope would wait for the thread that hangs.
+            eprintln!("the submitter hangs");
+            std::process::abort();
+        }
+    });
+    db.close().unwrap();
+}
+
+/// A callback on the commit lane submits more than the queue holds: nobody but itself can make room.
+#[test]
+fn a_callback_may_submit_more_than_the_queue_holds() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .seed(1)
+        .threads(1)
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    let (tx, rx) = mpsc::channel();
+    let answers = Arc::new(AtomicUsize::new(0));
+    let (again, family, count) = (db.clone(), f.clone(), answers.clone());
+    db.submit(batch(&f, 0, 10), &FREE).on_complete(move |_| {
+        for key in 1..61 {
+            let (tx, count) = (tx.clone(), count.clone());
+            again
+                .submit(batch(&family, key, MIB), &FREE)
+                .on_complete(move |r| {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    tx.send(r.is_ok()).unwrap();
+                });
+        }
+    });
+    for _ in 0..60 {
+        assert!(rx.recv_timeout(PATIENCE).expect("an answer"));
+    }
+    assert_eq!(answers.load(Ordering::SeqCst), 60);
+    db.close().unwrap();
+}
+
+/// Threads that submit at once, some waiting for their batches and some not: all get through, and each thread's batches commit in order.
+#[test]
+fn threads_submit_through_a_full_queue() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .seed(1)
+        .threads(2)
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    basalt_env::thread::scope(|threads| {
+        for t in 0..4u32 {
+            let (db, f) = (&db, &f);
+            threads.spawn(move || {
+                let mut last = Vec::new();
+                for n in 0..40 {
+                    let ticket = db.submit(batch(f, t * 1000 + n, MIB), &FREE);
+                    match t % 2 {
+                        0 => last.push(ticket),
+                        _ => drop(ticket.wait().unwrap()),
+                    }
+                }
+                let seqs: Vec<SeqNo> = last.into_iter().map(|t| t.wait().unwrap()).collect();
+                assert!(seqs.is_sorted(), "{seqs:?}");
+            });
+        }
+    });
+    assert_eq!(db.stats().commits, 160);
+    db.close().unwrap();
+}
