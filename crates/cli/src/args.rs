@@ -115,6 +115,12 @@ pub struct Serve {
     /// Clients at a time
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: u32,
+    /// Seconds after which a client that sends and takes nothing is disconnected, 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(i32::MAX)))]
+    pub timeout: u32,
+    /// Seconds without traffic after which a client's machine is asked whether it is still there, 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(..=32_767))]
+    pub tcp_keepalive: u32,
     #[command(flatten)]
     pub budget: Budget,
 }

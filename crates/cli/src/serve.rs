@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::store::{Access, environment};
 use basalt_server::{Listening, ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 /// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
 pub fn serve(args: args::Serve) -> Outcome {
@@ -26,6 +27,8 @@ pub fn serve(args: args::Serve) -> Outcome {
             ..args.budget.engine()
         },
         max_clients: args.max_clients as usize,
+        idle_timeout: Duration::from_secs(args.timeout.into()),
+        tcp_keepalive: Duration::from_secs(args.tcp_keepalive.into()),
         ..ServerOptions::default()
     };
     let sync = options.sync.name();

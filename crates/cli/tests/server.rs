@@ -138,6 +138,8 @@ fn budgets_are_given_by_flags_and_shown_by_the_server() {
         "--io-limit=50M",
         "--open-files=100",
         "--max-clients=50",
+        "--timeout=3600",
+        "--tcp-keepalive=60",
     ];
     let server = Server::start(&s, &flags);
     let want = [
@@ -150,6 +152,8 @@ fn budgets_are_given_by_flags_and_shown_by_the_server() {
         ("maxclients", "50"),
         ("maxmemory-clients", "67108864"),
         ("proto-max-bulk-len", "16777216"),
+        ("tcp-keepalive", "60"),
+        ("timeout", "3600"),
     ];
     for (name, value) in want {
         let reply = format!(

@@ -1,60 +1,236 @@
-//! Redis's glob patterns: `*`, `?`, `[a-c]`, `[^a]` and `\` escapes, over bytes. Runs in time proportional to pattern
-//! times text in the worst case: a `*` that failed is never tried again for an earlier `*`.
+//! Redis's glob patterns: `*`, `?`, `[a-c]`, `[^a]` and `\` escapes, over bytes.
+//!
+//! A pattern is compiled once into *elements*, each of which matches one byte and is a set of 256 bits: a class of any length costs
+//! one look for each byte of a text. Stars part the elements into *segments*. The first one stands at the beginning of the text and the last
+//! one at its end, unless a star is there; the others are searched for from left to right, and the first place that fits
+//! is the right one, so that nothing is tried again for an earlier star. The search advances all places at once, 64
+//! elements a step (the Shift-And algorithm of Baeza-Yates and Gonnet).
+//!
+//! Promise: a text of `n` bytes takes at most `2 n + n * n / 256` steps, whatever the pattern: 17 million for the longest key. Compiling takes
+//! time in proportion to the pattern, and memory in proportion to the longest text. There is no recursion.
 
-/// True when the whole `text` matches `pattern`.
-pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when a literal fails: after the last star, one byte further in the text.
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        if p < pattern.len() && pattern[p] == b'*' {
-            while p < pattern.len() && pattern[p] == b'*' {
-                p += 1;
-            }
-            if p == pattern.len() {
-                return true;
-            }
-            star = Some((p, t));
-            continue;
-        }
-        if t < text.len() {
-            if let Some(next) = one(pattern, p, text[t], ignore_case) {
-                p = next;
-                t += 1;
-                continue;
-            }
-        } else if p == pattern.len() {
-            return true;
-        }
-        match star {
-            Some((after_star, from)) if from < text.len() => {
-                star = Some((after_star, from + 1));
-                p = after_star;
-                t = from + 1;
-            }
-            _ => return false,
+use std::ops::Range;
+
+/// A set of bytes.
+type Set = [u64; 4];
+
+/// A compiled pattern.
+pub struct Pattern {
+    ignore_case: bool,
+    /// One set for each byte that a match must have.
+    elements: Vec<Set>,
+    /// The elements between stars; none is empty.
+    segments: Vec<Range<usize>>,
+    /// A star stands somewhere, before the first segment, behind the last one.
+    has_star: bool,
+    starts_with_star: bool,
+    ends_with_star: bool,
+    /// It has more elements than the longest text has bytes.
+    is_too_long: bool,
+    /// For each byte the elements that match it, one bit each, in `words` words. Only if a segment has to be searched for.
+    masks: Vec<u64>,
+    words: usize,
+}
+
+fn has(set: &Set, byte: u8) -> bool {
+    set[usize::from(byte >> 6)] & 1 << (byte & 63) != 0
+}
+
+fn add_range(set: &mut Set, from: u8, to: u8) {
+    for (i, word) in set.iter_mut().enumerate() {
+        let first = i * 64;
+        let low = usize::from(from).max(first);
+        let high = usize::from(to).min(first + 63);
+        if low <= high {
+            *word |= (u64::MAX >> (63 - (high - low))) << (low - first);
         }
     }
 }
 
-/// Matches one byte against the pattern element at `p`; where the pattern goes on, or `None`.
-fn one(pattern: &[u8], p: usize, byte: u8, ignore_case: bool) -> Option<usize> {
-    let fold = |b: u8| {
-        if ignore_case {
-            b.to_ascii_lowercase()
-        } else {
-            b
+impl Pattern {
+    /// Compiles a pattern for texts of at most `longest` bytes; it matches no longer one.
+    pub fn new(pattern: &[u8], ignore_case: bool, longest: usize) -> Pattern {
+        let mut compiled = Pattern {
+            ignore_case,
+            elements: Vec::new(),
+            segments: Vec::new(),
+            has_star: false,
+            starts_with_star: pattern.first() == Some(&b'*'),
+            ends_with_star: false,
+            is_too_long: false,
+            masks: Vec::new(),
+            words: 0,
+        };
+        let mut at = 0;
+        let mut begun = 0;
+        while at < pattern.len() {
+            let is_star = pattern[at] == b'*';
+            compiled.ends_with_star = is_star;
+            if is_star {
+                compiled.has_star = true;
+                compiled.end_segment(&mut begun);
+                at += 1;
+                continue;
+            }
+            if compiled.elements.len() == longest {
+                compiled.is_too_long = true;
+                return compiled;
+            }
+            let (set, next) = element(pattern, at, ignore_case);
+            compiled.elements.push(set);
+            at = next;
         }
+        compiled.end_segment(&mut begun);
+        compiled.prepare_search();
+        compiled
+    }
+
+    fn end_segment(&mut self, begun: &mut usize) {
+        let end = self.elements.len();
+        if *begun < end {
+            self.segments.push(*begun..end);
+        }
+        *begun = end;
+    }
+
+    /// Makes the masks if a segment stands between two stars.
+    fn prepare_search(&mut self) {
+        let anchored = usize::from(!self.starts_with_star) + usize::from(!self.ends_with_star);
+        if !self.has_star || self.segments.len() <= anchored {
+            return;
+        }
+        self.words = self.elements.len().div_ceil(64);
+        self.masks = vec![0; 256 * self.words];
+        for (i, set) in self.elements.iter().enumerate() {
+            for (quarter, bits) in set.iter().enumerate() {
+                let mut bits = *bits;
+                while bits != 0 {
+                    let byte = quarter * 64 + bits.trailing_zeros() as usize;
+                    self.masks[byte * self.words + i / 64] |= 1 << (i % 64);
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+
+    /// True when the whole `text` matches.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        self.matches_counting(text, &mut 0)
+    }
+
+    /// As [`Pattern::matches`]; adds to `steps` how many sets and words were looked at.
+    pub fn matches_counting(&self, text: &[u8], steps: &mut u64) -> bool {
+        *steps += 1;
+        if self.is_too_long || text.len() < self.elements.len() {
+            return false;
+        }
+        if !self.has_star && text.len() > self.elements.len() {
+            return false;
+        }
+        let mut segments = &self.segments[..];
+        let mut text = text;
+        if !self.starts_with_star
+            && let Some((first, others)) = segments.split_first()
+        {
+            let (start, rest) = text.split_at(first.len());
+            if !self.stands_at(first, start, steps) {
+                return false;
+            }
+            (segments, text) = (others, rest);
+        }
+        if !self.ends_with_star
+            && let Some((last, others)) = segments.split_last()
+        {
+            // What the elements before it take was taken, and there is a byte for each.
+            let (rest, end) = text.split_at(text.len() - last.len());
+            if !self.stands_at(last, end, steps) {
+                return false;
+            }
+            (segments, text) = (others, rest);
+        }
+        let mut state = Vec::new();
+        for segment in segments {
+            match self.find(segment, text, &mut state, steps) {
+                Some(end) => text = &text[end..],
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn fold(&self, byte: u8) -> u8 {
+        match self.ignore_case {
+            true => byte.to_ascii_lowercase(),
+            false => byte,
+        }
+    }
+
+    /// Whether a segment matches a text of its length.
+    fn stands_at(&self, segment: &Range<usize>, text: &[u8], steps: &mut u64) -> bool {
+        let mut sets = self.elements[segment.clone()].iter().zip(text);
+        sets.all(|(set, b)| {
+            *steps += 1;
+            has(set, self.fold(*b))
+        })
+    }
+
+    /// The end of the first place in `text` where a segment matches.
+    fn find(
+        &self,
+        segment: &Range<usize>,
+        text: &[u8],
+        state: &mut Vec<u64>,
+        steps: &mut u64,
+    ) -> Option<usize> {
+        let (start, len) = (segment.start, segment.len());
+        let first_word = start / 64;
+        let last = segment.end - 1;
+        state.clear();
+        state.resize(last / 64 + 1 - first_word, 0);
+        for (i, byte) in text.iter().enumerate() {
+            let mask = usize::from(self.fold(*byte)) * self.words;
+            // Elements that a match from the beginning of the text cannot have come to yet, and those from which it cannot come to the end of
+            // the segment any more, are left alone.
+            let left = text.len() - i;
+            let low = (start + len.saturating_sub(left)) / 64;
+            let high = (start + i.min(len - 1)) / 64;
+            let mut carry = match low > first_word {
+                true => state[low - 1 - first_word] >> 63,
+                false => 0,
+            };
+            for word in low..=high {
+                let old = state[word - first_word];
+                let mut next = old << 1 | carry;
+                carry = old >> 63;
+                if word == first_word {
+                    next |= 1 << (start % 64);
+                }
+                state[word - first_word] = next & self.masks[mask + word];
+                *steps += 1;
+            }
+            if state[last / 64 - first_word] & 1 << (last % 64) != 0 {
+                return Some(i + 1);
+            }
+        }
+        None
+    }
+}
+
+/// The element at `at`, which is not a star, and where the pattern goes on.
+fn element(pattern: &[u8], at: usize, ignore_case: bool) -> (Set, usize) {
+    let fold = |b: u8| match ignore_case {
+        true => b.to_ascii_lowercase(),
+        false => b,
     };
-    match *pattern.get(p)? {
-        b'?' => Some(p + 1),
+    let mut set = [0; 4];
+    match pattern[at] {
+        b'?' => ([u64::MAX; 4], at + 1),
         b'[' => {
-            let mut at = p + 1;
-            let negated = pattern.get(at) == Some(&b'^');
-            if negated {
+            let mut at = at + 1;
+            let is_negated = pattern.get(at) == Some(&b'^');
+            if is_negated {
                 at += 1;
             }
-            let mut found = false;
             loop {
                 match pattern.get(at) {
                     // An unclosed class ends with the pattern, as in Redis.
@@ -64,29 +240,40 @@ fn one(pattern: &[u8], p: usize, byte: u8, ignore_case: bool) -> Option<usize> {
                         break;
                     }
                     Some(b'\\') if at + 1 < pattern.len() => {
-                        at += 1;
-                        found |= fold(pattern[at]) == fold(byte);
-                        at += 1;
+                        let b = fold(pattern[at + 1]);
+                        add_range(&mut set, b, b);
+                        at += 2;
                     }
                     Some(&from) if pattern.get(at + 1) == Some(&b'-') && at + 2 < pattern.len() => {
-                        let (mut from, mut to) = (fold(from), fold(pattern[at + 2]));
-                        if from > to {
-                            std::mem::swap(&mut from, &mut to);
-                        }
-                        found |= (from..=to).contains(&fold(byte));
+                        let (from, to) = (fold(from), fold(pattern[at + 2]));
+                        add_range(&mut set, from.min(to), from.max(to));
                         at += 3;
                     }
                     Some(&b) => {
-                        found |= fold(b) == fold(byte);
+                        add_range(&mut set, fold(b), fold(b));
                         at += 1;
                     }
                 }
             }
-            (found != negated).then_some(at)
+            if is_negated {
+                set = set.map(|word| !word);
+            }
+            (set, at)
         }
-        b'\\' if p + 1 < pattern.len() => (fold(pattern[p + 1]) == fold(byte)).then_some(p + 2),
-        b => (fold(b) == fold(byte)).then_some(p + 1),
+        b => {
+            let (b, next) = match b {
+                b'\\' if at + 1 < pattern.len() => (pattern[at + 1], at + 2),
+                b => (b, at + 1),
+            };
+            add_range(&mut set, fold(b), fold(b));
+            (set, next)
+        }
     }
+}
+
+/// True when the whole `text` matches `pattern`. For one text; a [`Pattern`] is compiled once for many.
+pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+    Pattern::new(pattern, ignore_case, text.len()).matches(text)
 }
 
 /// The bytes that every match must begin with: lets a scan read only that part of the keyspace.
@@ -110,45 +297,4 @@ pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_match_as_in_redis() {
-        for (pattern, text, expected) in [
-            ("*", "", true),
-            ("*", "anything", true),
-            ("", "", true),
-            ("", "a", false),
-            ("h?llo", "hello", true),
-            ("h?llo", "hllo", false),
-            ("h*llo", "heeeello", true),
-            ("h[ae]llo", "hallo", true),
-            ("h[ae]llo", "hillo", false),
-            ("h[^e]llo", "hello", false),
-            ("h[^e]llo", "hbllo", true),
-            ("h[a-b]llo", "hbllo", true),
-            ("h[b-a]llo", "hallo", true),
-            ("h\\*llo", "h*llo", true),
-            ("h\\*llo", "hello", false),
-            ("[\\]]", "]", true),
-            ("*a*b*c*", "xxaxxbxxc", true),
-            ("*a*b*c*", "xxaxxcxxb", false),
-            ("user:*:name", "user:42:name", true),
-            ("user:*:name", "user:42:mail", false),
-            ("a\\", "a\\", true),
-        ] {
-            assert_eq!(
-                matches(pattern.as_bytes(), text.as_bytes(), false),
-                expected,
-                "{pattern:?} on {text:?}"
-            );
-        }
-        assert!(matches(b"MAX*", b"maxmemory", true));
-        // A pattern that makes naive matchers take exponential time.
-        let text = vec![b'a'; 20_000];
-        assert!(!matches(b"*a*a*a*a*a*a*a*a*a*a*a*a*b", &text, false));
-        assert_eq!(literal_prefix(b"user:\\*x?*"), b"user:*x");
-        assert_eq!(literal_prefix(b"*"), b"");
-    }
-}
+mod tests;

@@ -68,6 +68,12 @@ pub struct ServerOptions {
     pub sync: SyncPolicy,
     /// Clients at a time. Default 10,000. Lowered when the process may not open so many files.
     pub max_clients: usize,
+    /// How long a client may send nothing and take nothing before it is disconnected; zero for ever. A client that waits for
+    /// its reply is not idle. Default 0.
+    pub idle_timeout: Duration,
+    /// After how long without traffic the system asks whether a client's machine is still there, three times at a third of that
+    /// apart; zero for never. At most [`KEEPALIVE_MOST`] seconds. Default 300 s.
+    pub tcp_keepalive: Duration,
     /// Longest argument in bytes, and longest string a command may make. Default 512 MiB, at most 1 GiB less a header.
     pub max_bulk_bytes: u64,
     /// Longest request in bytes, all arguments together. Default 1 GiB.
@@ -93,6 +99,9 @@ pub struct ServerOptions {
     pub engine: basalt::Options,
 }
 
+/// The longest interval of TCP keepalive, in seconds, that the system takes.
+pub const KEEPALIVE_MOST: u64 = 32_767;
+
 /// Bytes that all clients together may hold in the smallest memory budget.
 const LEAST_CLIENT_MEMORY: u64 = 64 << 20;
 
@@ -104,6 +113,8 @@ impl Default for ServerOptions {
             unprotected: false,
             sync: SyncPolicy::Always,
             max_clients: 10_000,
+            idle_timeout: Duration::ZERO,
+            tcp_keepalive: Duration::from_secs(300),
             max_bulk_bytes: 512 << 20,
             max_request_bytes: 1 << 30,
             reply_soft_bytes: 1 << 20,
@@ -140,6 +151,12 @@ impl ServerOptions {
                 self.max_request_bytes,
                 self.max_bulk_bytes,
                 1 << 30
+            )));
+        }
+        if self.tcp_keepalive > Duration::from_secs(KEEPALIVE_MOST) {
+            return Err(Error::invalid(format!(
+                "the interval of TCP keepalive is set to {} seconds, at most {KEEPALIVE_MOST} are allowed, 0 turns it off",
+                self.tcp_keepalive.as_secs()
             )));
         }
         if self.max_clients == 0 {

@@ -1,13 +1,19 @@
-//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync policy and the limit on
-//! background I/O change later.
+//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync policy, the limit on
+//! background I/O, keepalive and the idle timeout change later.
 
 use super::{Context, Done, Failure, Outcome, word};
 use crate::glob;
-use crate::options::SyncPolicy;
+use crate::options::{KEEPALIVE_MOST, SyncPolicy};
 use crate::resp::request::Request;
+use std::time::Duration;
 
 /// The lowest limit on background I/O, as the command line has it: below it flushes would hardly end.
 const IO_LIMIT_LEAST: u64 = 1 << 20;
+
+/// No setting's name is longer, in bytes.
+const LONGEST_NAME: usize = 64;
+/// The longest `timeout`, in seconds, as in Redis.
+const TIMEOUT_MOST: i64 = i32::MAX as i64;
 
 /// Settings by Redis's names; some answer what Redis would with persistence on, because that is what holds here.
 fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
@@ -57,20 +63,25 @@ fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
             if o.unprotected { "no" } else { "yes" }.into(),
         ),
         ("save", String::new()),
-        ("tcp-keepalive", "0".into()),
-        ("timeout", "0".into()),
+        ("tcp-keepalive", o.tcp_keepalive.as_secs().to_string()),
+        ("timeout", o.idle_timeout.as_secs().to_string()),
     ]
 }
 
 pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
-    let found: Vec<_> = settings(c)
-        .into_iter()
-        .filter(|(name, _)| {
-            r.args()
-                .skip(2)
-                .any(|p| glob::matches(p, name.as_bytes(), true))
-        })
-        .collect();
+    let mut all: Vec<_> = settings(c).into_iter().map(|s| (s, false)).collect();
+    for pattern in r.args().skip(2) {
+        // Each is compiled once: there may be a million.
+        let pattern = glob::Pattern::new(pattern, true, LONGEST_NAME);
+        for ((name, _), wanted) in &mut all {
+            *wanted = *wanted || pattern.matches(name.as_bytes());
+        }
+        if all.iter().all(|(_, wanted)| *wanted) {
+            break;
+        }
+    }
+    let found = all.into_iter().filter(|(_, wanted)| *wanted);
+    let found: Vec<_> = found.map(|(setting, _)| setting).collect();
     c.reply.map(found.len());
     for (name, value) in found {
         c.reply.bulk(name.as_bytes());
@@ -79,11 +90,29 @@ pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
+/// The setting at `i`, a number of seconds up to `most`.
+fn seconds(r: &Request, i: usize, most: i64) -> Result<Duration, Failure> {
+    let failed = |why: String| {
+        let name = word(r, i).to_ascii_lowercase();
+        Failure::new(format!(
+            "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
+        ))
+    };
+    match crate::number::parse_i64(r.arg(i + 1)) {
+        Some(n) if (0..=most).contains(&n) => Ok(Duration::from_secs(n as u64)),
+        Some(_) => Err(failed(format!(
+            "argument must be between 0 and {most} inclusive"
+        ))),
+        None => Err(failed("argument couldn't be parsed into an integer".into())),
+    }
+}
+
 pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     if !r.len().is_multiple_of(2) {
         return Err(Failure::new(super::wrong_arguments("config|set")));
     }
     let (mut sync, mut io_limit) = (None, None);
+    let (mut keepalive, mut timeout) = (None, None);
     for i in (2..r.len()).step_by(2) {
         let name = word(r, i).to_ascii_lowercase();
         if name == "appendfsync" {
@@ -96,9 +125,13 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
             io_limit = Some(value.filter(|n| !(1..IO_LIMIT_LEAST).contains(n)).ok_or_else(|| {
                 Failure::new("ERR CONFIG SET failed (possibly related to argument 'basalt-io-limit') - bytes a second are a number, 0 for no limit or at least 1048576")
             })?);
+        } else if name == "tcp-keepalive" {
+            keepalive = Some(seconds(r, i, KEEPALIVE_MOST as i64)?);
+        } else if name == "timeout" {
+            timeout = Some(seconds(r, i, TIMEOUT_MOST)?);
         } else if settings(c).iter().any(|(known, _)| *known == name) {
             return Err(Failure::new(format!(
-                "ERR CONFIG SET failed (possibly related to argument '{name}') - this setting is given when the server starts; only appendfsync and basalt-io-limit can be changed while it runs"
+                "ERR CONFIG SET failed (possibly related to argument '{name}') - this setting is given when the server starts; only appendfsync, basalt-io-limit, tcp-keepalive and timeout can be changed while it runs"
             )));
         } else {
             return Err(Failure::new(format!(
@@ -112,6 +145,13 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     }
     if let Some(limit) = io_limit {
         c.exec.env.io_limit().set_rate(limit);
+    }
+    if let Some(interval) = keepalive {
+        // For connections from here on, as in Redis.
+        c.exec.options.tcp_keepalive = interval;
+    }
+    if let Some(timeout) = timeout {
+        c.exec.options.idle_timeout = timeout;
     }
     c.reply.ok();
     Ok(Outcome::Replied)

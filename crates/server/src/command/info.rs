@@ -150,6 +150,7 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "total_net_output_bytes:{}", c.output_bytes);
     line!(out, "rejected_connections:{}", c.rejected);
     line!(out, "evicted_clients:{}", c.evicted_clients);
+    line!(out, "timed_out_clients:{}", c.idle_clients);
     line!(out, "keyspace_hits:{}", c.hits);
     line!(out, "keyspace_misses:{}", c.misses);
     line!(out, "total_error_replies:{}", c.errors);

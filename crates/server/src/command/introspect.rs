@@ -116,6 +116,9 @@ fn check_length(c: &Context<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// No command's name is longer, in bytes.
+const LONGEST_NAME: usize = 64;
+
 pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
     let mut names: Vec<&str> = COMMANDS.iter().map(|s| s.name).collect();
     if r.len() > 2 {
@@ -123,7 +126,10 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
             return Err(Failure::syntax());
         }
         match word(r, 3).as_str() {
-            "PATTERN" => names.retain(|n| glob::matches(r.arg(4), n.as_bytes(), true)),
+            "PATTERN" => {
+                let pattern = glob::Pattern::new(r.arg(4), true, LONGEST_NAME);
+                names.retain(|n| pattern.matches(n.as_bytes()));
+            }
             "ACLCAT" => {
                 let wanted = format!("@{}", word(r, 4).to_ascii_lowercase());
                 names = COMMANDS

@@ -14,8 +14,8 @@ use std::sync::Arc;
 const SCAN_WORK: u64 = 10_000;
 /// As [`SCAN_WORK`], for each of the few steps of a RANDOMKEY.
 const RANDOM_WORK: u64 = 1_000;
-/// Pairs of a pattern's byte and a key's byte from which on a SCAN tries no further key.
-const MATCH_WORK: u64 = 1 << 27;
+/// Steps of matching from which on a SCAN tries no further key. One key takes at most 17 million ([`glob`]).
+const MATCH_WORK: u64 = 1 << 21;
 
 pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
     let mut found = Vec::new();
@@ -209,6 +209,7 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     }
     let pattern = pattern.filter(|p| *p != b"*");
     let prefix = pattern.map(glob::literal_prefix).unwrap_or_default();
+    let pattern = pattern.map(|p| glob::Pattern::new(p, false, layout::MAX_KEY_LEN));
     let (mut from, to) = c.keys().bounds(&prefix);
     let (start, _) = c.keys().bounds(b"");
     let place = c.exec.cursors.place(cursor);
@@ -231,8 +232,8 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
                 return false;
             }
             seen += 1;
-            matching += (pattern.map_or(0, <[u8]>::len) * key.len()) as u64;
-            if pattern.is_none_or(|p| glob::matches(p, key, false))
+            let pattern = pattern.as_ref();
+            if pattern.is_none_or(|p| p.matches_counting(key, &mut matching))
                 && wanted.as_ref().is_none_or(|w| w == data_type.name())
             {
                 found.bulk(key);

@@ -192,6 +192,8 @@ pub(crate) struct Counters {
     pub connections: u64,
     pub rejected: u64,
     pub evicted_clients: u64,
+    /// Clients that were disconnected because they were idle.
+    pub idle_clients: u64,
     pub commands: u64,
     pub errors: u64,
     /// By the code that their text begins with.

@@ -236,7 +236,7 @@ pub static COMMANDS: &[Spec] = &[
         server!("help", "config|help", 2, "5.0.0", "O(1)", "Returns help about CONFIG.", config::help),
         server!("resetstat", "config|resetstat", 2, "2.0.0", "O(1)", "Resets the counters of INFO.", config::resetstat),
         server!("rewrite", "config|rewrite", 2, "2.8.0", "O(1)", "Answers that there is no configuration file.", config::rewrite),
-        server!("set", "config|set", -4, "2.0.0", "O(1)", "Sets `appendfsync` or `basalt-io-limit`; other settings are given at start.", config::set),
+        server!("set", "config|set", -4, "2.0.0", "O(1)", "Sets `appendfsync`, `timeout`, `tcp-keepalive` or `basalt-io-limit`; other settings are given at start.", config::set),
     ]),
     spec!(
         "dbsize",

@@ -261,11 +261,57 @@ fn a_dear_pattern_takes_several_calls() {
     for i in 0..40 {
         w.run(&format!("SET {long}{i:02} v"));
     }
-    let pattern = format!("*{}", "a*".repeat(500_000));
-    let mut calls = 0;
-    let found = w.scan_all(&format!("COUNT 1000 MATCH {pattern}"), |_| calls += 1);
-    assert_eq!(found.len(), 0);
-    assert!(calls > 2, "{calls} calls");
+    let mut calls = |pattern: &str| {
+        let mut calls = 0;
+        let found = w.scan_all(&format!("COUNT 1000 MATCH {pattern}"), |_| calls += 1);
+        assert_eq!(found.len(), 0);
+        calls
+    };
+    let n = calls(&format!("*{}b*", "a".repeat(4_000)));
+    assert!(n > 2, "{n} calls");
+    // These were dear before patterns were compiled.
+    assert_eq!(calls(&format!("*{}", "a*".repeat(500_000))), 0);
+    assert_eq!(calls(&format!("*[{}]b", "x".repeat(500_000))), 0);
+}
+
+#[test]
+fn keepalive_and_idle_timeout_are_settings() {
+    let mut w = World::new();
+    let failed = |name: &str, why: &str| {
+        format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {why}\r\n")
+    };
+    w.check(&[
+        ("CONFIG GET timeout", "*2\r\n$7\r\ntimeout\r\n$1\r\n0\r\n"),
+        (
+            "CONFIG GET tcp-keepalive",
+            "*2\r\n$13\r\ntcp-keepalive\r\n$3\r\n300\r\n",
+        ),
+        ("CONFIG SET timeout 7 tcp-keepalive 60", "+OK\r\n"),
+        ("CONFIG GET timeout", "*2\r\n$7\r\ntimeout\r\n$1\r\n7\r\n"),
+        (
+            "CONFIG SET timeout 8 tcp-keepalive 32768",
+            &failed(
+                "tcp-keepalive",
+                "argument must be between 0 and 32767 inclusive",
+            ),
+        ),
+        (
+            "CONFIG SET TIMEOUT -1",
+            &failed(
+                "timeout",
+                "argument must be between 0 and 2147483647 inclusive",
+            ),
+        ),
+        (
+            "CONFIG SET timeout x",
+            &failed("timeout", "argument couldn't be parsed into an integer"),
+        ),
+        ("CONFIG GET timeout", "*2\r\n$7\r\ntimeout\r\n$1\r\n7\r\n"),
+        (
+            "CONFIG GET tcp-keepalive",
+            "*2\r\n$13\r\ntcp-keepalive\r\n$2\r\n60\r\n",
+        ),
+    ]);
 }
 
 /// A server that restarts must not take an old cursor for another place: a scan would leave keys out.

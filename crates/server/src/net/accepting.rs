@@ -5,12 +5,18 @@ use super::background::report;
 use super::connection::Connection;
 use super::{FIRST_CLIENT, Server, enqueue};
 use crate::command::Session;
+use crate::options::KEEPALIVE_MOST;
 use crate::resp::Protocol;
 use basalt::{Error, ErrorKind, Result};
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// The shortest time between two looks for idle clients.
+const LEAST_IDLE_LOOK: Duration = Duration::from_millis(100);
 
 /// Files that the process needs besides clients.
 const OTHER_FILES: u64 = 64;
@@ -66,6 +72,20 @@ pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     room.max(1)
 }
 
+/// Lets the system find clients whose machine is gone: asked after `interval` without traffic, and three times a third of that
+/// apart. Zero turns it off.
+fn keep_alive(stream: &impl AsFd, interval: Duration) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, !interval.is_zero())?;
+    if !interval.is_zero() {
+        let seconds = |n: u64| Duration::from_secs(n.clamp(1, KEEPALIVE_MOST));
+        sockopt::set_tcp_keepidle(stream, seconds(interval.as_secs()))?;
+        sockopt::set_tcp_keepintvl(stream, seconds(interval.as_secs() / 3))?;
+        sockopt::set_tcp_keepcnt(stream, 3)?;
+    }
+    Ok(())
+}
+
 impl Server {
     pub(super) fn accept(&mut self) {
         self.accept_blocked = false;
@@ -97,6 +117,10 @@ impl Server {
                 continue;
             }
             let _ = stream.set_nodelay(true);
+            if let Err(e) = keep_alive(&stream, self.exec.options.tcp_keepalive) {
+                // The client is served all the same.
+                report(&format!("cannot set TCP keepalive for {address}: {e}"));
+            }
             let slot = self.free.pop().unwrap_or_else(|| {
                 self.connections.push(None);
                 self.exec.sessions.push(None);
@@ -133,6 +157,7 @@ impl Server {
                 reply_bytes: 0,
             });
             let mut connection = Connection::new(id, stream, self.exec.options.limits());
+            connection.active = now;
             enqueue(&mut self.run_list, &mut connection, slot);
             self.connections[slot] = Some(connection);
         }
@@ -146,5 +171,32 @@ impl Server {
             self.exec.sessions[slot] = None;
             self.free.push(slot);
         }
+    }
+
+    /// Disconnects clients that were idle for too long. A client whose reply waits for a commit or another thread is not idle.
+    pub(super) fn drop_idle(&mut self) {
+        let limit = self.exec.options.idle_timeout;
+        if limit.is_zero() || (limit == self.idle_limit && self.now < self.idle_look_at) {
+            return;
+        }
+        let mut next = limit;
+        for slot in 0..self.connections.len() {
+            let Some(c) = &self.connections[slot] else {
+                continue;
+            };
+            if c.awaits_reply() {
+                continue;
+            }
+            match limit.checked_sub(self.now.saturating_sub(c.active)) {
+                Some(left) if !left.is_zero() => next = next.min(left),
+                _ => {
+                    self.exec.counters.idle_clients += 1;
+                    self.drop_client(slot);
+                }
+            }
+        }
+        // All clients are looked at: not more often than this, however their times are spread.
+        self.idle_look_at = self.now + next.max(LEAST_IDLE_LOOK);
+        self.idle_limit = limit;
     }
 }

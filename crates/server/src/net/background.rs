@@ -7,6 +7,7 @@
 use super::Shared;
 use crate::command::{Count, SlowKind, SlowRead, store_error};
 use crate::glob;
+use crate::layout;
 use crate::resp::reply::Reply;
 use crate::store::Store;
 use basalt::env::Clock;
@@ -170,8 +171,9 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
         SlowKind::Keys { pattern } => {
             let mut found = Reply::new(reply.protocol());
             let mut n = 0;
+            let pattern = glob::Pattern::new(&pattern, false, layout::MAX_KEY_LEN);
             let result = capture.scan(&mut |key, _, _| {
-                if glob::matches(&pattern, key, false) {
+                if pattern.matches(key) {
                     found.bulk(key);
                     n += 1;
                 }

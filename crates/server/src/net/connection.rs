@@ -72,6 +72,8 @@ pub(crate) struct Connection {
     pub queued: bool,
     /// Since when it takes nothing of the replies that it could take, as far as the loop has looked.
     untaken_since: Option<Duration>,
+    /// When bytes came from it or went to it last.
+    pub active: Duration,
     /// Bytes as last told to the ledger.
     pub accounted: usize,
     /// Tells the thread with a slow read of this client that it left.
@@ -122,6 +124,7 @@ impl Connection {
             stalled: false,
             queued: false,
             untaken_since: None,
+            active: Duration::ZERO,
             accounted: 0,
             gone: None,
         }
@@ -134,13 +137,18 @@ impl Connection {
 
     /// Bytes of memory held for this client.
     pub fn memory(&self) -> usize {
-        let parked = self.parked.as_ref().map_or(0, Request::bytes);
+        let parked = self.parked.as_ref().map_or(0, Request::memory);
         self.input.capacity() + self.parser.memory() + parked + self.reply_bytes()
     }
 
     /// Every reply is out.
     pub fn is_flushed(&self) -> bool {
         self.segments.is_empty() && self.ready.is_empty() && self.out.is_empty()
+    }
+
+    /// A request of it is not answered yet, and that is not for the client to change.
+    pub fn awaits_reply(&self) -> bool {
+        !self.segments.is_empty() || self.slow || self.parked.is_some() || self.stalled
     }
 
     /// Bytes could be written now.

@@ -56,6 +56,9 @@ const FIRST_CLIENT: usize = 3;
 /// A turn of the loop ends after what so many turns of one client may take.
 const LOOP_TURNS: u32 = 4;
 
+/// The shortest sleep of a loop that waits for clients to become idle.
+const LEAST_SLEEP: Duration = Duration::from_millis(1);
+
 /// What comes to the loop from other threads.
 enum Event {
     Epoch {
@@ -138,6 +141,11 @@ pub struct Server {
     /// Whose replies may have become writable in this turn.
     to_write: Vec<usize>,
     accept_blocked: bool,
+    /// The time at which this turn of the loop began.
+    now: Duration,
+    /// When clients are looked at for idle ones next, and the limit by which that was set.
+    idle_look_at: Duration,
+    idle_limit: Duration,
     stopping: Option<Stopping>,
     /// A second signal came: no client is waited for.
     hurry: bool,
@@ -274,6 +282,9 @@ impl Server {
             waiting: Default::default(),
             to_write: Vec::new(),
             accept_blocked: false,
+            now,
+            idle_look_at: Duration::ZERO,
+            idle_limit: Duration::ZERO,
             stopping: None,
             hurry: false,
             slow: SlowReader::new(),
@@ -312,6 +323,7 @@ impl Server {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(io_error("poll", e)),
             }
+            self.now = self.exec.env.clock().now();
             let mut accept = self.accept_blocked;
             for event in &events {
                 match event.token() {
@@ -358,6 +370,7 @@ impl Server {
             self.unpark();
             self.unpark_fetches();
             self.write_replies();
+            self.drop_idle();
             self.book();
             if self.stopping.is_some() && self.stopped() {
                 return self.close();
@@ -366,6 +379,16 @@ impl Server {
     }
 
     fn timeout(&self) -> Option<Duration> {
+        let idle = (!self.exec.options.idle_timeout.is_zero()).then(|| {
+            let now = self.exec.env.clock().now();
+            self.idle_look_at.saturating_sub(now).max(LEAST_SLEEP)
+        });
+        let other = self.timeout_of_work();
+        other.into_iter().chain(idle).min()
+    }
+
+    /// As [`Server::timeout`], but for clients that become idle.
+    fn timeout_of_work(&self) -> Option<Duration> {
         if !self.run_list.is_empty() {
             Some(Duration::ZERO)
         } else if self.accept_blocked || self.stopping.is_some() {

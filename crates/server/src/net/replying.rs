@@ -151,6 +151,9 @@ impl Server {
                 let paused = c.reply_bytes() > self.exec.options.reply_soft_bytes;
                 match c.write() {
                     Progress::Bytes(n) => {
+                        if n > 0 {
+                            c.active = self.now;
+                        }
                         self.exec.counters.output_bytes += n as u64;
                         if paused && c.reply_bytes() <= self.exec.options.reply_soft_bytes {
                             enqueue(&mut self.run_list, &mut c, slot);

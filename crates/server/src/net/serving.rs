@@ -143,7 +143,10 @@ impl Server {
             }
             reads += 1;
             match c.read(&mut self.buffer) {
-                Progress::Bytes(n) => self.exec.counters.input_bytes += n as u64,
+                Progress::Bytes(n) => {
+                    c.active = self.now;
+                    self.exec.counters.input_bytes += n as u64;
+                }
                 Progress::Blocked | Progress::Ended => return true,
                 Progress::Broken => return false,
             }

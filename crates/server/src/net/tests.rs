@@ -518,6 +518,56 @@ fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
     w.join();
 }
 
+/// Requests that wait on their connections were left out of the count of clients' memory but for their bytes: the table of
+/// arguments of each was in no budget.
+#[test]
+fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
+    const ARGUMENTS: usize = 50_000;
+    let store = MemoryStore::default();
+    store.0.lock().fail_reads = true;
+    let w = World::over(store, Clock::system(), |_| {});
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut a, "MSET a 1 b 2");
+    expect(&mut a, "+OK\r\n");
+    {
+        let mut s = w.store.0.lock();
+        (s.hold_cursors, s.fail_reads) = (true, false);
+    }
+    // It waits for a cursor number, with many options.
+    let scan = [
+        format!("*{}\r\n$4\r\nSCAN\r\n$1\r\n0\r\n", 2 + ARGUMENTS).as_bytes(),
+        &b"$5\r\nCOUNT\r\n$1\r\n1\r\n".repeat(ARGUMENTS / 2),
+    ]
+    .concat();
+    a.write_all(&scan).unwrap();
+    let table = ARGUMENTS * 8;
+    loop {
+        // The memory of this client in CLIENT LIST, once the request has come in whole.
+        send(&mut b, "CLIENT LIST ID 1");
+        let mut list = vec![0; 4096];
+        let n = b.read(&mut list).unwrap();
+        let list = String::from_utf8_lossy(&list[..n]).into_owned();
+        if !list.contains("qbuf=0 ") || !list.contains("cmd=scan") {
+            basalt::env::Clock::system().sleep(Duration::from_millis(1));
+            continue;
+        }
+        send(&mut b, "INFO memory");
+        let mut info = vec![0; 4096];
+        let n = b.read(&mut info).unwrap();
+        let info = String::from_utf8_lossy(&info[..n]).into_owned();
+        let line = info
+            .lines()
+            .find_map(|l| l.strip_prefix("mem_clients_normal:"));
+        let counted: usize = line.unwrap_or_else(|| panic!("{info}")).parse().unwrap();
+        assert!(counted >= scan.len() + table, "{counted}");
+        break;
+    }
+    w.store.0.lock().hold_cursors = false;
+    expect(&mut a, "*2\r\n$1\r\n1\r\n*1\r\n$1\r\na\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
 /// What another thread read before a write must not be answered after it.
 #[test]
 fn a_value_that_is_written_while_it_is_read_is_answered_as_written() {
@@ -609,6 +659,97 @@ fn a_turn_of_one_client_ends_after_some_reads() {
         .find_map(|l| l.strip_prefix("turn_store_reads_peak:"));
     let peak: u64 = peak.unwrap_or_else(|| panic!("{stats}")).parse().unwrap();
     assert!((1..=256).contains(&peak), "{peak} reads in a turn");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// The server never asked whether a client's machine was still there: connections that a firewall had forgotten stayed for ever.
+#[test]
+fn connections_are_kept_alive_as_the_setting_says() {
+    use rustix::net::sockopt;
+    let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
+    let env = EnvBuilder::new(fs).build();
+    let options = ServerOptions {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        ..ServerOptions::default()
+    };
+    let listener = listen(options.listen).unwrap();
+    let store = Arc::new(MemoryStore::default());
+    let mut server = Server::over(&env, options, listener, store).unwrap();
+    let mut clients = vec![];
+    for (slot, (interval, asked)) in [(300, 100), (1, 1), (0, 0), (32_767, 10_922)]
+        .into_iter()
+        .enumerate()
+    {
+        if slot > 0 {
+            server.exec.options.tcp_keepalive = Duration::from_secs(interval);
+        }
+        clients.push(TcpStream::connect(server.local_addr()).unwrap());
+        server.accept();
+        let stream = &server.connections[slot].as_ref().unwrap().stream;
+        assert_eq!(sockopt::socket_keepalive(stream).unwrap(), interval > 0);
+        if interval > 0 {
+            let seconds = Duration::from_secs;
+            assert_eq!(sockopt::tcp_keepidle(stream).unwrap(), seconds(interval));
+            assert_eq!(sockopt::tcp_keepintvl(stream).unwrap(), seconds(asked));
+            assert_eq!(sockopt::tcp_keepcnt(stream).unwrap(), 3);
+        }
+    }
+}
+
+/// A client that sent nothing stayed for ever: ten thousand of them kept everybody else out.
+#[test]
+fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
+    let hands = ManualClock::new(0);
+    let clock = Clock::manual(hands.clone());
+    let w = World::over(MemoryStore::default(), clock, |_| {});
+    let mut first = w.client();
+    let mut busy = w.client();
+    let mut waits = w.client();
+    for c in [&mut first, &mut busy, &mut waits] {
+        send(c, "PING");
+        expect(c, "+PONG\r\n");
+    }
+    let ping = |c: &mut TcpStream| {
+        send(c, "PING");
+        expect(c, "+PONG\r\n");
+    };
+    // No timeout was set.
+    hands.advance(Duration::from_secs(1_000_000));
+    ping(&mut busy);
+    nothing_yet(&mut first);
+    ping(&mut first);
+    ping(&mut waits);
+    send(&mut busy, "CONFIG SET timeout 60");
+    expect(&mut busy, "+OK\r\n");
+    w.store.hold(true);
+    send(&mut waits, "SET k v");
+    w.wait_held(1);
+    hands.advance(Duration::from_secs(59));
+    ping(&mut busy);
+    ping(&mut busy);
+    nothing_yet(&mut first);
+    hands.advance(Duration::from_secs(1));
+    ping(&mut busy);
+    assert_eq!(first.read(&mut [0]).unwrap(), 0, "idle for a minute");
+    // Its reply waits for the disk: it has done nothing wrong.
+    hands.advance(Duration::from_secs(59));
+    ping(&mut busy);
+    hands.advance(Duration::from_secs(59));
+    ping(&mut busy);
+    nothing_yet(&mut waits);
+    w.store.release(0, Ok(()));
+    expect(&mut waits, "+OK\r\n");
+    ping(&mut waits);
+    hands.advance(Duration::from_secs(59));
+    ping(&mut busy);
+    hands.advance(Duration::from_secs(1));
+    ping(&mut busy);
+    assert_eq!(waits.read(&mut [0]).unwrap(), 0);
+    send(&mut busy, "INFO stats");
+    let mut info = vec![0; 4096];
+    let n = busy.read(&mut info).unwrap();
+    assert!(String::from_utf8_lossy(&info[..n]).contains("timed_out_clients:2\r\n"));
     w.stop.shutdown();
     w.join();
 }

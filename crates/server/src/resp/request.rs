@@ -105,9 +105,14 @@ impl Request {
         (0..self.len()).map(|i| self.arg(i))
     }
 
-    /// Bytes of memory the request holds.
+    /// Bytes of the request as it came over the wire.
     pub fn bytes(&self) -> usize {
         self.frame.len()
+    }
+
+    /// Bytes of memory the request holds, the table of its arguments included.
+    pub fn memory(&self) -> usize {
+        self.frame.len() + self.arguments.capacity() * size_of::<Range<u32>>()
     }
 }
 
