@@ -63,7 +63,7 @@ fn replies_byte_by_byte() {
         ),
         (
             "CONFIG SET port 1",
-            "-ERR CONFIG SET failed (possibly related to argument 'port') - this setting is given when the server starts; only appendfsync and basalt-io-limit can be changed while it runs\r\n",
+            "-ERR CONFIG SET failed (possibly related to argument 'port') - this setting is given when the server starts; only appendfsync, basalt-io-limit, tcp-keepalive and timeout can be changed while it runs\r\n",
             "",
         ),
         (
