@@ -18,6 +18,8 @@ struct Load {
     sync: bool,
     /// Background jobs that run after each write. Without any, memtables are flushed when a writer waits for it.
     jobs: usize,
+    /// Values from this length on are separated.
+    min_blob_size: Option<usize>,
     /// Keys are written again after so many others, so that compactions and collections have work.
     keys: u64,
 }
@@ -28,6 +30,7 @@ impl Load {
             // All memtables together are ten times the reserve of this disk.
             write_buffer_bytes: 2 << 20,
             default_family: FamilyOptions {
+                min_blob_size: self.min_blob_size,
                 table_bytes: 512 << 10,
                 base_level_bytes: 2 << 20,
                 ..FamilyOptions::default()
@@ -62,9 +65,10 @@ impl Load {
     }
 }
 
-fn environment(disk: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
+/// The environment of one process. Each process has a seed of its own, or it would give files the ids that an earlier process gave to others.
+fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(1_700_000_000_000);
-    let env = EnvBuilder::for_tests(disk.clone(), 1)
+    let env = EnvBuilder::for_tests(disk.clone(), seed)
         .clock(Clock::manual(hands.clone()))
         .build();
     (env, hands)
@@ -72,7 +76,7 @@ fn environment(disk: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
 
 /// Opens what a killed process left, finds every acknowledged write, and writes again once enough was deleted.
 fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: u64, what: &str) {
-    let (env, hands) = environment(disk);
+    let (env, hands) = environment(disk, 2);
     let options = load.options();
     let db = Db::open(&env, "db", options.clone())
         .unwrap_or_else(|e| panic!("{load:?}, {what}: the store does not open: {e}"));
@@ -125,7 +129,7 @@ fn fill_and_kill(load: Load) -> u64 {
         capacity: CAPACITY,
         ..SimOptions::default()
     });
-    let (env, _hands) = environment(&disk);
+    let (env, _hands) = environment(&disk, 1);
     let acknowledged = Arc::new(AtomicU64::new(0));
     let moments: Arc<Mutex<Vec<(u64, SimSnapshot)>>> = Arc::default();
     let db = Db::open(&env, "db", load.options()).unwrap();
@@ -195,6 +199,7 @@ const BASE: Load = Load {
     value_bytes: 4000,
     sync: false,
     jobs: 0,
+    min_blob_size: None,
     keys: u64::MAX,
 };
 
@@ -215,6 +220,10 @@ fn a_store_that_is_killed_on_a_full_disk_opens() {
             ..BASE
         },
         Load {
+            min_blob_size: Some(1000),
+            ..BASE
+        },
+        Load {
             value_bytes: 1_000_000,
             ..BASE
         },
@@ -232,6 +241,11 @@ fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
             ..BASE
         },
         Load { sync: true, ..BASE },
+        Load {
+            min_blob_size: Some(1000),
+            sync: true,
+            ..BASE
+        },
     ];
     all(&loads, 15);
 }
