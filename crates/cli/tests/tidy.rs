@@ -434,6 +434,7 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-fs ",
         "-p basalt-env ",
         "-p basalt-lsm ",
+        "-p basalt-lsm-schedules ",
         "-p basalt-server ",
     ];
     for test in patch.header("Test") {
