@@ -225,7 +225,13 @@ pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
     let keys: Vec<&[u8]> = r.args().skip(1).collect();
     let mut held = c.reply.len();
     for part in keys.chunks(MGET_KEYS) {
-        let values = c.exec.keys.get_strings(part.iter().copied())?;
+        if held > limit {
+            return Err(too_long(limit));
+        }
+        let values = c
+            .exec
+            .keys
+            .get_strings(part.iter().copied(), limit - held)?;
         held += values.iter().flatten().map(Bytes::len).sum::<usize>();
         if held > limit {
             return Err(too_long(limit));

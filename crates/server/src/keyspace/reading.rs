@@ -184,10 +184,13 @@ impl Keyspace {
         }
     }
 
-    /// The live strings of many keys, read in one batch; absent for other types.
+    /// The live strings of many keys, absent for other types. Stops once the strings are longer
+    /// than `room_bytes` together: the keys behind them count as absent, and the caller refuses the
+    /// reply as too long.
     pub fn get_strings<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a [u8]>,
+        room_bytes: usize,
     ) -> Read<Vec<Option<Bytes>>> {
         self.touch_flush();
         let mut out = Vec::new();
@@ -213,11 +216,10 @@ impl Keyspace {
                 }
             }
         }
-        if !ask.is_empty() {
-            let found = match self.bytes_left {
-                usize::MAX => self.store.get_strings(&ask, usize::MAX),
-                bytes => self.store.get_strings_up_to(&ask, bytes),
-            };
+        if self.bytes_left == usize::MAX {
+            self.read_strings(ask, places, room_bytes, &mut out)?;
+        } else if !ask.is_empty() {
+            let found = self.store.get_strings_up_to(&ask, self.bytes_left);
             for (place, value) in places.into_iter().zip(found) {
                 let Some(value) = value else {
                     return Err(Missed::Fetch(Need::Strings));
@@ -227,6 +229,41 @@ impl Keyspace {
             }
         }
         Ok(out)
+    }
+
+    /// Reads strings for a command that was fetched for too often already. Each batch brings at most
+    /// a piece's bytes into memory, or one string that is longer, and the batches end when `out` is
+    /// longer than `room_bytes`.
+    fn read_strings(
+        &mut self,
+        mut ask: Vec<Bytes>,
+        mut places: Vec<usize>,
+        room_bytes: usize,
+        out: &mut [Option<Bytes>],
+    ) -> Read<()> {
+        let mut held: usize = out.iter().flatten().map(Bytes::len).sum();
+        while !ask.is_empty() && held <= room_bytes {
+            let budget = PIECE_BYTES.min(room_bytes - held);
+            let found = self.store.get_strings(&ask, budget);
+            let mut unread = (Vec::new(), Vec::new());
+            for ((key, place), value) in ask.into_iter().zip(places).zip(found) {
+                match value {
+                    Some(value) => {
+                        let value = value?;
+                        let bytes = value.as_ref().map_or(0, Bytes::len);
+                        out[place] = value;
+                        held += bytes;
+                        self.spend_bytes(bytes);
+                    }
+                    None => {
+                        unread.0.push(key);
+                        unread.1.push(place);
+                    }
+                }
+            }
+            (ask, places) = unread;
+        }
+        Ok(())
     }
 
     /// Bytes that were fetched for the running command.

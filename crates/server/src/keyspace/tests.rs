@@ -645,3 +645,29 @@ fn writes_on_their_way_are_bounded_over_all_epochs() {
     assert_eq!(w.keys.pending_bytes(), 0);
     assert!(w.keys.pending_bytes_peak() >= 1_000_000);
 }
+
+/// A command whose keys had been fetched for too often read all other strings in one batch. A
+/// thousand names of 64 MiB each came into memory before the reply was refused as too long.
+#[test]
+fn a_command_fetched_for_too_often_reads_no_more_strings_than_its_reply_has_room_for() {
+    use crate::fetch::{Need, ROUNDS};
+    const LEN: usize = 1 << 20;
+    let mut w = World::new();
+    let names: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    for name in &names {
+        w.put(name, &"v".repeat(LEN));
+        assert!(w.submit());
+        w.complete();
+    }
+    for _ in 0..ROUNDS {
+        w.keys.begin_fetch(7, Need::Strings, (1, 2));
+    }
+    for (room, most) in [(usize::MAX, 40), (20 * LEN, 21), (0, 1)] {
+        w.keys.use_fetch(Some(7));
+        let keys = names.iter().map(|n| n.as_bytes());
+        let (found, _) = w.command(|k| k.get_strings(keys, room).unwrap());
+        w.keys.use_fetch(None);
+        let found = found.iter().flatten().count();
+        assert_eq!(found, most, "room for {room} bytes");
+    }
+}

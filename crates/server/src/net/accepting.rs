@@ -184,7 +184,8 @@ impl Server {
             let Some(c) = &self.connections[slot] else {
                 continue;
             };
-            if c.awaits_reply() {
+            // A client in the run list was heard, and has not had its turn yet.
+            if c.awaits_reply() || c.queued {
                 continue;
             }
             match limit.checked_sub(self.now.saturating_sub(c.active)) {

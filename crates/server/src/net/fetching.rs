@@ -173,7 +173,9 @@ impl Server {
             && let Some(asker) = self.fetcher.waiting.pop_front()
         {
             let c = self.connections[asker.slot].as_mut();
-            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+            // A request that ran again while a server stops may wait here twice.
+            let waits = |c: &&mut Connection| c.id == asker.id && c.parked.is_some() && !c.fetching;
+            if let Some(c) = c.filter(waits) {
                 c.unparked = true;
                 enqueue(&mut self.run_list, c, asker.slot);
                 room -= 1;

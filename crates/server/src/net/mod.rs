@@ -368,10 +368,11 @@ impl Server {
             self.reserve_cursors();
             self.take_events();
             self.unpark();
-            self.unpark_fetches();
             self.write_replies();
             self.drop_idle();
             self.book();
+            // Last: clients that were dropped above gave back what others wait for.
+            self.unpark_fetches();
             if self.stopping.is_some() && self.stopped() {
                 return self.close();
             }

@@ -130,7 +130,8 @@ impl Server {
         // At once: the failure is theirs, and the next that needs a number tries again.
         for asker in std::mem::take(&mut self.cursorless) {
             let c = self.connections[asker.slot].as_mut();
-            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+            let waits = |c: &&mut Connection| c.id == asker.id && c.parked.is_some() && !c.fetching;
+            if let Some(c) = c.filter(waits) {
                 c.unparked = true;
                 self.serve(asker.slot);
             }

@@ -63,8 +63,15 @@ impl Server {
         for action in std::mem::take(&mut self.exec.actions) {
             let Action::Kill { slot: victim, id } = action;
             match &mut self.connections[victim] {
-                // Its own end: the reply goes out first.
-                Some(c) if c.id == id && victim == slot => c.closing = true,
+                // Its own end: the reply goes out first. A request behind it that waits is never run,
+                // and must not keep what was begun for it.
+                Some(c) if c.id == id && victim == slot => {
+                    c.closing = true;
+                    c.parked = None;
+                    if std::mem::take(&mut c.fetching) {
+                        self.exec.keys.end_fetch(id);
+                    }
+                }
                 Some(c) if c.id == id => self.drop_client(victim),
                 _ => {}
             }
