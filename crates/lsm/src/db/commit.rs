@@ -15,7 +15,7 @@ use super::engine::{Engine, Writer};
 use super::insertion::insert_group;
 use super::log::GroupSize;
 use super::throttle::{Patience, Room};
-use super::ticket::{Phase, TicketState, Waiter};
+use super::ticket::{Callback, Phase, TicketState, Waiter};
 use crate::batch::WriteBatch;
 use crate::key::SeqNo;
 use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind, Separated};
@@ -24,6 +24,7 @@ use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop};
 use basalt_env::{JobPriority, MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -109,6 +110,17 @@ enum Committed {
     From(SeqNo),
     /// Nothing was touched: it is held back for so long.
     Later(Duration),
+}
+
+/// Runs all callbacks of a group, also those behind one that panics. Returns the first panic.
+fn run_all(callbacks: SmallVec<[(Callback, Result<SeqNo>); 1]>) -> Option<Box<dyn Any + Send>> {
+    let mut panic = None;
+    for (then, one) in callbacks {
+        if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
+            panic.get_or_insert(e);
+        }
+    }
+    panic
 }
 
 /// Where the callbacks of a group run.
@@ -454,14 +466,14 @@ impl Engine {
             }
             if run == Callbacks::OnLane && !callbacks.is_empty() {
                 let callbacks = std::mem::take(&mut callbacks);
-                let call = move || callbacks.into_iter().for_each(|(then, one)| then(one));
+                let call = move || {
+                    if let Some(panic) = run_all(callbacks) {
+                        resume_unwind(panic);
+                    }
+                };
                 (self.env.jobs()).spawn(self.owner, JobPriority::Commit, call);
             }
-            for (then, one) in callbacks {
-                if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
-                    panic.get_or_insert(e);
-                }
-            }
+            panic = panic.or(run_all(callbacks));
             if let Some(panic) = panic {
                 if turn == 1 {
                     resume_unwind(panic);

@@ -220,3 +220,27 @@ fn threads_submit_through_a_full_queue() {
     assert_eq!(db.stats().commits, 160);
     db.close().unwrap();
 }
+
+/// A callback that panicked in a job took the other callbacks of its group with it: their batches were committed, and nothing was told of them.
+#[test]
+fn a_callback_that_panics_takes_no_other_with_it() {
+    let (env, db) = stepped(512 << 20);
+    let f = db.default_family();
+    let told = Arc::new(AtomicUsize::new(0));
+    db.submit(batch(&f, 0, 10), &FREE)
+        .on_complete(|_| panic!("a user's mistake"));
+    for key in 1..5 {
+        let told = told.clone();
+        db.submit(batch(&f, key, 10), &FREE).on_complete(move |r| {
+            told.fetch_add(usize::from(r.is_ok()), Ordering::SeqCst);
+        });
+    }
+    // The queue is full, so this thread leads the group, and leaves its callbacks to a job.
+    let large = db.submit(batch(&f, 9, QUEUE_BYTES), &FREE);
+    let next = db.submit(batch(&f, 10, 10), &FREE);
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    while env.jobs().step() {}
+    assert_eq!(told.load(Ordering::SeqCst), 4);
+    drop((large, next));
+    db.abandon();
+}
