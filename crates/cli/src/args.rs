@@ -115,10 +115,10 @@ pub struct Serve {
     /// Clients at a time
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: u32,
-    /// Seconds after which a client that sends and takes nothing is disconnected, 0 for never
+    /// Disconnect a client that sends and receives nothing for this many seconds, 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(i32::MAX)))]
     pub timeout: u32,
-    /// Seconds without traffic after which a client's machine is asked whether it is still there, 0 for never
+    /// Send TCP keepalive probes to a client after this many seconds without traffic, 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(..=32_767))]
     pub tcp_keepalive: u32,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! What a command needs of the store and the event loop must not wait for: the request waits on its
-//! connection, another thread reads, and the request runs again when the answers are there
+//! Fetches: reads of the store that would hold the event loop for too long. The request waits on
+//! its connection while another thread reads. When the answers are there, the request runs again
 //! ([`docs/decisions/0030`](../../../docs/decisions/0030-bounded-turns.md)).
 //!
 //! # Why a command stays atomic

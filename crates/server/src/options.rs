@@ -155,7 +155,7 @@ impl ServerOptions {
         }
         if self.tcp_keepalive > Duration::from_secs(KEEPALIVE_MOST) {
             return Err(Error::invalid(format!(
-                "the interval of TCP keepalive is set to {} seconds, at most {KEEPALIVE_MOST} are allowed, 0 turns it off",
+                "tcp_keepalive is {} seconds, which is too long: set at most {KEEPALIVE_MOST} seconds, or 0 to turn keepalive off",
                 self.tcp_keepalive.as_secs()
             )));
         }

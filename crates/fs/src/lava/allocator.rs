@@ -1,19 +1,20 @@
-//! Who has each block of the device, in numbers, and the ways in which blocks change hands.
+//! Counts the blocks of the device by state, and moves blocks between the states.
 //!
 //! A block is in one of these states:
 //!
 //! | state | meaning |
 //! |---|---|
 //! | used | a file, the journal or a checkpoint has it |
-//! | awaiting | a record gave it up that is not durable yet: a power cut would find it in use |
-//! | idle | free, and the device is still to be told so |
-//! | discarding | the device is being told so: nobody may write there meanwhile |
+//! | awaiting | freed by a record that is not durable yet: after a power cut the block is in use |
+//! | idle | free, but not discarded on the device yet |
+//! | discarding | a discard of the block runs on the device: no thread may write to the block |
 //! | spare | kept for the journal |
 //! | free | can be given out |
 //!
-//! Each transition is one function here, and nothing else moves a block. All of them end with an assertion that every block of the
-//! device is in one state: blocks that are given back twice, or by callers that do not have them, stop the process before they are
-//! given out twice. The check of an image (`check`) computes the same in another way, from the bytes of the device.
+//! Each transition is one function of this module, and no other code moves a block. Each function
+//! ends with an assertion that every block of the device is in exactly one state. So a double free
+//! stops the process before the block is allocated twice. The check of an image (`check`) computes
+//! the owner of each block independently, from the bytes of the device.
 
 use std::collections::BTreeMap;
 
@@ -75,12 +76,12 @@ pub struct Allocator {
     discarding: u64,
     /// Extents for the journal, in one piece each.
     spares: Runs,
-    /// So many records are durable.
+    /// Number of metadata records that are durable.
     durable: u64,
 }
 
 impl Allocator {
-    /// What is not free of so many blocks is used.
+    /// Returns an allocator of `total` blocks. The blocks that are not in `free` are used.
     pub fn new(free: FreeSpace, total: u64) -> Allocator {
         Allocator {
             total,
@@ -127,8 +128,8 @@ impl Allocator {
 
     // From free to used.
 
-    /// Free to used: blocks in as few pieces as there are, at `near` if those are free. None when there are not so many, or not without
-    /// those that are idle.
+    /// Moves `blocks` free blocks to used, in as few runs as possible, at `near` if those are
+    /// free. Returns `None` if there are fewer free blocks. Idle blocks are not taken.
     pub fn take(&mut self, blocks: u64, near: Option<u64>) -> Option<Vec<Run>> {
         let runs = self.free.allocate_all(blocks, near)?;
         self.used += blocks;
@@ -223,7 +224,8 @@ impl Allocator {
         self.idle = None;
     }
 
-    /// Idle to free, whatever the device knows: somebody needs it. False when there was none.
+    /// Moves all idle blocks to free without a discard, because a caller needs the space. Returns
+    /// false if no block was idle.
     pub fn free_idle(&mut self) -> bool {
         let idle = self.idle.as_mut().map(std::mem::take).unwrap_or_default();
         let some = idle.blocks > 0;
@@ -256,7 +258,7 @@ impl Allocator {
         (!runs.is_empty()).then_some(Discarding(runs))
     }
 
-    /// Discarding to free: the device was told, or would not listen.
+    /// Moves the blocks of a finished discard to free, also if the device refused the discard.
     pub fn end_discard(&mut self, discarding: Discarding) {
         for run in discarding.0 {
             self.discarding -= run.len;

@@ -478,8 +478,9 @@ impl Shared {
         Ok(blocks_before + taken)
     }
 
-    /// Takes space of the state, and waits for blocks that the device is being told of before it is given up. Each try waits for one
-    /// discard at most, and another thread may begin the next one: after some tries that is taken for a full image.
+    /// Calls `take` until it finds space. Between two calls, waits for a running discard, whose
+    /// blocks become free. Another thread may begin a new discard each time, so the number of
+    /// calls is bounded. Returns `None` if no call finds space: the image is full.
     fn with_discards<R>(&self, mut take: impl FnMut(&mut State) -> Option<R>) -> Option<R> {
         for _ in 0..16 {
             let taken = take(&mut self.state.lock());

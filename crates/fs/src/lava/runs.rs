@@ -457,7 +457,8 @@ impl Extents {
         freed
     }
 
-    /// Makes the blocks a hole, as far as the file goes, and says which they were. Costs O(log n), and as much for each extent that lies inside.
+    /// Makes the blocks of the file in `hole` a hole. Returns the device blocks that were freed.
+    /// Costs O(log n), and O(log n) more for each extent inside the hole.
     pub fn punch(&mut self, hole: Range<u64>) -> Vec<Run> {
         let hole = hole.start..hole.end.min(self.blocks);
         if hole.start >= hole.end {

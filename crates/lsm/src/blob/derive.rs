@@ -23,11 +23,12 @@ pub(crate) fn is_worth_deriving(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Io)
 }
 
-/// The places of some records, in the order of `names`. `reader` has what can still be read of the
-/// index, if anything. `go_on` is called at every record, and an error that it returns ends the
-/// walk. Reads the whole file; memory for the records that are looked for, and for one read.
+/// Returns the places of the records of `names`, in this order. `reader` gives the pages of the
+/// index that are still readable, if there are any. The function calls `go_on` at every record,
+/// and ends with the error that `go_on` returns. It reads the whole file. It needs memory for the
+/// places of `names` and for one read.
 ///
-/// `Corruption` when a record is not there, or nothing says which ordinal it has.
+/// Errors: `Corruption` if a record is missing or its ordinal cannot be determined.
 pub(crate) fn places_from_records(
     file: &dyn File,
     path: &Path,

@@ -374,10 +374,11 @@ impl BlobReader {
         Ok(budget.take_rest(stored, value.len()).then_some(value))
     }
 
-    /// Bytes of the value of a version of a key that is in the file, with its expiry, decompressed.
-    /// At most header and key of the record are read, which have a checksum of their own. The
-    /// length of a compressed value is under the checksum of the whole value only: such a value is
-    /// read as a whole and taken from `budget`, `None` when that does not reach.
+    /// Returns the decompressed length in bytes of one version's value, its expiry included. Reads
+    /// at most the header and the key of the record, which have a checksum of their own. The
+    /// length of a compressed value is covered by the checksum of the whole value only. Such a
+    /// value is read completely and charged to `budget`. Returns `None` if the budget is too small
+    /// for that.
     pub fn payload_len_within(
         &self,
         name: &Name<'_>,

@@ -272,8 +272,8 @@ pub fn check_is(
     is(path, offset, bytes, name)
 }
 
-/// The header of the record of `name`, of which `bytes` hold only header and key: header and key
-/// verify, so the lengths are certain. Nothing is known of the value's bytes.
+/// Verifies the header and the key of the record of `name`, and returns the header. `bytes` hold
+/// the header and the key only. The lengths in the header are verified, the value is not.
 pub fn check_head_is(
     path: &Path,
     file_id: u128,

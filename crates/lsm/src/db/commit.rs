@@ -182,7 +182,8 @@ impl Queue {
         Some(p)
     }
 
-    /// True when a batch that is submitted has to wait. A batch larger than what is left is let in, or it could never be.
+    /// True if a submitted batch must wait. The size of the new batch does not count: otherwise a
+    /// batch that is larger than the limit could never be queued.
     fn is_full(&self, ledger: &MemoryLedger) -> bool {
         let full = self.submitted_bytes >= QUEUE_BYTES || ledger.free() == 0;
         self.submitted_bytes > 0 && full
@@ -316,8 +317,10 @@ impl Engine {
         ticket
     }
 
-    /// Waits until the queue has room. This thread leads groups itself while no other thread does: it may be the one that would lead, as on the
-    /// commit lane or where jobs are stepped. The callbacks of those groups run on the lane, because this thread may hold a lock that they take.
+    /// Waits until the queue has room. While no other thread leads, this thread leads groups
+    /// itself. On the commit lane, and where jobs are stepped, no other thread would lead. The
+    /// callbacks of these groups run on the commit lane, because this thread may hold a lock that
+    /// they take.
     fn wait_for_queue<'q>(
         self: &'q Arc<Self>,
         mut q: MutexGuard<'q, Queue>,

@@ -58,7 +58,8 @@ pub(crate) struct Full {
     free: AtomicU64,
     /// The reserve then.
     reserve: AtomicU64,
-    /// Bytes that a group lacked which was refused last, at most twice the reserve; 0 for none since writes were taken again.
+    /// Bytes that were missing when a group was last refused, at most twice the reserve. 0 if
+    /// writes have been accepted since then.
     wanted: AtomicU64,
 }
 
@@ -158,8 +159,10 @@ impl Engine {
         self.admit_if(batch.bytes() as u64, &|| only_deletes(batch))
     }
 
-    /// Whether so many bytes may be written beside the log, or the disk is too full for them. Memtables are flushed first when the recovery of
-    /// their log would lack these bytes.
+    /// Checks that the disk has room for `bytes` outside the log. If the recovery of the logs
+    /// needs these bytes, the memtables are flushed first.
+    ///
+    /// Errors: `NoSpace` if the disk is too full.
     pub(super) fn admit_bytes(self: &Arc<Self>, bytes: u64) -> Result<()> {
         self.admit_if(bytes, &|| false)?;
         for flushed in [false, true] {

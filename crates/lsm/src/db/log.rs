@@ -536,8 +536,10 @@ impl Engine {
         }
     }
 
-    /// Makes the disk room that a recovery would need with this group in the log: flushes what is sealed, then deletes unused logs. The active
-    /// memtables are empty. `NoSpace` when that is not enough.
+    /// Frees the disk space that a recovery would need with this group in the log. Flushes the
+    /// sealed memtables, then deletes unused logs. The active memtables must be empty.
+    ///
+    /// Errors: `NoSpace` if the freed space is not enough.
     fn make_recoverable(
         self: &Arc<Self>,
         writer: &mut Writer,

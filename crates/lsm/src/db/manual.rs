@@ -203,7 +203,8 @@ impl Engine {
             control,
             exclusive: false,
         };
-        // After the push: closing sets its mark first and looks at the calls then, so one of the two sees the other.
+        // This check must follow the push. Closing first sets the closed mark and then reads the
+        // list of calls. So either this check sees the mark, or closing sees this call.
         self.check_open()?;
         Ok(noted)
     }

@@ -599,8 +599,8 @@ impl Db {
             .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes), true)
     }
 
-    /// As [`Db::multi_get_within`], and the budget holds for the first key as well: perhaps no key
-    /// is answered.
+    /// Reads keys like [`Db::multi_get_within`], but applies the budget to the first key, too. So
+    /// the call may return no answer at all.
     pub fn multi_get_up_to(
         &self,
         keys: &[(&Family, &[u8])],

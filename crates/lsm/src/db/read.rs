@@ -238,9 +238,10 @@ impl Engine {
         self.live_value_within(&asked, key, found, budget)
     }
 
-    /// What the store knows of a key's value without reading it from a blob file. With a budget
-    /// also how long the value is: a compressed one has to be read for that, and is taken from the
-    /// budget. `None` when the budget does not reach for it.
+    /// Returns what the tree says about a key's value, without a read of the value from a blob
+    /// file. With a budget, also returns the value's length. A compressed value must be read for
+    /// its length, and is charged to the budget. Returns `None` if the budget is too small for
+    /// that.
     pub fn get_meta(
         &self,
         family: &Family,

@@ -146,7 +146,7 @@ impl Connection {
         self.segments.is_empty() && self.ready.is_empty() && self.out.is_empty()
     }
 
-    /// A request of it is not answered yet, and that is not for the client to change.
+    /// True if a request of this client is not answered yet, for a reason on the server's side.
     pub fn awaits_reply(&self) -> bool {
         !self.segments.is_empty() || self.slow || self.parked.is_some() || self.stalled
     }

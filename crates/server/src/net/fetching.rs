@@ -1,5 +1,5 @@
-//! Requests whose keys another thread reads ([`crate::fetch`]): who waits, whose turn it is, and
-//! what comes back.
+//! Queues the requests whose keys another thread reads ([`crate::fetch`]), chooses the request
+//! that is read next, and takes in the results.
 //!
 //! A request that needs more than the loop may read stays on its connection. The thread reads a
 //! piece of its keys, then one of the next client, so that a request of a million names does not

@@ -13,9 +13,9 @@
 //! waits (`fetching`). A client is not read while its replies pile up or while a slow read of its
 //! own runs, and none is while the writes on their way take all the room they may.
 //!
-//! Rooms: `accepting` (who comes and goes), `serving` (a client's turn), `fetching` (requests that
-//! wait for reads),
-//! `replying` (what comes back), `stopping` (the end),
+//! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
+//! (requests that wait for reads), `replying` (replies of finished commits and reads),
+//! `stopping` (shutdown),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;

@@ -70,7 +70,8 @@ impl Server {
         if result.is_err() {
             self.exec.counters.epoch_failures += 1;
         } else if policy == SyncPolicy::EverySecond {
-            // The policy at its submission: the present one may be another, and sync nothing that is written already.
+            // The policy at the submission decides. The present policy may differ, and might never
+            // sync writes that were submitted before the change.
             self.syncer.written(self.exec.keys.store());
         }
         let (ended, flushed) = self.exec.keys.complete(slot, result);

@@ -34,7 +34,8 @@ impl Server {
         Spent { reads, bytes, now }
     }
 
-    /// True when since then so much was spent that it was that many turns of one client.
+    /// True if the loop has spent at least `turns` client turns since `since`: in reads, in bytes
+    /// or in time.
     pub(super) fn is_spent(&self, since: &Spent, turns: u32) -> bool {
         let (reads, bytes) = self.exec.keys.spent();
         reads - since.reads >= STORE_READS_A_TURN * u64::from(turns)

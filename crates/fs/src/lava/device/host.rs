@@ -281,7 +281,9 @@ impl HostDevice {
         done
     }
 
-    /// What cannot fit is not begun: an error when the disk under the image has less room than this.
+    /// Checks that the disk under the image has `more` bytes free, before an extension begins.
+    ///
+    /// Errors: `NoSpace`, `Io`.
     fn check_room(&self, more: u64) -> Result<()> {
         let disk = rustix::fs::fstatvfs(&self.cached)
             .map_err(|e| Error::io("looking for room for the image", &self.path, e.into()))?;

@@ -162,7 +162,7 @@ fn cut_short(
         l.losses.push(Loss::of_file(
             &name,
             l.end..len.max(l.end),
-            "files that the edits before this place name are gone, or synced records of a log, and other files are there that no edit names: an edit behind this place may be lost",
+            "an edit after this position may be lost: files or synced log records that the earlier edits name are missing, and the directory has files that no edit names",
         ));
         l.damaged.push(name);
     }

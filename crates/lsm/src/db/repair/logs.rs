@@ -303,7 +303,7 @@ impl Run<'_> {
             };
         }
         if parts > 1 {
-            loss.reason = format!("in {parts} places in these bytes no record verifies");
+            loss.reason = format!("no record verifies in {parts} ranges of these bytes");
         }
         loss.reason.push_str(
             "; the log has an index: if its flush was finished, all of this is in tables, and nothing is lost",
