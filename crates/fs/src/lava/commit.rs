@@ -58,7 +58,7 @@ impl Drop for Lost<'_> {
     }
 }
 
-/// Gives the blocks back that the device was told of, after a panic, too: somebody may wait for them.
+/// Gives the discarded blocks back, after a panic, too: a thread may wait for them.
 struct EndsDiscard<'s>(&'s Shared, Option<Discarding>);
 
 impl EndsDiscard<'_> {

@@ -112,7 +112,7 @@ impl State {
         let meta = &mut self.meta;
         let effect = match changed {
             None => meta.apply(record),
-            // Readers of the file wait, and its list is changed in place, as nobody shares it meanwhile.
+            // Readers of the file wait meanwhile, so the list is not shared and is changed in place.
             Some((ino, node)) => node.show_extents(|shown| {
                 *shown = Extents::default();
                 let effect = meta.apply(record);

@@ -1,4 +1,5 @@
-//! Submitted batches that nobody waits for: their memory is in the ledger, and the queue is bounded. No thread waits for itself.
+//! Submitted batches without a waiting thread: the ledger has their memory, and the queue is
+//! bounded. No thread waits for itself.
 
 use super::commit::QUEUE_BYTES;
 use super::*;
@@ -161,7 +162,7 @@ fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
     db.close().unwrap();
 }
 
-/// A callback on the commit lane submits more than the queue holds: nobody but itself can make room.
+/// A callback on the commit lane submits more than the queue holds. No other thread can make room.
 #[test]
 fn a_callback_may_submit_more_than_the_queue_holds() {
     let env = Env::builder(SimFs::new(SimOptions::default()))

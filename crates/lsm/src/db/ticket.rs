@@ -167,8 +167,8 @@ impl Ticket {
         }
     }
 
-    /// Calls `then` with the result, on whatever thread finds it; at once when it is there. `then` must not block: if it
-    /// writes, it uses [`super::Db::submit_nowait`], because `submit` may wait for a full queue.
+    /// Calls `then` with the result, on the thread that completes the batch, or at once if the result is
+    /// there. `then` must not block: if it writes, it uses [`super::Db::submit_nowait`], because `submit` may wait for a full queue.
     ///
     /// Order: batches are committed, and become visible, in the order in which they were submitted. Callbacks of
     /// different batches run in **no** order: a leader hands the lead on before it runs the callbacks of its group, so the
