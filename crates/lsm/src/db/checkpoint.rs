@@ -248,7 +248,7 @@ impl Engine {
         // No edit comes between the catalog and the files that it names.
         let manifest = self.manifest.lock();
         let view = self.view();
-        let mut catalog = self.state.lock().catalog.clone();
+        let mut catalog = Catalog::clone(&self.catalog());
         catalog.next_file = self.next_file.load(SeqCst);
         catalog.last_seq = catalog.last_seq.max(self.visible.load(SeqCst));
         catalog.wall_ms = self.env.clock().wall_ms();

@@ -388,8 +388,10 @@ impl Engine {
             meta,
         };
         if plan.trivial_move {
-            edit.add_tables
-                .extend(plan.input_tables().map(|t| add(t.number, t.meta.clone())));
+            edit.add_tables.extend(
+                plan.input_tables()
+                    .map(|t| add(t.number, TableMeta::clone(&t.meta))),
+            );
             self.install(edit, Vec::new(), |_, _| ())?;
             self.counters.levels.compacted(plan, 0, 0);
             return Ok(Done {

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A manifest this large is replaced by a fresh one when its edits outweigh the state.
+/// A manifest is replaced by a fresh one when its edits take this many bytes more than the state that it began with.
 const MANIFEST_REWRITE_BYTES: u64 = 4 << 20;
 
 pub(crate) struct Engine {
@@ -108,7 +108,9 @@ pub(crate) struct ManifestSlot {
 }
 
 pub(crate) struct State {
-    pub catalog: Catalog,
+    /// Replaced only by an install, under `manifest` and `state`. It is never changed in place: a holder of `manifest` clones the `Arc`,
+    /// and works on the catalog without `state`.
+    pub catalog: Arc<Catalog>,
     pub next_generation: u64,
     pub flush_scheduled: bool,
     pub blobs: BlobState,
@@ -132,7 +134,7 @@ pub(crate) struct State {
 
 /// What an edit leads to, see [`Engine::install`].
 struct NextTree {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     version: Version,
     /// Tables and blob files that it no longer names.
     obsolete: Vec<Arc<TableFile>>,
@@ -204,7 +206,7 @@ impl Engine {
             view: Shown::new(view),
             state: Mutex::new(State {
                 blobs: BlobState::new(&catalog),
-                catalog,
+                catalog: Arc::new(catalog),
                 next_generation: 2,
                 flush_scheduled: false,
                 compactions: Vec::new(),
@@ -423,7 +425,7 @@ impl Engine {
             }
         };
         let mut state = self.state.lock();
-        state.catalog = tree.catalog;
+        let former = std::mem::replace(&mut state.catalog, tree.catalog);
         self.counters.blob_bytes_added.add(added);
         self.note_settled(&mut state, &edit, settled);
         tree.obsolete.iter().for_each(|t| t.mark_obsolete());
@@ -444,6 +446,8 @@ impl Engine {
         change(&mut state, &mut next);
         self.set_view(&mut state, next);
         drop(state);
+        // What only the former tree held is freed without `state`: a commit group waits for that lock.
+        drop((former, now));
         self.tell_blobs(&edit, collected);
         Ok(())
     }
@@ -483,7 +487,9 @@ impl Engine {
 
     /// What an edit makes of catalog and tree, checked. The caller holds `manifest`, so both stay as they are meanwhile.
     fn next_tree(&self, edit: &Edit) -> NextTree {
-        let mut catalog = self.state.lock().catalog.clone();
+        // Only the `Arc` under `state`, which each commit group takes.
+        let former = self.catalog();
+        let mut catalog = Catalog::clone(&former);
         catalog
             .apply(edit)
             .expect("an edit of our own fits the catalog");
@@ -520,9 +526,10 @@ impl Engine {
                 ))
             });
             let f = Arc::make_mut(f);
-            let t = moved
-                .remove(&a.number)
-                .unwrap_or_else(|| self.tables.table(a.number, a.meta.clone(), f.cmp.clone()));
+            let t = moved.remove(&a.number).unwrap_or_else(|| {
+                let (_, meta) = &catalog.families[&a.family].tables[&a.number];
+                self.tables.table(a.number, meta.clone(), f.cmp.clone())
+            });
             f.insert(a.level as usize, t);
         }
         for f in version.families.values() {
@@ -545,30 +552,26 @@ impl Engine {
             blobs.lineage = catalog.lineage.clone();
         }
         NextTree {
-            catalog,
+            catalog: Arc::new(catalog),
             version,
             obsolete,
             obsolete_blobs,
         }
     }
 
+    /// The catalog as of now. A holder of `manifest` knows that it stays so.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.state.lock().catalog.clone()
+    }
+
     /// Begins a fresh manifest when the present one is in doubt or has grown out of proportion.
     fn fresh_manifest_if_due(&self, slot: &mut ManifestSlot) -> Result<()> {
-        let (state_edit, outgrown) = {
-            let state = self.state.lock();
-            if !slot.manifest.in_doubt() && slot.manifest.bytes() < MANIFEST_REWRITE_BYTES {
-                return Ok(());
-            }
-            let mut e = state.catalog.to_edit();
-            e.next_file = Some(self.next_file.load(SeqCst) + 1);
-            let size = e.encode().len() as u64;
-            (e, slot.manifest.bytes() > MANIFEST_REWRITE_BYTES + 2 * size)
-        };
+        let outgrown = slot.manifest.bytes() > MANIFEST_REWRITE_BYTES + 2 * slot.manifest.begun();
         if !slot.manifest.in_doubt() && !outgrown {
             return Ok(());
         }
+        let mut state_edit = self.catalog().to_edit();
         let number = self.new_file_number();
-        let mut state_edit = state_edit;
         state_edit.next_file = Some(self.next_file.load(SeqCst));
         slot.retired.push(slot.manifest.number());
         match Manifest::create(&self.env, &self.dir, self.store_id, number, &state_edit) {

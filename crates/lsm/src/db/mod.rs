@@ -63,6 +63,8 @@ mod tests_idle;
 #[cfg(test)]
 mod tests_ingest;
 #[cfg(test)]
+mod tests_install;
+#[cfg(test)]
 mod tests_left_directory;
 #[cfg(test)]
 mod tests_limit;

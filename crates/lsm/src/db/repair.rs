@@ -262,7 +262,7 @@ impl Run<'_> {
     fn new_table(&mut self, t: AddTable) {
         self.report.tables_written += 1;
         let f = self.learned.family(t.family, self.options);
-        f.tables.insert(t.number, (t.level, t.meta));
+        f.tables.insert(t.number, (t.level, t.meta.into()));
     }
 
     /// Gives every file to be set aside a second name in `lost`. `None` beside a name: the filesystem has no links, and the file

@@ -70,7 +70,7 @@ impl Moved {
 #[derive(Default)]
 pub(crate) struct BlobState {
     /// Tables that have references to each number.
-    references: HashMap<u64, u64>,
+    references: Arc<HashMap<u64, u64>>,
     /// Collections so far.
     epoch: u64,
     /// Jobs that run, by the epoch in which they began.
@@ -78,7 +78,7 @@ pub(crate) struct BlobState {
     /// Records moved by collections that ended while some running job ran, with the epoch that each began.
     moved: Vec<(u64, Arc<Moved>)>,
     /// Names made since the store was opened, with the epoch from which they are names.
-    named: HashMap<u64, u64>,
+    named: Arc<HashMap<u64, u64>>,
     /// Files that a collection reads.
     pub collecting: BTreeSet<u64>,
     /// Files whose values a compaction moves along.
@@ -102,15 +102,18 @@ struct Unreadable {
 
 impl BlobState {
     pub fn new(catalog: &Catalog) -> BlobState {
-        let mut state = BlobState::default();
+        let mut references: HashMap<u64, u64> = HashMap::default();
         for f in catalog.families.values() {
             for (_, meta) in f.tables.values() {
                 for (number, _) in meta.references.iter() {
-                    *state.references.entry(*number).or_default() += 1;
+                    *references.entry(*number).or_default() += 1;
                 }
             }
         }
-        state
+        BlobState {
+            references: Arc::new(references),
+            ..BlobState::default()
+        }
     }
 
     /// Whether a collection may take a file now.
@@ -162,7 +165,7 @@ impl BlobState {
 
     /// Over how many tables the references to each file are spread: to its number, and to names that stand for it.
     pub fn spread(&self, catalog: &Catalog) -> HashMap<u64, u64> {
-        let mut spread = self.references.clone();
+        let mut spread = HashMap::clone(&self.references);
         for group in catalog.lineage.groups().values() {
             let tables: u64 = group.names.iter().map(|n| self.references(*n)).sum();
             let targets = group.targets.values().flatten().map(|(_, to)| *to);
@@ -173,10 +176,30 @@ impl BlobState {
         spread
     }
 
+    fn moment(&self) -> BlobMoment {
+        BlobMoment {
+            references: self.references.clone(),
+            named: self.named.clone(),
+            moved: self.moved.iter().map(|(_, m)| m.clone()).collect(),
+            collecting: self.collecting.clone(),
+            oldest_job: self.oldest_job(),
+        }
+    }
+
     /// Tables that have references to a number.
     pub fn references(&self, number: u64) -> u64 {
         self.references.get(&number).copied().unwrap_or(0)
     }
+}
+
+/// What [`Engine::settle_blobs`] asks of [`BlobState`]. Only an install changes the rest of what it depends on, so a holder of `manifest`
+/// works on this without `state`.
+struct BlobMoment {
+    references: Arc<HashMap<u64, u64>>,
+    named: Arc<HashMap<u64, u64>>,
+    moved: Vec<Arc<Moved>>,
+    collecting: BTreeSet<u64>,
+    oldest_job: u64,
 }
 
 /// What an edit does to [`BlobState`] once it is durable.
@@ -202,8 +225,11 @@ impl Engine {
             moved: None,
             unnamed: Vec::new(),
         };
-        let state = self.state.lock();
-        let catalog = &state.catalog;
+        let (catalog, blobs) = {
+            let state = self.state.lock();
+            (state.catalog.clone(), state.blobs.moment())
+        };
+        let catalog = &*catalog;
         let dropped: BTreeSet<u32> = edit.drop_families.iter().copied().collect();
         // Blobs of a family that comes with the edit are in none of its files.
         let gone = |id: &u32| dropped.contains(id) || !catalog.families.contains_key(id);
@@ -237,7 +263,7 @@ impl Engine {
             if gone(&dead.family) {
                 continue;
             }
-            marks.add(catalog, edit, state.blobs.now_at(dead, latest))?;
+            marks.add(catalog, edit, blobs.now_at(dead, latest))?;
         }
         for (number, marks) in marks.0 {
             edit.mark_blobs.push((number, marks.encode()));
@@ -256,21 +282,20 @@ impl Engine {
         for number in concerned {
             let alive = |b: &CatalogBlob| b.alive(&|id| !gone(&id)).records > 0;
             if after.blobs.get(&number).is_some_and(|b| !alive(b))
-                && !state.blobs.collecting.contains(&number)
+                && !blobs.collecting.contains(&number)
             {
                 edit.remove_blobs.push(number);
             }
         }
-        let oldest_job = state.blobs.oldest_job();
         for name in after.lineage.names() {
-            let tables = state.blobs.references(name) as i64;
+            let tables = blobs.references.get(&name).copied().unwrap_or(0) as i64;
             let change = settled.references.get(&name).copied().unwrap_or(0);
-            let from = state.blobs.named.get(&name).copied().unwrap_or(0);
+            let from = blobs.named.get(&name).copied().unwrap_or(0);
             let new = settled
                 .moved
                 .as_ref()
                 .is_some_and(|(s, _)| s.contains(&name));
-            if tables + change == 0 && from <= oldest_job && !new {
+            if tables + change == 0 && from <= blobs.oldest_job && !new {
                 edit.forget_names.push(name);
             }
         }
@@ -280,15 +305,18 @@ impl Engine {
     /// Takes over what [`Engine::settle_blobs`] came to, after the edit is durable.
     pub(super) fn note_settled(&self, state: &mut State, edit: &Edit, settled: Settled) {
         let blobs = &mut state.blobs;
+        // The install that shared them has settled its edit: neither is copied.
+        let references = Arc::make_mut(&mut blobs.references);
         for (number, change) in settled.references {
-            let tables = blobs.references.entry(number).or_default();
+            let tables = references.entry(number).or_default();
             *tables = tables.checked_add_signed(change).expect("counted before");
             if *tables == 0 {
-                blobs.references.remove(&number);
+                references.remove(&number);
             }
         }
+        let named = Arc::make_mut(&mut blobs.named);
         for name in &edit.forget_names {
-            blobs.named.remove(name);
+            named.remove(name);
         }
         let forgotten = edit.forget_names.len() as u64;
         self.counters.names_forgotten.add(forgotten);
@@ -304,7 +332,7 @@ impl Engine {
             self.counters.names_made.add(made as u64);
             blobs.epoch += 1;
             let epoch = blobs.epoch;
-            blobs.named.extend(sources.iter().map(|s| (*s, epoch)));
+            named.extend(sources.iter().map(|s| (*s, epoch)));
             if !blobs.running.is_empty() {
                 blobs.moved.push((epoch, Arc::new(moved)));
             }
@@ -312,10 +340,10 @@ impl Engine {
     }
 }
 
-impl BlobState {
+impl BlobMoment {
     /// Where a record is now that was looked up by a job that may be older than some collections.
     fn now_at(&self, mut dead: Dead, latest: Option<&Moved>) -> Dead {
-        let all = self.moved.iter().map(|(_, m)| &**m).chain(latest);
+        let all = self.moved.iter().map(|m| &**m).chain(latest);
         for moved in all {
             if let Some(to) = moved.place(dead.file, dead.ordinal) {
                 dead = Dead {

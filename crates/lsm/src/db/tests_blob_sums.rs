@@ -27,7 +27,7 @@ fn two_families(env: &Env) -> (u64, Catalog) {
     let number = db.engine().manifest.lock().manifest.number();
     db.close().unwrap();
     assert_eq!(catalog.blobs.len(), 1);
-    (number, catalog)
+    (number, Catalog::clone(&catalog))
 }
 
 /// Three edits of a manifest mark one record of a blob file each, all as records of a family that
@@ -98,15 +98,16 @@ fn sums_over_files_that_no_store_has_are_damage() {
         .clone();
     let mut wrong = catalog.clone();
     for number in 0..1u64 << 9 {
-        let mut meta = table.clone();
+        let mut meta = crate::table::TableMeta::clone(&table);
         meta.raw_value_bytes = (1 << 48) - 1;
         let tables = &mut wrong.families.get_mut(&0).unwrap().tables;
-        tables.insert(1000 + number, (level, meta));
+        tables.insert(1000 + number, (level, meta.into()));
     }
     let e = wrong.check_totals().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
     assert!(e.to_string().contains("value bytes of tables"), "{e}");
-    let (number, blob) = catalog.blobs.pop_first().unwrap();
+    let number = *catalog.blobs.keys().next().unwrap();
+    let blob = catalog.blobs.remove(&number).unwrap();
     for n in 0..1u64 << 9 {
         let mut blob = blob.clone();
         Arc::make_mut(&mut blob.meta).data_end = (1 << 48) - 1;

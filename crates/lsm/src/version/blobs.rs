@@ -2,6 +2,7 @@
 //! manifest no longer names them. One that is a log has its index in a second file, gives back the blocks in which no record lies, and
 //! is handed to whoever makes logs when it dies: its space may be the next one's.
 
+use super::file_map::FileMap;
 use super::open::OpenFile;
 use super::{FileKind, TableStore, catalog::Catalog};
 use crate::blob::derive::places_from_records;
@@ -14,7 +15,6 @@ use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::{Bytes, Error, Reach, Result};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -212,7 +212,7 @@ impl TableStore {
 #[derive(Clone, Debug, Default)]
 pub struct BlobSet {
     /// By number.
-    pub files: BTreeMap<u64, Arc<BlobFile>>,
+    pub files: FileMap<Arc<BlobFile>>,
     /// What other numbers stand for.
     pub lineage: Arc<Lineage>,
 }

@@ -170,6 +170,8 @@ pub struct Manifest {
     /// `None` of a store that is only read.
     writer: Option<RecordWriter>,
     edits: u64,
+    /// Bytes of the header and of the whole state that it begins with.
+    begun: u64,
     in_doubt: bool,
 }
 
@@ -205,9 +207,11 @@ impl Manifest {
             store_id,
             writer: Some(writer),
             edits: 0,
+            begun: 0,
             in_doubt: false,
         };
         m.append(state)?;
+        m.begun = m.bytes();
         fs.sync_metadata(dir)?;
         m.point_current(env)?;
         Ok(m)
@@ -222,6 +226,7 @@ impl Manifest {
             store_id,
             writer: None,
             edits: 0,
+            begun: 0,
             in_doubt: true,
         }
     }
@@ -285,6 +290,11 @@ impl Manifest {
     /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.writer.as_ref().map_or(0, RecordWriter::end)
+    }
+
+    /// Bytes that it began with: its header and the whole state. 0 of a store that is only read.
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Notes that a fresh manifest may have taken this one's place: it takes no more edits.

@@ -7,6 +7,7 @@
 mod blobs;
 pub mod catalog;
 pub mod edit;
+pub mod file_map;
 pub mod manifest;
 mod open;
 mod removal;
@@ -147,10 +148,15 @@ impl TableStore {
     }
 
     /// A table that the manifest names or is about to name.
-    pub fn table(self: &Arc<Self>, number: u64, meta: TableMeta, cmp: Cmp) -> Arc<TableFile> {
+    pub fn table(
+        self: &Arc<Self>,
+        number: u64,
+        meta: impl Into<Arc<TableMeta>>,
+        cmp: Cmp,
+    ) -> Arc<TableFile> {
         Arc::new(TableFile {
             number,
-            meta,
+            meta: meta.into(),
             cmp,
             compacting: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
@@ -167,7 +173,7 @@ pub struct TableFile {
     /// Its file number; newer tables have larger ones.
     pub number: u64,
     /// What the manifest remembers of it.
-    pub meta: TableMeta,
+    pub meta: Arc<TableMeta>,
     cmp: Cmp,
     /// True while a compaction has it as an input.
     pub compacting: AtomicBool,

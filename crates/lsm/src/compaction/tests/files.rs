@@ -369,7 +369,7 @@ fn a_table_with_fewer_entries_than_recorded_is_damage() {
     };
     let good = room.write(vec![e("a", 1), e("c", 2)]);
     let short = room.write(vec![e("b", 3), e("c", 4)]);
-    let mut meta = short.meta.clone();
+    let mut meta = crate::table::TableMeta::clone(&short.meta);
     meta.entries += 1;
     let short = room.store.table(short.number, meta, Cmp::Bytewise);
     let mut v = FamilyVersion::empty(Cmp::Bytewise);

@@ -110,10 +110,10 @@ impl Blobs {
     pub fn new(learned: &mut super::Learned, names: &[String], bad: &BTreeSet<u64>) -> Blobs {
         let catalog = &mut learned.catalog;
         let mut sources = BTreeMap::new();
-        for (number, blob) in std::mem::take(&mut catalog.blobs) {
+        for (&number, blob) in &std::mem::take(&mut catalog.blobs) {
             let source = Source {
                 log: blob.meta.index.is_some(),
-                known: Some(blob.meta),
+                known: Some(blob.meta.clone()),
                 sound: !bad.contains(&number),
                 named: true,
                 state: State::Unread,
@@ -469,7 +469,8 @@ impl Run<'_> {
             self.blobs.lineage = Lineage::default();
         }
         for id in families {
-            let tables: Vec<(u64, u32, TableMeta)> = (self.learned.catalog.families[&id].tables)
+            let tables: Vec<(u64, u32, Arc<TableMeta>)> = (self.learned.catalog.families[&id]
+                .tables)
                 .iter()
                 .filter(|(_, (_, meta))| !meta.references.is_empty())
                 .map(|(n, (level, meta))| (*n, *level, meta.clone()))
@@ -489,7 +490,7 @@ impl Run<'_> {
         family: u32,
         number: u64,
         level: u32,
-        meta: TableMeta,
+        meta: Arc<TableMeta>,
     ) -> Result<()> {
         let f = self.learned.catalog.families[&family].clone();
         let cmp = self.options.family(&f.name).comparator.clone();

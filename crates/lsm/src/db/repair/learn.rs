@@ -9,6 +9,7 @@ use crate::options::Options;
 use crate::table;
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, DEFAULT, LiveLog};
 use crate::version::edit::Edit;
+use crate::version::file_map::FileMap;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
 use crate::version::{blob_names, table_name};
 use crate::wal::{FileKind, RecordKind, RecordReader, salvage};
@@ -285,7 +286,7 @@ impl Learned {
                 comparator: options.family(&name).comparator.name().to_string(),
                 name,
                 merge_operator: None,
-                tables: BTreeMap::new(),
+                tables: FileMap::default(),
             })
     }
 
@@ -509,7 +510,7 @@ impl Learned {
             self.retired_tables.remove(&t.number);
             self.catalog.last_seq = self.catalog.last_seq.max(t.meta.max_seq);
             let f = self.family(t.family, options);
-            f.tables.insert(t.number, (t.level, t.meta.clone()));
+            f.tables.insert(t.number, (t.level, t.meta.clone().into()));
         }
         // Marks and lineage are made anew, from what references and records say.
         for b in &edit.add_blobs {

@@ -19,6 +19,7 @@ use crate::version::{LEVELS, table_name};
 use basalt_env::IoPriority;
 use basalt_fs::{ErrorKind, Result};
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 impl Run<'_> {
     pub(super) fn builder(
@@ -77,7 +78,7 @@ impl Run<'_> {
         family_id: u32,
         level: u32,
         number: u64,
-        meta: Option<TableMeta>,
+        meta: Option<Arc<TableMeta>>,
     ) -> Result<()> {
         let name = table_name(number);
         let path = self.tables.path(number);
@@ -293,7 +294,7 @@ impl Run<'_> {
                 c.last_seq = c.last_seq.max(meta.max_seq);
                 self.report.tables_kept += 1;
                 let f = self.learned.family(family, self.options);
-                f.tables.insert(number, (0, meta));
+                f.tables.insert(number, (0, meta.into()));
                 Ok(())
             }
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {

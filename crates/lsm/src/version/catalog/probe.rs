@@ -1,0 +1,43 @@
+//! Tells a test of each piece of work with a catalog that may cost as much as the store has files.
+
+use std::cell::RefCell;
+
+type Told = Box<dyn Fn(&'static str)>;
+
+thread_local! {
+    static TOLD: RefCell<Option<Told>> = const { RefCell::new(None) };
+}
+
+/// Has `told` called for each piece of work of this thread, until `run` returns.
+pub(crate) fn watch<T>(told: impl Fn(&'static str) + 'static, run: impl FnOnce() -> T) -> T {
+    TOLD.with_borrow_mut(|t| *t = Some(Box::new(told)));
+    let out = run();
+    TOLD.with_borrow_mut(|t| *t = None);
+    out
+}
+
+/// This thread does such a piece of work.
+pub(super) fn note(what: &'static str) {
+    TOLD.with_borrow(|told| {
+        if let Some(told) = told {
+            told(what);
+        }
+    });
+}
+
+/// A part of each catalog, which notes when that is copied or freed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Probe;
+
+impl Clone for Probe {
+    fn clone(&self) -> Probe {
+        note("a catalog is copied");
+        Probe
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        note("a catalog is freed");
+    }
+}

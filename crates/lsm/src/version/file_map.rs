@@ -1,0 +1,344 @@
+//! A map by file number whose clones share all entries that neither of them has changed.
+//!
+//! The manifest's state and the tree's blob files are replaced with each edit, and an edit changes few of their files. So entries
+//! lie in chunks behind `Arc`s. A clone counts references to chunks, of which there are about a hundredth of the entries, and a
+//! change copies the one chunk that it is in.
+
+use std::fmt::{Debug, Formatter};
+use std::slice;
+use std::sync::Arc;
+
+/// The most entries of a chunk.
+const MOST: usize = 256;
+/// A chunk with fewer entries is joined with one beside it if both together stay well below [`MOST`].
+const LEAST: usize = MOST / 4;
+
+/// Entries with neighbouring numbers.
+#[derive(Clone)]
+struct Chunk<V> {
+    /// No number in the chunk is lower, and all numbers in the chunk before it are.
+    first: u64,
+    /// Ascending by number, at least one.
+    entries: Arc<Vec<(u64, V)>>,
+}
+
+/// A sorted map by file number. A clone costs a reference count for about a hundred entries; a change copies up to 256 entries.
+#[derive(Clone)]
+pub struct FileMap<V> {
+    chunks: Vec<Chunk<V>>,
+    len: usize,
+}
+
+impl<V> Default for FileMap<V> {
+    fn default() -> FileMap<V> {
+        FileMap {
+            chunks: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+/// Entries of a chunk that is to be changed: copied if another map has it, too.
+fn own<V: Clone>(entries: &mut Arc<Vec<(u64, V)>>) -> &mut Vec<(u64, V)> {
+    #[cfg(test)]
+    if Arc::strong_count(entries) > 1 {
+        COPIED.set(COPIED.get() + entries.len());
+    }
+    Arc::make_mut(entries)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Entries that this thread has copied because a change met a chunk that another map has, too.
+    pub(crate) static COPIED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl<V> FileMap<V> {
+    /// Files in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when it has no file.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The chunk that has the number if any has, and its place in it, or where it would be.
+    fn find(&self, number: u64) -> Option<(usize, Result<usize, usize>)> {
+        let after = self.chunks.partition_point(|c| c.first <= number);
+        let chunk = after.checked_sub(1)?;
+        let entries = &self.chunks[chunk].entries;
+        Some((chunk, entries.binary_search_by_key(&number, |(n, _)| *n)))
+    }
+
+    /// What the map has of a file. Costs two binary searches.
+    #[inline]
+    pub fn get(&self, number: &u64) -> Option<&V> {
+        let (chunk, at) = self.find(*number)?;
+        Some(&self.chunks[chunk].entries[at.ok()?].1)
+    }
+
+    /// True when the map has the file.
+    pub fn contains_key(&self, number: &u64) -> bool {
+        self.get(number).is_some()
+    }
+
+    /// All files, ascending by number.
+    pub fn iter(&self) -> Iter<'_, V> {
+        Iter {
+            chunks: self.chunks.iter(),
+            entries: [].iter(),
+        }
+    }
+
+    /// Numbers, ascending.
+    pub fn keys(&self) -> impl Iterator<Item = &u64> + Clone {
+        self.iter().map(|(number, _)| number)
+    }
+
+    /// What the map has of each file, ascending by number.
+    pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
+        self.iter().map(|(_, value)| value)
+    }
+
+    /// The file with the lowest number.
+    pub fn first_key_value(&self) -> Option<(&u64, &V)> {
+        self.iter().next()
+    }
+
+    /// Forgets all files.
+    pub fn clear(&mut self) {
+        *self = FileMap::default();
+    }
+}
+
+impl<V: Clone> FileMap<V> {
+    /// What the map has of a file, to be changed. Costs a copy of up to 256 entries if a clone shares them.
+    pub fn get_mut(&mut self, number: &u64) -> Option<&mut V> {
+        let (chunk, at) = self.find(*number)?;
+        let at = at.ok()?;
+        Some(&mut own(&mut self.chunks[chunk].entries)[at].1)
+    }
+
+    /// Puts a file in and returns what was there of it. Costs a copy of up to 256 entries if a clone shares them.
+    pub fn insert(&mut self, number: u64, value: V) -> Option<V> {
+        if self.chunks.is_empty() {
+            self.chunks.push(Chunk {
+                first: number,
+                entries: Arc::default(),
+            });
+        }
+        let (chunk, at) = self.find(number).unwrap_or((0, Err(0)));
+        let Chunk { first, entries } = &mut self.chunks[chunk];
+        let entries = own(entries);
+        match at {
+            Ok(at) => return Some(std::mem::replace(&mut entries[at].1, value)),
+            Err(at) => entries.insert(at, (number, value)),
+        }
+        *first = number.min(*first);
+        self.len += 1;
+        if entries.len() > MOST {
+            let upper = entries.split_off(MOST / 2);
+            let upper = Chunk {
+                first: upper[0].0,
+                entries: Arc::new(upper),
+            };
+            self.chunks.insert(chunk + 1, upper);
+        }
+        None
+    }
+
+    /// Takes a file out and returns what was there of it. Costs a copy of up to 512 entries if a clone shares them.
+    pub fn remove(&mut self, number: &u64) -> Option<V> {
+        let (chunk, at) = self.find(*number)?;
+        let at = at.ok()?;
+        let entries = own(&mut self.chunks[chunk].entries);
+        let (_, value) = entries.remove(at);
+        self.len -= 1;
+        if entries.is_empty() {
+            self.chunks.remove(chunk);
+        } else if entries.len() < LEAST {
+            self.join(chunk);
+        }
+        Some(value)
+    }
+
+    /// Joins a small chunk with one beside it, if they fit into one that does not have to be divided soon.
+    fn join(&mut self, chunk: usize) {
+        for lower in [chunk.checked_sub(1), Some(chunk)].into_iter().flatten() {
+            let Some(pair) = self.chunks.get(lower..lower + 2) else {
+                continue;
+            };
+            if pair[0].entries.len() + pair[1].entries.len() <= MOST - LEAST {
+                let upper = self.chunks.remove(lower + 1);
+                let entries = own(&mut self.chunks[lower].entries);
+                match Arc::try_unwrap(upper.entries) {
+                    Ok(upper) => entries.extend(upper),
+                    Err(shared) => entries.extend_from_slice(&shared),
+                }
+                return;
+            }
+        }
+    }
+}
+
+impl<V> std::ops::Index<&u64> for FileMap<V> {
+    type Output = V;
+
+    fn index(&self, number: &u64) -> &V {
+        self.get(number).expect("no such file")
+    }
+}
+
+/// All files of a [`FileMap`], ascending by number.
+pub struct Iter<'a, V> {
+    chunks: slice::Iter<'a, Chunk<V>>,
+    entries: slice::Iter<'a, (u64, V)>,
+}
+
+impl<V> Clone for Iter<'_, V> {
+    fn clone(&self) -> Self {
+        Iter {
+            chunks: self.chunks.clone(),
+            entries: self.entries.clone(),
+        }
+    }
+}
+
+impl<'a, V> Iterator for Iter<'a, V> {
+    type Item = (&'a u64, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((number, value)) = self.entries.next() {
+                return Some((number, value));
+            }
+            self.entries = self.chunks.next()?.entries.iter();
+        }
+    }
+}
+
+impl<'a, V> IntoIterator for &'a FileMap<V> {
+    type Item = (&'a u64, &'a V);
+    type IntoIter = Iter<'a, V>;
+
+    fn into_iter(self) -> Iter<'a, V> {
+        self.iter()
+    }
+}
+
+impl<V: Clone> FromIterator<(u64, V)> for FileMap<V> {
+    fn from_iter<I: IntoIterator<Item = (u64, V)>>(files: I) -> FileMap<V> {
+        let mut map = FileMap::default();
+        for (number, value) in files {
+            map.insert(number, value);
+        }
+        map
+    }
+}
+
+impl<V: PartialEq> PartialEq for FileMap<V> {
+    fn eq(&self, other: &FileMap<V>) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl<V: Eq> Eq for FileMap<V> {}
+
+impl<V: Debug> Debug for FileMap<V> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt_env::Random;
+    use std::collections::BTreeMap;
+
+    /// Chunks are as their comments say, and there are not many more than the entries need.
+    fn check(map: &FileMap<u64>) {
+        let mut before = None;
+        for chunk in &map.chunks {
+            assert!((1..=MOST).contains(&chunk.entries.len()));
+            for (at, (number, _)) in chunk.entries.iter().enumerate() {
+                assert!(chunk.first <= *number && before < Some(*number));
+                assert!(at > 0 || before < Some(chunk.first));
+                before = Some(*number);
+            }
+        }
+        for pair in map.chunks.windows(2) {
+            let (a, b) = (pair[0].entries.len(), pair[1].entries.len());
+            assert!(a >= LEAST || b >= LEAST, "{a} and {b} are one chunk");
+        }
+    }
+
+    #[test]
+    fn it_is_a_sorted_map_whose_clones_stay_as_they_were() {
+        for seed in 0..8 {
+            let r = Random::from_seed(seed);
+            let (mut map, mut model) = (FileMap::default(), BTreeMap::new());
+            let mut kept: Vec<(FileMap<u64>, BTreeMap<u64, u64>)> = Vec::new();
+            for round in 0..6000 {
+                // It grows at its end, is changed all over, and shrinks to nothing.
+                let number = match round < 2000 {
+                    true => round + r.below(3) * 100,
+                    false => r.below(2500),
+                };
+                let shrinks = round > 4000;
+                match r.below(if shrinks { 12 } else { 4 }) {
+                    0 => assert_eq!(map.insert(number, round), model.insert(number, round)),
+                    1 if !shrinks => {
+                        assert_eq!(map.insert(number, round), model.insert(number, round));
+                    }
+                    2 => {
+                        assert_eq!(map.get_mut(&number), model.get_mut(&number));
+                        if let (Some(a), Some(b)) = (map.get_mut(&number), model.get_mut(&number)) {
+                            (*a, *b) = (round, round);
+                        }
+                    }
+                    _ => {
+                        // What is there is met more often than a number at random.
+                        let number = model.range(number..).next().map_or(number, |(n, _)| *n);
+                        assert_eq!(map.remove(&number), model.remove(&number), "seed {seed}");
+                    }
+                }
+                assert_eq!(map.get(&number), model.get(&number), "seed {seed}");
+                assert_eq!(map.len(), model.len());
+                if round % 500 == 0 {
+                    check(&map);
+                    kept.push((map.clone(), model.clone()));
+                }
+            }
+            check(&map);
+            kept.push((map, model));
+            for (map, model) in kept {
+                assert!(map.iter().eq(model.iter()), "seed {seed}");
+                assert_eq!(map.is_empty(), model.is_empty());
+                assert_eq!(map, model.into_iter().collect(), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_copies_what_is_near_it_and_no_more() {
+        let mut map: FileMap<u64> = (0..100_000).map(|n| (n * 3, n)).collect();
+        assert!(map.chunks.len() <= 100_000 / 100, "{}", map.chunks.len());
+        for change in [
+            |m: &mut FileMap<u64>| m.insert(150_001, 1),
+            |m: &mut FileMap<u64>| m.remove(&150_000),
+            |m: &mut FileMap<u64>| m.get_mut(&150_003).copied(),
+        ] {
+            let kept = map.clone();
+            COPIED.set(0);
+            change(&mut map);
+            assert!((1..=2 * MOST).contains(&COPIED.get()), "{}", COPIED.get());
+            drop(kept);
+        }
+        COPIED.set(0);
+        map.insert(7, 7);
+        assert_eq!(COPIED.get(), 0, "nobody else has it");
+    }
+}
