@@ -216,6 +216,95 @@ fn a_lost_transaction_is_found() {
     assert!(e.to_string().contains("a clean end said"), "{e}");
 }
 
+/// A transaction could not be written, and its records are lost. Every later change depends on them, so none is taken until the
+/// next mount, and each error names the first failure.
+#[test]
+fn a_failed_write_of_the_journal_ends_all_changes() {
+    for writer in ["sync", "lazy append", "checkpoint"] {
+        changes_end_when_the_journal_fails(writer);
+    }
+}
+
+fn changes_end_when_the_journal_fails(writer: &str) {
+    let (device, fs) = fresh(512);
+    let dir = Path::new("");
+    fs.create_dir(Path::new("d")).unwrap();
+    let a = fs.create(Path::new("a")).unwrap();
+    a.append(&[IoSlice::new(&[1; 600])], Intent::Sync).unwrap();
+    fs.sync_metadata(dir).unwrap();
+    let new = fs.create(Path::new("d/new")).unwrap();
+    fs.rename(Path::new("a"), Path::new("d/lost")).unwrap();
+    device.fail(super::device::DeviceFault::Write(0));
+    let written = match writer {
+        "sync" => fs.sync_metadata(dir),
+        "lazy append" => new.append(&[IoSlice::new(&[2])], Intent::Lazy).map(drop),
+        _ => fs.checkpoint(),
+    };
+    let e = written.expect_err(writer);
+    let faults = device.faults_left();
+    assert_eq!((e.kind(), faults), (ErrorKind::Io, 0), "{writer}: {e}");
+    let changes: [(&str, Result<()>); 6] = [
+        ("create", fs.create(Path::new("d/b")).map(drop)),
+        ("remove", fs.remove(Path::new("d/lost"))),
+        ("rename", fs.rename(Path::new("d/lost"), Path::new("c"))),
+        ("sync of names", fs.sync_metadata(dir)),
+        ("sync of a file", a.sync_all()),
+        ("checkpoint", fs.checkpoint()),
+    ];
+    for (change, result) in changes {
+        let at = format!("{change} after {writer}");
+        let e = result.expect_err(&at);
+        assert_eq!(e.kind(), ErrorKind::Poisoned, "{at}: {e}");
+        let first = "a write of the simulated device";
+        assert!(e.to_string().contains(first), "{at}: {e}");
+    }
+    // What failed is there whole or not at all.
+    for (cut, names) in [
+        (DeviceCut::Nothing, &["a"][..]),
+        (DeviceCut::All, &["a", "d/lost"]),
+    ] {
+        let left = LavaFs::mount(device.cut(cut), &by_hand()).unwrap();
+        let found = names.iter().filter_map(|n| left.open(Path::new(n)).ok());
+        let found: Vec<_> = found.map(|f| f.read(0, 600).unwrap()).collect();
+        assert_eq!(found, [vec![1; 600]], "{writer}, {cut:?}");
+    }
+}
+
+/// A write of a checkpoint's first piece was lost, and in its place lay the piece of an earlier checkpoint, whose checksum is right. A
+/// mount that does not compare generations shows names of both.
+#[test]
+fn a_piece_of_an_earlier_checkpoint_is_damage() {
+    // A small image: space comes back to the same use soon.
+    let device = SimDevice::new(8 << 20, 512);
+    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+    for n in 0..3000 {
+        fs.create(Path::new(&format!("{n:030}"))).unwrap();
+    }
+    let place = || fs.shared.journal.lock().superblock.checkpoint.clone();
+    let changed = |from: u32, to: u32| {
+        let path = |n| PathBuf::from(format!("{n:030}"));
+        fs.rename(&path(from), &path(to)).unwrap();
+        fs.checkpoint().unwrap();
+        place()[0].bytes()
+    };
+    let old = changed(0, 5000);
+    assert!(old.end - old.start > layout::PIECE as u64, "two pieces");
+    let bytes = device.peek(old.start, layout::PIECE);
+    let again = (1..500).find(|n| changed(*n, 5000 + n) == old);
+    assert!(again.is_some(), "the space is used again");
+    assert_ne!(device.peek(old.start, layout::PIECE), bytes);
+    let sound = device.cut(DeviceCut::All);
+    drop(LavaFs::mount(sound, &by_hand()).unwrap());
+    let stale = device.cut(DeviceCut::All);
+    stale.damage(old.start, &bytes);
+    let checked = check::check(&*stale, Path::new("image")).unwrap();
+    assert!(!checked.is_sound());
+    let e = LavaFs::mount(stale, &by_hand()).err().expect("damage");
+    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+    assert!(e.to_string().contains("is piece 0 of checkpoint"), "{e}");
+}
+
 /// What a full image does: it takes removals, mounts as often as anybody likes, and space comes back.
 #[test]
 fn a_full_image_lives_on() {

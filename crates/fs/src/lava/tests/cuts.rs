@@ -537,3 +537,34 @@ fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
         }
     }
 }
+
+/// A process died, and what it had written was only in the memory of the device. The next mount took it for durable without a flush: a
+/// sync that found nothing to write promised names that a power cut took away, and transactions that came later said of lost ones
+/// that they were durable, so the image was refused as damaged.
+#[test]
+fn a_mount_makes_durable_what_the_last_process_left_unflushed() {
+    let (device, fs) = fresh(512);
+    let write = |fs: &LavaFs, name: &str| {
+        let f = fs.create(Path::new(name)).unwrap();
+        // The name is in the journal, and no flush followed.
+        f.append(&[IoSlice::new(&[7; 5000])], Intent::Lazy).unwrap();
+    };
+    write(&fs, "a");
+    let killed = device.snapshot().killed();
+    let durable = LavaFs::mount(killed.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+    assert!(!durable.exists(Path::new("a")).unwrap());
+    let fs = LavaFs::mount(killed.clone(), &by_hand()).unwrap();
+    assert!(fs.exists(Path::new("a")).unwrap());
+    fs.sync_metadata(Path::new("")).unwrap();
+    let left = killed.cut(DeviceCut::Nothing);
+    let again = LavaFs::mount(left, &by_hand()).unwrap();
+    assert!(again.exists(Path::new("a")).unwrap());
+    // The later writes without the earlier ones.
+    write(&fs, "b");
+    for seed in 0..40 {
+        let left = killed.cut(DeviceCut::Suffix(seed));
+        let again = LavaFs::mount(left, &by_hand());
+        let again = again.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert!(again.exists(Path::new("a")).unwrap(), "seed {seed}");
+    }
+}
