@@ -73,6 +73,8 @@ mod tests_listener;
 #[cfg(test)]
 mod tests_log;
 #[cfg(test)]
+mod tests_manifest_doubt;
+#[cfg(test)]
 mod tests_manual;
 #[cfg(test)]
 mod tests_merge;
