@@ -43,8 +43,8 @@ pub(crate) fn places_from_records(
     }
     let mut found: Vec<Option<(u32, Range<u64>)>> = vec![None; names.len()];
     let mut shares = BTreeMap::new();
-    let mut rank = 0u32;
-    salvage_known(file, path, meta, &mut |record| {
+    let (mut rank, mut shortest) = (0u32, u64::MAX);
+    let walked = salvage_known(file, path, meta, &mut |record| {
         go_on()?;
         if !meta.families.contains_key(&record.family) {
             return Ok(());
@@ -57,6 +57,7 @@ pub(crate) fn places_from_records(
         let share: &mut super::FamilyShare = shares.entry(record.family).or_default();
         share.records += 1;
         share.bytes += len;
+        shortest = shortest.min(len);
         rank += 1;
         Ok(())
     })?;
@@ -64,8 +65,12 @@ pub(crate) fn places_from_records(
     let found: Option<Vec<Place>> = found.into_iter().collect();
     let found = found.ok_or_else(|| bad("a record that lost its reference is not there"))?;
     // All records that the manifest knows of, and no other: ranks are ordinals. A log may have
-    // records of the same families that its index leaves out, and a file may have lost some.
-    if shares == meta.families {
+    // records of the same families that its index leaves out, and a file may have lost some. Where
+    // both are of the same count and size, one of the lost records is at least as long as the
+    // shortest that was found. So there is none if no gap between records has room for it.
+    let gap = walked.lost.iter().map(|gap| gap.end - gap.start).max();
+    let whole = meta.index.is_none() || gap.is_none_or(|gap| gap < shortest);
+    if shares == meta.families && whole {
         return Ok(found);
     }
     let reader = reader.ok_or_else(|| bad("neither its index nor its records are whole"))?;
