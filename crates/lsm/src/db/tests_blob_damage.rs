@@ -135,6 +135,67 @@ fn small(db: &Db, n: u64) {
     }
 }
 
+/// A merge walked a blob file with a bad index page once for every few thousand references that it dropped. One walk tells all.
+#[test]
+fn a_merge_walks_a_file_with_a_bad_index_once() {
+    const KEYS: u64 = 1600;
+    let disk = SimFs::new(SimOptions::default());
+    let open = |seed| {
+        let env = Env::for_tests(disk.clone(), seed);
+        let db = Db::open(&env, "db", options()).unwrap();
+        (env, db)
+    };
+    // With 13 MB of keys the references are looked up four times.
+    let long = |n: u64| {
+        let mut key = key(n);
+        key.resize(8000, 0);
+        key
+    };
+    let (_, db) = open(1);
+    let f = db.default_family();
+    for n in 0..KEYS {
+        db.put(&f, &long(n), &value(n, 0), &FREE).unwrap();
+    }
+    db.flush().unwrap();
+    let files = db.engine().view().version.blobs.files.clone();
+    let (number, file) = files.first_key_value().unwrap();
+    assert_eq!((files.len(), file.meta.records), (1, KEYS));
+    let bad = file.reader().unwrap().layout().pages_at;
+    let (number, size, path) = (*number, file.meta.size, file.paths().pop().unwrap());
+    drop(files);
+    db.close().unwrap();
+    disk.flip_bit(&path, bad + 2, 3).unwrap();
+    let (env, db) = open(2);
+    let f = db.default_family();
+    for n in (0..KEYS).filter(|n| n % 100 != 0) {
+        db.delete(&f, &long(n), &FREE).unwrap();
+    }
+    db.flush().unwrap();
+    let buffers = env.ledger().usage().buffer;
+    let tables: u64 = {
+        let state = db.engine().state.lock();
+        let families = state.catalog.families.values();
+        let tables = families.flat_map(|f| f.tables.values());
+        tables.map(|(_, meta)| meta.size).sum()
+    };
+    let before = env.fs().stats().bytes_read;
+    db.compact_range(&f, None, None).unwrap();
+    let read = env.fs().stats().bytes_read - before;
+    assert!(
+        size > 12 << 20 && read > size,
+        "{read} bytes, of a file of {size}"
+    );
+    let once = tables + size + size / 2;
+    assert!(read < once, "{read} bytes, one walk takes less than {once}");
+    let garbage = {
+        let state = db.engine().state.lock();
+        state.catalog.blobs[&number].garbage.records()
+    };
+    assert_eq!(garbage, KEYS - KEYS / 100);
+    assert_eq!(env.ledger().usage().buffer, buffers, "all is given back");
+    db.close().unwrap();
+}
+
 /// A record that lost its reference is damaged, and so is the page that has its place: nothing says
 /// where it was. The merge fails with the error of the index and changes nothing.
 #[test]
