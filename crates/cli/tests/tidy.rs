@@ -420,8 +420,8 @@ impl<'t> Patch<'t> {
     }
 }
 
-/// A planted bug says what it is and which tests notice it, and it applies to the sources. `read` gives the text of a path
-/// from the root.
+/// A planted bug says what it is and which tests notice it, and it applies to the sources. `read` gives the text of a
+/// path from the root.
 fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let patch = Patch::parse(&t.text);
     let mut out = Vec::new();

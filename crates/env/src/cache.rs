@@ -393,8 +393,9 @@ impl BlockCache {
 mod tests {
     use super::*;
 
-    /// Two files whose ids fold to the same half of the hash: their blocks at one offset have one hash, one shard and one
-    /// place in the index. A lookup that compared the hash and the offset alone returned the block of the other file.
+    /// Two files whose ids fold to the same half of the hash: their blocks at one offset have one hash, one shard and
+    /// one place in the index. A lookup that compared the hash and the offset alone returned the block of the other
+    /// file.
     #[test]
     fn keys_with_one_hash_are_told_apart_by_their_file() {
         let cache = BlockCache::new(1 << 20, MemoryLedger::new(1 << 30));

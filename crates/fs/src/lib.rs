@@ -239,12 +239,14 @@ pub trait File: Send + Sync {
     /// not written, and [`File::sync_all`] gives back what is left. Without effect where nothing is gained, or nothing can be had.
     fn expect_appends(&self, _to: u64) {}
 
-    /// Gives the space of whole blocks inside `range` back. Reads there return zeros, the old bytes or `Corruption` later.
+    /// Gives the space of whole blocks inside `range` back. Reads there return zeros, the old bytes or `Corruption`
+    /// later.
     ///
-    /// The range may lie before, across and behind the append position, cover unsynced bytes, pass the end of the file, and be
-    /// released twice. The append position stays. An append into a released block takes space anew: it may meet `NoSpace` there,
-    /// and no other error that an append into fresh space would not meet. A filesystem may keep the block that the append position
-    /// lies inside of. While an appending handle is open, only that handle releases space from the append position on.
+    /// The range may lie before, across and behind the append position, cover unsynced bytes, pass the end of the file,
+    /// and be released twice. The append position stays. An append into a released block takes space anew: it may meet
+    /// `NoSpace` there, and no other error that an append into fresh space would not meet. A filesystem may keep the
+    /// block that the append position lies inside of. While an appending handle is open, only that handle releases
+    /// space from the append position on.
     ///
     /// Errors: `Io`, `ReadOnly`, `Poisoned`.
     fn release_range(&self, range: Range<u64>) -> Result<()>;

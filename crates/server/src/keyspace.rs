@@ -13,9 +13,9 @@
 //! 3. A flush makes everything after it depend on its epoch: the generation that keys are written under is part of
 //!    what was read. Its epoch is always synced.
 //! 4. When an epoch completes or fails, its writes leave the overlay. Completed ones are visible in the store by then.
-//! 5. The store commits epochs in the order of submission, but its callbacks run on several threads: the keyspace may hear of a
-//!    later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the store
-//!    holds a newer one, whatever becomes of the earlier epochs.
+//! 5. The store commits epochs in the order of submission, but its callbacks run on several threads: the keyspace may
+//!    hear of a later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the
+//!    store holds a newer one, whatever becomes of the earlier epochs.
 //!
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
@@ -382,8 +382,8 @@ impl Keyspace {
         true
     }
 
-    /// Takes note that a submitted epoch has ended, in any order of epochs. Returns it and, when it failed, the open epoch if that depended on it:
-    /// the caller resolves everything that waits for them before the next command runs.
+    /// Takes note that a submitted epoch has ended, in any order of epochs. Returns it and, when it failed, the open
+    /// epoch if that depended on it: the caller resolves everything that waits for them before the next command runs.
     /// Also says whether a flush has become durable, so that its space should be reclaimed.
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
         assert!(slot != self.open, "the open epoch was not submitted");

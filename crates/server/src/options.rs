@@ -68,11 +68,11 @@ pub struct ServerOptions {
     pub sync: SyncPolicy,
     /// Clients at a time. Default 10,000. Lowered when the process may not open so many files.
     pub max_clients: usize,
-    /// How long a client may send nothing and take nothing before it is disconnected; zero for ever. A client that waits for
-    /// its reply is not idle. Default 0.
+    /// How long a client may send nothing and take nothing before it is disconnected; zero for ever. A client that
+    /// waits for its reply is not idle. Default 0.
     pub idle_timeout: Duration,
-    /// After how long without traffic the system asks whether a client's machine is still there, three times at a third of that
-    /// apart; zero for never. At most [`KEEPALIVE_MOST`] seconds. Default 300 s.
+    /// After how long without traffic the system asks whether a client's machine is still there, three times at a third
+    /// of that apart; zero for never. At most [`KEEPALIVE_MOST`] seconds. Default 300 s.
     pub tcp_keepalive: Duration,
     /// Longest argument in bytes, and longest string a command may make. Default 512 MiB, at most 1 GiB less a header.
     pub max_bulk_bytes: u64,

@@ -85,7 +85,8 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<Option<Option<Known>>>;
     /// Pins the present moment.
     fn view(&self) -> Box<dyn View>;
-    /// Queues writes to be committed together. Submissions take effect in order; the calls of their `done` come in any order.
+    /// Queues writes to be committed together. Submissions take effect in order; the calls of their `done` come in any
+    /// order.
     fn submit(&self, writes: &[Write], sync: bool, done: Done);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;

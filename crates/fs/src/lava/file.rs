@@ -3,8 +3,8 @@
 //! # What the fields promise
 //! - `pos` is where the next append goes; it moves under `tail` only. `alloc` is how far its space goes.
 //! - Reads are legal as far as [`Node::readable`] says: of a growing file to its end, where that is known.
-//! - `extents` shares the list that the metadata has, and is the only owner of it once the file has no name. It changes through
-//!   [`Node::show_extents`] alone, which the state calls under its lock.
+//! - `extents` shares the list that the metadata has, and is the only owner of it once the file has no name. It changes
+//!   through [`Node::show_extents`] alone, which the state calls under its lock.
 //! - `record` is the number of the last record about it: a sync sees to it that a transaction has it.
 //! - `[lazy_from, lazy_end)` may lie in the page cache and is read from there.
 
@@ -49,7 +49,8 @@ pub enum Hold {
 pub struct Tail {
     /// Up to here the last page was filled through the page cache.
     filled_to: u64,
-    /// First released block at or behind the append position, if there is one. The append that reaches it takes space anew.
+    /// First released block at or behind the append position, if there is one. The append that reaches it takes space
+    /// anew.
     hole_ahead: Option<u64>,
 }
 
@@ -324,8 +325,8 @@ impl LavaFile {
         Ok(())
     }
 
-    /// Makes sure that an append up to the byte `end` meets no released block: the file's space is cut at the first one, and grows
-    /// again from there. Nothing is lost by that, as nothing was appended there yet.
+    /// Makes sure that an append up to the byte `end` meets no released block: the file's space is cut at the first
+    /// one, and grows again from there. Nothing is lost by that, as nothing was appended there yet.
     fn cut_hole_ahead(&self, tail: &mut Tail, end: u64) -> Result<()> {
         let Some(blocks) = tail.hole_ahead.filter(|hole| end > hole * BLOCK) else {
             return Ok(());

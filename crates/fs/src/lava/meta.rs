@@ -605,8 +605,8 @@ impl Meta {
         }
     }
 
-    /// Files without a name, and directories that hang in no other: a sound checkpoint has none. Each directory is visited once,
-    /// however deep they lie.
+    /// Files without a name, and directories that hang in no other: a sound checkpoint has none. Each directory is
+    /// visited once, however deep they lie.
     pub fn unreachable(&self) -> Vec<Ino> {
         let (mut rooted, mut lost) = (BTreeSet::from([ROOT]), BTreeSet::new());
         let mut hangs = |at: Ino, facts: Facts| {
@@ -731,7 +731,8 @@ mod tests {
     use super::*;
     use crate::lava::runs::steps;
 
-    /// A mount climbed from each directory to the root: where they lie in each other, 20,000 of them took 200 million steps.
+    /// A mount climbed from each directory to the root: where they lie in each other, 20,000 of them took 200 million
+    /// steps.
     #[test]
     fn deep_directories_are_visited_once_each() {
         const DEPTH: u32 = 2_000;

@@ -3,8 +3,9 @@
 //! An extent begins at a block of the file and goes on to where the next one begins; the last one ends with the file's space. It lies in
 //! one piece on the device, or is a hole. So eight bytes are enough for both numbers.
 //!
-//! One extent is kept in place. Several are kept in a tree of chunks, so that a change costs O(log n) wherever it is. A copy shares the
-//! tree, and costs a pointer; the first change of either copy then copies a pointer for each chunk, and the chunks that it touches.
+//! One extent is kept in place. Several are kept in a tree of chunks, so that a change costs O(log n) wherever it is. A
+//! copy shares the tree, and costs a pointer; the first change of either copy then copies a pointer for each chunk, and
+//! the chunks that it touches.
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Range;
@@ -170,7 +171,8 @@ impl Tree {
         Some(removed)
     }
 
-    /// A chunk's key is its first block: after a change of the chunk. Returns the new key, or nothing where the chunk became empty.
+    /// A chunk's key is its first block: after a change of the chunk. Returns the new key, or nothing where the chunk
+    /// became empty.
     fn set_key(&mut self, key: u64) -> Option<u64> {
         let first = self.chunks[&key].first().map(|p| at_of(*p));
         if first != Some(key) {

@@ -134,8 +134,8 @@ impl State {
         Ok(self.recorded)
     }
 
-    /// Changes where an open file's blocks lie. `named` says whether it has a name: without one the list is the node's alone, and no
-    /// record is made.
+    /// Changes where an open file's blocks lie. `named` says whether it has a name: without one the list is the node's
+    /// alone, and no record is made.
     pub fn change(&mut self, node: &Node, named: bool, change: Change) {
         let ino = node.ino;
         if named {

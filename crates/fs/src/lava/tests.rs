@@ -216,8 +216,8 @@ fn a_lost_transaction_is_found() {
     assert!(e.to_string().contains("a clean end said"), "{e}");
 }
 
-/// A transaction could not be written, and its records are lost. Every later change depends on them, so none is taken until the
-/// next mount, and each error names the first failure.
+/// A transaction could not be written, and its records are lost. Every later change depends on them, so none is taken
+/// until the next mount, and each error names the first failure.
 #[test]
 fn a_failed_write_of_the_journal_ends_all_changes() {
     for writer in ["sync", "lazy append", "checkpoint"] {
@@ -270,8 +270,8 @@ fn changes_end_when_the_journal_fails(writer: &str) {
     }
 }
 
-/// A write of a checkpoint's first piece was lost, and in its place lay the piece of an earlier checkpoint, whose checksum is right. A
-/// mount that does not compare generations shows names of both.
+/// A write of a checkpoint's first piece was lost, and in its place lay the piece of an earlier checkpoint, whose
+/// checksum is right. A mount that does not compare generations shows names of both.
 #[test]
 fn a_piece_of_an_earlier_checkpoint_is_damage() {
     // A small image: space comes back to the same use soon.

@@ -4,9 +4,11 @@
 //! beside it. What flushes and collections write are blob files of their own, with the index at their end.
 //!
 //! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `packed` (compressed values), `layout` (header, directory, footer), `verify` (all of a file),
-//! `salvage` (what a damaged or unnamed one still holds), `derive` (places without an index), `inspect` (one without its store), `builder` (writes a file), `separate` (hands values on their way into
-//! tables to it), `reader` (opens one, finds values), `together` (many at once), `reference` (what the tree has instead of a value), `garbage` (which records nobody refers to), `lineage` (what numbers mean after
-//! collections). The bytes are specified in `docs/format/blob.md`, the reasons are in
+//! `salvage` (what a damaged or unnamed one still holds), `derive` (places without an index), `inspect` (one without
+//! its store), `builder` (writes a file), `separate` (hands values on their way into tables to it), `reader` (opens
+//! one, finds values), `together` (many at once), `reference` (what the tree has instead of a value), `garbage` (which
+//! records nobody refers to), `lineage` (what numbers mean after collections). The bytes are specified in
+//! `docs/format/blob.md`, the reasons are in
 //! `docs/decisions/0020-blobs.md`.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader

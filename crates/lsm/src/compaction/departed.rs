@@ -1,7 +1,8 @@
 //! [`Departed`]: records that lose their reference in a merge. Their places in their files are looked up many at a time, in the order of the
 //! index: a page of it is read once for all of them that it has, and pages that are in no cache are read side by side.
-//! Where a page cannot be read, the places are derived from the file's records. This reads the whole file, so it is done once, at the end of the
-//! merge, for all records whose page could not be read; earlier only if their names fill [`UNREADABLE_BYTES`] or the memory budget.
+//! Where a page cannot be read, the places are derived from the file's records. This reads the whole file, so it is
+//! done once, at the end of the merge, for all records whose page could not be read; earlier only if their names fill
+//! [`UNREADABLE_BYTES`] or the memory budget.
 
 use crate::blob::derive::is_worth_deriving;
 use crate::blob::garbage::Dead;

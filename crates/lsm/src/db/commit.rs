@@ -7,8 +7,8 @@
 //!
 //! A leader waits a moment for the writers of the last group to come back: see [`super::company`].
 //!
-//! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue, `submit` waits until groups were taken from it, and
-//! leads groups itself while no other thread does. Decision 0028.
+//! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue, `submit` waits until
+//! groups were taken from it, and leads groups itself while no other thread does. Decision 0028.
 
 use super::company::Company;
 use super::engine::{Engine, Writer};
@@ -25,6 +25,7 @@ use basalt_env::{JobPriority, MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
 use smallvec::SmallVec;
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -112,9 +113,35 @@ enum Committed {
     Later(Duration),
 }
 
+basalt_env::sync::thread_local! {
+    /// How many calls of [`run_all`] are on this thread's stack.
+    static CALLBACKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While one lives, this thread runs callbacks of a group: of any store, because all stores share the commit lane.
+struct InsideCallbacks;
+
+impl InsideCallbacks {
+    fn enter() -> InsideCallbacks {
+        CALLBACKS.with(|depth| depth.set(depth.get() + 1));
+        InsideCallbacks
+    }
+
+    fn is_here() -> bool {
+        CALLBACKS.with(|depth| depth.get() > 0)
+    }
+}
+
+impl Drop for InsideCallbacks {
+    fn drop(&mut self) {
+        CALLBACKS.with(|depth| depth.set(depth.get() - 1));
+    }
+}
+
 /// Runs all callbacks of a group, also those behind one that panics. Returns the first panic.
 fn run_all(callbacks: SmallVec<[(Callback, Result<SeqNo>); 1]>) -> Option<Box<dyn Any + Send>> {
     let mut panic = None;
+    let _inside = InsideCallbacks::enter();
     for (then, one) in callbacks {
         if let Err(e) = catch_unwind(AssertUnwindSafe(|| then(one))) {
             panic.get_or_insert(e);
@@ -298,7 +325,8 @@ impl Engine {
         ticket.wait(self)
     }
 
-    /// Queues a batch, an empty one for a mere sync. With `Patience::Wait` it waits while the queue is full.
+    /// Queues a batch, an empty one for a mere sync. With `Patience::Wait` it waits while the queue is full, except
+    /// inside a callback.
     pub(super) fn enqueue(
         self: &Arc<Self>,
         batch: WriteBatch,
@@ -310,7 +338,8 @@ impl Engine {
         pending.ticket = Some(ticket.clone());
         pending.submitted = true;
         let mut q = self.commit.queue.lock();
-        if patience == Patience::Wait {
+        // A callback that waited would keep the commit lane from all stores.
+        if patience == Patience::Wait && !InsideCallbacks::is_here() {
             q = self.wait_for_queue(q);
         }
         self.queue(q, pending);
@@ -325,6 +354,9 @@ impl Engine {
         self: &'q Arc<Self>,
         mut q: MutexGuard<'q, Queue>,
     ) -> MutexGuard<'q, Queue> {
+        if q.is_full(self.env.ledger()) {
+            self.counters.submits_held.add(1);
+        }
         while q.is_full(self.env.ledger()) {
             if q.leader != Leader::Active {
                 q.leader = Leader::Active;
@@ -333,7 +365,6 @@ impl Engine {
                 q = self.commit.queue.lock();
                 continue;
             }
-            self.counters.submits_held.add(1);
             q.waiting_for_room += 1;
             self.commit.room.wait(&mut q);
             q.waiting_for_room -= 1;

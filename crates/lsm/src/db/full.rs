@@ -7,9 +7,10 @@
 //! What is free is the disk's to say, so stores that share it share the reserve, and whoever else fills the disk can use it up. Then the log's own
 //! `NoSpace` halts the store, until there is space.
 //!
-//! Recovery has a claim of its own: it writes what the logs hold into tables while the logs are still there. Before a commit group is logged, the
-//! leader makes sure that all unflushed writes, this group among them, would fit the free space once more. When they would not, it seals and
-//! flushes the memtables, and refuses the group if that does not help. Decision 0027.
+//! Recovery has a claim of its own: it writes what the logs hold into tables while the logs are still there. Before a
+//! commit group is logged, the leader makes sure that all unflushed writes, this group among them, would fit the free
+//! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
+//! help. Decision 0027.
 
 use super::engine::{Engine, Writer};
 use super::log::{GroupSize, log_path};
@@ -33,7 +34,8 @@ const PART_OF_DISK: u64 = 16;
 const SMALL_FILES: u64 = 64 << 10;
 /// What is free is asked for once in this part of the reserve.
 const LOOKS: u64 = 16;
-/// A table or blob file takes at most this part more than the memtable that it is written from: indexes, filters, record heads.
+/// A table or blob file takes at most this part more than the memtable that it is written from: indexes, filters,
+/// record heads.
 const PART_FOR_INDEXES: u64 = 8;
 /// Bytes that a table takes beside its entries, however few these are: properties, footer, and the rest of a block.
 const TABLE_BYTES: u64 = 16 << 10;
@@ -119,7 +121,8 @@ fn taken_again_from(reserve: u64) -> u64 {
     reserve + reserve / 4
 }
 
-/// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its logs may need.
+/// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its
+/// logs may need.
 pub(super) fn is_low(
     env: &Env,
     dir: &Path,
@@ -207,7 +210,8 @@ impl Engine {
         beyond / 2
     }
 
-    /// Checks that the unflushed writes, a group that is to be logged among them, could be written into tables after a crash.
+    /// Checks that the unflushed writes, a group that is to be logged among them, could be written into tables after a
+    /// crash.
     ///
     /// The error says what is missing.
     pub(super) fn check_recoverable(
@@ -261,8 +265,8 @@ impl Engine {
         Err(self.no_space(space, reserve))
     }
 
-    /// Refuses a group for which the disk is too small, and has background work make space. All writes that add data are refused until there is as
-    /// much as the group lacked, but not for longer than until twice the reserve is free.
+    /// Refuses a group for which the disk is too small, and has background work make space. All writes that add data
+    /// are refused until there is as much as the group lacked, but not for longer than until twice the reserve is free.
     pub(super) fn refuse(self: &Arc<Self>, shortage: &Shortage) -> Error {
         let Shortage {
             space,

@@ -89,7 +89,8 @@ pub struct CompactOptions {
     pub progress: Option<OnProgress>,
 }
 
-/// Calls that use the store's directory on their callers' threads: manual compactions and checkpoints. Closing cancels them and waits for their ends.
+/// Calls that use the store's directory on their callers' threads: manual compactions and checkpoints. Closing cancels
+/// them and waits for their ends.
 #[derive(Default)]
 pub(crate) struct Manual(Mutex<Vec<(ThreadId, CompactControl)>>);
 
@@ -99,7 +100,8 @@ impl Manual {
         self.0.lock().iter().for_each(|(_, c)| c.cancel());
     }
 
-    /// True while a call runs on another thread. A call on this thread cannot be waited for: its callback closes the store.
+    /// True while a call runs on another thread. A call on this thread cannot be waited for: its callback closes the
+    /// store.
     pub fn elsewhere(&self) -> bool {
         let own = this_thread();
         self.0.lock().iter().any(|(thread, _)| *thread != own)
@@ -193,7 +195,8 @@ impl Engine {
         begun
     }
 
-    /// Keeps the store from leaving its directory until the guard is dropped. Closing cancels `control` and waits for the guard.
+    /// Keeps the store from leaving its directory until the guard is dropped. Closing cancels `control` and waits for
+    /// the guard.
     ///
     /// Errors: `Closed` if the store closes or is closed.
     pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<Noted<'_>> {

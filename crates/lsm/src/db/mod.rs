@@ -440,15 +440,17 @@ impl Db {
     /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
     /// An empty batch commits nothing, and with `sync` makes everything submitted before it durable.
     ///
-    /// The memory of queued batches is reserved in the environment's ledger. While 16 MiB of submitted batches are queued, or the memory budget is
-    /// used up, this call waits until groups were committed, as [`Db::write`] would, and commits them itself if no other thread does. One batch may
-    /// exceed the limit. No callback runs inside this call.
+    /// The memory of queued batches is reserved in the environment's ledger. While 16 MiB of submitted batches are
+    /// queued, or the memory budget is used up, this call waits until groups were committed, as [`Db::write`] would,
+    /// and commits them itself if no other thread does. One batch may exceed the limit. No callback runs inside this
+    /// call. Inside a callback of [`Ticket::on_complete`] this call never waits, as [`Db::submit_nowait`].
     pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
         self.queue_batch(batch, options, Patience::Wait)
     }
 
-    /// Queues a batch as [`Db::submit`] does, and never waits, however full the queue is. The memory is reserved in the ledger, past the budget if
-    /// need be. For a thread that may not wait, such as an event loop, and that bounds what it submits by itself.
+    /// Queues a batch as [`Db::submit`] does, and never waits, however full the queue is. The memory is reserved in the
+    /// ledger, past the budget if need be. For a thread that may not wait, such as an event loop, and that bounds what
+    /// it submits by itself.
     pub fn submit_nowait(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
         self.queue_batch(batch, options, Patience::Return)
     }
@@ -715,8 +717,9 @@ impl Db {
     /// If the store is closed meanwhile, closing waits until the checkpoint has ended, soon, with `Closed`.
     ///
     /// Errors: `AlreadyExists` when `target` is there, `NotFound` without the folder above it, `Busy` while another checkpoint to it
-    /// is being made, `Closed`, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`, `Io`. Then nothing is left,
-    /// but for one case: when only the folder's own name could not be made durable, the error says so and the checkpoint is there.
+    /// is being made, `Closed`, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`,
+    /// `Io`. Then nothing is left, but for one case: when only the folder's own name could not be made durable, the
+    /// error says so and the checkpoint is there.
     pub fn checkpoint(
         &self,
         target: impl AsRef<Path>,
@@ -728,8 +731,8 @@ impl Db {
             .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
     }
 
-    /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with `Closed`. Manual compactions and
-    /// checkpoints of other threads are cancelled, and waited for.
+    /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with
+    /// `Closed`. Manual compactions and checkpoints of other threads are cancelled, and waited for.
     pub fn close(self) -> Result<()> {
         self.engine().close()
     }
@@ -829,7 +832,8 @@ impl Engine {
         flushed
     }
 
-    /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the directory, which is not given back before they end.
+    /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the directory, which is
+    /// not given back before they end.
     fn wait_for_manual(&self) {
         self.env
             .jobs()

@@ -444,11 +444,12 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     ))
 }
 
-/// Removes all files that the catalog does not name, so that a recovery on a full disk has their space: outputs of jobs that were cut off, files
-/// that an edit has dropped, logs kept for their space. A fresh manifest with the same state comes first. Without it a power cut could bring
-/// back the state before the last edit, which names some of them.
+/// Removes all files that the catalog does not name, so that a recovery on a full disk has their space: outputs of jobs
+/// that were cut off, files that an edit has dropped, logs kept for their space. A fresh manifest with the same state
+/// comes first. Without it a power cut could bring back the state before the last edit, which names some of them.
 ///
-/// The logs are read first, and the tables were looked for by the caller: a damaged store keeps all its files for repair.
+/// The logs are read first, and the tables were looked for by the caller: a damaged store keeps all its files for
+/// repair.
 fn make_room_to_recover(
     env: &Env,
     dir: &Path,

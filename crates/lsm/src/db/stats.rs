@@ -480,7 +480,7 @@ impl Counters {
             log_syncs: c("log_syncs_total", "Syncs of the write-ahead log"),
             submits_held: c(
                 "submits_held_total",
-                "Times that a submit waited for room in the commit queue",
+                "Submits that were held because the commit queue was full",
             ),
             idle_releases: c(
                 "idle_releases_total",

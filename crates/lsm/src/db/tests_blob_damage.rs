@@ -135,7 +135,8 @@ fn small(db: &Db, n: u64) {
     }
 }
 
-/// A merge walked a blob file with a bad index page once for every few thousand references that it dropped. One walk tells all.
+/// A merge walked a blob file with a bad index page once for every few thousand references that it dropped. One walk
+/// tells all.
 #[test]
 fn a_merge_walks_a_file_with_a_bad_index_once() {
     const KEYS: u64 = 1600;
@@ -244,8 +245,9 @@ fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
     db.close().unwrap();
 }
 
-/// A log has a record that its index leaves out, and a damaged one of the same size: the records that are found have the
-/// count and the bytes that the manifest has. The merge took their ranks for ordinals and marked a live record as garbage.
+/// A log has a record that its index leaves out, and a damaged one of the same size: the records that are found have
+/// the count and the bytes that the manifest has. The merge took their ranks for ordinals and marked a live record as
+/// garbage.
 #[test]
 fn a_left_out_record_does_not_stand_for_a_damaged_one() {
     for page in ["hashes", "places", "directory"] {
@@ -263,8 +265,8 @@ fn merge_in_a_log_with_a_swapped_record(page: &str) {
         v.resize(20_000, 7);
         v
     };
-    // All short ones lie in the log's first block, which is kept: the first is damaged below, the second loses its reference,
-    // and the third is overwritten before the flush.
+    // All short ones lie in the log's first block, which is kept: the first is damaged below, the second loses its
+    // reference, and the third is overwritten before the flush.
     for n in [41, 42, 3] {
         db.put(&f, &key(n), &value(n, 8), &FREE).unwrap();
     }

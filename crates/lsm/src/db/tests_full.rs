@@ -1,4 +1,5 @@
-//! A full disk and a killed process: what the logs hold must fit beside them once more, as tables, or the store cannot be opened.
+//! A full disk and a killed process: what the logs hold must fit beside them once more, as tables, or the store cannot
+//! be opened.
 
 use super::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
@@ -65,7 +66,8 @@ impl Load {
     }
 }
 
-/// The environment of one process. Each process has a seed of its own, or it would give files the ids that an earlier process gave to others.
+/// The environment of one process. Each process has a seed of its own, or it would give files the ids that an earlier
+/// process gave to others.
 fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
@@ -102,7 +104,8 @@ fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: u64, what: &str) {
         assert!(tries < 50, "{load:?}, {what}: {e} {:?}", db.stats());
     };
     if load.sync {
-        // Padded logs leave many small tables in level 0, and whether a merge of all of them fits is no matter of this test.
+        // Padded logs leave many small tables in level 0, and whether a merge of all of them fits is no matter of this
+        // test.
         return db.abandon();
     }
     // Everything: a merge that keeps a part of its tables may need more space for that part than is free.
@@ -209,8 +212,9 @@ fn all(loads: &[Load], least: u64) {
     assert!(states >= least, "only {states} states");
 }
 
-/// A store of 2 MiB memtables on a disk of 16 MiB kept 1 MiB free, and had up to 8 MiB in its logs that were in no table. Killed then, it
-/// could not write them out when it was opened, said that the disk was full, and nothing could be deleted to help it.
+/// A store of 2 MiB memtables on a disk of 16 MiB kept 1 MiB free, and had up to 8 MiB in its logs that were in no
+/// table. Killed then, it could not write them out when it was opened, said that the disk was full, and nothing could
+/// be deleted to help it.
 #[test]
 fn a_store_that_is_killed_on_a_full_disk_opens() {
     let loads = [
@@ -254,7 +258,8 @@ fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
 #[test]
 fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
     if basalt_fs::sim::is_on_lava() {
-        // There, an input that was removed has its space until the removal is durable, and a killed merge can leave too little.
+        // There, an input that was removed has its space until the removal is durable, and a killed merge can leave too
+        // little.
         return;
     }
     let loads = [

@@ -63,8 +63,8 @@ enum Reader {
     Value,
 }
 
-/// Writes twice over everything with tables, blob files and a log that became a blob file, all of them obsolete, and held by the
-/// reader only. Then the store ends, and the directory is removed.
+/// Writes twice over everything with tables, blob files and a log that became a blob file, all of them obsolete, and
+/// held by the reader only. Then the store ends, and the directory is removed.
 fn reader_of_a_store_that_is_gone(env: &Env, end: End, reader: Reader) -> Box<dyn std::any::Any> {
     let db = Db::open(env, "db", options()).unwrap();
     let f = db.default_family();
@@ -98,9 +98,9 @@ fn reader_of_a_store_that_is_gone(env: &Env, end: End, reader: Reader) -> Box<dy
     held
 }
 
-/// An iterator that was still alive when its store was closed removed obsolete tables, blob files and logs by their paths when it was
-/// dropped. In the meantime another store had been made in the directory, whose files had the same names: its live log was among those removed, and
-/// with it acknowledged writes.
+/// An iterator that was still alive when its store was closed removed obsolete tables, blob files and logs by their
+/// paths when it was dropped. In the meantime another store had been made in the directory, whose files had the same
+/// names: its live log was among those removed, and with it acknowledged writes.
 #[test]
 fn readers_that_outlive_their_store_remove_no_file_of_the_next() {
     let mut met = 0;
@@ -150,7 +150,8 @@ fn what_late_readers_leave_is_removed_by_the_next_opening() {
     }
 }
 
-/// A removal that failed is tried again by a job. The directory had changed hands meanwhile, and the job removed the next store's file.
+/// A removal that failed is tried again by a job. The directory had changed hands meanwhile, and the job removed the
+/// next store's file.
 #[test]
 fn a_removal_that_is_tried_again_asks_again() {
     use basalt_fs::fault::{Fault, FaultKind};
@@ -188,8 +189,8 @@ fn a_removal_that_is_tried_again_asks_again() {
     assert_eq!(names(&env), old);
 }
 
-/// Closing did not wait for a checkpoint of another thread. The checkpoint went on linking files by their names, when the
-/// directory had already been given back and another store could be made in it.
+/// Closing did not wait for a checkpoint of another thread. The checkpoint went on linking files by their names, when
+/// the directory had already been given back and another store could be made in it.
 #[test]
 fn closing_waits_for_a_checkpoint_that_is_being_made() {
     use basalt_env::sync::atomic::Ordering::SeqCst;

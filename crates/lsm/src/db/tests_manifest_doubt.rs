@@ -7,8 +7,9 @@ use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
 use basalt_fs::{OpKind, When};
 use std::time::Duration;
 
-/// After an edit failed, later edits went into the same manifest, behind bytes that may be there or not. A record that follows a torn
-/// one is never read: recovery lost the tables of later flushes, and with them writes that had been acknowledged.
+/// After an edit failed, later edits went into the same manifest, behind bytes that may be there or not. A record that
+/// follows a torn one is never read: recovery lost the tables of later flushes, and with them writes that had been
+/// acknowledged.
 #[test]
 fn after_a_failed_edit_the_next_one_goes_into_a_fresh_manifest() {
     for (op, kind) in [

@@ -2,7 +2,9 @@
 //! bounded. No thread waits for itself.
 
 use super::commit::QUEUE_BYTES;
+use super::throttle::Patience;
 use super::*;
+use basalt_env::EnvBuilder;
 use basalt_fs::sim::{SimFs, SimOptions};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -19,17 +21,35 @@ fn batch(f: &Family, key: u32, bytes: usize) -> WriteBatch {
     b
 }
 
+fn new_env(rest: impl FnOnce(EnvBuilder) -> EnvBuilder) -> Env {
+    rest(Env::builder(SimFs::new(SimOptions::default())).seed(1)).build()
+}
+
+fn opened(env: &Env, dir: &str) -> Db {
+    Db::open(env, dir, Options::default()).unwrap()
+}
+
 fn stepped(budget: u64) -> (Env, Db) {
-    let env = Env::builder(SimFs::new(SimOptions::default()))
-        .seed(1)
-        .stepped()
-        .memory_bytes(budget)
-        .build();
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let env = new_env(|env| env.stepped().memory_bytes(budget));
+    let db = opened(&env, "db");
     (env, db)
 }
 
-/// A thread submitted 200 MiB before the commit lane took any of it. All of it was held in memory, and the ledger showed nothing.
+/// A store whose background jobs run on so many threads.
+fn threaded(threads: usize) -> Db {
+    opened(&new_env(|env| env.threads(threads)), "db")
+}
+
+/// Waits for a thread that would hang if it were wrong. The scope of that thread could not end.
+fn expect_end<T>(told: &mpsc::Receiver<T>, what: &str) {
+    if told.recv_timeout(PATIENCE).is_err() {
+        eprintln!("{what} hangs");
+        std::process::abort();
+    }
+}
+
+/// A thread submitted 200 MiB before the commit lane took any of it. All of it was held in memory, and the ledger
+/// showed nothing.
 #[test]
 fn submitted_batches_are_in_the_ledger_and_bounded() {
     let (env, db) = stepped(512 << 20);
@@ -125,15 +145,11 @@ fn submit_nowait_is_in_the_ledger_and_does_not_wait() {
     db.close().unwrap();
 }
 
-/// The thread that submits holds a lock that callbacks take. It has to make room itself, because the lane is inside such a callback; and it must
-/// not run callbacks, which would wait for its own lock.
+/// The thread that submits holds a lock that callbacks take. It has to make room itself, because the lane is inside
+/// such a callback; and it must not run callbacks, which would wait for its own lock.
 #[test]
 fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
-    let env = Env::builder(SimFs::new(SimOptions::default()))
-        .seed(1)
-        .threads(1)
-        .build();
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let db = threaded(1);
     let f = db.default_family();
     let answered = Arc::new(Mutex::new(0));
     let (done, is_done) = mpsc::channel();
@@ -152,12 +168,7 @@ fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
             }
             done.send(()).unwrap();
         });
-        let finished = is_done.recv_timeout(PATIENCE);
-        if finished.is_err() {
-            // The scope would wait for the thread that hangs.
-            eprintln!("the submitter hangs");
-            std::process::abort();
-        }
+        expect_end(&is_done, "the submitter");
     });
     db.close().unwrap();
 }
@@ -165,11 +176,7 @@ fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
 /// A callback on the commit lane submits more than the queue holds. No other thread can make room.
 #[test]
 fn a_callback_may_submit_more_than_the_queue_holds() {
-    let env = Env::builder(SimFs::new(SimOptions::default()))
-        .seed(1)
-        .threads(1)
-        .build();
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let db = threaded(1);
     let f = db.default_family();
     let (tx, rx) = mpsc::channel();
     let answers = Arc::new(AtomicUsize::new(0));
@@ -192,14 +199,11 @@ fn a_callback_may_submit_more_than_the_queue_holds() {
     db.close().unwrap();
 }
 
-/// Threads that submit at once, some waiting for their batches and some not: all get through, and each thread's batches commit in order.
+/// Threads that submit at once, some waiting for their batches and some not: all get through, and each thread's batches
+/// commit in order.
 #[test]
 fn threads_submit_through_a_full_queue() {
-    let env = Env::builder(SimFs::new(SimOptions::default()))
-        .seed(1)
-        .threads(2)
-        .build();
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let db = threaded(2);
     let f = db.default_family();
     basalt_env::thread::scope(|threads| {
         for t in 0..4u32 {
@@ -222,7 +226,8 @@ fn threads_submit_through_a_full_queue() {
     db.close().unwrap();
 }
 
-/// A callback that panicked in a job took the other callbacks of its group with it: their batches were committed, and nothing was told of them.
+/// A callback that panicked in a job took the other callbacks of its group with it: their batches were committed, and
+/// nothing was told of them.
 #[test]
 fn a_callback_that_panics_takes_no_other_with_it() {
     let (env, db) = stepped(512 << 20);
@@ -244,4 +249,60 @@ fn a_callback_that_panics_takes_no_other_with_it() {
     assert_eq!(told.load(Ordering::SeqCst), 4);
     drop((large, next));
     db.abandon();
+}
+
+/// The metric counted how often threads woke up while they were held, and not at all a submit that led the queue
+/// itself.
+#[test]
+fn each_held_submit_counts_once() {
+    let (env, db) = stepped(512 << 20);
+    let f = db.default_family();
+    let engine = db.engine();
+    for key in 0..20 {
+        db.submit_nowait(batch(&f, key, MIB), &FREE);
+    }
+    assert_eq!(engine.counters.submits_held.get(), 0);
+    // Held until it has committed some groups itself.
+    drop(db.submit(batch(&f, 100, 10), &FREE));
+    assert_eq!(engine.counters.submits_held.get(), 1);
+    while env.jobs().step() {}
+    db.close().unwrap();
+}
+
+/// A callback submitted to a store whose queue was full and which another thread led. It waited, and kept the commit
+/// lane from all stores.
+#[test]
+fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
+    let (env, full) = stepped(512 << 20);
+    let other = opened(&env, "other");
+    let (f, of_other) = (full.default_family(), other.default_family());
+    for key in 0..40 {
+        full.submit_nowait(batch(&f, key, MIB), &FREE);
+    }
+    // Nothing is taken from the queue meanwhile.
+    assert!(full.engine().commit.try_lead());
+    let (tx, rx) = mpsc::channel();
+    let (to, family) = (full.clone(), f.clone());
+    let first = other.submit(batch(&of_other, 1, 10), &FREE);
+    first.on_complete(move |r| {
+        tx.send((r, to.submit(batch(&family, 50, 10), &FREE)))
+            .unwrap()
+    });
+    let (done, is_done) = mpsc::channel();
+    basalt_env::thread::scope(|threads| {
+        let env = &env;
+        threads.spawn(move || {
+            while env.jobs().step() {}
+            done.send(()).unwrap();
+        });
+        expect_end(&is_done, "the commit lane");
+    });
+    let (answer, queued) = rx.recv().expect("the callback ran");
+    answer.unwrap();
+    assert!(queued.try_result().is_none());
+    full.engine().lead_group(None, Patience::Wait);
+    while env.jobs().step() {}
+    queued.try_result().expect("committed").unwrap();
+    full.close().unwrap();
+    other.close().unwrap();
 }

@@ -168,12 +168,14 @@ impl Ticket {
     }
 
     /// Calls `then` with the result, on the thread that completes the batch, or at once if the result is
-    /// there. `then` must not block: if it writes, it uses [`super::Db::submit_nowait`], because `submit` may wait for a full queue.
+    /// there. `then` must not block: all stores share the commit lane that may call it. If it writes, it submits: a
+    /// submit inside `then` never waits for a full queue while a batch is being completed. It must not call
+    /// [`super::Db::write`].
     ///
     /// Order: batches are committed, and become visible, in the order in which they were submitted. Callbacks of
-    /// different batches run in **no** order: a leader hands the lead on before it runs the callbacks of its group, so the
-    /// next group's callbacks may run first, on another thread. When `then` runs with a success, this batch
-    /// and every earlier one that succeeded is visible to reads, even if their callbacks have not run.
+    /// different batches run in **no** order: a leader hands the lead on before it runs the callbacks of its group, so
+    /// the next group's callbacks may run first, on another thread. When `then` runs with a success, this batch and
+    /// every earlier one that succeeded is visible to reads, even if their callbacks have not run.
     pub fn on_complete(self, then: impl FnOnce(Result<SeqNo>) + Send + 'static) {
         let mut slot = self.state.slot.lock();
         if let Phase::Done(r) = &slot.phase {

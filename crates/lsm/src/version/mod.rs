@@ -90,8 +90,9 @@ impl TableStore {
         let _ = self.removed.set(Box::new(told));
     }
 
-    /// Sets the function that takes over every log that was a blob file and that no version needs any more. Its arguments are the log's number and the
-    /// end of its written space in bytes. If it returns `false`, the log's file is removed. Can be set once.
+    /// Sets the function that takes over every log that was a blob file and that no version needs any more. Its
+    /// arguments are the log's number and the end of its written space in bytes. If it returns `false`, the log's file
+    /// is removed. Can be set once.
     pub fn when_log_dies(&self, take: impl Fn(u64, Option<u64>) -> bool + Send + Sync + 'static) {
         let _ = self.dead_logs.set(Box::new(take));
     }
@@ -115,8 +116,9 @@ impl TableStore {
         }
     }
 
-    /// Gives the directory back: from the return of this call on, the store makes and removes no file in it. The next store in the directory removes files
-    /// that its manifest does not name, and may use the same file numbers for files of its own.
+    /// Gives the directory back: from the return of this call on, the store makes and removes no file in it. The next
+    /// store in the directory removes files that its manifest does not name, and may use the same file numbers for
+    /// files of its own.
     pub fn leave(&self) {
         *self.left.write() = true;
     }

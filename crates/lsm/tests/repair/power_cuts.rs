@@ -26,7 +26,8 @@ enum Damage {
 /// The values of one key, the last one last; `None` is a deletion.
 type Values = Vec<Option<Vec<u8>>>;
 
-/// A store of synced writes, and its disk after every change that some background work made. Nothing is written meanwhile.
+/// A store of synced writes, and its disk after every change that some background work made. Nothing is written
+/// meanwhile.
 struct Interrupted {
     seed: u64,
     /// The values of each key, by family and key.

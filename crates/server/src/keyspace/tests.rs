@@ -154,9 +154,9 @@ fn an_independent_epoch_survives_the_failure_of_another_and_old_values_show_agai
     assert_eq!(w.get("a"), (Some("old".into()), 0));
 }
 
-/// `SET n 5` and `SET n 100` were two epochs in flight. The engine committed them in this order and ran the callback of the
-/// second first. The overlay then held only the 5, though 100 was stored and acknowledged: GET answered 5, and INCR stored 6,
-/// so that the acknowledged 100 was lost.
+/// `SET n 5` and `SET n 100` were two epochs in flight. The engine committed them in this order and ran the callback of
+/// the second first. The overlay then held only the 5, though 100 was stored and acknowledged: GET answered 5, and INCR
+/// stored 6, so that the acknowledged 100 was lost.
 #[test]
 fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     let mut w = World::new();
@@ -196,8 +196,8 @@ fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     assert_eq!(w.keys.pending_bytes(), 0);
 }
 
-/// As above with a delete: the deleted key came back while the earlier epoch was on its way, for GET, SCAN and the walks of
-/// DBSIZE and KEYS. And an earlier epoch that failed took nothing from the later one.
+/// As above with a delete: the deleted key came back while the earlier epoch was on its way, for GET, SCAN and the
+/// walks of DBSIZE and KEYS. And an earlier epoch that failed took nothing from the later one.
 #[test]
 fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
     for failed in [false, true] {
@@ -346,8 +346,8 @@ fn pending_writer<'a>(
     }
 }
 
-/// If a generation is retired before the record of its flush is durable, a compaction drops its keys, and a crash or a failed
-/// commit brings the flush back without them. So nothing is retired when FLUSHALL runs, when its epoch is
+/// If a generation is retired before the record of its flush is durable, a compaction drops its keys, and a crash or a
+/// failed commit brings the flush back without them. So nothing is retired when FLUSHALL runs, when its epoch is
 /// submitted, when earlier epochs complete, or when it fails.
 #[test]
 fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
@@ -395,9 +395,9 @@ fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
     assert_eq!(w.scan(), ["new"]);
 }
 
-/// A walk in pieces, each of which looks at few keys, deleted ones included, while commits complete and other keys change. The
-/// store gives up in the middle of deleted keys, and the overlay has keys behind that place: a walk that went on
-/// after those left out keys of the store that were there throughout.
+/// A walk in pieces, each of which looks at few keys, deleted ones included, while commits complete and other keys
+/// change. The store gives up in the middle of deleted keys, and the overlay has keys behind that place: a walk that
+/// went on after those left out keys of the store that were there throughout.
 #[test]
 fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
     let seed = std::env::var("BASALT_SEED")
@@ -484,8 +484,9 @@ fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
     assert!(gave_up > 1000 && changes > 300);
 }
 
-/// Random commands, submissions and failures, and callbacks in any order, against a model in plain maps. The engine decides commits
-/// in the order of submission; its callbacks run on several threads, so the keyspace hears of them in any order.
+/// Random commands, submissions and failures, and callbacks in any order, against a model in plain maps. The engine
+/// decides commits in the order of submission; its callbacks run on several threads, so the keyspace hears of them in
+/// any order.
 #[test]
 fn random_histories_agree_with_a_model() {
     let seed = std::env::var("BASALT_SEED")

@@ -72,8 +72,8 @@ pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     room.max(1)
 }
 
-/// Lets the system find clients whose machine is gone: asked after `interval` without traffic, and three times a third of that
-/// apart. Zero turns it off.
+/// Lets the system find clients whose machine is gone: asked after `interval` without traffic, and three times a third
+/// of that apart. Zero turns it off.
 fn keep_alive(stream: &impl AsFd, interval: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, !interval.is_zero())?;
@@ -173,7 +173,8 @@ impl Server {
         }
     }
 
-    /// Disconnects clients that were idle for too long. A client whose reply waits for a commit or another thread is not idle.
+    /// Disconnects clients that were idle for too long. A client whose reply waits for a commit or another thread is
+    /// not idle.
     pub(super) fn drop_idle(&mut self) {
         let limit = self.exec.options.idle_timeout;
         if limit.is_zero() || (limit == self.idle_limit && self.now < self.idle_look_at) {

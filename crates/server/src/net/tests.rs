@@ -143,8 +143,8 @@ fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
     w.join();
 }
 
-/// Two writes of a key were on their way, and the callback of the second ran first: its client was told OK, then GET answered
-/// with the first value, and INCR counted on from it.
+/// Two writes of a key were on their way, and the callback of the second ran first: its client was told OK, then GET
+/// answered with the first value, and INCR counted on from it.
 #[test]
 fn an_acknowledged_write_is_shown_though_an_earlier_one_is_still_on_its_way() {
     let w = World::new(|_| {});
@@ -254,8 +254,8 @@ fn the_sync_policy_decides_what_a_commit_asks_for() {
     }
 }
 
-/// A write was on its way under `everysec` when the policy became another. It was acknowledged later, and the sync of every second
-/// did not hear of it: without a later write nothing ever synced it.
+/// A write was on its way under `everysec` when the policy became another. It was acknowledged later, and the sync of
+/// every second did not hear of it: without a later write nothing ever synced it.
 #[test]
 fn a_write_is_synced_by_the_policy_under_which_it_was_submitted() {
     for policy in ["always", "no"] {
@@ -518,8 +518,8 @@ fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
     w.join();
 }
 
-/// Requests that wait on their connections were left out of the count of clients' memory but for their bytes: the table of
-/// arguments of each was in no budget.
+/// Requests that wait on their connections were left out of the count of clients' memory but for their bytes: the table
+/// of arguments of each was in no budget.
 #[test]
 fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
     const ARGUMENTS: usize = 50_000;
@@ -663,7 +663,8 @@ fn a_turn_of_one_client_ends_after_some_reads() {
     w.join();
 }
 
-/// The server never asked whether a client's machine was still there: connections that a firewall had forgotten stayed for ever.
+/// The server never asked whether a client's machine was still there: connections that a firewall had forgotten stayed
+/// for ever.
 #[test]
 fn connections_are_kept_alive_as_the_setting_says() {
     use rustix::net::sockopt;

@@ -250,7 +250,8 @@ impl HostDevice {
     }
 
     /// Makes the image file longer, or as long, and writes zeros into that range, or, if it is `sparse`, nothing. What fails leaves the
-    /// file as long as `range.start`: what an interrupted attempt left behind that is removed first, as it counts as used space.
+    /// file as long as `range.start`: what an interrupted attempt left behind that is removed first, as it counts as
+    /// used space.
     ///
     /// Errors: `NoSpace`, `Io`.
     pub fn extend(

@@ -467,8 +467,9 @@ fn superblock_bytes(device: &SimDevice) -> [Vec<u8>; 2] {
     layout::SUPERBLOCKS.map(|at| device.peek(at, 4096))
 }
 
-/// Both copies of the superblock were written under one flush. A power cut can then tear both, and the image is lost. With small
-/// units it shows only where a checkpoint has so many runs that they reach the second unit, so the order itself is looked at.
+/// Both copies of the superblock were written under one flush. A power cut can then tear both, and the image is lost.
+/// With small units it shows only where a checkpoint has so many runs that they reach the second unit, so the order
+/// itself is looked at.
 #[test]
 fn at_most_one_superblock_is_not_durable_at_any_moment() {
     let device = SimDevice::new(8 << 20, 512);
@@ -502,8 +503,8 @@ fn at_most_one_superblock_is_not_durable_at_any_moment() {
     assert!(written >= 9, "{written} writes were seen");
 }
 
-/// The copy of the superblock that a power cut had left behind stayed as it was. Space that it leads to was given out, and once the
-/// newer copy was damaged, a mount followed the older one into it.
+/// The copy of the superblock that a power cut had left behind stayed as it was. Space that it leads to was given out,
+/// and once the newer copy was damaged, a mount followed the older one into it.
 #[test]
 fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
     let (device, fs) = fresh(512);
@@ -538,9 +539,9 @@ fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
     }
 }
 
-/// A process died, and what it had written was only in the memory of the device. The next mount took it for durable without a flush: a
-/// sync that found nothing to write promised names that a power cut took away, and transactions that came later said of lost ones
-/// that they were durable, so the image was refused as damaged.
+/// A process died, and what it had written was only in the memory of the device. The next mount took it for durable
+/// without a flush: a sync that found nothing to write promised names that a power cut took away, and transactions that
+/// came later said of lost ones that they were durable, so the image was refused as damaged.
 #[test]
 fn a_mount_makes_durable_what_the_last_process_left_unflushed() {
     let (device, fs) = fresh(512);

@@ -298,8 +298,8 @@ fn a_device_is_left_alone_if_that_was_asked_for() {
     }
 }
 
-/// `fs grow` was interrupted on a disk with little room. What it had written counted as used the next time, so each later attempt was
-/// refused, though the disk had room for exactly this image.
+/// `fs grow` was interrupted on a disk with little room. What it had written counted as used the next time, so each
+/// later attempt was refused, though the disk had room for exactly this image.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -310,8 +310,8 @@ fn what_a_dead_life_left_does_not_follow_another() {
     assert!(met > 0, "no seed came there");
 }
 
-/// The last handle of a removed file was closed before the removal was durable, and its blocks went to another file one record early.
-/// A power cut then brought the name back, over the other file's bytes.
+/// The last handle of a removed file was closed before the removal was durable, and its blocks went to another file one
+/// record early. A power cut then brought the name back, over the other file's bytes.
 #[test]
 fn blocks_of_a_nameless_file_wait_for_its_removal() {
     for handles in [1, 2] {
@@ -341,8 +341,8 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
     }
 }
 
-/// Records of files that were closed, and of space that was given back, waited in memory until somebody synced: a process that did
-/// nothing else held millions of them, and the next checkpoint had to write all of them at once.
+/// Records of files that were closed, and of space that was given back, waited in memory until somebody synced: a
+/// process that did nothing else held millions of them, and the next checkpoint had to write all of them at once.
 #[test]
 fn records_of_closed_files_and_of_released_space_do_not_gather() {
     let (_, fs) = fresh(512);
@@ -428,7 +428,8 @@ fn used_blocks_are_those_of_files_journal_and_checkpoint() {
     }
 }
 
-/// Each hole of a file copied the list of all of them, live and at each mount: 65,536 took two minutes, and a minute to mount.
+/// Each hole of a file copied the list of all of them, live and at each mount: 65,536 took two minutes, and a minute to
+/// mount.
 #[test]
 fn many_holes_cost_few_steps_each_live_and_at_mount() {
     let mut each = Vec::new();

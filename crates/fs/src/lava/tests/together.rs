@@ -11,8 +11,8 @@ use super::super::*;
 use super::{by_hand, fresh};
 use crate::{Error, ErrorKind, FsStats, Intent, ReadCompletions};
 
-/// A device whose flushes wait while the gate is shut, before or after they did their work, and whose writes panic when they are
-/// told to.
+/// A device whose flushes wait while the gate is shut, before or after they did their work, and whose writes panic when
+/// they are told to.
 struct Gate {
     under: Arc<SimDevice>,
     shut: Mutex<bool>,
@@ -247,8 +247,8 @@ fn a_bulk_write_that_panics_ends_its_file_and_nobody_waits_for_it() {
     other.sync_data().unwrap();
 }
 
-/// A sync that came while a flush ran took that flush for its own. The flush had done its work before the bytes were written, so a
-/// power cut took bytes that had been acknowledged.
+/// A sync that came while a flush ran took that flush for its own. The flush had done its work before the bytes were
+/// written, so a power cut took bytes that had been acknowledged.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -286,8 +286,8 @@ fn a_sync_that_comes_while_a_flush_runs_waits_for_the_next_one() {
     assert!(late[..] == [2; 512], "{:?}", &late[..8]);
 }
 
-/// A transaction was written after a flush had done its work and before the flush returned. It counted as durable, so the next sync
-/// of it did nothing, and a power cut took a name that had been acknowledged.
+/// A transaction was written after a flush had done its work and before the flush returned. It counted as durable, so
+/// the next sync of it did nothing, and a power cut took a name that had been acknowledged.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -312,8 +312,8 @@ fn a_transaction_written_while_a_flush_returns_is_not_durable_by_it() {
     assert_eq!(fs.list(Path::new("")).unwrap().len(), 2);
 }
 
-/// All free space of an image was being discarded, by a device that takes its time, when a sync needed a journal extent. It was told
-/// that the image is full, although the space was free a moment later.
+/// All free space of an image was being discarded, by a device that takes its time, when a sync needed a journal
+/// extent. It was told that the image is full, although the space was free a moment later.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -274,8 +274,8 @@ fn what_is_kept_keeps_little_else_alive() {
     assert_eq!(&set.arg_kept(2)[..], b"v");
 }
 
-/// A request that waits was counted by its bytes alone. The table of its arguments takes more than these: a million empty arguments are 6 MB
-/// on the wire and 8 MB in the table, which no budget saw.
+/// A request that waits was counted by its bytes alone. The table of its arguments takes more than these: a million
+/// empty arguments are 6 MB on the wire and 8 MB in the table, which no budget saw.
 #[test]
 fn the_memory_of_a_request_includes_the_table_of_its_arguments() {
     let input = [&b"*1000\r\n"[..], &b"$0\r\n\r\n".repeat(1000)].concat();
