@@ -27,6 +27,8 @@ pub struct Pattern {
     ends_with_star: bool,
     /// It has more elements than the longest text has bytes.
     is_too_long: bool,
+    /// The empty text matches: only the empty pattern and a single star do that in Redis.
+    matches_empty: bool,
     /// For each byte the elements that match it, one bit each, in `words` words. Only if a segment has to be searched for.
     masks: Vec<u64>,
     words: usize,
@@ -58,6 +60,9 @@ impl Pattern {
             starts_with_star: pattern.first() == Some(&b'*'),
             ends_with_star: false,
             is_too_long: false,
+            // Redis leaves a pattern with its first look at an exhausted text, so `**` does not
+            // match the empty text. KEYS and SCAN match a single star without looking.
+            matches_empty: matches!(pattern, b"" | b"*"),
             masks: Vec::new(),
             words: 0,
         };
@@ -121,6 +126,9 @@ impl Pattern {
     /// As [`Pattern::matches`]; adds to `steps` how many sets and words were looked at.
     pub fn matches_counting(&self, text: &[u8], steps: &mut u64) -> bool {
         *steps += 1;
+        if text.is_empty() {
+            return self.matches_empty;
+        }
         if self.is_too_long || text.len() < self.elements.len() {
             return false;
         }

@@ -27,6 +27,13 @@ fn patterns_match_as_in_redis() {
         ("user:*:name", "user:42:name", true),
         ("user:*:name", "user:42:mail", false),
         ("a\\", "a\\", true),
+        // Redis looks at a pattern only while the text has a byte left, but for the one star that
+        // KEYS and SCAN do not match at all.
+        ("**", "", false),
+        ("***", "", false),
+        ("**", "a", true),
+        ("a**", "a", true),
+        ("**a", "a", true),
     ] {
         assert_eq!(
             matches(pattern.as_bytes(), text.as_bytes(), false),
@@ -44,6 +51,9 @@ fn patterns_match_as_in_redis() {
 
 /// The matcher of earlier versions, which reads a class anew for every byte of the text.
 fn matches_slowly(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+    if text.is_empty() {
+        return pattern.is_empty() || pattern == b"*";
+    }
     let (mut p, mut t) = (0, 0);
     // Where to go on when a literal fails: after the last star, one byte further in the text.
     let mut star: Option<(usize, usize)> = None;
