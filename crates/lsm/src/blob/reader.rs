@@ -358,7 +358,7 @@ impl BlobReader {
     }
 
     /// As [`BlobReader::get`]; the value is taken from `budget`, `None` when that does not reach: before it is read as much as is stored of it,
-    /// and the rest of a compressed one when it is decompressed.
+    /// and the rest of a compressed one before it is decompressed.
     pub fn get_within(
         &self,
         name: &Name<'_>,
@@ -370,15 +370,14 @@ impl BlobReader {
         if !budget.take(stored) {
             return Ok(None);
         }
-        let value = self.value_at(name, &place, how)?;
-        Ok(budget.take_rest(stored, value.len()).then_some(value))
+        self.value_within(name, &place, how, |len| budget.take_rest(stored, len))
     }
 
     /// Returns the decompressed length in bytes of one version's value, its expiry included. Reads
     /// at most the header and the key of the record, which have a checksum of their own. The
-    /// length of a compressed value is covered by the checksum of the whole value only. Such a
-    /// value is read completely and charged to `budget`. Returns `None` if the budget is too small
-    /// for that.
+    /// length of a compressed value is covered by the checksum of the whole value only. The stored
+    /// bytes of such a value are read, verified and charged to `budget`, and not decompressed.
+    /// Returns `None` if the budget is too small for that.
     pub fn payload_len_within(
         &self,
         name: &Name<'_>,
@@ -407,8 +406,11 @@ impl BlobReader {
         if !budget.take(head.value_len) {
             return Ok(None);
         }
-        let value = self.value_at(name, &place, how)?;
-        Ok(Some(value.len()))
+        let stored = place.end - place.start;
+        let _booked = self.env.ledger().reserve(MemoryKind::Pinned, stored);
+        let bytes = read_exact(&*file, &self.records_path, place.start, stored as usize)?;
+        let head = self.verified(name, &place, &bytes)?;
+        self.payload_len_of(&head, &place, &bytes).map(Some)
     }
 
     /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
@@ -549,8 +551,21 @@ impl BlobReader {
     }
 
     fn value_at(&self, name: &Name<'_>, place: &Range<u64>, how: How) -> Result<Bytes> {
+        let value = self.value_within(name, place, how, |_| true)?;
+        Ok(value.expect("every length is taken"))
+    }
+
+    /// The value of the record at a place if `take` takes its length, which `take` is asked for
+    /// before a compressed value is decompressed.
+    fn value_within(
+        &self,
+        name: &Name<'_>,
+        place: &Range<u64>,
+        how: How,
+        take: impl FnOnce(usize) -> bool,
+    ) -> Result<Option<Bytes>> {
         if let Some(value) = self.cached_value(name, place) {
-            return value;
+            return value.map(|value| take(value.len()).then_some(value));
         }
         if how.foreground {
             self.env.courtesy().foreground_read();
@@ -559,7 +574,15 @@ impl BlobReader {
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
         let file = self.records.file()?;
         let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
-        self.take_value(name, place, (bytes, false), booked, how)
+        self.take_value(name, place, (bytes, false), booked, how, take)
+    }
+
+    /// Bytes that the value of a verified record has when it is decompressed.
+    fn payload_len_of(&self, head: &Head, place: &Range<u64>, bytes: &Bytes) -> Result<usize> {
+        packed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
+            let what = format!("blob record with a compressed value: {what}");
+            Error::corruption(&self.records_path, place.start, what)
+        })
     }
 
     /// The value of a record that was met at a place before, as it is stored.
@@ -586,6 +609,7 @@ impl BlobReader {
 
     /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking. One that is compressed
     /// goes there, as it is returned, decompressed. Others were read with it into the same memory, or not: who keeps it does not keep them.
+    /// `None` if `take` refuses the length of the value: then nothing was decompressed and nothing goes into the cache.
     pub(super) fn take_value(
         &self,
         name: &Name<'_>,
@@ -593,12 +617,17 @@ impl BlobReader {
         (bytes, with_others): (Bytes, bool),
         mut booked: Reservation,
         how: How,
-    ) -> Result<Bytes> {
+        take: impl FnOnce(usize) -> bool,
+    ) -> Result<Option<Bytes>> {
         let head = self.verified(name, place, &bytes)?;
-        if !head.is_packed() {
-            return Ok(self.keep(&head, place, (bytes, with_others), booked, how));
+        let raw = self.payload_len_of(&head, place, &bytes)?;
+        if !take(raw) {
+            return Ok(None);
         }
-        let raw = packed::payload_len(head.kind, head.codec, &bytes[head.value()]).unwrap_or(0);
+        if !head.is_packed() {
+            let value = self.keep(&head, place, (bytes, with_others), booked, how);
+            return Ok(Some(value));
+        }
         booked.resize((bytes.len() + head.value().start + raw) as u64);
         let id = self.directory.records_in;
         let record = record::unpacked(&self.records_path, id, place.start, &bytes)?;
@@ -609,10 +638,10 @@ impl BlobReader {
         if how.fill_cache && cache.takes(len) {
             let key = self.value_key(place);
             let record = cache.insert(key, record, len, CachePriority::Normal);
-            return Ok(record.slice(at..));
+            return Ok(Some(record.slice(at..)));
         }
         booked.resize(len as u64);
-        Ok(booked.hold(record).slice(at..))
+        Ok(Some(booked.hold(record).slice(at..)))
     }
 
     /// The value of a record as the file has it, which goes into the cache when asked.

@@ -6,7 +6,7 @@ use super::index;
 use super::reader::{BlobReader, How};
 use super::record::{HEADER_LEN, Name};
 use crate::table::format::BlockKind;
-use crate::table::{Source, check_reach, read_exact};
+use crate::table::{ReadBudget, Source, check_reach, read_exact};
 use basalt_env::{CacheKey, Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, ReadCompletions, ReadRequest, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -316,10 +316,16 @@ pub(crate) fn locate<'a>(
 }
 
 /// The values, those of them that are not in the cache read together. A failure is its own value's.
-pub(crate) fn read(located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
-    let some = located.chunks(READ_TOGETHER);
-    some.flat_map(|some| InFlight::begin(some, how, false).finish(some, how))
-        .collect()
+pub(crate) fn read_within(
+    located: &[Located<'_>],
+    how: How,
+    budget: &mut ReadBudget,
+) -> Vec<Option<Result<Bytes>>> {
+    let mut out = Vec::with_capacity(located.len());
+    for some in located.chunks(READ_TOGETHER) {
+        out.extend(InFlight::begin(some, how, false).finish_within(some, how, budget));
+    }
+    out
 }
 
 /// Values that are being read.
@@ -392,7 +398,30 @@ impl InFlight {
 
     /// The values, which are those that were asked for.
     pub fn finish(self, located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
-        let mut out = self.found;
+        let out = self.finish_within(located, how, &mut ReadBudget::unbounded());
+        (out.into_iter())
+            .map(|value| value.expect("nothing is put off without a bound"))
+            .collect()
+    }
+
+    /// As [`InFlight::finish`]. The stored bytes of each value were taken from `budget` before. Takes
+    /// what a compressed value has more than these before it is decompressed. `None` for a value
+    /// that `budget` does not reach for.
+    pub fn finish_within(
+        self,
+        located: &[Located<'_>],
+        how: How,
+        budget: &mut ReadBudget,
+    ) -> Vec<Option<Result<Bytes>>> {
+        let within = |i: usize, value: Result<Bytes>, budget: &mut ReadBudget| match value {
+            Ok(value) => {
+                (budget.take_rest(located[i].value_len(), value.len())).then_some(Ok(value))
+            }
+            Err(e) => Some(Err(e)),
+        };
+        let mut out: Vec<_> = (self.found.into_iter().enumerate())
+            .map(|(i, value)| value.map(|value| within(i, value, budget)))
+            .collect();
         let reads = reads(&self.stretches, located);
         let read = match (self.reading, self.stretches.first()) {
             (Some(reading), _) => reading.finish(&reads),
@@ -414,12 +443,23 @@ impl InFlight {
                     Err(e) => Err(e.clone()),
                 };
                 let booked = booked.next().expect("one for each");
-                let taken = |bytes| l.reader.take_value(&l.name, &l.place, bytes, booked, how);
-                out[*i] = Some(bytes.and_then(taken));
+                let taken = |bytes| {
+                    let take = |len| budget.take_rest(l.value_len(), len);
+                    (l.reader).take_value(&l.name, &l.place, bytes, booked, how, take)
+                };
+                out[*i] = Some(bytes.and_then(taken).transpose());
             }
         }
         for (i, first) in self.twice {
-            out[i] = out[first].clone();
+            let value = out[first].clone().expect("it was read");
+            out[i] = Some(match value {
+                Some(value) => within(i, value, budget),
+                None => {
+                    // Longer than all that is left: gives the stored bytes back.
+                    budget.take_rest(located[i].value_len(), usize::MAX);
+                    None
+                }
+            });
         }
         (out.into_iter())
             .map(|value| value.expect("each was read"))

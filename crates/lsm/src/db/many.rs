@@ -243,7 +243,7 @@ impl View {
     }
 
     /// The payloads that entries refer to, with their expiries; an error is that of its own entry only. They are taken from `budget` before
-    /// they are read, and the rest of compressed ones afterwards; one that it does not reach for is `None`.
+    /// they are read, and the rest of compressed ones before they are decompressed; one that it does not reach for is `None`.
     pub(super) fn values_of(
         &self,
         referred: &[Referred<'_>],
@@ -273,13 +273,9 @@ impl View {
                     Err(e) => Some(Err(e)),
                 });
             }
-            let read = together::read(&located, how);
-            for ((place, l), value) in places.into_iter().zip(&located).zip(read) {
-                let mut reaches = |value: &Bytes| budget.take_rest(l.value_len(), value.len());
-                out[place] = match value {
-                    Ok(value) => reaches(&value).then_some(Ok(value)),
-                    Err(e) => Some(Err(e)),
-                };
+            let read = together::read_within(&located, how, budget);
+            for (place, value) in places.into_iter().zip(read) {
+                out[place] = value;
             }
         }
         out

@@ -537,8 +537,8 @@ impl Db {
     }
 
     /// As [`Db::get_with_expiry`], if the value is not separated, or is at most `budget_bytes`
-    /// long. `None` if a separated value is longer: it was not read, or it was read and dropped
-    /// because it is longer when decompressed. Blocks of the tree do not count.
+    /// long. `None` if a separated value is longer. Then the value was not read, or it was read and
+    /// not decompressed. Blocks of the tree do not count.
     pub fn get_within(
         &self,
         family: &Family,
@@ -564,8 +564,9 @@ impl Db {
 
     /// As [`Db::get_meta`], with the length of the value. Of a separated value that is not in the
     /// cache, the header and the key of its record are read, which have a checksum of their own. A
-    /// compressed value is read as a whole, since nothing else proves its length:
-    /// `None` if it takes more than `budget_bytes` in its file; then the value was not read.
+    /// compressed value is read as it is stored, since only its checksum proves the length, and is
+    /// not decompressed: `None` if it takes more than `budget_bytes` in its file; then the value was
+    /// not read.
     pub fn get_len_within(
         &self,
         family: &Family,

@@ -132,6 +132,45 @@ fn the_length_of_a_compressed_value_is_verified_and_within_the_budget() {
     assert_eq!(db.stats().blob_reads.reads, reads + 1);
 }
 
+/// Highly compressible values were judged by their stored lengths: one that takes 100 bytes of a file
+/// was decompressed to 1 MiB for a question about its length, and for a read that then refused it.
+/// A value that is decompressed goes into the cache, so the next read would find it there.
+#[test]
+fn a_compressed_value_is_not_decompressed_for_its_length_or_past_the_budget() {
+    for codec in [Compression::Lz4, Compression::Zstd] {
+        let fs = SimFs::new(SimOptions::default());
+        let env = EnvBuilder::for_tests(fs, 1).cache_bytes(64 << 20).build();
+        let db = Db::open(&env, "db", options(codec)).unwrap();
+        let f = db.default_family();
+        db.put(&f, b"k", &vec![7; LONG], &FREE).unwrap();
+        db.flush().unwrap();
+        let options = ReadOptions::default();
+        let (budget, before) = (64 << 10, db.stats().blob_reads);
+        for n in 1..4 {
+            let known = db.get_len_within(&f, b"k", &options, budget).unwrap();
+            assert_eq!(known.unwrap().unwrap().len, Some(LONG));
+            let value = db.get_within(&f, b"k", &options, budget).unwrap();
+            assert!(value.is_none());
+            let values = db.multi_get_up_to(&[(&f, b"k"), (&f, b"k")], &options, budget);
+            assert!(values.iter().all(Option::is_none));
+            let now = db.stats().blob_reads;
+            assert_eq!(
+                now.hits, before.hits,
+                "a decompressed value is in the cache"
+            );
+            assert_eq!(now.reads, before.reads + 3 * n);
+        }
+        let value = db.get_within(&f, b"k", &options, LONG).unwrap();
+        assert_eq!(value.unwrap().unwrap().value.len(), LONG);
+        let value = db.get_within(&f, b"k", &options, LONG).unwrap();
+        assert_eq!(value.unwrap().unwrap().value.len(), LONG);
+        assert_eq!(db.stats().blob_reads.hits, before.hits + 1);
+        let both = [(&f, &b"k"[..]), (&f, &b"never"[..])];
+        let values = db.multi_get_up_to(&both, &options, 2 * LONG);
+        assert!(values.iter().all(|v| matches!(v, Some(Ok(_)))));
+    }
+}
+
 /// Each bit of a record's header and key, flipped: the length is right or the error names the file.
 /// A flipped bit in the value is none of the length's business, and the value is still refused.
 #[test]
