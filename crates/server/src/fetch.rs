@@ -9,7 +9,7 @@
 //! keys that the overlay does not have, and [`Fetch::forget`] drops the answer for a key that is
 //! written meanwhile; the command then reads that key anew.
 
-use crate::layout::DataType;
+use crate::layout::{self, DataType};
 use crate::store::{Store, Value};
 use basalt::{Bytes, Error, Result};
 use std::collections::HashMap;
@@ -87,8 +87,8 @@ impl Answer {
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub need: Need,
-    /// Each as the store has it, and as Redis has it.
-    pub keys: Vec<(Bytes, Bytes)>,
+    /// Each as the store has it.
+    pub keys: Vec<Bytes>,
     /// Bytes of values from which on the rest is left for the next piece.
     pub budget_bytes: usize,
 }
@@ -231,9 +231,19 @@ impl Fetch {
     }
 }
 
+/// The part of a key of the store that is the Redis key. It shares the memory.
+fn redis_key(stored: &Bytes) -> Bytes {
+    stored.slice(layout::KEY_PREFIX_LEN..)
+}
+
 /// Reads the keys of a piece, at least one, as far as its bytes reach. `None` for a key that they
-/// do not reach for.
-pub(crate) fn read(store: &dyn Store, piece: Piece) -> Vec<(Bytes, Option<Answer>)> {
+/// do not reach for. Returns early, without the rest of the keys, once the answers are not `wanted`
+/// any more.
+pub(crate) fn read(
+    store: &dyn Store,
+    piece: Piece,
+    wanted: impl Fn() -> bool,
+) -> Vec<(Bytes, Option<Answer>)> {
     let Piece {
         need,
         keys,
@@ -243,28 +253,31 @@ pub(crate) fn read(store: &dyn Store, piece: Piece) -> Vec<(Bytes, Option<Answer
         Ok(found) => found.unwrap_or(Answer::Absent),
         Err(e) => Answer::Failed(Box::new(e)),
     };
+    if !wanted() {
+        return Vec::new();
+    }
     if need == Need::Strings {
-        let asked: Vec<Bytes> = keys.iter().map(|(stored, _)| stored.clone()).collect();
-        let found = store.get_strings(&asked, budget_bytes);
+        let found = store.get_strings(&keys, budget_bytes);
         let string = |found: Result<Option<Bytes>>| {
             answer(found.map(|data| data.map(|data| Answer::Value(Box::new(kept(data))))))
         };
         let found = found.into_iter().map(|found| found.map(string));
-        return keys.into_iter().map(|(_, key)| key).zip(found).collect();
+        return keys.iter().map(redis_key).zip(found).collect();
     }
     let mut bytes = 0;
-    let one = |(stored, key): (Bytes, Bytes)| {
+    let one = |stored: &Bytes| {
+        let key = redis_key(stored);
         if bytes >= budget_bytes {
             return (key, None);
         }
         let found = match need {
             Need::Meta | Need::Len => store
-                .get_meta(&stored, need == Need::Len, usize::MAX)
+                .get_meta(stored, need == Need::Len, usize::MAX)
                 .map(|found| found.flatten().map(|(meta, _)| known(meta, need))),
             Need::Value | Need::Strings => store
-                .get(&stored)
+                .get(stored)
                 .map(|found| found.map(|v| Answer::Value(Box::new(v)))),
-            Need::Range(start, end) => store.get(&stored).map(|found| {
+            Need::Range(start, end) => store.get(stored).map(|found| {
                 found.map(|v| {
                     let data = part_of(&v.data, start, end);
                     Answer::Part(Box::new(Value { data, ..v }))
@@ -276,7 +289,7 @@ pub(crate) fn read(store: &dyn Store, piece: Piece) -> Vec<(Bytes, Option<Answer
         }
         (key, Some(answer(found)))
     };
-    keys.into_iter().map(one).collect()
+    keys.iter().take_while(|_| wanted()).map(one).collect()
 }
 
 /// As little as answers the need.

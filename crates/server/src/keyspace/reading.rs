@@ -313,11 +313,11 @@ impl Keyspace {
     /// The next keys to be read for a client: those that an earlier piece had no room for, or the
     /// next of `keys`. `None` when all were read, or more of strings than `limit_bytes`: the reply
     /// would be too long.
-    pub fn next_piece(
+    pub fn next_piece<'a>(
         &mut self,
         client: u64,
         limit_bytes: usize,
-        keys: &mut dyn Iterator<Item = Bytes>,
+        keys: &mut dyn Iterator<Item = &'a [u8]>,
     ) -> Option<Piece> {
         let fetch = self.fetches.get_mut(&client)?;
         let budget_bytes = match fetch.need() {
@@ -325,9 +325,10 @@ impl Keyspace {
             _ => PIECE_BYTES,
         };
         let generation = fetch.generation();
-        let stored = |key: &Bytes| layout::encode_key(DATABASE, generation, key);
+        // Copies: a request that is gone must not stay in memory for its pieces.
+        let stored = |key: &[u8]| layout::encode_key(DATABASE, generation, key);
         let unread = fetch.take_unread().into_iter();
-        let mut piece: Vec<_> = unread.map(|key| (stored(&key), key)).collect();
+        let mut piece: Vec<_> = unread.map(|key| stored(&key)).collect();
         let mut looked = 0;
         while piece.is_empty() || looked < PIECE_NAMES - piece.len().min(PIECE_NAMES) {
             let Some(key) = keys.next() else { break };
@@ -335,10 +336,10 @@ impl Keyspace {
             if key.len() > layout::MAX_KEY_LEN {
                 continue;
             }
-            let in_store = stored(&key);
+            let in_store = stored(key);
             // The overlay's answer is at hand, and what the store has is about to change.
-            if !self.overlay.contains_key(&in_store) && fetch.ask(&key) {
-                piece.push((in_store, key));
+            if !self.overlay.contains_key(&in_store) && fetch.ask(key) {
+                piece.push(in_store);
             }
         }
         let need = fetch.need();

@@ -4,6 +4,7 @@
 //! [`Segment`], and so does everything behind it. Segments with the same dependencies are one.
 
 use crate::command::store_error;
+use crate::fetch::Need;
 use crate::keyspace::Epochs;
 use crate::resp::reply::Reply;
 use crate::resp::request::{Limits, Request, RequestParser};
@@ -52,6 +53,8 @@ pub(crate) struct Connection {
     pub writable: bool,
     /// The client's end of its sending is known to be near: bytes, if any, and then it.
     pub hung_up: bool,
+    /// The connection was reset: the client takes no reply, so its request need not wait for one.
+    pub reset: bool,
     /// The client sends nothing more.
     pub ended: bool,
     /// No further request is taken; the connection ends when the replies are out.
@@ -66,6 +69,10 @@ pub(crate) struct Connection {
     pub fetching: bool,
     /// Names of that request that were asked for.
     pub fetched_names: usize,
+    /// Tells the thread that fetches that no request waits for the pieces of this fetch any more.
+    pub fetch_gone: Option<Arc<AtomicBool>>,
+    /// What the request that waits has to fetch, while the fetches of others take all places.
+    pub needs_fetch: Option<Need>,
     /// In the list of those that wait for room for their writes.
     pub stalled: bool,
     /// In the list of connections with something to do.
@@ -82,6 +89,7 @@ pub(crate) struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.give_up_fetch();
         if let Some(gone) = &self.gone {
             gone.store(true, Ordering::Release);
         }
@@ -114,6 +122,7 @@ impl Connection {
             readable: true,
             writable: true,
             hung_up: false,
+            reset: false,
             ended: false,
             closing: false,
             starved: true,
@@ -121,12 +130,21 @@ impl Connection {
             unparked: false,
             fetching: false,
             fetched_names: 0,
+            fetch_gone: None,
+            needs_fetch: None,
             stalled: false,
             queued: false,
             untaken_since: None,
             active: Duration::ZERO,
             accounted: 0,
             gone: None,
+        }
+    }
+
+    /// Lets the thread that fetches leave out what is still queued for this client's fetch.
+    pub fn give_up_fetch(&mut self) {
+        if let Some(gone) = self.fetch_gone.take() {
+            gone.store(true, Ordering::Release);
         }
     }
 

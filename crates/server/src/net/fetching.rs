@@ -29,10 +29,30 @@ pub(super) struct Fetched {
     answers: Vec<(Bytes, Option<Answer>)>,
 }
 
+/// A piece to be read.
+struct Job {
+    asker: Asker,
+    piece: Piece,
+    /// Set when no request waits for the piece any more.
+    gone: Arc<AtomicBool>,
+}
+
+impl Job {
+    /// Reads the piece. Nothing is read that is not waited for: clients that ask and leave, again
+    /// and again, would otherwise queue work without end.
+    fn run(self, store: &dyn Store) -> Fetched {
+        let wanted = || !self.gone.load(Ordering::Acquire);
+        Fetched {
+            asker: self.asker,
+            answers: read(store, self.piece, wanted),
+        }
+    }
+}
+
 /// The thread that reads for waiting requests, and the requests.
 #[derive(Default)]
 pub(super) struct Fetcher {
-    queue: Option<mpsc::Sender<(Asker, Piece)>>,
+    queue: Option<mpsc::Sender<Job>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     /// Pieces that are being read.
@@ -47,27 +67,25 @@ impl Fetcher {
         self.pieces > 0 || !self.waiting.is_empty()
     }
 
-    fn ask(&mut self, asker: Asker, piece: Piece, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+    fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
         self.pieces += 1;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<(Asker, Piece)>();
+            let (sender, receiver) = mpsc::channel::<Job>();
             let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
             self.thread = start("basalt-fetch", move || {
-                for (asker, piece) in receiver {
+                for job in receiver {
                     if stop.load(Ordering::Acquire) {
                         return;
                     }
-                    let answers = read(&*store, piece);
-                    shared.post(Event::Fetched(Fetched { asker, answers }));
+                    shared.post(Event::Fetched(job.run(&*store)));
                 }
             });
             self.queue = Some(sender);
         }
         let queue = self.queue.as_ref().expect("just made");
-        if let Err(mpsc::SendError((asker, piece))) = queue.send((asker, piece)) {
+        if let Err(mpsc::SendError(job)) = queue.send(job) {
             // The thread could not be started: a slow answer is better than none.
-            let answers = read(&**store, piece);
-            shared.post(Event::Fetched(Fetched { asker, answers }));
+            shared.post(Event::Fetched(job.run(&**store)));
         }
     }
 }
@@ -96,11 +114,15 @@ impl Server {
                 true => self.fetcher.waiting.push_front(asker),
                 false => self.fetcher.waiting.push_back(asker),
             }
+            // When there is room, the fetch begins. The request would only find again that it needs one.
+            c.needs_fetch = Some(need);
             return;
         }
         self.exec.counters.fetches += u64::from(!c.fetching);
         c.fetching = true;
         c.fetched_names = 0;
+        c.give_up_fetch();
+        c.fetch_gone = Some(Arc::default());
         let random = self.exec.env.random();
         let secrets = (random.next_u64(), random.next_u64());
         self.exec.keys.begin_fetch(c.id, need, secrets);
@@ -122,14 +144,18 @@ impl Server {
             limit,
             &mut places.map(|i| {
                 looked += 1;
-                request.arg_bytes(i)
+                request.arg(i)
             }),
         );
         c.fetched_names = looked;
         let Some(piece) = piece else { return false };
-        let asker = Asker { slot, id: c.id };
+        let job = Job {
+            asker: Asker { slot, id: c.id },
+            piece,
+            gone: c.fetch_gone.clone().expect("it is fetching"),
+        };
         let store = self.exec.keys.store().clone();
-        self.fetcher.ask(asker, piece, &store, &self.shared);
+        self.fetcher.ask(job, &store, &self.shared);
         true
     }
 
@@ -153,8 +179,10 @@ impl Server {
         self.connections[asker.slot] = Some(c);
     }
 
-    /// Forgets what was fetched for a client whose request has run.
+    /// Forgets what was fetched for a client whose request has run, or never will.
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
+        c.needs_fetch = None;
+        c.give_up_fetch();
         if std::mem::take(&mut c.fetching) {
             self.exec.keys.end_fetch(c.id);
         }

@@ -335,6 +335,7 @@ impl Server {
                         if let Some(Some(c)) = self.connections.get_mut(slot) {
                             c.readable |= event.is_readable() || event.is_read_closed();
                             c.hung_up |= event.is_read_closed();
+                            c.reset |= event.is_error() || event.is_write_closed();
                             c.writable |= event.is_writable() || event.is_write_closed();
                             enqueue(&mut self.run_list, c, slot);
                         }

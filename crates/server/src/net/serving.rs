@@ -69,6 +69,8 @@ impl Server {
                 Some(c) if c.id == id && victim == slot => {
                     c.closing = true;
                     c.parked = None;
+                    c.needs_fetch = None;
+                    c.give_up_fetch();
                     if std::mem::take(&mut c.fetching) {
                         self.exec.keys.end_fetch(id);
                     }
@@ -91,7 +93,7 @@ impl Server {
                     return true;
                 }
                 if c.parked.is_some() && !c.unparked {
-                    return true;
+                    return !c.reset;
                 }
                 if self.exec.keys.is_full() {
                     self.submit();
@@ -166,6 +168,10 @@ impl Server {
         self.reply.clear();
         // Those that wait already come first.
         let first = std::mem::take(&mut c.unparked);
+        if let Some(need) = c.needs_fetch.take() {
+            self.fetch(c, slot, request, need, first);
+            return false;
+        }
         self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
         self.exec.keys.use_fetch(c.fetching.then_some(c.id));
         let Executed {

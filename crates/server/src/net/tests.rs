@@ -460,11 +460,14 @@ const LONG: usize = 1 << 20;
 /// threads than the loop's wait.
 fn holding_fetches() -> World {
     let w = World::new(|_| {});
+    hold_fetches(&w);
+    w
+}
+
+fn hold_fetches(w: &World) {
     let thread = w.thread.as_ref().unwrap().thread().id();
     let mut s = w.store.0.lock();
     (s.apart_from, s.hold_fetches, s.loop_thread) = (1000, true, Some(thread));
-    drop(s);
-    w
 }
 
 /// What the loop read, and what other threads did.
@@ -638,6 +641,203 @@ fn many_names_are_looked_for_elsewhere_and_the_answer_is_of_one_moment() {
     let bound = 2 * crate::keyspace::LOOP_READS as usize + 10;
     assert!(here.len() <= bound, "{} reads by the loop", here.len());
     assert!(there.len() >= 4990, "{} reads elsewhere", there.len());
+    w.join();
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..20_000 {
+        if is_so() {
+            return;
+        }
+        basalt::env::Clock::system().sleep(Duration::from_millis(1));
+    }
+    panic!("what is waited for does not come");
+}
+
+/// Sets keys to long values, each of which the loop leaves to another thread.
+fn set_long(w: &World, keys: &[&str]) {
+    let long = "v".repeat(LONG);
+    let mut c = w.client();
+    for key in keys {
+        let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${LONG}\r\n", key.len());
+        c.write_all(format!("{head}{long}\r\n").as_bytes()).unwrap();
+        expect(&mut c, "+OK\r\n");
+    }
+}
+
+/// A number of INFO.
+fn info(c: &mut TcpStream, name: &str) -> u64 {
+    send(c, "INFO everything");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n") {
+        let mut byte = [0];
+        c.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let len: usize = std::str::from_utf8(&head[1..])
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let mut text = vec![0; len + 2];
+    c.read_exact(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("{name} in {text}"))
+        .parse()
+        .unwrap()
+}
+
+/// What a client had asked for was read after the client had been killed, and its request stayed in
+/// memory until then: clients that ask and leave could queue work without end.
+#[test]
+fn a_read_that_waits_is_given_up_with_its_client() {
+    let w = holding_fetches();
+    set_long(&w, &["first", "killed", "left", "last"]);
+    let (mut a, mut b, mut c, mut d) = (w.client(), w.client(), w.client(), w.client());
+    send(&mut a, "GET first");
+    wait_fetch(&w);
+    send(&mut b, "CLIENT ID");
+    let mut id = [0; 3];
+    b.read_exact(&mut id).unwrap();
+    send(&mut b, "GET killed");
+    send(&mut c, "GET left");
+    wait_until(|| info(&mut d, "fetched_requests") == 3);
+    let id = std::str::from_utf8(&id[1..2]).unwrap();
+    send(&mut d, &format!("CLIENT KILL ID {id}"));
+    expect(&mut d, ":1\r\n");
+    // It leaves with a reset. A client that only ends its side may still wait for its reply.
+    rustix::net::sockopt::set_socket_linger(&c, Some(Duration::ZERO)).unwrap();
+    drop(c);
+    wait_until(|| info(&mut d, "connected_clients") == 2);
+    w.store.0.lock().hold_fetches = false;
+    send(&mut d, "GET last");
+    let mut reply = vec![0; LONG + 12];
+    a.read_exact(&mut reply).unwrap();
+    d.read_exact(&mut reply).unwrap();
+    let (_, there) = reads(&w);
+    let keys: Vec<_> = (there.iter())
+        .map(|r| match r {
+            ReadOf::Meta(key) | ReadOf::Value(key, _) => {
+                String::from_utf8_lossy(&key[key.len() - 4..]).into_owned()
+            }
+        })
+        .collect();
+    assert_eq!(keys, ["irst", "last"], "what no client waits for was read");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// Keeps all places for fetches taken, and returns the clients that have them.
+fn all_fetches(w: &World) -> Vec<TcpStream> {
+    let mut clients: Vec<_> = (0..16).map(|_| w.client()).collect();
+    for c in &mut clients {
+        send(c, "GET long");
+    }
+    let mut d = w.client();
+    wait_until(|| info(&mut d, "fetched_requests") == 16);
+    clients
+}
+
+/// A request that waited for a place looked for its first 128 names again whenever it was woken.
+#[test]
+fn a_request_that_waits_for_a_fetch_looks_for_its_names_once() {
+    let w = holding_fetches();
+    set_long(&w, &["long"]);
+    let clients = all_fetches(&w);
+    let mut waits = w.client();
+    let names: String = (0..300).map(|n| format!(" n{n}")).collect();
+    w.store.0.lock().reads.clear();
+    send(&mut waits, &format!("EXISTS{names} long"));
+    round(&w);
+    let bound = crate::keyspace::LOOP_READS as usize;
+    wait_until(|| reads(&w).0.len() >= bound);
+    drop(clients);
+    w.store.0.lock().hold_fetches = false;
+    expect(&mut waits, ":1\r\n");
+    let (here, _) = reads(&w);
+    assert_eq!(here.len(), bound, "reads by the loop");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// A client that closed itself with a request behind it that waited kept its place for a fetch: after
+/// 16 of them no client had its long values read any more.
+#[test]
+fn a_client_that_is_killed_gives_its_fetch_back() {
+    let w = holding_fetches();
+    set_long(&w, &["long"]);
+    let mut d = w.client();
+    for n in 0..40 {
+        let mut c = w.client();
+        send(&mut c, "CLIENT ID");
+        let mut id = Vec::new();
+        while !id.ends_with(b"\r\n") {
+            let mut byte = [0];
+            c.read_exact(&mut byte).unwrap();
+            id.push(byte[0]);
+        }
+        let id = std::str::from_utf8(&id[1..]).unwrap().trim();
+        if n % 2 == 0 {
+            // In one piece, so that the request behind has begun its fetch when the client ends.
+            send(
+                &mut c,
+                &format!("CLIENT KILL ID {id} SKIPME no\r\nGET long"),
+            );
+            expect(&mut c, ":1\r\n");
+        } else {
+            send(&mut c, "GET long");
+            wait_until(|| info(&mut d, "fetched_requests") == n + 1);
+            send(&mut d, &format!("CLIENT KILL ID {id}"));
+            expect(&mut d, ":1\r\n");
+        }
+        assert_eq!(c.read(&mut [0]).unwrap(), 0);
+        assert_eq!(
+            info(&mut d, "fetched_requests"),
+            n + 1,
+            "its fetch had begun"
+        );
+    }
+    w.store.0.lock().hold_fetches = false;
+    send(&mut d, "STRLEN long\r\nGETRANGE long 0 3");
+    expect(&mut d, &format!(":{LONG}\r\n$4\r\nvvvv\r\n"));
+    w.stop.shutdown();
+    w.join();
+}
+
+/// A request that waits for a place is no reason to disconnect its client, however long that takes.
+#[test]
+fn a_client_that_waits_for_a_fetch_is_not_idle() {
+    let hands = ManualClock::new(0);
+    let w = World::over(MemoryStore::default(), Clock::manual(hands.clone()), |_| {});
+    hold_fetches(&w);
+    set_long(&w, &["long"]);
+    let clients = all_fetches(&w);
+    let (mut waits, mut idle, mut busy) = (w.client(), w.client(), w.client());
+    send(&mut idle, "PING");
+    expect(&mut idle, "+PONG\r\n");
+    send(&mut busy, "CONFIG SET timeout 60");
+    expect(&mut busy, "+OK\r\n");
+    send(&mut waits, "GETRANGE long 0 3");
+    round(&w);
+    for _ in 0..3 {
+        hands.advance(Duration::from_secs(59));
+        send(&mut busy, "PING");
+        expect(&mut busy, "+PONG\r\n");
+    }
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "idle for a minute");
+    nothing_yet(&mut waits);
+    assert_eq!(
+        info(&mut busy, "fetched_requests"),
+        16,
+        "it waits for a place"
+    );
+    w.store.0.lock().hold_fetches = false;
+    expect(&mut waits, "$4\r\nvvvv\r\n");
+    drop(clients);
+    w.stop.shutdown();
     w.join();
 }
 
