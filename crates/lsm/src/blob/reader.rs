@@ -410,7 +410,7 @@ impl BlobReader {
         let _booked = self.env.ledger().reserve(MemoryKind::Pinned, stored);
         let bytes = read_exact(&*file, &self.records_path, place.start, stored as usize)?;
         let head = self.verified(name, &place, &bytes)?;
-        self.payload_len_of(&head, &place, &bytes).map(Some)
+        record::payload_len(&self.records_path, place.start, &head, &bytes).map(Some)
     }
 
     /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
@@ -577,14 +577,6 @@ impl BlobReader {
         self.take_value(name, place, (bytes, false), booked, how, take)
     }
 
-    /// Bytes that the value of a verified record has when it is decompressed.
-    fn payload_len_of(&self, head: &Head, place: &Range<u64>, bytes: &Bytes) -> Result<usize> {
-        packed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
-            let what = format!("blob record with a compressed value: {what}");
-            Error::corruption(&self.records_path, place.start, what)
-        })
-    }
-
     /// The value of a record that was met at a place before, as it is stored.
     pub fn stored_again(&self, name: &Name<'_>, place: &Range<u64>) -> Result<Bytes> {
         let len = place.end - place.start;
@@ -620,7 +612,7 @@ impl BlobReader {
         take: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Bytes>> {
         let head = self.verified(name, place, &bytes)?;
-        let raw = self.payload_len_of(&head, place, &bytes)?;
+        let raw = record::payload_len(&self.records_path, place.start, &head, &bytes)?;
         if !take(raw) {
             return Ok(None);
         }

@@ -321,6 +321,14 @@ pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Hea
     Ok(head)
 }
 
+/// Bytes that the value of a verified record has with its expiry when it is decompressed.
+pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Result<usize> {
+    packed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
+        let what = format!("blob record with a compressed value: {what}");
+        Error::corruption(path, offset, what)
+    })
+}
+
 /// A record with its value as it is, made of a verified one whose value is compressed: what the cache has of it, where the file has another.
 /// `Corruption` when the value is not what it says.
 pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Vec<u8>> {
