@@ -8,7 +8,13 @@
 //! writes before the answer is used, has had one value all that time. So a [`Fetch`] asks only for
 //! keys that the overlay does not have, and [`Fetch::forget`] drops the answer for a key that is
 //! written meanwhile; the command then reads that key anew.
+//!
+//! A command with many names does not run on the loop at all. The answers of its fetch follow writes:
+//! an answer is replaced by what a write gives to the key, and a key in the overlay is answered from
+//! there. So once every name has an answer, the answers are those of that moment. The command takes
+//! effect then. Its reply is made of the answers in pieces, and later writes do not change them.
 
+use crate::keyspace::Epochs;
 use crate::layout::{self, DataType};
 use crate::store::{Store, Value};
 use basalt::{Bytes, Error, Result};
@@ -137,11 +143,24 @@ pub(crate) struct Fetch {
     values: usize,
     /// Fetches for the same request, this one included.
     pub rounds: u32,
+    /// The answers follow writes instead of being forgotten: once every name has one, all of them
+    /// are true at the same moment.
+    follows_writes: bool,
+    /// The epochs in flight, or open, whose writes are among the answers.
+    pub depends_on: Epochs,
+    /// An answer came from a commit that failed, or the keyspace was flushed.
+    pub is_void: bool,
+    /// Every name was asked for.
+    has_all: bool,
 }
 
 impl Fetch {
     pub fn new(need: Need, generation: u32, rounds: u32, secrets: (u64, u64)) -> Fetch {
         Fetch {
+            follows_writes: false,
+            depends_on: 0,
+            is_void: false,
+            has_all: false,
             need,
             generation,
             answers: HashMap::default(),
@@ -161,6 +180,29 @@ impl Fetch {
             hasher.finish()
         };
         (hash(self.secrets.0), hash(self.secrets.1))
+    }
+
+    /// A fetch of so many names, with answers that follow writes.
+    pub fn following(need: Need, generation: u32, names: usize, secrets: (u64, u64)) -> Fetch {
+        let mut fetch = Fetch::new(need, generation, 1, secrets);
+        fetch.follows_writes = true;
+        // A table that grew would move all its entries at once, while clients wait.
+        fetch.answers.reserve(names);
+        fetch
+    }
+
+    /// True if every name was asked for; false if the strings of some are too long for a reply.
+    pub fn has_all(&self) -> bool {
+        self.has_all
+    }
+
+    /// Notes that every name was asked for, and every answer has come.
+    pub fn end(&mut self) {
+        self.has_all = true;
+    }
+
+    pub fn follows_writes(&self) -> bool {
+        self.follows_writes
     }
 
     pub fn need(&self) -> Need {
@@ -205,6 +247,10 @@ impl Fetch {
         let Some(place) = self.answers.get_mut(&hash) else {
             return;
         };
+        // A write came before: what was read is older.
+        if place.is_some() {
+            return;
+        }
         match answer {
             Some(answer) => {
                 self.bytes += answer.bytes().unwrap_or(0);
@@ -215,10 +261,46 @@ impl Fetch {
         }
     }
 
+    /// Notes what a write of the epochs `written_by` gives to a key that was asked for.
+    pub fn follow(&mut self, key: &[u8], value: Option<&Value>, written_by: Epochs) {
+        let hash = self.hash(key);
+        let Some(place) = self.answers.get_mut(&hash) else {
+            return;
+        };
+        let answer = match (value, self.need) {
+            (None, _) => Answer::Absent,
+            (Some(v), Need::Strings) if v.data_type != DataType::String => Answer::Absent,
+            (Some(v), Need::Strings | Need::Value) => Answer::Value(Box::new(v.clone())),
+            (Some(v), need) => known(
+                Meta {
+                    data_type: v.data_type,
+                    expire_at_ms: v.expire_at_ms,
+                    len: Some(v.data.len()),
+                },
+                need,
+            ),
+        };
+        if let Some(old) = place.as_ref().and_then(Answer::bytes) {
+            self.bytes -= old;
+            self.values -= 1;
+        }
+        self.bytes += answer.bytes().unwrap_or(0);
+        self.values += usize::from(answer.bytes().is_some());
+        *place = Some(answer);
+        self.depends_on |= written_by;
+    }
+
+    /// An epoch has ended.
+    pub fn epoch_ended(&mut self, slot: usize, failed: bool) {
+        self.is_void |= failed && self.depends_on & 1 << slot != 0;
+        self.depends_on &= !(1 << slot);
+    }
+
     /// The keys that a piece had no room for and that were not written since.
     pub fn take_unread(&mut self) -> Vec<Bytes> {
         let mut unread = std::mem::take(&mut self.unread);
-        unread.retain(|key| self.answers.contains_key(&self.hash(key)));
+        // Written since: forgotten, or answered by the write.
+        unread.retain(|key| matches!(self.answers.get(&self.hash(key)), Some(None)));
         unread
     }
 

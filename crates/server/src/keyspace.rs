@@ -123,6 +123,8 @@ pub(crate) struct Keyspace {
     /// turn ends after some of them.
     reads: u64,
     read_bytes: u64,
+    /// Names that were looked for on the loop.
+    names: u64,
 }
 
 /// Everything captured that a scan of the whole keyspace needs, to run on another thread.
@@ -176,6 +178,7 @@ impl Keyspace {
             bytes_left: 0,
             reads: 0,
             read_bytes: 0,
+            names: 0,
         })
     }
 
@@ -289,8 +292,12 @@ impl Keyspace {
         self.touch_flush();
         self.wrote = true;
         self.changes += 1;
+        let written_by = 1 << self.open;
         for fetch in self.fetches.values_mut() {
-            fetch.forget(key);
+            match fetch.follows_writes() {
+                true => fetch.follow(key, value.as_ref(), written_by),
+                false => fetch.forget(key),
+            }
         }
         let slot = self.open as u8;
         let key = layout::encode_key(DATABASE, self.generation, key);
@@ -326,6 +333,9 @@ impl Keyspace {
         self.wrote = true;
         self.changes += 1;
         self.generation = next;
+        for fetch in self.fetches.values_mut() {
+            fetch.is_void = true;
+        }
         self.flush = Some(self.open);
         let open = self.open_epoch();
         open.flushed_from.get_or_insert(before);
@@ -388,7 +398,7 @@ impl Keyspace {
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
         assert!(slot != self.open, "the open epoch was not submitted");
         self.in_flight -= 1;
-        let mut ended = SmallVec::new();
+        let mut ended: SmallVec<[Ended; 2]> = SmallVec::new();
         let mut flushed = false;
         let bit = 1 << slot;
         let epoch = self.take_epoch(slot, result.is_ok());
@@ -420,6 +430,13 @@ impl Keyspace {
             }
         }
         ended.insert(0, Ended { slot, result });
+        for fetch in self.fetches.values_mut() {
+            for epoch in &ended {
+                fetch.epoch_ended(epoch.slot, epoch.result.is_err());
+            }
+            // A flush that failed brings an earlier generation back.
+            fetch.is_void |= fetch.generation() != self.generation;
+        }
         (ended, flushed)
     }
 

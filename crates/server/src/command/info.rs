@@ -159,6 +159,7 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "epochs_failed:{}", c.epoch_failures);
     line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
     line!(out, "fetched_requests:{}", c.fetches);
+    line!(out, "turn_names_peak:{}", c.turn_names_peak);
     line!(out, "turn_store_reads_peak:{}", c.turn_reads_peak);
 }
 

@@ -207,6 +207,8 @@ pub(crate) struct Counters {
     pub cursors_forgotten: u64,
     /// The most reads of the store that one client's turn on the loop had.
     pub turn_reads_peak: u64,
+    /// The most names that one client's turn on the loop looked for.
+    pub turn_names_peak: u64,
     /// Requests whose keys another thread read.
     pub fetches: u64,
 }
@@ -362,17 +364,34 @@ impl Executor {
                 replies: false,
             };
         }
-        let session = self.sessions[slot].as_mut().expect("a session");
-        let silent = session.reply_off || session.reply_skip;
-        session.reply_skip = std::mem::take(&mut session.reply_skip_next);
-        if silent {
+        let replies = self.takes_reply(slot);
+        if !replies {
             reply.clear();
         }
         Executed {
             outcome,
             depends_on: self.keys.finish(),
-            replies: !silent,
+            replies,
         }
+    }
+
+    /// Counts a command as one that CLIENT REPLY may leave without a reply; true if it has one.
+    fn takes_reply(&mut self, slot: usize) -> bool {
+        let session = self.sessions[slot].as_mut().expect("a session");
+        let silent = session.reply_off || session.reply_skip;
+        session.reply_skip = std::mem::take(&mut session.reply_skip_next);
+        !silent
+    }
+
+    /// Counts a command that runs in pieces, as [`Executor::execute`] does for others. Returns an
+    /// empty reply for it, and true if the client takes one.
+    pub fn execute_in_pieces(&mut self, slot: usize, spec: &Spec) -> (Reply, bool) {
+        self.counters.commands += 1;
+        let now = self.env.clock().now();
+        let session = self.sessions[slot].as_mut().expect("a session");
+        (session.last, session.last_command) = (now, spec.full_name);
+        let reply = Reply::new(session.protocol);
+        (reply, self.takes_reply(slot))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the store
 //! within the bounds of a command on the loop.
 
-use super::Keyspace;
+use super::{Epochs, Keyspace};
 use crate::catalog::DATABASE;
 use crate::fetch::{self, Answer, Fetch, Known, Meta, Need, PIECE_BYTES, PIECE_NAMES, Piece};
 use crate::layout::{self, DataType};
@@ -35,6 +35,7 @@ impl From<Error> for Missed {
 impl Keyspace {
     /// The key in the store, in `scratch`; false for a key that no store can hold.
     fn stored_key(&mut self, key: &[u8]) -> bool {
+        self.names += 1;
         if key.len() > layout::MAX_KEY_LEN {
             return false;
         }
@@ -277,6 +278,39 @@ impl Keyspace {
         (self.reads, self.read_bytes)
     }
 
+    /// Names that were looked for on the loop since the server started.
+    pub fn names(&self) -> u64 {
+        self.names
+    }
+
+    /// Counts names that were looked for among the answers of a fetch.
+    pub fn add_names(&mut self, n: usize) {
+        self.names += n as u64;
+    }
+
+    /// Begins, or begins again, a fetch whose answers follow writes.
+    /// Returns the fetch that the client had.
+    pub fn begin_following(
+        &mut self,
+        client: u64,
+        need: Need,
+        names: usize,
+        secrets: (u64, u64),
+    ) -> Option<Fetch> {
+        let fetch = Fetch::following(need, self.generation, names, secrets);
+        self.fetches.insert(client, fetch)
+    }
+
+    /// Takes out a fetch whose answers follow writes and that has one for every name, if the answers
+    /// are true now. Also returns what they depend on.
+    pub fn freeze(&mut self, client: u64) -> Option<(Fetch, Epochs)> {
+        let is_true = |f: &Fetch| !f.is_void && f.generation() == self.generation;
+        let fetch = self.fetches.get(&client).filter(|f| is_true(f))?;
+        let flush = self.flush.map_or(0, |slot| 1 << slot);
+        let depends_on = fetch.depends_on | flush;
+        self.fetches.remove(&client).map(|f| (f, depends_on))
+    }
+
     /// Fetches that requests wait for.
     pub fn fetches(&self) -> usize {
         self.fetches.len()
@@ -300,9 +334,10 @@ impl Keyspace {
         current.map_or(0, |f| f.rounds)
     }
 
-    /// Forgets what was fetched for a client.
-    pub fn end_fetch(&mut self, client: u64) {
-        self.fetches.remove(&client);
+    /// Forgets what was fetched for a client, and returns it: of a request with many names it is
+    /// large, and takes long to be dropped.
+    pub fn end_fetch(&mut self, client: u64) -> Option<Fetch> {
+        self.fetches.remove(&client)
     }
 
     /// Bytes of memory that a client's fetch holds.
@@ -311,13 +346,13 @@ impl Keyspace {
     }
 
     /// The next keys to be read for a client: those that an earlier piece had no room for, or the
-    /// next of `keys`. `None` when all were read, or more of strings than `limit_bytes`: the reply
+    /// next of `keys`; none of them may have to be read. `None` when all were read, or more of strings than `limit_bytes`: the reply
     /// would be too long.
-    pub fn next_piece<'a>(
+    pub fn next_piece(
         &mut self,
         client: u64,
         limit_bytes: usize,
-        keys: &mut dyn Iterator<Item = &'a [u8]>,
+        keys: &mut dyn Iterator<Item = &[u8]>,
     ) -> Option<Piece> {
         let fetch = self.fetches.get_mut(&client)?;
         let budget_bytes = match fetch.need() {
@@ -330,20 +365,31 @@ impl Keyspace {
         let unread = fetch.take_unread().into_iter();
         let mut piece: Vec<_> = unread.map(|key| stored(&key)).collect();
         let mut looked = 0;
-        while piece.is_empty() || looked < PIECE_NAMES - piece.len().min(PIECE_NAMES) {
-            let Some(key) = keys.next() else { break };
+        let mut ended = false;
+        while looked < PIECE_NAMES - piece.len().min(PIECE_NAMES) {
+            let Some(key) = keys.next() else {
+                ended = true;
+                break;
+            };
             looked += 1;
             if key.len() > layout::MAX_KEY_LEN {
                 continue;
             }
             let in_store = stored(key);
             // The overlay's answer is at hand, and what the store has is about to change.
-            if !self.overlay.contains_key(&in_store) && fetch.ask(key) {
-                piece.push(in_store);
+            match self.overlay.get(&in_store).and_then(|v| v.last()) {
+                None if fetch.ask(key) => piece.push(in_store),
+                Some(newest) if fetch.follows_writes() && fetch.ask(key) => {
+                    fetch.follow(key, newest.value.as_ref(), 1 << newest.slot);
+                }
+                _ => {}
             }
         }
         let need = fetch.need();
-        (!piece.is_empty()).then_some(Piece {
+        if piece.is_empty() && ended {
+            fetch.end();
+        }
+        (!piece.is_empty() || !ended).then_some(Piece {
             need,
             keys: piece,
             budget_bytes,

@@ -167,6 +167,9 @@ impl Server {
         if let Some(mut c) = self.connections[slot].take() {
             let _ = self.poll.registry().deregister(&mut c.stream);
             self.end_fetch(&mut c);
+            if let Some(assembly) = c.assembly.take() {
+                self.fetcher.discard(assembly);
+            }
             self.exec.client_bytes -= c.accounted as u64;
             self.exec.sessions[slot] = None;
             self.free.push(slot);

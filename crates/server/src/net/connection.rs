@@ -3,6 +3,7 @@
 //! Replies leave in the order of their requests. A reply that depends on epochs that have not ended stays in a
 //! [`Segment`], and so does everything behind it. Segments with the same dependencies are one.
 
+use super::assembling::Assembly;
 use crate::command::store_error;
 use crate::fetch::Need;
 use crate::keyspace::Epochs;
@@ -73,6 +74,8 @@ pub(crate) struct Connection {
     pub fetch_gone: Option<Arc<AtomicBool>>,
     /// What the request that waits has to fetch, while the fetches of others take all places.
     pub needs_fetch: Option<Need>,
+    /// The reply with many names that is being made.
+    pub assembly: Option<Box<Assembly>>,
     /// In the list of those that wait for room for their writes.
     pub stalled: bool,
     /// In the list of connections with something to do.
@@ -132,6 +135,7 @@ impl Connection {
             fetched_names: 0,
             fetch_gone: None,
             needs_fetch: None,
+            assembly: None,
             stalled: false,
             queued: false,
             untaken_since: None,
@@ -156,7 +160,8 @@ impl Connection {
     /// Bytes of memory held for this client.
     pub fn memory(&self) -> usize {
         let parked = self.parked.as_ref().map_or(0, Request::memory);
-        self.input.capacity() + self.parser.memory() + parked + self.reply_bytes()
+        let assembly = self.assembly.as_ref().map_or(0, |a| a.memory());
+        self.input.capacity() + self.parser.memory() + parked + assembly + self.reply_bytes()
     }
 
     /// Every reply is out.

@@ -6,6 +6,7 @@
 //! hold up one of a single long value. At most [`FETCHES`] requests have fetches; the others wait,
 //! where they cost nothing.
 
+use super::assembling::many_names;
 use super::background::{Asker, start};
 use super::connection::Connection;
 use super::{Event, Server, Shared, enqueue};
@@ -22,6 +23,9 @@ use std::thread::JoinHandle;
 
 /// Requests with fetches at a time: each write looks into the answers of all of them.
 const FETCHES: usize = 16;
+
+/// Pieces that one turn of the loop takes in, and as many that it asks for.
+const PIECES_A_TURN: usize = 4;
 
 /// What was read of the keys of a piece; `None` for a key that the piece had no room for.
 pub(super) struct Fetched {
@@ -49,14 +53,22 @@ impl Job {
     }
 }
 
+/// What the thread does.
+enum Work {
+    Read(Job),
+    /// Frees memory that has very many parts.
+    Drop(Box<dyn Send>),
+}
+
 /// The thread that reads for waiting requests, and the requests.
 #[derive(Default)]
 pub(super) struct Fetcher {
-    queue: Option<mpsc::Sender<Job>>,
+    queue: Option<mpsc::Sender<Work>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Pieces that are being read.
+    /// Pieces that are being read, or were read and are in `came`.
     pieces: usize,
+    came: VecDeque<Fetched>,
     /// Clients whose requests wait for others' fetches to end.
     waiting: VecDeque<Asker>,
 }
@@ -67,23 +79,43 @@ impl Fetcher {
         self.pieces > 0 || !self.waiting.is_empty()
     }
 
+    /// Pieces that were read wait to be taken in.
+    pub fn has_pieces(&self) -> bool {
+        !self.came.is_empty()
+    }
+
+    /// A piece was read.
+    pub fn came(&mut self, fetched: Fetched) {
+        self.came.push_back(fetched);
+    }
+
+    /// Drops what takes long to be dropped: on the thread, if there is one.
+    pub fn discard(&mut self, what: Box<dyn Send>) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(Work::Drop(what));
+        }
+    }
+
     fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
         self.pieces += 1;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<Job>();
+            let (sender, receiver) = mpsc::channel::<Work>();
             let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
             self.thread = start("basalt-fetch", move || {
-                for job in receiver {
+                for work in receiver {
                     if stop.load(Ordering::Acquire) {
                         return;
                     }
-                    shared.post(Event::Fetched(job.run(&*store)));
+                    match work {
+                        Work::Read(job) => shared.post(Event::Fetched(job.run(&*store))),
+                        Work::Drop(what) => drop(what),
+                    }
                 }
             });
             self.queue = Some(sender);
         }
         let queue = self.queue.as_ref().expect("just made");
-        if let Err(mpsc::SendError(job)) = queue.send(job) {
+        if let Err(mpsc::SendError(Work::Read(job))) = queue.send(Work::Read(job)) {
             // The thread could not be started: a slow answer is better than none.
             shared.post(Event::Fetched(job.run(&**store)));
         }
@@ -125,7 +157,17 @@ impl Server {
         c.fetch_gone = Some(Arc::default());
         let random = self.exec.env.random();
         let secrets = (random.next_u64(), random.next_u64());
-        self.exec.keys.begin_fetch(c.id, need, secrets);
+        if many_names(request).is_some() {
+            let before = self
+                .exec
+                .keys
+                .begin_following(c.id, need, request.len(), secrets);
+            if let Some(fetch) = before {
+                self.fetcher.discard(Box::new(fetch));
+            }
+        } else {
+            self.exec.keys.begin_fetch(c.id, need, secrets);
+        }
         if !self.fetch_more(c, slot, request) {
             // All of it is at hand.
             c.unparked = true;
@@ -159,8 +201,18 @@ impl Server {
         true
     }
 
+    /// Takes in what was read for clients, of some pieces.
+    pub(super) fn take_fetched(&mut self) {
+        for _ in 0..PIECES_A_TURN {
+            let Some(fetched) = self.fetcher.came.pop_front() else {
+                return;
+            };
+            self.fetched(fetched);
+        }
+    }
+
     /// Takes in what was read for a client.
-    pub(super) fn fetched(&mut self, fetched: Fetched) {
+    fn fetched(&mut self, fetched: Fetched) {
         let Fetched { asker, answers } = fetched;
         self.fetcher.pieces -= 1;
         let c = self.connections[asker.slot].take_if(|c| c.id == asker.id);
@@ -183,8 +235,10 @@ impl Server {
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
         c.give_up_fetch();
-        if std::mem::take(&mut c.fetching) {
-            self.exec.keys.end_fetch(c.id);
+        if std::mem::take(&mut c.fetching)
+            && let Some(fetch) = self.exec.keys.end_fetch(c.id)
+        {
+            self.fetcher.discard(Box::new(fetch));
         }
     }
 

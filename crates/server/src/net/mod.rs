@@ -14,11 +14,12 @@
 //! own runs, and none is while the writes on their way take all the room they may.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `replying` (replies of finished commits and reads),
+//! (requests that wait for reads), `assembling` (reads with many names), `replying` (replies of finished commits and reads),
 //! `stopping` (shutdown),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
+mod assembling;
 mod background;
 mod connection;
 mod fetching;
@@ -349,6 +350,7 @@ impl Server {
                 self.begin_stop();
             }
             self.take_events();
+            self.take_fetched();
             let list = std::mem::take(&mut self.run_list);
             let turn = self.begin_turn();
             for (n, slot) in list.iter().copied().enumerate() {
@@ -391,7 +393,7 @@ impl Server {
 
     /// As [`Server::timeout`], but for clients that become idle.
     fn timeout_of_work(&self) -> Option<Duration> {
-        if !self.run_list.is_empty() {
+        if !self.run_list.is_empty() || self.fetcher.has_pieces() {
             Some(Duration::ZERO)
         } else if self.accept_blocked || self.stopping.is_some() {
             Some(Duration::from_millis(20))

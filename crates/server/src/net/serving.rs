@@ -1,5 +1,6 @@
 //! A client's turn: its requests are run and more is read, in bounded portions, until it has to wait for something.
 
+use super::assembling::many_names;
 use super::background::Asker;
 use super::connection::{Connection, Progress};
 use super::{Server, enqueue};
@@ -50,7 +51,11 @@ impl Server {
         };
         c.queued = false;
         let reads = self.exec.keys.spent().0;
+        let names = self.exec.keys.names();
+        self.assemble(&mut c, slot);
         let alive = self.turn(&mut c, slot);
+        let peak = &mut self.exec.counters.turn_names_peak;
+        *peak = (self.exec.keys.names() - names).max(*peak);
         let reads = self.exec.keys.spent().0 - reads;
         let peak = &mut self.exec.counters.turn_reads_peak;
         *peak = reads.max(*peak);
@@ -71,8 +76,10 @@ impl Server {
                     c.parked = None;
                     c.needs_fetch = None;
                     c.give_up_fetch();
-                    if std::mem::take(&mut c.fetching) {
-                        self.exec.keys.end_fetch(id);
+                    if std::mem::take(&mut c.fetching)
+                        && let Some(fetch) = self.exec.keys.end_fetch(id)
+                    {
+                        self.fetcher.discard(Box::new(fetch));
                     }
                 }
                 Some(c) if c.id == id => self.drop_client(victim),
@@ -124,6 +131,9 @@ impl Server {
                             c.parked = Some(request);
                             return true;
                         }
+                        if let Some(assembly) = &mut c.assembly {
+                            assembly.request = Some(request);
+                        }
                         if c.reply_bytes() > self.exec.options.reply_hard_bytes {
                             return false;
                         }
@@ -172,6 +182,9 @@ impl Server {
             self.fetch(c, slot, request, need, first);
             return false;
         }
+        if let Some(many) = many_names(request) {
+            return self.run_in_pieces(c, slot, request, many, first);
+        }
         self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
         self.exec.keys.use_fetch(c.fetching.then_some(c.id));
         let Executed {
@@ -185,16 +198,7 @@ impl Server {
             return false;
         }
         self.end_fetch(c);
-        let new = depends_on & !c.waits_for;
-        if new != 0 {
-            let asker = Asker { slot, id: c.id };
-            for (epoch, waiting) in self.waiting.iter_mut().enumerate() {
-                if new & 1 << epoch != 0 {
-                    waiting.push(asker);
-                }
-            }
-            c.waits_for |= new;
-        }
+        self.wait_for(c, slot, depends_on);
         match outcome {
             Outcome::Replied => {}
             Outcome::Close => c.closing = true,

@@ -102,7 +102,8 @@ impl Server {
             let Some(c) = c else {
                 continue;
             };
-            if c.slow {
+            // A reply that is made in pieces ends by itself.
+            if c.slow && c.assembly.is_none() {
                 if let Some(gone) = &c.gone {
                     gone.store(true, Ordering::Release);
                 }

@@ -841,6 +841,181 @@ fn a_client_that_waits_for_a_fetch_is_not_idle() {
     w.join();
 }
 
+/// `command` with the names `n0` to `n2999`.
+fn of_many(command: &str) -> String {
+    let names: String = (0..3000).map(|n| format!(" n{n}")).collect();
+    format!("{command}{names}")
+}
+
+/// The answer of MGET for the same names, of which some have values.
+fn many_values(values: &[(usize, &str)]) -> String {
+    let mut out = vec!["$-1\r\n".to_string(); 3000];
+    for (n, value) in values {
+        out[*n] = format!("${}\r\n{value}\r\n", value.len());
+    }
+    format!("*3000\r\n{}", out.concat())
+}
+
+/// The last step of a command looked for all its names in one turn: a million names delayed every
+/// other client by half a second, and MGET by almost a second.
+#[test]
+fn a_read_of_many_names_is_in_pieces_to_its_end() {
+    let w = World::new(|_| {});
+    let mut a = w.client();
+    send(&mut a, "MSET n0 a n1500 b n2999 c");
+    expect(&mut a, "+OK\r\n");
+    for (command, reply) in [
+        ("EXISTS n0", ":4\r\n".to_string()),
+        ("TOUCH", ":3\r\n".to_string()),
+        ("MGET", many_values(&[(0, "a"), (1500, "b"), (2999, "c")])),
+    ] {
+        send(&mut a, &of_many(command));
+        send(&mut a, "PING");
+        expect(&mut a, &format!("{reply}+PONG\r\n"));
+    }
+    let peak = info(&mut a, "turn_names_peak");
+    assert!((1..=1024).contains(&peak), "{peak} names in a turn");
+    assert_eq!(info(&mut a, "keyspace_hits"), 4 + 3 + 3);
+    assert_eq!(info(&mut a, "keyspace_misses"), 3 * 2997);
+    send(&mut a, "CLIENT REPLY SKIP");
+    send(&mut a, &of_many("EXISTS"));
+    send(&mut a, "PING");
+    expect(&mut a, "+PONG\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// A request with many names is read over many turns, and answers as of one moment: with the writes
+/// that came before that moment, however far the reading was.
+#[test]
+fn a_read_of_many_names_follows_writes_until_it_takes_effect() {
+    let w = holding_fetches();
+    w.store.0.lock().hold_fetches = false;
+    let (mut a, mut b) = (w.client(), w.client());
+    let all = many_values(&[(1, "new"), (2, "2"), (2000, "2000"), (2999, "new")]);
+    for (command, reply) in [("EXISTS", ":4\r\n"), ("MGET", &all[..])] {
+        send(
+            &mut b,
+            "MSET n0 old n1 old n2 2 n2000 2000 n2998 old n2999 old",
+        );
+        expect(&mut b, "+OK\r\n");
+        w.store.0.lock().hold_fetches = true;
+        w.store.0.lock().reads.clear();
+        send(&mut a, &of_many(command));
+        wait_fetch(&w);
+        // Of the piece that is being read, and of one to come.
+        send(&mut b, "DEL n0 n2998\r\nMSET n1 new n2999 new\r\nDEL n5");
+        expect(&mut b, ":2\r\n+OK\r\n:0\r\n");
+        nothing_yet(&mut a);
+        w.store.0.lock().hold_fetches = false;
+        expect(&mut a, reply);
+        send(&mut b, "FLUSHALL");
+        expect(&mut b, "+OK\r\n");
+        // And all of it is gone while it is read.
+        send(&mut b, "MSET n0 old n2999 old");
+        expect(&mut b, "+OK\r\n");
+        w.store.0.lock().hold_fetches = true;
+        w.store.0.lock().reads.clear();
+        send(&mut a, &of_many("EXISTS"));
+        wait_fetch(&w);
+        send(&mut b, "FLUSHALL\r\nSET n7 x");
+        expect(&mut b, "+OK\r\n+OK\r\n");
+        w.store.0.lock().hold_fetches = false;
+        expect(&mut a, ":1\r\n");
+        send(&mut b, "DEL n7");
+        expect(&mut b, ":1\r\n");
+    }
+    w.stop.shutdown();
+    w.join();
+}
+
+/// What a read of many names saw of a commit that fails later is never answered.
+#[test]
+fn a_read_of_many_names_depends_on_the_commits_that_it_saw() {
+    let w = holding_fetches();
+    let error = "-MISCONF no space: the disk is full\r\n";
+    for (fails, while_fetching, reply) in [
+        (true, true, ":0\r\n"),
+        (true, false, error),
+        (false, true, ":1\r\n"),
+        (false, false, ":1\r\n"),
+    ] {
+        let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
+        let result = || if fails { failed() } else { Ok(()) };
+        w.store.hold(true);
+        w.store.0.lock().hold_fetches = true;
+        w.store.0.lock().reads.clear();
+        send(&mut b, "SET n2 v");
+        w.wait_held(1);
+        send(&mut a, "CLIENT SETNAME a");
+        expect(&mut a, "+OK\r\n");
+        send(&mut a, &of_many("EXISTS"));
+        wait_fetch(&w);
+        if while_fetching {
+            w.store.release(0, result());
+        }
+        w.store.0.lock().hold_fetches = false;
+        if !while_fetching {
+            // It has taken effect when the command is the client's last.
+            let is_last = |c: &mut TcpStream| {
+                send(c, "CLIENT LIST");
+                let mut list = vec![0; 4096];
+                let n = c.read(&mut list).unwrap();
+                String::from_utf8_lossy(&list[..n]).contains("cmd=exists")
+            };
+            wait_until(|| is_last(&mut c));
+            round(&w);
+            nothing_yet(&mut a);
+            w.store.release(0, result());
+        }
+        expect(&mut b, if fails { error } else { "+OK\r\n" });
+        expect(&mut a, reply);
+        w.store.hold(false);
+        send(&mut b, "DEL n2");
+        let mut deleted = [0; 4];
+        b.read_exact(&mut deleted).unwrap();
+    }
+    w.stop.shutdown();
+    w.join();
+}
+
+/// One client sets two names to the same value, again and again. No read of many names sees them
+/// differ.
+#[test]
+fn a_read_of_many_names_never_sees_half_of_a_write() {
+    let w = World::new(|_| {});
+    let (mut a, mut b) = (w.client(), w.client());
+    let (mut seen, mut sent) = (std::collections::BTreeSet::new(), 0);
+    for _ in 0..30 {
+        send(&mut a, &of_many("MGET"));
+        for _ in 0..20 {
+            sent += 1;
+            let value = format!("{sent:08}");
+            send(&mut b, &format!("MSET n3 {value} n2997 {value}"));
+            expect(&mut b, "+OK\r\n");
+        }
+        let mut reply = vec![0; many_values(&[]).len()];
+        a.read_exact(&mut reply).unwrap();
+        while !reply.ends_with(b"$-1\r\n$-1\r\n")
+            || reply.iter().filter(|b| **b == b'$').count() < 3000
+        {
+            let mut more = [0];
+            a.read_exact(&mut more).unwrap();
+            reply.push(more[0]);
+        }
+        let text = String::from_utf8(reply).unwrap();
+        let values: Vec<&str> = text.lines().filter(|l| l.len() == 8).collect();
+        assert!(values.len() != 1, "one of two");
+        if let [first, last] = values[..] {
+            assert_eq!(first, last);
+            seen.insert(first.to_string());
+        }
+    }
+    assert!(seen.len() > 5, "{} moments", seen.len());
+    w.stop.shutdown();
+    w.join();
+}
+
 /// A pipeline of a thousand reads was one turn of the loop: other clients and signals waited for
 /// all of them. A turn ends after some reads of the store, whatever each of them costs.
 #[test]
