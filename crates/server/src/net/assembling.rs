@@ -63,7 +63,7 @@ impl Assembly {
             self.misses += u64::from(!is_there);
             if self.fetch.need() == Need::Strings {
                 match answer {
-                    Answer::Value(v) if is_there => self.reply.bulk_shared(v.data.clone()),
+                    Answer::Value(v) if is_there => self.reply.bulk_of(&v.data),
                     _ => self.reply.null(),
                 }
                 if self.reply.len() > limit {

@@ -153,6 +153,15 @@ impl Reply {
         self.tail.extend_from_slice(b"\r\n");
     }
 
+    /// As [`Reply::bulk_shared`], for a value that stays where it is. A short one is not cloned: the
+    /// first clone of `Bytes` allocates memory.
+    pub fn bulk_of(&mut self, value: &Bytes) {
+        match value.len() < REFER_FROM {
+            true => self.bulk(value),
+            false => self.bulk_shared(value.clone()),
+        }
+    }
+
     /// A bulk string that is referred to when large.
     pub fn bulk_shared(&mut self, value: Bytes) {
         if value.len() < REFER_FROM {
