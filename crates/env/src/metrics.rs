@@ -10,7 +10,7 @@ use crate::sync::Mutex;
 pub use basalt_fs::{Histogram, HistogramSummary};
 pub use source::MetricSource;
 use source::Sources;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -104,7 +104,8 @@ pub struct MetricSample {
     pub value: MetricValue,
 }
 
-type Labels = Vec<(String, String)>;
+/// Sorted by label name. Shared by the series and the list of what has each of its labels.
+type Labels = Arc<Vec<(String, String)>>;
 
 struct Family {
     help: String,
@@ -112,9 +113,19 @@ struct Family {
     series: BTreeMap<Labels, Metric>,
 }
 
+/// A series: its metric's name, and its labels.
+type Place = (Arc<str>, Labels);
+
+#[derive(Default)]
+struct Registered {
+    families: BTreeMap<Arc<str>, Family>,
+    /// Which series have a label, so that an engine that closes pays for its own, however many others there are.
+    labelled: BTreeMap<(String, String), BTreeSet<Place>>,
+}
+
 /// The registry. Cheap to clone.
 #[derive(Clone)]
-pub struct Metrics(Arc<Mutex<BTreeMap<String, Family>>>, Sources);
+pub struct Metrics(Arc<Mutex<Registered>>, Sources);
 
 impl Metrics {
     /// An empty registry.
@@ -124,18 +135,32 @@ impl Metrics {
 
     /// Finds or makes a series. A name used for two kinds of metric is a mistake in the program.
     fn series(&self, name: &str, labels: &[(&str, &str)], help: &str, new: Metric) -> Metric {
-        let mut key: Labels = labels
+        let mut key: Vec<(String, String)> = labels
             .iter()
             .map(|(k, v)| ((*k).to_string(), (*v).to_string()))
             .collect();
         key.sort();
-        let mut families = self.0.lock();
-        let family = families.entry(name.to_string()).or_insert_with(|| Family {
-            help: help.to_string(),
-            kind: new.kind(),
-            series: BTreeMap::new(),
+        let key = Arc::new(key);
+        let mut registered = self.0.lock();
+        let Registered { families, labelled } = &mut *registered;
+        if !families.contains_key(name) {
+            let family = Family {
+                help: help.to_string(),
+                kind: new.kind(),
+                series: BTreeMap::new(),
+            };
+            families.insert(name.into(), family);
+        }
+        let shared = families.get_key_value(name).map(|(name, _)| name.clone());
+        let (shared, family) = (shared.expect("just made"), families.get_mut(name));
+        let family = family.expect("just made");
+        let found = family.series.entry(key.clone()).or_insert_with(|| {
+            for label in key.iter() {
+                let with_it = labelled.entry(label.clone()).or_default();
+                with_it.insert((shared.clone(), key.clone()));
+            }
+            new.clone()
         });
-        let found = family.series.entry(key).or_insert_with(|| new.clone());
         assert!(
             family.kind == new.kind()
                 && std::mem::discriminant(found) == std::mem::discriminant(&new),
@@ -190,32 +215,47 @@ impl Metrics {
     ) {
         self.series(name, labels, help, Metric::GaugeOf(Arc::new(read)));
     }
-    /// Drops every metric that has this label pair: an engine that closes takes its own away.
+    /// Drops every metric that has this label pair: an engine that closes takes its own away. Costs what these cost, not what there are.
     pub fn remove_labelled(&self, label: (&str, &str)) {
         let mut dropped = Vec::new();
-        let mut families = self.0.lock();
-        for family in families.values_mut() {
-            let has = |key: &Labels| key.iter().any(|(k, v)| (k.as_str(), v.as_str()) == label);
-            dropped.extend(family.series.extract_if(.., |key, _| has(key)));
+        let mut registered = self.0.lock();
+        let Registered { families, labelled } = &mut *registered;
+        let gone = labelled.remove(&(label.0.to_string(), label.1.to_string()));
+        for (name, key) in gone.unwrap_or_default() {
+            let family = families.get_mut(&name).expect("as long as its series");
+            dropped.extend(family.series.remove(&key));
+            if family.series.is_empty() {
+                families.remove(&name);
+            }
+            for other in key
+                .iter()
+                .filter(|(k, v)| (k.as_str(), v.as_str()) != label)
+            {
+                let of_other = labelled.get_mut(other).expect("as long as its series");
+                of_other.remove(&(name.clone(), key.clone()));
+                if of_other.is_empty() {
+                    labelled.remove(other);
+                }
+            }
         }
-        families.retain(|_, family| !family.series.is_empty());
         // What a reader function owned is dropped after the lock.
-        drop(families);
+        drop(registered);
     }
 
     /// All metrics, by name and then by labels.
     pub fn snapshot(&self) -> Vec<MetricSample> {
         // Reader functions run without the lock: they may take others.
-        let metrics: Vec<_> =
-            self.0
-                .lock()
-                .iter()
-                .flat_map(|(name, family)| {
-                    family.series.iter().map(move |(k, m)| {
-                        (name.clone(), k.clone(), family.help.clone(), m.clone())
-                    })
+        let metrics: Vec<_> = self
+            .0
+            .lock()
+            .families
+            .iter()
+            .flat_map(|(name, family)| {
+                family.series.iter().map(move |(k, m)| {
+                    (name.to_string(), k.to_vec(), family.help.clone(), m.clone())
                 })
-                .collect();
+            })
+            .collect();
         let sample = |(name, labels, help, metric): (_, _, _, Metric)| MetricSample {
             name,
             labels,

@@ -1,6 +1,6 @@
 //! The registry as Prometheus reads it.
 
-use super::{Labels, MetricValue, Metrics};
+use super::{MetricValue, Metrics};
 use std::fmt::Write;
 
 impl Metrics {
@@ -66,7 +66,7 @@ fn legal_name(name: &str) -> String {
     name.chars().map(legal).collect()
 }
 
-fn label_text(labels: &Labels) -> String {
+fn label_text(labels: &[(String, String)]) -> String {
     let mut out = String::new();
     for (i, (k, v)) in labels.iter().enumerate() {
         let v = v
