@@ -11,7 +11,7 @@ use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
 pub use crate::place::Access;
 use crate::place::Place;
 use crate::record::Record;
-use basalt::env::EnvBuilder;
+use basalt::env::{EnvBuilder, process_memory};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, TableWriter, WriteBatch};
@@ -102,7 +102,9 @@ pub enum Value {
 /// The beginnings of an environment over what a command works on, and the store's directory in it.
 pub fn environment(place: &Place, access: Access) -> Result<(EnvBuilder, PathBuf), Failure> {
     let (fs, path) = place.open(access)?;
-    Ok((Env::builder(fs), path))
+    // The process is the engine's alone: what its allocator keeps is ours to decide.
+    process_memory::keep_little();
+    Ok((Env::builder(fs).trims_memory(true), path))
 }
 
 /// The engine's settings, of which families that are made get theirs, too.

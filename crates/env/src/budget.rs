@@ -177,6 +177,10 @@ impl MemoryLedger {
             .budget
             .saturating_sub(self.0.others.load(Relaxed) + self.0.cache_claim())
     }
+    /// What all kinds but the cache may hold together, in bytes.
+    pub fn room(&self) -> u64 {
+        self.0.budget.saturating_sub(self.0.cache_claim())
+    }
     /// Books what readers keep of a cache's memory; [`MemoryLedger::unpin`] gives it back.
     pub(crate) fn pin(&self, bytes: u64) {
         self.0.add(MemoryKind::Pinned, bytes);

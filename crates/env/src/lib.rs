@@ -18,7 +18,9 @@ pub mod metrics;
 pub use basalt_fs::mutate;
 mod own_metrics;
 mod prefetch;
+pub mod process_memory;
 pub mod random;
+pub mod relief;
 pub mod sync;
 pub mod thread;
 
@@ -35,9 +37,17 @@ pub use metrics::{
 pub use own_metrics::{BUDGET_LIMIT, BUDGET_USED};
 pub use prefetch::prefetch;
 pub use random::Random;
+pub use relief::{Holder, Promise, Relief};
 
 use basalt_fs::FileSystem;
 use std::sync::Arc;
+use std::time::Duration;
+use sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Memory that was freed goes back to the system so much later: whoever closes one store may close more.
+const TRIM_PAUSE: Duration = Duration::from_millis(500);
+/// The allocator may keep this part of the budget beyond what the ledger says: it is likely to be used again soon.
+const KEPT_UNUSED: u64 = 8;
 
 /// Everything shared: filesystem, jobs, clock, chance, cache, budgets, metrics. Cheap to clone.
 #[derive(Clone)]
@@ -50,10 +60,13 @@ struct Parts {
     jobs: Jobs,
     cache: BlockCache,
     ledger: MemoryLedger,
+    relief: Relief,
     open_files: OpenFiles,
     io_limit: RateLimiter,
     courtesy: Courtesy,
     metrics: Metrics,
+    trims_memory: bool,
+    trim_is_due: AtomicBool,
 }
 
 /// Settings of an [`Env`]. Each has a default that suits a small server.
@@ -67,6 +80,7 @@ pub struct EnvBuilder {
     cache_bytes: u64,
     open_files: usize,
     io_bytes_per_s: u64,
+    trims_memory: bool,
 }
 
 impl EnvBuilder {
@@ -88,6 +102,7 @@ impl EnvBuilder {
             cache_bytes: 256 << 20,
             open_files: 4096,
             io_bytes_per_s: 0,
+            trims_memory: false,
         }
     }
     /// The settings of [`Env::for_tests`], to be varied.
@@ -139,6 +154,13 @@ impl EnvBuilder {
         self.io_bytes_per_s = n;
         self
     }
+    /// The process's allocator serves nobody else of note: the allocator is made to give back what it keeps
+    /// beyond an eighth of the budget, at most twice a second, after memtables were written out and when stores close or go idle. Off by default,
+    /// because the allocator belongs to the program.
+    pub fn trims_memory(mut self, yes: bool) -> Self {
+        self.trims_memory = yes;
+        self
+    }
     /// Builds it. No thread starts until it is needed.
     pub fn build(self) -> Env {
         let metrics = Metrics::new();
@@ -161,8 +183,11 @@ impl EnvBuilder {
             courtesy: Courtesy::new(self.clock.clone()),
             clock: self.clock,
             fs: self.fs,
+            relief: Relief::new(ledger.clone()),
             ledger,
             metrics,
+            trims_memory: self.trims_memory,
+            trim_is_due: AtomicBool::new(false),
         }));
         own_metrics::register(&env);
         env
@@ -203,6 +228,10 @@ impl Env {
     pub fn ledger(&self) -> &MemoryLedger {
         &self.0.ledger
     }
+    /// Who gives memory back when the ledger has none.
+    pub fn relief(&self) -> &Relief {
+        &self.0.relief
+    }
     /// The open-file budget.
     pub fn open_files(&self) -> &OpenFiles {
         &self.0.open_files
@@ -218,6 +247,26 @@ impl Env {
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+    /// A store has written memtables out, closed or gone idle: see [`EnvBuilder::trims_memory`]. Many at a time are one.
+    pub fn memory_was_freed(&self) {
+        if !self.0.trims_memory || self.0.trim_is_due.swap(true, SeqCst) {
+            return;
+        }
+        let env = Arc::downgrade(&self.0);
+        let trim = move || {
+            if let Some(env) = env.upgrade() {
+                env.trim_is_due.store(false, SeqCst);
+                let used = env.ledger.usage();
+                let may_hold = used.total() + used.budget / KEPT_UNUSED;
+                if process_memory::resident().is_some_and(|held| held > may_hold) {
+                    process_memory::give_back_unused();
+                }
+            }
+        };
+        let jobs = &self.0.jobs;
+        let owner = jobs.new_owner();
+        jobs.spawn_after(owner, JobPriority::Flush, TRIM_PAUSE, trim);
     }
     /// Every budget that the stores of this environment share, with what is used of it. A store has its own beside these.
     pub fn budgets(&self) -> Vec<BudgetUse> {

@@ -12,6 +12,7 @@ use super::generation::{FamilyEntry, Generation, View};
 use super::idle::{Armed, Stillness};
 use super::log::{ActiveLog, LogSpace};
 use super::manual::Manual;
+use super::memory::StoreMemory;
 use super::separated::{BlobChange, BlobState};
 use super::shown::Shown;
 use super::space::Space;
@@ -27,7 +28,7 @@ use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{BlobFile, FamilyVersion, FileKind, TableFile, TableStore, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use basalt_env::{Env, Hurry, MetricSource};
+use basalt_env::{Env, Hurry, MetricSource, Promise};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -70,6 +71,7 @@ pub(crate) struct Engine {
     pub space: Space,
     pub full: Full,
     pub armed: Armed,
+    pub memory: StoreMemory,
     pub flush_pace: FlushPace,
     /// Lookups of blocks in the cache when memtables were last written out.
     pub lookups_at_flush: AtomicU64,
@@ -130,6 +132,8 @@ pub(crate) struct State {
     pub retry_at: Duration,
     /// Writes fail with this until [`Engine::resume`] mends it.
     pub halt: Option<Error>,
+    /// Memory that generations will give back when they are written out, by their number.
+    pub promised: BTreeMap<u64, Promise>,
 }
 
 /// What an edit leads to, see [`Engine::install`].
@@ -219,6 +223,7 @@ impl Engine {
                 compaction_pause: RETRY_PAUSE,
                 retry_at: Duration::ZERO,
                 halt: None,
+                promised: BTreeMap::new(),
             }),
             env: env.clone(),
             logs: LogSpace::new(),
@@ -248,6 +253,7 @@ impl Engine {
             space: Space::default(),
             full: Full::default(),
             armed: Armed::default(),
+            memory: StoreMemory::default(),
             flush_pace: FlushPace::default(),
             lookups_at_flush: AtomicU64::new(0),
             last_watched: AtomicU64::new(0),
@@ -270,6 +276,7 @@ impl Engine {
                     engine.worn();
                 }
             });
+            engine.hold_memory();
         }
         engine.offer_metrics();
         engine
@@ -610,6 +617,7 @@ impl Engine {
             generation: old.number,
             bytes: old.memory(),
         });
+        self.note_sealed(state, &old);
         view.sealed.insert(0, old);
     }
 }

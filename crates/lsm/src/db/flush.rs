@@ -294,6 +294,7 @@ impl Engine {
             if let Err(e) = self.flush_generation(&oldest) {
                 let mut state = self.state.lock();
                 state.flush_error = Some(e.clone());
+                self.break_promises(&mut state);
                 state.retry_at = self.env.clock().now() + RETRY_PAUSE;
                 drop(state);
                 self.tell(|| Event::BackgroundError {
@@ -304,6 +305,10 @@ impl Engine {
                 self.env.jobs().notify();
                 return Err(e);
             }
+            let number = oldest.number;
+            drop(oldest);
+            self.note_flushed(number);
+            self.env.memory_was_freed();
             self.env.jobs().notify();
         }
     }

@@ -51,7 +51,11 @@ pub(crate) struct Armed {
 }
 
 impl Engine {
-    fn after(self: &Arc<Self>, delay: Duration, then: fn(&Arc<Engine>)) {
+    pub(super) fn after(
+        self: &Arc<Self>,
+        delay: Duration,
+        then: impl FnOnce(&Arc<Engine>) + Send + 'static,
+    ) {
         let engine = Arc::downgrade(self);
         self.env
             .jobs()
@@ -193,6 +197,7 @@ impl Engine {
             self.watch_idle();
         }
         self.counters.idle_releases.add(1);
+        self.env.memory_was_freed();
         Ok(())
     }
 }

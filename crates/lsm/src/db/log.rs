@@ -495,12 +495,15 @@ impl Engine {
         }
         let limit = self.options.write_buffer_bytes;
         let unfit = self.is_unfit(writer, group.packed);
-        let mut rotated = false;
+        let (mut rotated, mut alone) = (false, false);
         loop {
             let generation = self.active_generation();
             let memory = generation.memory();
             let growth = MemTable::growth(memory, group.memory, group.entries);
-            let scarce = self.env.ledger().free() < growth;
+            let scarce = self.env.ledger().free() < growth && !alone;
+            if scarce {
+                self.env.relief().ask(growth);
+            }
             let log_full = writer
                 .log
                 .as_ref()
@@ -509,7 +512,7 @@ impl Engine {
             let full = unfit
                 || memory >= limit
                 || log_full
-                || (scarce && memory >= limit / 8)
+                || self.is_memory_wanted(&generation)
                 || (cramped && !generation.is_empty());
             if full && !rotated {
                 if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
@@ -519,9 +522,15 @@ impl Engine {
                 rotated = true;
                 continue;
             }
-            // What is sealed gives its memory back. Without any, nothing here can make room, and the group goes in alone.
-            if scarce && let later @ Room::Later(_) = self.wait_for_memory(growth, patience)? {
-                return Ok(later);
+            // What stores have sealed gives its memory back. When none has anything to give, the group goes in alone.
+            if scarce {
+                if let later @ Room::Later(_) = self.wait_for_memory(growth, patience)? {
+                    return Ok(later);
+                }
+                alone = self.env.ledger().free() < growth
+                    && !self.env.relief().ask(growth)
+                    && (rotated || !self.is_memory_wanted(&generation));
+                continue;
             }
             if cramped
                 && let later @ Room::Later(_) = self.make_recoverable(writer, group, patience)?
@@ -530,6 +539,8 @@ impl Engine {
             }
             writer.recoverable = writer.recoverable.saturating_sub(group.recovery_cost());
             generation.book(memory + growth);
+            self.note_memory(memory + growth);
+            self.env.relief().look_ahead();
             self.charge(writer, group.bytes);
             self.let_in();
             return Ok(Room::Ready);

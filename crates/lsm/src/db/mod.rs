@@ -27,6 +27,7 @@ mod levels;
 mod log;
 mod manual;
 mod many;
+mod memory;
 mod open;
 mod operands;
 mod read;
@@ -76,6 +77,8 @@ mod tests_log;
 mod tests_manifest_doubt;
 #[cfg(test)]
 mod tests_manual;
+#[cfg(test)]
+mod tests_memory;
 #[cfg(test)]
 mod tests_merge;
 #[cfg(test)]
@@ -777,7 +780,7 @@ impl Engine {
     }
 
     /// Ends the active log and seals its memtables, if they hold anything.
-    fn seal(self: &Arc<Self>, writer: &mut engine::Writer) -> Result<()> {
+    pub(crate) fn seal(self: &Arc<Self>, writer: &mut engine::Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
         if self.active_generation().is_empty() {
             return Ok(());
@@ -885,8 +888,13 @@ impl Engine {
         self.gone.store(true, SeqCst);
         drop(manifest);
         self.tables.leave();
-        self.state.lock().hurry = None;
+        let mut state = self.state.lock();
+        state.hurry = None;
+        self.break_promises(&mut state);
+        drop(state);
+        self.note_memory(0);
         *self.lock.lock() = None;
+        self.env.memory_was_freed();
     }
 
     fn abandon(self: &Arc<Self>) {

@@ -450,10 +450,22 @@ impl Engine {
         self.wait_for_memtables(Cause::Memtables, patience, &has_room)
     }
 
-    /// Waits until `bytes` more fit the memory budget, or until this store has no sealed memtable to give back.
+    /// Waits until `bytes` more fit the memory budget, until no store has sealed memtables that will give their memory back, or until this
+    /// store is to seal its own.
     pub fn wait_for_memory(self: &Arc<Self>, bytes: u64, patience: Patience) -> Result<Room> {
-        let has_room = || self.env.ledger().free() >= bytes || self.view().sealed.is_empty();
-        self.wait_for_memtables(Cause::Memory, patience, &has_room)
+        let has_room = || {
+            let view = self.view();
+            self.env.ledger().free() >= bytes
+                || self.is_memory_wanted(&view.active)
+                || (view.sealed.is_empty() && self.env.relief().coming() == 0)
+        };
+        match self.wait_for_memtables(Cause::Memory, patience, &has_room) {
+            // Stepped, and what another store has promised does not come.
+            Err(e) if e.kind() == ErrorKind::Busy && self.view().sealed.is_empty() => {
+                Ok(Room::Ready)
+            }
+            room => room,
+        }
     }
 
     fn wait_for_memtables(

@@ -1,0 +1,55 @@
+//! The C library's allocator in a process that is all Basalt: how much memory beyond what is in use it keeps from the system.
+//!
+//! Nothing in the engine calls this: the allocator belongs to the program. The command line and the benchmark call [`keep_little`] first
+//! thing, and let the environment call [`give_back_unused`] when the process holds much more than the ledger says ([`crate::EnvBuilder::trims_memory`]).
+//! `docs/decisions/0031-memory.md` has the figures.
+//!
+//! A leaf module with `unsafe`. Its invariant: the functions called take plain numbers, touch only the allocator's own state, and
+//! take its locks themselves, so any thread may call them at any time.
+#![allow(unsafe_code)]
+
+/// Blocks from this size on are mapped on their own and go back to the system when they are freed. The C library would raise this limit to
+/// 32 MiB as such blocks are freed, and keep them.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MAPPED_FROM: i32 = 128 << 10;
+/// Free memory at the end of the heap that stays for the next allocation.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const KEPT_AT_THE_END: i32 = 1 << 20;
+
+/// Has the allocator keep few heaps, as many as there are processors, 2 to 16, and give large blocks back at once. The C library makes eight
+/// for each processor, and what is free in one serves no thread of another. To be called before threads start. Does nothing where the
+/// allocator is another one.
+pub fn keep_little() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let heaps = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 16));
+        // SAFETY: see the head of the module. An option that is not known is refused, which harms nothing.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, heaps as i32);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_AT_THE_END);
+        }
+    }
+}
+
+/// Bytes of memory that the process has now, as the system counts them; `None` where it does not say.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what the kernel says of this process is no file of a store"
+)]
+pub fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Gives pages that nothing lies in back to the system. Takes some milliseconds for each 100 MB that are free, and holds a heap's lock
+/// meanwhile. Does nothing where the allocator is another one.
+pub fn give_back_unused() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: see the head of the module.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -1,0 +1,255 @@
+//! Who gives memory back when the budget runs out.
+//!
+//! Every store that holds memtables registers as a [`Holder`]. When memory is short, the one that holds most is asked to give its
+//! memory back, whoever needs it: without that, each of many stores would keep a little, and all of them together more than
+//! the budget. A holder promises what it is about to give back, so that nobody else is asked for the same bytes.
+//!
+//! Promises: nobody waits in here; a holder that is asked is not asked again before it has begun anew; what was promised ends
+//! exactly once, whatever path drops the [`Promise`].
+
+use crate::budget::MemoryLedger;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// This part of the memory that is not the cache's is kept free: holders are asked before a writer has to wait.
+const KEPT_FREE: u64 = 8;
+
+type Give = Arc<dyn Fn(Promise) + Send + Sync>;
+
+struct Slot {
+    bytes: AtomicU64,
+    worth: u64,
+    asked: AtomicBool,
+    give: Give,
+}
+
+struct Shared {
+    ledger: MemoryLedger,
+    holders: Mutex<(u64, BTreeMap<u64, Arc<Slot>>)>,
+    coming: AtomicU64,
+}
+
+/// The holders of one environment. Cheap to clone.
+#[derive(Clone)]
+pub struct Relief(Arc<Shared>);
+
+/// Somebody who holds memory and can give it back; no longer asked when dropped.
+pub struct Holder {
+    relief: Relief,
+    id: u64,
+    slot: Arc<Slot>,
+}
+
+/// Bytes that are on their way back into the ledger; dropped when they are there, or will not come.
+pub struct Promise {
+    relief: Relief,
+    bytes: u64,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.relief.0.coming.fetch_sub(self.bytes, SeqCst);
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let slot = self.relief.0.holders.lock().1.remove(&self.id);
+        // What it calls may own things whose end comes back here.
+        drop(slot);
+    }
+}
+
+impl Holder {
+    /// It holds so many bytes now.
+    pub fn set(&self, bytes: u64) {
+        self.slot.bytes.store(bytes, Relaxed);
+    }
+    /// It has begun anew with nothing, and may be asked again.
+    pub fn begin_anew(&self) {
+        self.slot.bytes.store(0, Relaxed);
+        self.slot.asked.store(false, SeqCst);
+    }
+}
+
+impl Relief {
+    /// Nobody holds anything yet.
+    pub fn new(ledger: MemoryLedger) -> Relief {
+        Relief(Arc::new(Shared {
+            ledger,
+            holders: Mutex::default(),
+            coming: AtomicU64::new(0),
+        }))
+    }
+
+    /// A holder. `give` is called on the thread of whoever needs memory, under none of this module's locks: it must not wait, and keeps
+    /// the promise until the memory is back. Less than `worth` bytes are asked for only if many hold as little.
+    pub fn register(&self, worth: u64, give: impl Fn(Promise) + Send + Sync + 'static) -> Holder {
+        let slot = Arc::new(Slot {
+            bytes: AtomicU64::new(0),
+            worth,
+            asked: AtomicBool::new(false),
+            give: Arc::new(give),
+        });
+        let mut holders = self.0.holders.lock();
+        let id = holders.0;
+        holders.0 += 1;
+        holders.1.insert(id, slot.clone());
+        drop(holders);
+        Holder {
+            relief: self.clone(),
+            id,
+            slot,
+        }
+    }
+
+    /// So many bytes are on their way back.
+    pub fn promise(&self, bytes: u64) -> Promise {
+        self.0.coming.fetch_add(bytes, SeqCst);
+        Promise {
+            relief: self.clone(),
+            bytes,
+        }
+    }
+
+    /// Bytes that are on their way back into the ledger.
+    pub fn coming(&self) -> u64 {
+        self.0.coming.load(SeqCst)
+    }
+
+    /// Asks for memory before it runs out. Costs a few loads as long as enough is free.
+    pub fn look_ahead(&self) {
+        let keep = self.0.ledger.room() / KEPT_FREE;
+        if self.0.ledger.free() + self.coming() < keep {
+            self.ask(keep);
+        }
+    }
+
+    /// Sees to it that `bytes` will be free, as far as one more holder can. True if anything is on its way back.
+    ///
+    /// The holder with the most is asked. One that has less than its worth, and less than half of an even share, is not: then others have the
+    /// memory, and writing out crumbs would not bring it back. Cost: a load for each holder.
+    pub fn ask(&self, bytes: u64) -> bool {
+        if self.0.ledger.free() + self.coming() >= bytes {
+            return self.coming() > 0;
+        }
+        let holders = self.0.holders.lock();
+        let even_share = self.0.ledger.room() / (holders.1.len() as u64).max(1);
+        let most = holders
+            .1
+            .values()
+            .filter(|s| !s.asked.load(Relaxed))
+            .map(|s| (s.bytes.load(Relaxed), s))
+            .filter(|(held, s)| *held > 0 && *held >= s.worth.min(even_share / 2))
+            .max_by_key(|(held, _)| *held);
+        if let Some((held, slot)) = most
+            && !slot.asked.swap(true, SeqCst)
+        {
+            let give = slot.give.clone();
+            // Booked under the lock: whoever asks next counts it.
+            let promise = self.promise(held);
+            drop(holders);
+            give(promise);
+        }
+        self.coming() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{MemoryKind, Reservation};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A holder that notes what it is asked for and keeps the promise.
+    struct Store {
+        holder: Holder,
+        booked: Reservation,
+        promised: Arc<Mutex<Vec<Promise>>>,
+    }
+
+    fn store(ledger: &MemoryLedger, relief: &Relief, bytes: u64) -> Store {
+        let promised: Arc<Mutex<Vec<Promise>>> = Arc::default();
+        let kept = promised.clone();
+        let holder = relief.register(8 * MIB, move |p| kept.lock().push(p));
+        holder.set(bytes);
+        Store {
+            holder,
+            booked: ledger.reserve(MemoryKind::Memtable, bytes),
+            promised,
+        }
+    }
+
+    fn asked(stores: &[Store]) -> Vec<usize> {
+        stores.iter().map(|s| s.promised.lock().len()).collect()
+    }
+
+    #[test]
+    fn the_largest_holder_is_asked_and_only_once() {
+        let ledger = MemoryLedger::new(16 * MIB);
+        let relief = Relief::new(ledger.clone());
+        let mut stores: Vec<Store> = [4, 7, 5]
+            .iter()
+            .map(|n| store(&ledger, &relief, n * MIB))
+            .collect();
+        assert!(relief.ask(MIB));
+        assert_eq!(asked(&stores), [0, 1, 0]);
+        assert_eq!(relief.coming(), 7 * MIB);
+        // What is on its way is enough.
+        assert!(relief.ask(7 * MIB));
+        assert_eq!(asked(&stores), [0, 1, 0]);
+        // It is not, although the first one has grown meanwhile: that one is not asked twice.
+        stores[1].holder.set(9 * MIB);
+        assert!(relief.ask(8 * MIB));
+        assert_eq!(asked(&stores), [0, 1, 1]);
+        // The memory is back.
+        stores[1].booked.resize(0);
+        stores[1].holder.begin_anew();
+        stores[1].promised.lock().clear();
+        assert_eq!(relief.coming(), 5 * MIB);
+        assert_eq!(ledger.free(), 7 * MIB);
+    }
+
+    #[test]
+    fn crumbs_are_left_alone() {
+        let ledger = MemoryLedger::new(16 * MIB);
+        let relief = Relief::new(ledger.clone());
+        let stores: Vec<Store> = (0..4).map(|_| store(&ledger, &relief, MIB)).collect();
+        let _reader = ledger.reserve(MemoryKind::Pinned, 12 * MIB);
+        assert!(!relief.ask(MIB), "an even share is 4 MiB, half of it 2");
+        assert_eq!(asked(&stores), [0; 4]);
+        stores[2].holder.set(2 * MIB);
+        assert!(relief.ask(MIB));
+        assert_eq!(asked(&stores), [0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn who_has_left_is_not_asked() {
+        let ledger = MemoryLedger::new(16 * MIB);
+        let relief = Relief::new(ledger.clone());
+        let (gone, stays) = (
+            store(&ledger, &relief, 10 * MIB),
+            store(&ledger, &relief, 9 * MIB),
+        );
+        let promised = gone.promised.clone();
+        drop(gone.holder);
+        assert!(relief.ask(MIB));
+        assert_eq!(promised.lock().len(), 0);
+        assert_eq!(stays.promised.lock().len(), 1);
+    }
+
+    #[test]
+    fn somebody_is_asked_before_memory_runs_out() {
+        let ledger = MemoryLedger::new(16 * MIB);
+        let relief = Relief::new(ledger.clone());
+        let mut stores = vec![store(&ledger, &relief, 13 * MIB)];
+        relief.look_ahead();
+        assert_eq!(asked(&stores), [0]);
+        stores.push(store(&ledger, &relief, 3 * MIB / 2));
+        relief.look_ahead();
+        assert_eq!(asked(&stores), [1, 0]);
+    }
+}

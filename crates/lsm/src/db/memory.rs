@@ -1,0 +1,113 @@
+//! What a store does for the memory budget that it shares with others: it tells how much its active memtables hold, seals them when
+//! they are the largest of all, and promises what sealed ones will give back.
+//!
+//! Whoever needs memory asks on its own thread, perhaps under its own store's `writer`. So nothing here waits for this store's: the seal is
+//! made by a job, or by the writer that holds the lock.
+
+use super::engine::{Engine, State};
+use super::generation::Generation;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::{Holder, JobPriority, Promise};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A store whose writer is busy is looked at again after so long. Most often the writer was faster.
+const BUSY: Duration = Duration::from_millis(5);
+/// Memtables are worth writing out for other stores from this part of the write buffer on.
+const WORTH: u64 = 8;
+
+/// See [`Engine::hold_memory`].
+#[derive(Default)]
+pub(crate) struct StoreMemory {
+    holder: OnceLock<Holder>,
+    /// The generation that is to be sealed, 0 for none.
+    asked: AtomicU64,
+}
+
+impl Engine {
+    /// From here on this store can be asked for the memory of its memtables.
+    pub fn hold_memory(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        let give = move |promise| {
+            if let Some(engine) = engine.upgrade() {
+                engine.give_memory_back(promise);
+            }
+        };
+        let worth = self.options.write_buffer_bytes / WORTH;
+        let holder = self.env.relief().register(worth, give);
+        assert!(self.memory.holder.set(holder).is_ok(), "called once");
+    }
+
+    /// The active memtables hold so many bytes.
+    pub fn note_memory(&self, bytes: u64) {
+        if let Some(holder) = self.memory.holder.get() {
+            holder.set(bytes);
+        }
+    }
+
+    /// True when the active memtables are to be sealed because memory is short.
+    pub fn is_memory_wanted(&self, active: &Generation) -> bool {
+        self.memory.asked.load(SeqCst) == active.number
+    }
+
+    fn give_memory_back(self: &Arc<Self>, promise: Promise) {
+        let mut state = self.state.lock();
+        let view = self.view();
+        // A store that cannot write out what it has sealed cannot keep a promise. One that waits for its flush has made others.
+        if state.flush_error.is_some()
+            || state.halt.is_some()
+            || self.closing.load(SeqCst)
+            || view.sealed.len() >= self.options.max_sealed_memtables
+        {
+            return;
+        }
+        let number = view.active.number;
+        state.promised.insert(number, promise);
+        self.memory.asked.store(number, SeqCst);
+        drop(state);
+        let engine = self.clone();
+        self.env
+            .jobs()
+            .spawn(self.owner, JobPriority::Flush, move || {
+                engine.seal_for_memory(number)
+            });
+    }
+
+    fn seal_for_memory(self: &Arc<Self>, number: u64) {
+        let is_due = || !self.closing.load(SeqCst) && self.active_generation().number == number;
+        if is_due() {
+            let Some(mut writer) = self.writer.try_lock() else {
+                return self.after(BUSY, move |engine| engine.seal_for_memory(number));
+            };
+            // A failure is in the state, where the next write finds it.
+            if is_due() {
+                let _ = self.seal(&mut writer);
+            }
+        }
+        // The store is closed, or the seal has failed: nothing will come.
+        let is_active = self.active_generation().number == number;
+        let kept = is_active.then(|| self.state.lock().promised.remove(&number));
+        drop(kept);
+        self.env.jobs().notify();
+    }
+
+    /// A generation is sealed: its memory is on its way back.
+    pub fn note_sealed(&self, state: &mut State, sealed: &Generation) {
+        let promise = || self.env.relief().promise(sealed.memory());
+        state.promised.entry(sealed.number).or_insert_with(promise);
+        if let Some(holder) = self.memory.holder.get() {
+            holder.begin_anew();
+        }
+    }
+
+    /// A generation was written out, and nobody but readers holds it.
+    pub fn note_flushed(&self, number: u64) {
+        let kept = self.state.lock().promised.remove(&number);
+        drop(kept);
+    }
+
+    /// No memory comes back before a flush succeeds.
+    pub fn break_promises(&self, state: &mut State) {
+        state.promised.clear();
+    }
+}

@@ -1,0 +1,166 @@
+//! Many stores share one memory budget: together they stay within it, although each of them holds little.
+
+use super::*;
+use basalt_env::{EnvBuilder, Random};
+use basalt_fs::fault::{Fault, FaultFs, FaultKind};
+use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_fs::{FileSystem, OpKind, When};
+use std::collections::BTreeMap;
+
+const MIB: u64 = 1 << 20;
+const STORES: u64 = 40;
+
+type Model = Vec<BTreeMap<u64, u64>>;
+
+fn value(seed: u64) -> Vec<u8> {
+    vec![seed as u8; 1000 + (seed % 7000) as usize]
+}
+
+fn stores(env: &Env) -> Vec<Db> {
+    (0..STORES)
+        .map(|n| Db::open(env, format!("store{n}"), Options::default()).unwrap())
+        .collect()
+}
+
+fn check(stores: &[Db], model: &Model) {
+    for (db, model) in stores.iter().zip(model) {
+        for (key, seed) in model {
+            let found = db.get(
+                &db.default_family(),
+                &key.to_be_bytes(),
+                &ReadOptions::default(),
+            );
+            assert_eq!(found.unwrap().as_deref(), Some(&value(*seed)[..]));
+        }
+    }
+}
+
+/// 300 stores of 512 MiB once held 2.2 GB: a store wrote its memtables out for lack of memory only if they held an eighth of its own
+/// write buffer, and waited only for what it had sealed itself.
+#[test]
+fn stores_that_each_hold_little_stay_within_the_budget_together() {
+    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
+    let stores = stores(&env);
+    let mut model: Model = vec![BTreeMap::new(); STORES as usize];
+    let r = Random::from_seed(1);
+    let mut most = 0;
+    for _ in 0..12_000 {
+        let (n, key, seed) = (r.next_u64() % STORES, r.next_u64() % 500, r.next_u64());
+        let db = &stores[n as usize];
+        db.put(
+            &db.default_family(),
+            &key.to_be_bytes(),
+            &value(seed),
+            &WriteOptions::UNSYNCED,
+        )
+        .unwrap();
+        model[n as usize].insert(key, seed);
+        let used = env.ledger().usage();
+        most = most.max(used.memtable);
+        assert!(used.memtable <= env.ledger().room(), "{used:?}");
+    }
+    // The budget is used, too: 15 MiB of it are for memtables.
+    assert!(most >= 10 * MIB, "{most}");
+    let flushes: u64 = stores.iter().map(|db| db.stats().flush_bytes_written).sum();
+    assert!(flushes >= 20 * MIB, "{flushes}");
+    check(&stores, &model);
+    stores.into_iter().for_each(|db| db.close().unwrap());
+    let used = env.ledger().usage();
+    assert_eq!((used.memtable, used.buffer, used.pinned), (0, 0, 0));
+    assert_eq!(env.relief().coming(), 0);
+}
+
+/// Writers of many stores wait for each other's memory, each with its own store's lock held.
+#[test]
+fn writers_that_wait_for_each_others_memory_all_go_on() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .memory_bytes(16 * MIB)
+        .cache_bytes(MIB)
+        .seed(1)
+        .build();
+    let stores = stores(&env);
+    let model: Model = basalt_env::thread::scope(|threads| {
+        let writers: Vec<_> = (0..4)
+            .map(|t| {
+                let (stores, env) = (&stores, &env);
+                threads.spawn(move || {
+                    let r = Random::from_seed(t);
+                    let mut model: Model = vec![BTreeMap::new(); STORES as usize];
+                    for _ in 0..4_000 {
+                        // Keys are the thread's own, stores are everybody's.
+                        let n = r.next_u64() % STORES;
+                        let (key, seed) = (r.next_u64() % 100 * 4 + t, r.next_u64());
+                        let db = &stores[n as usize];
+                        db.put(
+                            &db.default_family(),
+                            &key.to_be_bytes(),
+                            &value(seed),
+                            &WriteOptions::UNSYNCED,
+                        )
+                        .unwrap();
+                        model[n as usize].insert(key, seed);
+                        // Each writer may have looked at the same free memory.
+                        let used = env.ledger().usage();
+                        assert!(used.memtable <= env.ledger().room() + MIB, "{used:?}");
+                    }
+                    model
+                })
+            })
+            .collect();
+        let mut all: Model = vec![BTreeMap::new(); STORES as usize];
+        for w in writers {
+            for (all, more) in all.iter_mut().zip(w.join().unwrap()) {
+                all.extend(more);
+            }
+        }
+        all
+    });
+    check(&stores, &model);
+    stores.into_iter().for_each(|db| db.close().unwrap());
+    assert_eq!(env.relief().coming(), 0);
+}
+
+/// A store whose memtables cannot be written out keeps its memory. The others go on with the rest, and do not wait for it.
+#[test]
+fn a_store_that_cannot_flush_holds_up_no_other() {
+    let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+    let env = EnvBuilder::for_tests(faults.clone() as Arc<dyn FileSystem>, 1).build();
+    let broken = Db::open(&env, "broken", Options::default()).unwrap();
+    let well = Db::open(&env, "well", Options::default()).unwrap();
+    let put = |db: &Db, n: u64| {
+        db.put(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &[7; 10_000],
+            &WriteOptions::UNSYNCED,
+        )
+    };
+    (0..700).for_each(|n| {
+        put(&broken, n).unwrap();
+    });
+    faults.inject(Fault {
+        op: Some(OpKind::Create),
+        path: "broken/".into(),
+        when: When::From(1),
+        kind: FaultKind::Eio,
+    });
+    (0..4_000).for_each(|n| {
+        put(&well, n).unwrap();
+    });
+    assert!(well.stats().flush_bytes_written > 20 * MIB);
+    assert_eq!(broken.stats().flush_bytes_written, 0);
+    let used = env.ledger().usage();
+    assert!(used.memtable <= env.ledger().room(), "{used:?}");
+    faults.clear();
+    for n in 0..700u64 {
+        let found = broken.get(
+            &broken.default_family(),
+            &n.to_be_bytes(),
+            &ReadOptions::default(),
+        );
+        assert!(found.unwrap().is_some());
+    }
+    broken.close().unwrap();
+    well.close().unwrap();
+    assert_eq!(env.relief().coming(), 0);
+}
