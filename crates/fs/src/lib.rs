@@ -201,6 +201,8 @@ pub trait File: Send + Sync {
     ///
     /// On a log, an append past its capacity grows the file (slower, never an error by itself).
     ///
+    /// A file that grows may get more space than the append needs, at most a 64th of what is free.
+    ///
     /// Errors: `NoSpace`, `Io` (both poison appends through this handle), `Poisoned`, `ReadOnly` for a handle
     /// from [`FileSystem::open`].
     fn append(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<u64>;

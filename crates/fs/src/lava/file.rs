@@ -31,6 +31,8 @@ use crate::{AlignedBuf, Bytes, Error, ErrorKind, File, Intent, Result};
 const DIRECT_MIN: usize = 64 << 10;
 /// A file grows by as much as it has, up to this many blocks at once: an extent of 1 MiB.
 const AHEAD_MAX: u64 = (1 << 20) / BLOCK;
+/// Space that no append has asked for is at most this part of what is free: [`File::append`].
+const AHEAD_PART: u64 = 64;
 
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
@@ -285,7 +287,10 @@ impl LavaFile {
             }
             let need = blocks - has;
             let like = match ahead {
-                true => need.max(has.min(AHEAD_MAX)).min(MAX_FILE_BLOCKS - has),
+                true => {
+                    let most = AHEAD_MAX.min(state.available() / AHEAD_PART);
+                    need.max(has.min(most)).min(MAX_FILE_BLOCKS - has)
+                }
                 false => need,
             };
             let near = node.extents.read().next_place();
