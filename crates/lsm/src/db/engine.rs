@@ -97,6 +97,8 @@ pub(crate) struct Writer {
     pub pace: Pace,
     /// Bytes that may be logged before the free space is compared again with what a recovery would need.
     pub recoverable: u64,
+    /// The releases of space ([`TableStore::releases`]) that were made durable by then. `None`: not even those of the opening.
+    pub durable_releases: Option<u64>,
     /// When a halted store was last tried to be mended.
     pub last_resume: Option<Duration>,
 }
@@ -238,6 +240,7 @@ impl Engine {
                 next_seq: last_seq + 1,
                 pace: Pace::default(),
                 recoverable: 0,
+                durable_releases: None,
                 last_resume: None,
             }),
             manifest: Mutex::new(ManifestSlot {

@@ -232,11 +232,13 @@ impl Engine {
         // The log may hold records that it has not written yet.
         let staged = writer.log.as_ref().map_or(0, |l| l.writer.memory() as u64);
         let wanted = unflushed.recovery_bytes(reserve) + staged + cost;
-        if space.free < wanted + 2 * reserve {
+        let releases = self.tables.releases();
+        if space.free < wanted + 2 * reserve && writer.durable_releases != Some(releases) {
             // A file that was removed may be there again after a crash, with its space, until its removal is durable.
             let synced = self.env.fs().sync_metadata(&self.dir);
             if let (Ok(()), Some((now, _))) = (synced, self.free()) {
                 space = now;
+                writer.durable_releases = Some(releases);
             }
         }
         let Some(left) = space.free.checked_sub(wanted) else {

@@ -664,8 +664,9 @@ impl Engine {
                     // From the next flush on logs do not stay.
                     self.logs.0.lock().keeps_all = true;
                 }
+                Ok(()) => self.tables.note_release(),
                 // What stays allocated is space and no harm; the next open tries again.
-                Ok(()) | Err(_) => {}
+                Err(_) => {}
             }
         }
     }

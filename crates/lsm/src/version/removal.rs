@@ -11,6 +11,7 @@
 use super::{FileKind, TableStore};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +34,13 @@ struct State {
     pause: Duration,
 }
 
-/// Files that could not be removed yet.
+/// Files that could not be removed yet, and how often space was given back.
 #[derive(Default)]
-pub(super) struct Removal(Mutex<State>);
+pub(super) struct Removal {
+    state: Mutex<State>,
+    /// See [`TableStore::releases`].
+    releases: AtomicU64,
+}
 
 impl TableStore {
     /// Removes a file that the store needs no longer, unless the store has left its directory
@@ -70,7 +75,7 @@ impl TableStore {
         if self.try_to_remove(&going) {
             return;
         }
-        let mut state = self.removal.0.lock();
+        let mut state = self.removal.state.lock();
         state.left.push(going);
         if !state.armed {
             state.armed = true;
@@ -91,6 +96,7 @@ impl TableStore {
         }
         match self.env.fs().remove(&going.path) {
             Ok(()) => {
+                self.note_release();
                 if let (Some((kind, number)), Some(told)) = (going.who, self.removed.get()) {
                     told(kind, number, &going.path);
                 }
@@ -108,7 +114,7 @@ impl TableStore {
                 return;
             };
             store.remove_what_is_left();
-            let mut state = store.removal.0.lock();
+            let mut state = store.removal.state.lock();
             state.armed = !state.left.is_empty();
             if state.armed {
                 state.pause = (state.pause * 2).min(LONGEST_PAUSE);
@@ -123,15 +129,26 @@ impl TableStore {
 
     /// Tries all once more that could not be removed.
     pub fn remove_what_is_left(&self) {
-        let left = std::mem::take(&mut self.removal.0.lock().left);
+        let left = std::mem::take(&mut self.removal.state.lock().left);
         let still: Vec<_> = (left.into_iter())
             .filter(|going| !self.try_to_remove(going))
             .collect();
-        self.removal.0.lock().left.extend(still);
+        self.removal.state.lock().left.extend(still);
+    }
+
+    /// Counts files that were removed, or that gave a part of their space back. Until the directory is synced, that space may be taken
+    /// again after a crash.
+    pub fn releases(&self) -> u64 {
+        self.removal.releases.load(SeqCst)
+    }
+
+    /// Notes that a file gave space back.
+    pub fn note_release(&self) {
+        self.removal.releases.fetch_add(1, SeqCst);
     }
 
     /// Files that could not be removed yet.
     pub fn unremoved(&self) -> u64 {
-        self.removal.0.lock().left.len() as u64
+        self.removal.state.lock().left.len() as u64
     }
 }
