@@ -18,7 +18,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Bytes gathered before they are written.
-const PIECE: usize = 1 << 20;
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// Files made so far; removes them when dropped, unless kept.
 pub(crate) struct Created {

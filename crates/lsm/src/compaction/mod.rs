@@ -42,5 +42,5 @@ pub use pick::{
 pub(crate) use run::{Deeper, Rules, merge};
 pub use run::{Job, Outcome, combine, run};
 pub use scattered::{Scatter, Scattered};
-pub use shadows::Shadows;
+pub use shadows::{FullDisk, Shadows};
 pub use split::{KeyRange, subranges};

@@ -8,7 +8,7 @@ use crate::compaction::run::Job;
 use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
 use crate::options::{Compression, FamilyOptions};
 use crate::ranges::Fragments;
-use crate::sink::Created;
+use crate::sink::{Created, PIECE};
 use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
@@ -85,6 +85,8 @@ pub(super) struct Outputs<'a> {
     /// Lookups left in `blobs`.
     lookups: u32,
     departed: Departed<'a>,
+    /// Bytes that may be added before there is another look at the free space.
+    allowed: u64,
     /// Bytes of records that were moved along, and where the cache has those that it has.
     moved: u64,
     moved_records: u64,
@@ -113,6 +115,7 @@ impl<'a> Outputs<'a> {
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_MOMENT,
             departed: Departed::new(job),
+            allowed: 0,
             moved: 0,
             moved_records: 0,
             renamed: Vec::new(),
@@ -139,6 +142,10 @@ impl<'a> Outputs<'a> {
 
     /// Ends the table being written before `user_key` when it is large enough or overlaps too much below.
     fn cut_before(&mut self, user_key: &[u8]) -> Result<()> {
+        if self.job.plan.output_level == 0 {
+            // Level 0 is to have fewer tables.
+            return Ok(());
+        }
         let wide = self.grandparents.passes_limit(user_key);
         let entries = self.builder.as_ref().map_or(0, |(_, b)| b.estimated_size());
         let any = entries > 0 || self.ranges.bytes() > 0;
@@ -193,6 +200,17 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
+    /// Looks at the free space now and then. `bytes` are about to be added.
+    fn check_space(&mut self, bytes: usize) -> Result<()> {
+        if let Some(left) = self.allowed.checked_sub(bytes as u64) {
+            self.allowed = left;
+            return Ok(());
+        }
+        let table = self.builder.as_ref().map_or(0, |(_, b)| b.estimated_size());
+        self.allowed = (self.job.allowance)(table.min(PIECE as u64) + bytes as u64)?;
+        Ok(())
+    }
+
     /// True for a reference to a value that is to be moved along.
     pub(super) fn is_gathered(
         &mut self,
@@ -220,6 +238,7 @@ impl<'a> Outputs<'a> {
         from: &Reference,
         cached: Option<CacheKey>,
     ) -> Result<()> {
+        self.check_space(internal_key.len() + value.len())?;
         let (user, trailer) = split_internal_key(internal_key);
         let name = Name {
             family: self.job.family.id,
@@ -270,6 +289,7 @@ impl Sink for Outputs<'_> {
 
     fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
         const BEGUN: &str = "a user key was begun before its entries";
+        self.check_space(internal_key.len() + value.len())?;
         let (user, trailer) = split_internal_key(internal_key);
         let name = Name {
             family: self.job.family.id,

@@ -142,7 +142,7 @@ pub struct Plan {
     pub family: u32,
     /// The starting level.
     pub level: usize,
-    /// Where the outputs go; equal to `level` when tables are rewritten in place.
+    /// Where the outputs go; equal to `level` when tables are rewritten in place. In level 0 that makes one table of several.
     pub output_level: usize,
     /// Input tables by level: the starting level's, then the output level's when there are any.
     pub inputs: Vec<(usize, Vec<Arc<TableFile>>)>,
@@ -182,6 +182,17 @@ impl Plan {
     /// Bytes of all input tables.
     pub fn input_bytes(&self) -> u64 {
         self.input_tables().map(|t| t.meta.size).sum()
+    }
+    /// Bytes that the outputs take if each tombstone finds a value. That is a guess, which a merge that meets no such values exceeds.
+    fn bytes_left(&self) -> u64 {
+        let (mut values, mut deletes) = (0u64, 0u64);
+        for t in self.input_tables() {
+            let ranges = t.meta.range_deletes.saturating_mul(ENTRIES_A_RANGE);
+            deletes = deletes.saturating_add(t.meta.deletes.saturating_add(ranges));
+            values += t.meta.entries.saturating_sub(t.meta.deletes);
+        }
+        let left = values.saturating_sub(deletes) as f64 / values.max(1) as f64;
+        (self.input_bytes() as f64 * left) as u64
     }
 }
 
@@ -558,8 +569,41 @@ impl PickContext<'_> {
             || (bottommost && (compression || t.meta.range_deletes > 0 || mostly_tombstones(t)))
     }
 
+    /// True when the outputs of a plan probably fit what a full disk has left.
+    fn fits(&self, plan: &Plan) -> bool {
+        let Some(full) = self.shadows.full else {
+            return true;
+        };
+        let expected = match full.surely {
+            true => plan.input_bytes(),
+            false => plan.bytes_left(),
+        };
+        plan.trivial_move || expected <= full.room
+    }
+
+    /// On a full disk, where level 0 as a whole does not fit what is left: as many of its newest tables as fit, into one table of level 0.
+    /// The tombstones of some then free the values of others, and level 0 always has fewer tables afterwards, so that deletes go on.
+    fn plan_newest(&self, reason: Reason, score: f64) -> Option<Plan> {
+        let tables = &self.version.levels[0];
+        if !tables.iter().all(|t| idle(t)) {
+            return None;
+        }
+        (2..=tables.len()).rev().find_map(|n| {
+            let (newest, older) = tables.split_at(n);
+            let first = newest.iter().map(|t| t.meta.min_seq).min()?;
+            if older.iter().any(|t| t.meta.max_seq >= first) {
+                return None;
+            }
+            let mut plan = self.plan(0, 0, newest.to_vec(), reason, score)?;
+            // What is older lies beside the output.
+            plan.deeper.extend(older.iter().map(|t| vec![t.clone()]));
+            plan.bottommost = plan.deeper.is_empty();
+            self.fits(&plan).then_some(plan)
+        })
+    }
+
     /// Level 0 into the base level: the oldest table and all that overlap it directly or through others. When that is too
-    /// much, only the oldest of them, which may go before newer ones.
+    /// much, only the oldest of them, which may go before newer ones. On a full disk it is all of them if the outputs probably fit.
     fn plan_l0(&self, reason: Reason, score: f64) -> Option<Plan> {
         let tables = &self.version.levels[0];
         if !tables.iter().all(|t| idle(t)) {
@@ -568,6 +612,13 @@ impl PickContext<'_> {
         let base = level_targets(self.version, self.options).base_level;
         let oldest = tables.last()?.clone();
         let mut start = closure(self.version, 0, vec![oldest]);
+        if self.shadows.full.is_some()
+            && let Some(plan) = self.plan(0, base, start.clone(), reason, score)
+            && self.fits(&plan)
+        {
+            // The newest tables have the tombstones that make the merge small.
+            return Some(plan);
+        }
         let mut bytes = 0;
         let fits = start
             .iter()
@@ -730,8 +781,9 @@ fn mostly_tombstones(t: &TableFile) -> bool {
     deletes > 0 && deletes.saturating_mul(3) >= t.meta.entries
 }
 
-/// The most useful compaction that can start now, if one is due.
+/// The most useful compaction that can start now, if one is due. On a full disk those go first whose outputs probably fit.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
+    let mut too_large = None;
     for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.hurried, &ctx.shadows) {
         if score < 1.0 {
             break;
@@ -745,25 +797,38 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
             } else {
                 Reason::L0Bytes
             };
-            ctx.plan_l0(reason, score)
+            let plan = ctx.plan_l0(reason, score);
+            match plan.as_ref().is_none_or(|plan| ctx.fits(plan)) {
+                true => plan,
+                false => ctx.plan_newest(reason, score).or(plan),
+            }
         } else {
             let reason = match hidden {
                 true => Reason::HiddenGarbage,
                 false => Reason::LevelBytes,
             };
-            ctx.candidates(level).into_iter().find_map(|t| {
+            let candidates = ctx.candidates(level).into_iter();
+            let mut plans = candidates.filter_map(|t| {
                 let start = closure(ctx.version, level, vec![t]);
                 ctx.plan(level, level + 1, start, reason, score)
-            })
+            });
+            let first = plans.next();
+            match first.as_ref().is_none_or(|plan| ctx.fits(plan)) {
+                true => first,
+                false => plans.find(|plan| ctx.fits(plan)).or(first),
+            }
         };
-        if plan.is_some() {
-            return plan;
+        match plan {
+            Some(plan) if ctx.fits(&plan) => return Some(plan),
+            plan => too_large = too_large.or(plan),
         }
     }
-    ctx.plan_worn()
-        .or_else(|| ctx.plan_expired())
-        .or_else(|| ctx.plan_tombstones())
-        .or_else(|| ctx.plan_scattered())
+    let fits = |plan: &Plan| ctx.fits(plan);
+    (ctx.plan_worn().filter(fits))
+        .or_else(|| ctx.plan_expired().filter(fits))
+        .or_else(|| ctx.plan_tombstones().filter(fits))
+        .or_else(|| ctx.plan_scattered().filter(fits))
+        .or(too_large)
 }
 
 /// What a manual compaction does next in a level.

@@ -7,6 +7,15 @@ use super::pick::{ENTRIES_A_RANGE, idle};
 use crate::version::{FamilyVersion, LEVELS, TableFile};
 use std::sync::Arc;
 
+/// What a merge on a full disk may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FullDisk {
+    /// Bytes that the outputs of a merge may take.
+    pub room: u64,
+    /// The last merge took more than was expected: only merges are chosen whose inputs are not larger than the room, if there are such.
+    pub surely: bool,
+}
+
 /// What an entry of an upper level is likely to hide of a family's blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Shadows {
@@ -22,8 +31,8 @@ pub struct Shadows {
     pub room: f64,
     /// The bound is near: a merge is due whatever it rewrites.
     pub pressed: bool,
-    /// The disk is full: whatever tombstones stand over anything are to come down, at any price.
-    pub full: bool,
+    /// The disk is full: whatever tombstones stand over anything are to come down, at any price. `None`: it is not full.
+    pub full: Option<FullDisk>,
 }
 
 impl Shadows {
@@ -79,7 +88,7 @@ impl Shadows {
     /// By level, how much a merge out of it is due for what it hides: from 1 on, where that is more than the merge would rewrite, or the
     /// bound is near.
     pub fn scores(&self, v: &FamilyVersion, below: impl Fn(usize) -> usize) -> [f64; LEVELS] {
-        if self.full {
+        if self.full.is_some() {
             return core::array::from_fn(|level| {
                 f64::from(level < LEVELS - 1 && self.hides_any(v, level))
             });

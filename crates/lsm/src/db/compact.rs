@@ -188,6 +188,11 @@ impl Engine {
             family.options.table_bytes,
             self.parts_of(&plan, &family),
         );
+        let ranges = match plan.output_level {
+            // One table.
+            0 => vec![(None, None)],
+            _ => ranges,
+        };
         let parts = ranges.len();
         let running = Arc::new(Running {
             epoch: self.state.lock().blobs.begin(),
@@ -238,6 +243,7 @@ impl Engine {
                 },
                 cancelled,
                 blobs: &|| self.view().version.blobs.clone(),
+                allowance: &|gathered| self.merge_allowance(gathered),
                 range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
             })
         };

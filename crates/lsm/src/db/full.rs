@@ -12,9 +12,10 @@
 //! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
 //! help. Decision 0027.
 
-use super::engine::{Engine, Writer};
+use super::engine::{Engine, State, Writer};
 use super::log::{GroupSize, log_path};
 use crate::batch::{Ops, WriteBatch};
+use crate::compaction::FullDisk;
 use crate::key::Kind;
 use crate::listener::Event;
 use crate::memtable::MemTable;
@@ -39,6 +40,11 @@ const LOOKS: u64 = 16;
 const PART_FOR_INDEXES: u64 = 8;
 /// Bytes that a table takes beside its entries, however few these are: properties, footer, and the rest of a block.
 const TABLE_BYTES: u64 = 16 << 10;
+/// Space that logs may get beyond the bytes of their appends between two looks: a filesystem allocates up to a 64th of the
+/// free space ahead of an append, and a group may be the first of a new log.
+const PART_AHEAD: u64 = 32;
+/// Merges compare the free space with what a recovery needs after at most so many bytes.
+const MERGED_A_LOOK: u64 = 4 << 20;
 
 impl Options {
     /// Bytes of a disk of `total` bytes that are kept for what makes space: what memtables may hold and one more, and at most a sixteenth of the
@@ -119,6 +125,11 @@ impl Unflushed {
 /// What is to be free for writes to be taken again: a little more than was too little, or it would go back and forth.
 fn taken_again_from(reserve: u64) -> u64 {
     reserve + reserve / 4
+}
+
+/// Bytes that the commit leader logs at most before it compares the free space with what a recovery needs again.
+fn unseen_by_the_leader(reserve: u64) -> u64 {
+    (reserve / LOOKS).max(4096)
 }
 
 /// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its
@@ -231,7 +242,8 @@ impl Engine {
         unflushed.tables += 1;
         // The log may hold records that it has not written yet.
         let staged = writer.log.as_ref().map_or(0, |l| l.writer.memory() as u64);
-        let wanted = unflushed.recovery_bytes(reserve) + staged + cost;
+        let ahead = space.free / PART_AHEAD;
+        let wanted = unflushed.recovery_bytes(reserve) + staged + cost + ahead;
         let releases = self.tables.releases();
         if space.free < wanted + 2 * reserve && writer.durable_releases != Some(releases) {
             // A file that was removed may be there again after a crash, with its space, until its removal is durable.
@@ -249,8 +261,44 @@ impl Engine {
             });
         };
         // Each byte that is logged is needed once more by the recovery, and others use the disk, too.
-        writer.recoverable = cost + (left / 8).min((reserve / LOOKS).max(4096));
+        writer.recoverable = cost + (left / 8).min(unseen_by_the_leader(reserve));
         Ok(())
+    }
+
+    /// Bytes that a merge may write before it asks again. `gathered`: bytes that it has made and not written yet.
+    ///
+    /// A recovery after a crash needs its space also while a merge runs, and after it, when the tables that it replaced are not
+    /// removed yet. A merge that would take that space ends instead, and gives back what it took.
+    ///
+    /// Errors: `NoSpace`.
+    pub(super) fn merge_allowance(&self, gathered: u64) -> Result<u64> {
+        let Some((space, reserve)) = self.free() else {
+            return Ok(MERGED_A_LOOK);
+        };
+        let kept = self.kept_from_merges(reserve);
+        match space.free.checked_sub(kept + gathered) {
+            Some(left) if left > 0 => Ok((left / 8).clamp(4096, MERGED_A_LOOK)),
+            _ => Err(self.no_space(space, kept)),
+        }
+    }
+
+    /// Bytes of free space that merges leave: for a recovery of the logs, with what the commit leader may log before it looks again.
+    fn kept_from_merges(&self, reserve: u64) -> u64 {
+        let mut unflushed = self.unflushed();
+        unflushed.tables += 1;
+        unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
+    }
+
+    /// What a merge may take on a full disk. `None` while it is not full.
+    pub(super) fn room_for_merges(&self, state: &State) -> Option<FullDisk> {
+        self.full.is_refusing().then(|| {
+            let kept = self.kept_from_merges(self.full.reserve.load(SeqCst));
+            let error = state.compaction_error.as_ref();
+            FullDisk {
+                room: self.full.free_bytes().saturating_sub(kept),
+                surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
+            }
+        })
     }
 
     fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {

@@ -266,7 +266,7 @@ impl Engine {
         let amp = self.options.max_space_amp;
         let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
             .max(self.options.write_buffer_bytes as f64);
-        let full = self.full.is_refusing();
+        let full = self.room_for_merges(state);
         for (id, family) in view.families.iter() {
             let share = families.get(id).copied().unwrap_or_default();
             let learned = self.space.hits(*id);
@@ -282,8 +282,8 @@ impl Engine {
                 fill.will_hide += ((memory as f64 * hits) as u64).min(share.bytes);
             }
             if share.records == 0 {
-                if full {
-                    fill.shadows.entry(*id).or_default().full = true;
+                if full.is_some() {
+                    fill.shadows.entry(*id).or_default().full = full;
                 }
                 continue;
             }

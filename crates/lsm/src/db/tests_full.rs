@@ -1,5 +1,4 @@
-//! A full disk and a killed process: what the logs hold must fit beside them once more, as tables, or the store cannot
-//! be opened.
+//! A full disk and a killed process: what the logs hold must fit beside them once more, as tables, or the store cannot be opened.
 
 use super::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
@@ -64,10 +63,14 @@ impl Load {
     fn key(&self, n: u64) -> [u8; 8] {
         (n % self.keys).to_be_bytes()
     }
+
+    /// The newest write of each key.
+    fn newest(&self, writes: u64) -> BTreeMap<u64, u64> {
+        (0..writes).map(|n| (n % self.keys, n)).collect()
+    }
 }
 
-/// The environment of one process. Each process has a seed of its own, or it would give files the ids that an earlier
-/// process gave to others.
+/// The environment of one process. Each process has a seed of its own, or it would give files the ids that an earlier process gave to others.
 fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
@@ -76,49 +79,112 @@ fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
     (env, hands)
 }
 
-/// Opens what a killed process left, finds every acknowledged write, and writes again once enough was deleted.
-fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: u64, what: &str) {
-    let (env, hands) = environment(disk, 2);
-    let options = load.options();
-    let db = Db::open(&env, "db", options.clone())
-        .unwrap_or_else(|e| panic!("{load:?}, {what}: the store does not open: {e}"));
-    let f = db.default_family();
-    let newest: BTreeMap<u64, u64> = (0..acknowledged).map(|n| (n % load.keys, n)).collect();
-    for (key, &n) in &newest {
-        let got = db.get(&f, &key.to_be_bytes(), &ReadOptions::default());
-        let got = got.unwrap();
-        // The write at hand may be there, too.
-        let next = (acknowledged % load.keys == *key).then(|| load.value(acknowledged));
-        assert!(
-            got.as_deref() == Some(&load.value(n)[..])
-                || (next.is_some() && got.as_deref() == next.as_deref()),
-            "{load:?}, {what}: write {n} of {acknowledged} is lost"
-        );
+/// What a user was told: how many writes, and then how many deletes of the keys in their order, have succeeded.
+#[derive(Default)]
+struct Progress {
+    writes: AtomicU64,
+    deletes: AtomicU64,
+}
+
+/// The same at one moment. A write or a delete may be under way.
+#[derive(Debug, Clone, Copy)]
+struct Acknowledged {
+    writes: u64,
+    deletes: u64,
+}
+
+impl Progress {
+    fn now(&self) -> Acknowledged {
+        Acknowledged {
+            writes: self.writes.load(Ordering::SeqCst),
+            deletes: self.deletes.load(Ordering::SeqCst),
+        }
     }
-    let mut tries = 0;
-    let mut wait = |e: &Error| {
-        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-        hands.advance(Duration::from_secs(2));
-        while env.jobs().step() {}
-        tries += 1;
-        assert!(tries < 50, "{load:?}, {what}: {e} {:?}", db.stats());
-    };
-    if load.sync {
-        // Padded logs leave many small tables in level 0, and whether a merge of all of them fits is no matter of this
-        // test.
-        return db.abandon();
+}
+
+/// A process that works with the store.
+struct Process {
+    load: Load,
+    env: Env,
+    hands: Arc<ManualClock>,
+    db: Db,
+    what: String,
+}
+
+impl Process {
+    fn open(load: Load, disk: &Arc<SimFs>, seed: u64, what: &str) -> Process {
+        let (env, hands) = environment(disk, seed);
+        let db = Db::open(&env, "db", load.options())
+            .unwrap_or_else(|e| panic!("{load:?}, {what}: the store does not open: {e}"));
+        let what = what.to_string();
+        Process {
+            load,
+            env,
+            hands,
+            db,
+            what,
+        }
     }
-    // Everything: a merge that keeps a part of its tables may need more space for that part than is free.
-    for key in newest.keys() {
-        while let Err(e) = db.delete(&f, &key.to_be_bytes(), &WriteOptions::UNSYNCED) {
+
+    /// Every acknowledged write is there, and nothing that was deleted.
+    fn check(&self, acknowledged: Acknowledged) {
+        let (load, what) = (&self.load, &self.what);
+        let f = self.db.default_family();
+        let Acknowledged { writes, deletes } = acknowledged;
+        for (i, (key, n)) in load.newest(writes).into_iter().enumerate() {
+            let got = self.db.get(&f, &key.to_be_bytes(), &ReadOptions::default());
+            let got = got.unwrap();
+            let i = i as u64;
+            // The write or the delete at hand may be there, too.
+            let next = (writes % load.keys == key && deletes == 0).then(|| load.value(writes));
+            let kept = got.as_deref() == Some(&load.value(n)[..])
+                || (next.is_some() && got.as_deref() == next.as_deref());
+            assert!(
+                (kept && i >= deletes) || (got.is_none() && i <= deletes && self.deleting(deletes)),
+                "{load:?}, {what}: {acknowledged:?}, and write {n} of key {key} is {:?}",
+                got.map(|v| v.len())
+            );
+        }
+    }
+
+    /// True if deletes may have begun.
+    fn deleting(&self, deletes: u64) -> bool {
+        deletes > 0 || self.what.contains("deleting")
+    }
+
+    /// Deletes all keys from a number on, then writes. Background work may run whenever the disk is too full.
+    fn delete_all_and_write(&self, from: u64, writes: u64, deleted: &dyn Fn(u64)) {
+        let (db, load, what) = (&self.db, &self.load, &self.what);
+        let f = db.default_family();
+        let mut tries = 0;
+        let mut wait = |e: &Error| {
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{load:?}, {what}: {e}");
+            self.hands.advance(Duration::from_secs(2));
+            while self.env.jobs().step() {}
+            tries += 1;
+            assert!(tries < 50, "{load:?}, {what}: {e} {:?}", db.stats());
+        };
+        // Everything: a merge that keeps a part of its tables may need more space for that part than is free.
+        let keys = load.newest(writes).into_keys().enumerate();
+        for (i, key) in keys.skip(from as usize) {
+            while let Err(e) = db.delete(&f, &key.to_be_bytes(), &load.write_options()) {
+                wait(&e);
+            }
+            deleted(i as u64 + 1);
+        }
+        while let Err(e) = db.put(&f, b"after", &load.value(1), &WriteOptions::SYNC) {
             wait(&e);
         }
     }
-    while let Err(e) = db.put(&f, b"after", &load.value(1), &WriteOptions::SYNC) {
-        wait(&e);
-    }
-    db.close().unwrap();
-    let report = Db::verify_store(&env, "db", &options, &mut |_, _| ()).unwrap();
+}
+
+/// Opens what a killed process left, finds every acknowledged write, and writes again once all was deleted.
+fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: Acknowledged, what: &str) {
+    let process = Process::open(*load, disk, 2, what);
+    process.check(acknowledged);
+    process.delete_all_and_write(acknowledged.deletes, acknowledged.writes, &|_| ());
+    process.db.close().unwrap();
+    let report = Db::verify_store(&process.env, "db", &load.options(), &mut |_, _| ()).unwrap();
     assert!(
         report.damage.is_empty(),
         "{load:?}, {what}: {:?}",
@@ -126,28 +192,59 @@ fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: u64, what: &str) {
     );
 }
 
-/// Fills the disk, and kills the process at moments on the way and when it is full.
+/// Moments of a process at which it may be killed: the last ones, and some before them.
+#[derive(Default)]
+struct Moments(Mutex<Vec<(Acknowledged, SimSnapshot)>>);
+
+impl Moments {
+    fn watch(self: &Arc<Self>, disk: &SimFs, progress: &Arc<Progress>, every: u64) {
+        let (moments, progress) = (self.clone(), progress.clone());
+        let calls = AtomicU64::new(0);
+        disk.on_mutation(move |moment| {
+            if calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(every) {
+                let mut kept = moments.0.lock().unwrap();
+                kept.push((progress.now(), moment));
+                if kept.len() > 400 {
+                    kept.drain(..200);
+                }
+            }
+        });
+    }
+
+    /// Kills the process at moments that were kept. Returns the number of states that were opened.
+    fn kill(&self, load: &Load, most: usize, what: &str) -> u64 {
+        let moments = std::mem::take(&mut *self.0.lock().unwrap());
+        let mut states = 0;
+        let last = moments.len();
+        for (i, (acknowledged, moment)) in moments.iter().enumerate() {
+            if i + most < last && i % (last / most).max(1) != 0 {
+                continue;
+            }
+            let killed = format!("killed while {what} at {moment:?}");
+            reopen(load, &moment.kill(), *acknowledged, &killed);
+            states += 1;
+            if load.sync {
+                let cut = moment.crash(CrashPolicy::Torn, i as u64);
+                let cut_at = format!("power cut while {what} at {moment:?}");
+                reopen(load, &cut, *acknowledged, &cut_at);
+                states += 1;
+            }
+        }
+        states
+    }
+}
+
+/// Fills the disk, and kills the process at moments on the way, when it is full, and while everything is deleted.
 fn fill_and_kill(load: Load) -> u64 {
     let disk = SimFs::new(SimOptions {
         capacity: CAPACITY,
         ..SimOptions::default()
     });
-    let (env, _hands) = environment(&disk, 1);
-    let acknowledged = Arc::new(AtomicU64::new(0));
-    let moments: Arc<Mutex<Vec<(u64, SimSnapshot)>>> = Arc::default();
-    let db = Db::open(&env, "db", load.options()).unwrap();
-    let (seen, sink) = (acknowledged.clone(), moments.clone());
-    let calls = AtomicU64::new(0);
-    disk.on_mutation(move |moment| {
-        // The later, the fuller: the last of those kept are looked at.
-        if calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(37) {
-            let mut kept = sink.lock().unwrap();
-            kept.push((seen.load(Ordering::SeqCst), moment));
-            if kept.len() > 400 {
-                kept.drain(..200);
-            }
-        }
-    });
+    let progress = Arc::new(Progress::default());
+    let moments = Arc::new(Moments::default());
+    let process = Process::open(load, &disk, 1, "deleting");
+    let (env, db) = (&process.env, &process.db);
+    moments.watch(&disk, &progress, 37);
     let f = db.default_family();
     let mut n = 0;
     let full = loop {
@@ -155,7 +252,7 @@ fn fill_and_kill(load: Load) -> u64 {
             Ok(_) => n += 1,
             Err(e) => break e,
         }
-        acknowledged.store(n, Ordering::SeqCst);
+        progress.writes.store(n, Ordering::SeqCst);
         for _ in 0..load.jobs {
             env.jobs().step();
         }
@@ -172,29 +269,15 @@ fn fill_and_kill(load: Load) -> u64 {
         free < CAPACITY / 3,
         "{load:?}: {full}, and {free} bytes are free"
     );
-    reopen(&load, &disk.kill(), n, "killed when full");
-    let moments = std::mem::take(&mut *moments.lock().unwrap());
-    let mut states = 1;
-    // Some on the way, and more of the end.
-    let last = moments.len();
-    for (i, (acknowledged, moment)) in moments.iter().enumerate() {
-        if i + 4 >= last || i % (last / 4).max(1) == 0 {
-            let what = format!("killed at {moment:?}");
-            reopen(&load, &moment.kill(), *acknowledged, &what);
-            if load.sync {
-                let cut = moment.crash(CrashPolicy::Torn, i as u64);
-                reopen(
-                    &load,
-                    &cut,
-                    *acknowledged,
-                    &format!("power cut at {moment:?}"),
-                );
-                states += 1;
-            }
-            states += 1;
-        }
-    }
-    db.close().ok();
+    reopen(&load, &disk.kill(), progress.now(), "killed when full");
+    let mut states = 1 + moments.kill(&load, 4, "filling");
+    // The process itself goes on, and may be killed then.
+    moments.watch(&disk, &progress, 11);
+    let deleted = |n| progress.deletes.store(n, Ordering::SeqCst);
+    process.delete_all_and_write(0, n, &deleted);
+    disk.on_mutation(|_| ());
+    process.db.abandon();
+    states += moments.kill(&load, 6, "deleting");
     states
 }
 
@@ -212,9 +295,8 @@ fn all(loads: &[Load], least: u64) {
     assert!(states >= least, "only {states} states");
 }
 
-/// A store of 2 MiB memtables on a disk of 16 MiB kept 1 MiB free, and had up to 8 MiB in its logs that were in no
-/// table. Killed then, it could not write them out when it was opened, said that the disk was full, and nothing could
-/// be deleted to help it.
+/// A store of 2 MiB memtables on a disk of 16 MiB kept 1 MiB free, and had up to 8 MiB in its logs that were in no table. Killed then, it
+/// could not write them out when it was opened, said that the disk was full, and nothing could be deleted to help it.
 #[test]
 fn a_store_that_is_killed_on_a_full_disk_opens() {
     let loads = [
@@ -257,11 +339,6 @@ fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
 /// The same while compactions run: their outputs, and inputs that were replaced, take space, too.
 #[test]
 fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
-    if basalt_fs::sim::is_on_lava() {
-        // There, an input that was removed has its space until the removal is durable, and a killed merge can leave too
-        // little.
-        return;
-    }
     let loads = [
         Load { jobs: 1, ..BASE },
         Load {

@@ -109,6 +109,7 @@ impl Room {
         let cancelled = AtomicBool::new(false);
         run(&Job {
             blobs: &Default::default,
+            allowance: &|_| Ok(u64::MAX),
             env: self.env.clone(),
             store: self.store.clone(),
             plan,
@@ -341,6 +342,7 @@ fn cancellation_leaves_no_file() {
     let made = AtomicU64::new(0);
     let result = run(&Job {
         blobs: &Default::default,
+        allowance: &|_| Ok(u64::MAX),
         env: room.env.clone(),
         store: room.store.clone(),
         plan: &plan,

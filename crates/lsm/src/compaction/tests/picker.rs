@@ -387,7 +387,7 @@ fn no_more_is_hidden_than_lies_below() {
             most: 1e9,
             room: 1.0,
             pressed: true,
-            full: false,
+            full: None,
         };
         let scores = all.scores(&v, |level| level + 1);
         let by_level: Vec<u64> = scores[..3].iter().map(|s| *s as u64).collect();
