@@ -2,8 +2,8 @@
 
 use super::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::campaign;
 use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
+use basalt_fs::{FileSystem, campaign};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -348,4 +348,97 @@ fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
         },
     ];
     all(&loads, 10);
+}
+
+/// Near a full disk each commit group synced the directory under the writer's lock, although no file had been removed since the last sync.
+#[test]
+fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
+    let disk = SimFs::new(SimOptions {
+        capacity: CAPACITY,
+        ..SimOptions::default()
+    });
+    let load = Load {
+        value_bytes: 100_000,
+        ..BASE
+    };
+    let process = Process::open(load, &disk, 1, "filling");
+    let (env, db) = (&process.env, &process.db);
+    let f = db.default_family();
+    let names = || {
+        let entries = env.fs().list(std::path::Path::new("db")).unwrap();
+        entries.into_iter().map(|e| e.name).collect::<Vec<_>>()
+    };
+    let (mut writes, mut changes, mut syncs) = (0, 0, 0);
+    loop {
+        let (names_before, syncs_before) = (names(), env.fs().stats().syncs);
+        let value = load.value(writes);
+        if db
+            .put(&f, &load.key(writes), &value, &WriteOptions::UNSYNCED)
+            .is_err()
+        {
+            break;
+        }
+        writes += 1;
+        match names() == names_before {
+            // An unsynced write needs no sync of its own.
+            true => syncs += env.fs().stats().syncs - syncs_before,
+            false => changes += 1,
+        }
+    }
+    campaign!("full_writes={writes} full_changes={changes} full_syncs={syncs}");
+    assert!(
+        writes > 100 && changes > 3,
+        "{writes} writes, {changes} changes"
+    );
+    assert!(
+        syncs <= changes,
+        "{syncs} syncs beside {changes} changes of the directory in {writes} writes"
+    );
+}
+
+/// A merge that did not fit took all of a full disk before it ended. A process that was killed when such a merge was just installed left no
+/// space for the manifest that its opening needs.
+#[test]
+fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
+    let disk = SimFs::new(SimOptions {
+        capacity: CAPACITY,
+        ..SimOptions::default()
+    });
+    let load = Load {
+        value_bytes: 1000,
+        sync: true,
+        ..BASE
+    };
+    let process = Process::open(load, &disk, 1, "filling");
+    let (env, db) = (&process.env, &process.db);
+    let f = db.default_family();
+    // Each table has keys of the whole range, so that none moves down unmerged.
+    let write = |n: u64| {
+        let key = (n * 7919 % 100_003).to_be_bytes();
+        db.put(&f, &key, &load.value(n), &WriteOptions::SYNC)
+    };
+    let writes = (0..).take_while(|n| write(*n).is_ok()).count();
+    assert!(writes > 5000, "{writes} writes");
+    let moments: Arc<Mutex<Vec<SimSnapshot>>> = Arc::default();
+    let sink = moments.clone();
+    disk.on_mutation(move |moment| sink.lock().unwrap().push(moment));
+    let mut failed = false;
+    for _ in 0..3 {
+        process.hands.advance(Duration::from_secs(2));
+        while env.jobs().step() {}
+        failed |= db.engine().state.lock().compaction_error.is_some();
+    }
+    disk.on_mutation(|_| ());
+    assert!(failed, "no merge was too large");
+    let free = |moment: &SimSnapshot| {
+        moment
+            .kill()
+            .space(std::path::Path::new("db"))
+            .unwrap()
+            .free
+    };
+    let least = moments.lock().unwrap().iter().map(free).min();
+    campaign!("full_merge_left={}", least.unwrap());
+    // A manifest, and a table of the first records of the next log.
+    assert!(least.unwrap() >= 48 << 10, "a merge left {least:?} bytes");
 }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Claim, PickContext, Plan, Reach, Shadows, compaction_debt, level_targets, pick, scores,
-    subranges,
+    Claim, FullDisk, PickContext, Plan, Reach, Shadows, compaction_debt, level_targets, pick,
+    scores, subranges,
 };
 use crate::options::Compression;
 use crate::version::FamilyVersion;
@@ -416,4 +416,41 @@ fn no_more_is_hidden_than_lies_below() {
     assert_eq!(hidden(wide), (300, vec![200, 100, 0]));
     // A table that is being merged hides as before; a merge of it is not due twice.
     assert_eq!(hidden("L0: 1=a-f*3#!\nL2: 2=a-z*5#"), (30, vec![0, 0, 0]));
+}
+
+/// On a full disk the oldest part of level 0 was merged without the tombstones of the newest tables: no such merge fitted, and the
+/// deletes of a user freed nothing.
+#[test]
+fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
+    let o = options();
+    let v = tree(
+        "L0: 6=a-z*1000~ 5=a-z*1000 4=a-z*1000 3=a-z*2400
+         L6: 2=a-z*1000",
+    );
+    let chosen = |full: Option<FullDisk>| {
+        let shadows = Shadows {
+            full,
+            ..Shadows::default()
+        };
+        describe(pick(&PickContext {
+            shadows,
+            ..context(&v, &o)
+        }))
+    };
+    let full = |room, surely| chosen(Some(FullDisk { room, surely }));
+    // Of 5400 values 1000 are deleted.
+    let all = "level 0 tables: L0[6 5 4 3] L6[2] -> L6 bottom";
+    assert_eq!(full(5300, false), all);
+    // Of the newest tables a larger part is. What is older keeps the tombstones.
+    let three = "level 0 tables: L0[6 5 4] -> L0";
+    let two = "level 0 tables: L0[6 5] -> L0";
+    assert_eq!(full(3000, false), three);
+    assert_eq!(full(1000, false), two);
+    // A merge took more than was expected: no value is taken to be deleted.
+    assert_eq!(full(3000, true), three);
+    assert_eq!(full(2500, true), two);
+    // Nothing fits for sure, or the disk is not full: the oldest part.
+    let oldest = "level 0 tables: L0[3] L6[2] -> L6 bottom";
+    assert_eq!(full(1000, true), oldest);
+    assert_eq!(chosen(None), oldest);
 }
