@@ -333,10 +333,19 @@ impl Engine {
             // Nor this, for which scans have to pay again.
             Err(_) if running.plan.reason == Reason::Scattered => {}
             Err(e) => {
+                // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
+                let guessed = self
+                    .room_for_merges(&state)
+                    .is_some_and(|full| !full.surely);
+                let at_once = guessed && e.kind() == ErrorKind::NoSpace;
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
-                state.compaction_retry_at = self.env.clock().now() + state.compaction_pause;
-                state.compaction_pause = (state.compaction_pause * 2).min(LONGEST_PAUSE);
+                state.compaction_retry_at = self.env.clock().now();
+                if !at_once {
+                    let pause = state.compaction_pause;
+                    state.compaction_retry_at += pause;
+                    state.compaction_pause = (pause * 2).min(LONGEST_PAUSE);
+                }
                 self.note_hurry(&mut state, &self.view());
                 drop(state);
                 self.retry_later();
