@@ -286,6 +286,7 @@ impl Engine {
     /// Writes all sealed generations out, oldest first.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         let _alone = self.flushing.lock();
+        let _keeping = self.keep_promises();
         loop {
             let Some(oldest) = self.view().sealed.last().cloned() else {
                 self.state.lock().flush_error = None;

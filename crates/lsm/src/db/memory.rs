@@ -24,7 +24,23 @@ pub(crate) struct StoreMemory {
     asked: AtomicU64,
 }
 
+/// Work that keeps promises, until this is dropped. A panic in it breaks them: other stores would wait for ever.
+pub(crate) struct Keeping<'a>(&'a Engine);
+
+impl Drop for Keeping<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.break_promises(&mut self.0.state.lock());
+        }
+    }
+}
+
 impl Engine {
+    /// See [`Keeping`]. The caller must not hold `state` when it panics.
+    pub fn keep_promises(&self) -> Keeping<'_> {
+        Keeping(self)
+    }
+
     /// From here on this store can be asked for the memory of its memtables.
     pub fn hold_memory(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
@@ -57,6 +73,7 @@ impl Engine {
         if state.flush_error.is_some()
             || state.halt.is_some()
             || self.closing.load(SeqCst)
+            || self.check_jobs().is_err()
             || view.sealed.len() >= self.options.max_sealed_memtables
         {
             return;
@@ -74,6 +91,7 @@ impl Engine {
     }
 
     fn seal_for_memory(self: &Arc<Self>, number: u64) {
+        let _keeping = self.keep_promises();
         let is_due = || !self.closing.load(SeqCst) && self.active_generation().number == number;
         if is_due() {
             let Some(mut writer) = self.writer.try_lock() else {

@@ -142,7 +142,10 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
     const KEYS: u64 = 1600;
     let disk = SimFs::new(SimOptions::default());
     let open = |seed| {
-        let env = Env::for_tests(disk.clone(), seed);
+        // All of it fits into one memtable.
+        let env = basalt_env::EnvBuilder::for_tests(disk.clone(), seed)
+            .memory_bytes(64 << 20)
+            .build();
         let db = Db::open(&env, "db", options()).unwrap();
         (env, db)
     };

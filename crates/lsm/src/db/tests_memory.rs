@@ -6,6 +6,7 @@ use basalt_fs::fault::{Fault, FaultFs, FaultKind};
 use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{FileSystem, OpKind, When};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const STORES: u64 = 40;
@@ -163,4 +164,38 @@ fn a_store_that_cannot_flush_holds_up_no_other() {
     broken.close().unwrap();
     well.close().unwrap();
     assert_eq!(env.relief().coming(), 0);
+}
+
+/// What a store has promised ends when its flush panics: nobody waits for memory that will not come.
+#[test]
+fn a_flush_that_panics_promises_nothing() {
+    let disk = SimFs::new(SimOptions::default());
+    let faults = FaultFs::with_sleep(disk, 1, Box::new(|_| panic!("on purpose")));
+    let env = EnvBuilder::for_tests(faults.clone() as Arc<dyn FileSystem>, 1).build();
+    let broken = Db::open(&env, "broken", Options::default()).unwrap();
+    let f = broken.default_family();
+    for n in 0..700u64 {
+        let put = broken.put(&f, &n.to_be_bytes(), &[7; 10_000], &WriteOptions::UNSYNCED);
+        put.unwrap();
+    }
+    faults.inject(Fault {
+        op: Some(OpKind::Create),
+        path: "broken/".into(),
+        when: When::From(1),
+        kind: FaultKind::Latency(Duration::from_secs(1)),
+    });
+    let well = Db::open(&env, "well", Options::default()).unwrap();
+    let f = well.default_family();
+    for n in 0..4_000u64 {
+        let put = well.put(&f, &n.to_be_bytes(), &[7; 10_000], &WriteOptions::UNSYNCED);
+        put.unwrap();
+    }
+    assert!(
+        env.jobs().panicked(broken.engine().owner).is_some(),
+        "the flush was tried"
+    );
+    assert!(well.stats().flush_bytes_written > 20 * MIB);
+    well.close().unwrap();
+    assert_eq!(env.relief().coming(), 0);
+    broken.abandon();
 }
