@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Memory that was freed goes back to the system so much later: whoever closes one store may close more.
+/// Delay between a release of memory and the trim: a program that closes one store may close more.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
 /// The allocator may keep this part of the budget beyond what the ledger says: it is likely to be used again soon.
 const KEPT_UNUSED: u64 = 8;
@@ -154,9 +154,10 @@ impl EnvBuilder {
         self.io_bytes_per_s = n;
         self
     }
-    /// The process's allocator serves nobody else of note: the allocator is made to give back what it keeps
-    /// beyond an eighth of the budget, at most twice a second, after memtables were written out and when stores close or go idle. Off by default,
-    /// because the allocator belongs to the program.
+    /// If `true`, the environment has the process's allocator return unused pages to the system. It does
+    /// so after a flush and after a store closes or goes idle, at most twice a second, while the process
+    /// holds more than the ledger and an eighth of the budget. Set it only if the process runs little
+    /// else. Default `false`, because the allocator belongs to the program.
     pub fn trims_memory(mut self, yes: bool) -> Self {
         self.trims_memory = yes;
         self
@@ -248,7 +249,8 @@ impl Env {
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
-    /// A store has written memtables out, closed or gone idle: see [`EnvBuilder::trims_memory`]. Many at a time are one.
+    /// Schedules a trim of the allocator after a flush, a close or a store that went idle. Calls before
+    /// the trim runs are combined into one. Does nothing without [`EnvBuilder::trims_memory`].
     pub fn memory_was_freed(&self) {
         if !self.0.trims_memory || self.0.trim_is_due.swap(true, SeqCst) {
             return;

@@ -215,7 +215,8 @@ impl Metrics {
     ) {
         self.series(name, labels, help, Metric::GaugeOf(Arc::new(read)));
     }
-    /// Drops every metric that has this label pair: an engine that closes takes its own away. Costs what these cost, not what there are.
+    /// Drops every series that has this label pair. An engine that closes drops its own series. The cost
+    /// grows with the number of series dropped, not with the number of all series.
     pub fn remove_labelled(&self, label: (&str, &str)) {
         let mut dropped = Vec::new();
         let mut registered = self.0.lock();

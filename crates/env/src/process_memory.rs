@@ -1,7 +1,9 @@
-//! The C library's allocator in a process that is all Basalt: how much memory beyond what is in use it keeps from the system.
+//! Limits how much unused memory the C library's allocator keeps in a process that runs only Basalt.
 //!
-//! Nothing in the engine calls this: the allocator belongs to the program. The command line and the benchmark call [`keep_little`] first
-//! thing, and let the environment call [`give_back_unused`] when the process holds much more than the ledger says ([`crate::EnvBuilder::trims_memory`]).
+//! The engine changes no setting of the allocator by default, because the allocator belongs to the
+//! program. The command line and the benchmark call [`keep_little`] before they start threads. They
+//! also set [`crate::EnvBuilder::trims_memory`]. With it the environment calls [`give_back_unused`]
+//! when the process holds much more memory than the ledger says.
 //! `docs/decisions/0031-memory.md` has the figures.
 //!
 //! A leaf module with `unsafe`. Its invariant: the functions called take plain numbers, touch only the allocator's own state, and
@@ -16,9 +18,9 @@ const MAPPED_FROM: i32 = 128 << 10;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const KEPT_AT_THE_END: i32 = 1 << 20;
 
-/// Has the allocator keep few heaps, as many as there are processors, 2 to 16, and give large blocks back at once. The C library makes eight
-/// for each processor, and what is free in one serves no thread of another. To be called before threads start. Does nothing where the
-/// allocator is another one.
+/// Limits the allocator to one heap for each processor, 2 to 16, and has it return large blocks at once.
+/// By default the C library makes up to eight heaps for each processor, and a thread cannot use the free
+/// memory of another heap. Call this before threads start. Does nothing unless the C library is glibc.
 pub fn keep_little() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

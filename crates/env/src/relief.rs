@@ -1,11 +1,12 @@
-//! Who gives memory back when the budget runs out.
+//! Chooses the store that must free memory when the budget of an environment runs out.
 //!
-//! Every store that holds memtables registers as a [`Holder`]. When memory is short, the one that holds most is asked to give its
-//! memory back, whoever needs it: without that, each of many stores would keep a little, and all of them together more than
-//! the budget. A holder promises what it is about to give back, so that nobody else is asked for the same bytes.
+//! Every store that holds memtables registers as a [`Holder`]. When memory is short, the holder with
+//! the most bytes is asked to free them, even if another store needs the memory. Otherwise many stores
+//! that each hold a little would exceed the budget together. A holder promises the bytes that it is
+//! about to free, so that no other holder is asked for the same bytes.
 //!
-//! Promises: nobody waits in here; a holder that is asked is not asked again before it has begun anew; what was promised ends
-//! exactly once, whatever path drops the [`Promise`].
+//! Guarantees: no call in this module waits for memory. A holder that was asked is not asked again
+//! before [`Holder::begin_anew`]. The bytes of a [`Promise`] are subtracted exactly once, when it drops.
 
 use crate::budget::MemoryLedger;
 use crate::sync::Mutex;
@@ -35,7 +36,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct Relief(Arc<Shared>);
 
-/// Somebody who holds memory and can give it back; no longer asked when dropped.
+/// A registered owner of memory that can free it on request. A dropped holder is no longer asked.
 pub struct Holder {
     relief: Relief,
     id: u64,
@@ -84,8 +85,9 @@ impl Relief {
         }))
     }
 
-    /// A holder. `give` is called on the thread of whoever needs memory, under none of this module's locks: it must not wait, and keeps
-    /// the promise until the memory is back. Less than `worth` bytes are asked for only if many hold as little.
+    /// Registers a holder of memory. `give` is called on the thread that needs memory, under none of
+    /// this module's locks. `give` must not wait, and must keep the promise until the memory is free.
+    /// A holder with less than `worth` bytes is asked only if it holds half of an even share.
     pub fn register(&self, worth: u64, give: impl Fn(Promise) + Send + Sync + 'static) -> Holder {
         let slot = Arc::new(Slot {
             bytes: AtomicU64::new(0),
@@ -127,10 +129,11 @@ impl Relief {
         }
     }
 
-    /// Sees to it that `bytes` will be free, as far as one more holder can. True if anything is on its way back.
+    /// Asks at most one more holder, so that `bytes` become free. True if any promised bytes are outstanding.
     ///
-    /// The holder with the most is asked. One that has less than its worth, and less than half of an even share, is not: then others have the
-    /// memory, and writing out crumbs would not bring it back. Cost: a load for each holder.
+    /// The holder with the most bytes is asked. A holder is never asked while it holds less than its
+    /// `worth` and also less than half of an even share. In that case readers or clients hold the
+    /// memory, and flushing small memtables would not free it. Cost: a load for each holder.
     pub fn ask(&self, bytes: u64) -> bool {
         if self.0.ledger.free() + self.coming() >= bytes {
             return self.coming() > 0;

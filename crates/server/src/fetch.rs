@@ -9,9 +9,8 @@
 //! keys that the overlay does not have, and [`Fetch::forget`] drops the answer for a key that is
 //! written meanwhile; the command then reads that key anew.
 //!
-//! A command with many names does not run on the loop at all. The answers of its fetch follow writes:
-//! an answer is replaced by what a write gives to the key, and a key in the overlay is answered from
-//! there. So once every name has an answer, the answers are those of that moment. The command takes
+//! EXISTS, TOUCH and MGET with many names run in pieces. The answers of their fetch follow writes. A
+//! write replaces the answer for its key, and a key in the overlay is answered from the overlay. So once every name has an answer, the answers are those of that moment. The command takes
 //! effect then. Its reply is made of the answers in pieces, and later writes do not change them.
 
 use crate::keyspace::Epochs;

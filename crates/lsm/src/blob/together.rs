@@ -404,9 +404,9 @@ impl InFlight {
             .collect()
     }
 
-    /// As [`InFlight::finish`]. The stored bytes of each value were taken from `budget` before. Takes
-    /// what a compressed value has more than these before it is decompressed. `None` for a value
-    /// that `budget` does not reach for.
+    /// Waits for the reads and returns the values within `budget`, as [`InFlight::finish`] does without
+    /// a bound. The caller has taken the stored bytes of each value from `budget`. The further bytes of a
+    /// compressed value are taken before it is decompressed. A value beyond `budget` is `None`.
     pub fn finish_within(
         self,
         located: &[Located<'_>],

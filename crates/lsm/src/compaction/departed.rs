@@ -22,7 +22,8 @@ const KEY_BYTES: usize = 4 << 20;
 /// So many are looked up together: they take two pages of an index each at most.
 const TOGETHER: usize = 256;
 
-/// Names of records whose index page cannot be read fill at most so many bytes, with what deriving their places takes.
+/// Most bytes of names that wait for a walk of their blob file because their index page cannot be read.
+/// Includes the memory that deriving their places takes.
 const UNREADABLE_BYTES: u64 = 64 << 20;
 /// Memory that deriving one place takes beside the key: the name in each list and map on the way.
 const DERIVED_BYTES: usize = 320;

@@ -183,7 +183,8 @@ impl Plan {
     pub fn input_bytes(&self) -> u64 {
         self.input_tables().map(|t| t.meta.size).sum()
     }
-    /// Bytes that the outputs take if each tombstone finds a value. That is a guess, which a merge that meets no such values exceeds.
+    /// Estimated bytes of the outputs if each tombstone removes one value. The outputs are larger if
+    /// tombstones meet no values.
     fn bytes_left(&self) -> u64 {
         let (mut values, mut deletes) = (0u64, 0u64);
         for t in self.input_tables() {
@@ -581,8 +582,9 @@ impl PickContext<'_> {
         plan.trivial_move || expected <= full.room
     }
 
-    /// On a full disk, where level 0 as a whole does not fit what is left: as many of its newest tables as fit, into one table of level 0.
-    /// The tombstones of some then free the values of others, and level 0 always has fewer tables afterwards, so that deletes go on.
+    /// Plans a merge of the newest tables of level 0 into one table of level 0, as many as probably fit.
+    /// For a full disk where a merge of all of level 0 does not fit. Tombstones in these tables then free
+    /// values in the others. Level 0 always has fewer tables afterwards, so deletes can continue.
     fn plan_newest(&self, reason: Reason, score: f64) -> Option<Plan> {
         let tables = &self.version.levels[0];
         if !tables.iter().all(|t| idle(t)) {
@@ -781,7 +783,8 @@ fn mostly_tombstones(t: &TableFile) -> bool {
     deletes > 0 && deletes.saturating_mul(3) >= t.meta.entries
 }
 
-/// The most useful compaction that can start now, if one is due. On a full disk those go first whose outputs probably fit.
+/// Returns the most useful compaction that can start now, if one is due. On a full disk, compactions
+/// whose outputs probably fit go first.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     let mut too_large = None;
     for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.hurried, &ctx.shadows) {

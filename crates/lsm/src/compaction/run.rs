@@ -65,8 +65,8 @@ pub struct Job<'a> {
     pub cancelled: &'a AtomicBool,
     /// Blob files as they are now.
     pub blobs: &'a (dyn Fn() -> Arc<BlobSet> + Sync),
-    /// Returns how many bytes may be made before it is asked again, given the bytes that are made and not written. An error ends the
-    /// merge.
+    /// Returns how many bytes the merge may produce before it calls this again. The argument is the bytes
+    /// produced and not yet written. An error ends the merge.
     pub allowance: &'a (dyn Fn(u64) -> Result<u64> + Sync),
     /// Only user keys in this range; `None` for all.
     pub range: Option<KeyRange>,

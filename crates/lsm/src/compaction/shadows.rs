@@ -12,7 +12,8 @@ use std::sync::Arc;
 pub struct FullDisk {
     /// Bytes that the outputs of a merge may take.
     pub room: u64,
-    /// The last merge took more than was expected: only merges are chosen whose inputs are not larger than the room, if there are such.
+    /// True if the last merge ended for lack of space. Merges whose inputs are not larger than `room`
+    /// are then preferred.
     pub surely: bool,
 }
 
@@ -31,7 +32,8 @@ pub struct Shadows {
     pub room: f64,
     /// The bound is near: a merge is due whatever it rewrites.
     pub pressed: bool,
-    /// The disk is full: whatever tombstones stand over anything are to come down, at any price. `None`: it is not full.
+    /// Limits for merges on a full disk, where every tombstone that hides data makes its level due.
+    /// `None` if the disk is not full.
     pub full: Option<FullDisk>,
 }
 

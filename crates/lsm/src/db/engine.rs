@@ -97,7 +97,8 @@ pub(crate) struct Writer {
     pub pace: Pace,
     /// Bytes that may be logged before the free space is compared again with what a recovery would need.
     pub recoverable: u64,
-    /// The releases of space ([`TableStore::releases`]) that were made durable by then. `None`: not even those of the opening.
+    /// Value of [`TableStore::releases`] at the last sync of the directory by a commit leader. `None` if
+    /// no commit leader has synced it since the store was opened.
     pub durable_releases: Option<u64>,
     /// When a halted store was last tried to be mended.
     pub last_resume: Option<Duration>,

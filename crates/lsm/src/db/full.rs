@@ -265,10 +265,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Bytes that a merge may write before it asks again. `gathered`: bytes that it has made and not written yet.
+    /// Returns the bytes that a merge may write before it calls this again. `gathered` is the bytes that
+    /// the merge has produced and not yet written.
     ///
-    /// A recovery after a crash needs its space also while a merge runs, and after it, when the tables that it replaced are not
-    /// removed yet. A merge that would take that space ends instead, and gives back what it took.
+    /// A recovery after a crash needs its space while a merge runs, and also after the merge, until the
+    /// input tables are removed. A merge that would take that space ends, and its outputs are removed.
     ///
     /// Errors: `NoSpace`.
     pub(super) fn merge_allowance(&self, gathered: u64) -> Result<u64> {
@@ -282,7 +283,8 @@ impl Engine {
         }
     }
 
-    /// Bytes of free space that merges leave: for a recovery of the logs, with what the commit leader may log before it looks again.
+    /// Bytes of free space that merges must leave: the need of a recovery of the logs, and the bytes that
+    /// the commit leader may log before it compares the free space again.
     fn kept_from_merges(&self, reserve: u64) -> u64 {
         let mut unflushed = self.unflushed();
         unflushed.tables += 1;

@@ -242,8 +242,9 @@ impl View {
         out
     }
 
-    /// The payloads that entries refer to, with their expiries; an error is that of its own entry only. They are taken from `budget` before
-    /// they are read, and the rest of compressed ones before they are decompressed; one that it does not reach for is `None`.
+    /// Returns the payloads that entries refer to, with their expiries. An error concerns its own entry
+    /// only. The stored bytes of a payload are taken from `budget` before it is read. The further bytes of
+    /// a compressed payload are taken before it is decompressed. A payload beyond `budget` is `None`.
     pub(super) fn values_of(
         &self,
         referred: &[Referred<'_>],

@@ -1,8 +1,9 @@
-//! What a store does for the memory budget that it shares with others: it tells how much its active memtables hold, seals them when
-//! they are the largest of all, and promises what sealed ones will give back.
+//! A store's part in the memory budget that it shares with other stores. The store reports the bytes
+//! of its active memtables, seals them on request, and promises the bytes that the flush will free.
 //!
-//! Whoever needs memory asks on its own thread, perhaps under its own store's `writer`. So nothing here waits for this store's: the seal is
-//! made by a job, or by the writer that holds the lock.
+//! The thread that needs memory makes the request, perhaps while it holds the `writer` lock of another
+//! store. So the request never waits for the `writer` lock of this store. A job seals the memtables, or
+//! the writer that holds the lock seals them.
 
 use super::engine::{Engine, State};
 use super::generation::Generation;
@@ -11,7 +12,7 @@ use basalt_env::{Holder, JobPriority, Promise};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A store whose writer is busy is looked at again after so long. Most often the writer was faster.
+/// Delay before a seal is tried again when the `writer` lock is taken. That writer has often sealed by then.
 const BUSY: Duration = Duration::from_millis(5);
 /// Memtables are worth writing out for other stores from this part of the write buffer on.
 const WORTH: u64 = 8;
@@ -69,7 +70,8 @@ impl Engine {
     fn give_memory_back(self: &Arc<Self>, promise: Promise) {
         let mut state = self.state.lock();
         let view = self.view();
-        // A store that cannot write out what it has sealed cannot keep a promise. One that waits for its flush has made others.
+        // A store that cannot flush its sealed memtables cannot keep a promise. A store with the most
+        // sealed memtables that it may have has already promised their bytes.
         if state.flush_error.is_some()
             || state.halt.is_some()
             || self.closing.load(SeqCst)

@@ -396,8 +396,8 @@ fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
     );
 }
 
-/// A merge that did not fit took all of a full disk before it ended. A process that was killed when such a merge was just installed left no
-/// space for the manifest that its opening needs.
+/// A merge that did not fit filled the disk before it ended. If a process was killed just after it
+/// installed a large merge, the next open had no space for its manifest.
 #[test]
 fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     let disk = SimFs::new(SimOptions {

@@ -96,7 +96,7 @@ fn replace(engine: &Engine, numbers: &mut [u64], key: u64, references: &[(u64, u
     }
 }
 
-/// A store of many files took the time to copy all that the manifest says of each of them with every flush and every merge.
+/// In a store of many files, every flush and every merge copied the manifest's entries of all files.
 #[test]
 fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
     const TABLES: u64 = 5000;

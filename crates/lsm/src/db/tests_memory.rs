@@ -36,8 +36,9 @@ fn check(stores: &[Db], model: &Model) {
     }
 }
 
-/// 300 stores of 512 MiB once held 2.2 GB: a store wrote its memtables out for lack of memory only if they held an eighth of its own
-/// write buffer, and waited only for what it had sealed itself.
+/// 300 stores with a shared budget of 512 MiB once held 2.2 GB. A store flushed for lack of memory
+/// only if its memtables held an eighth of its own write buffer. A writer waited only for memtables
+/// that its own store had sealed.
 #[test]
 fn stores_that_each_hold_little_stay_within_the_budget_together() {
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();

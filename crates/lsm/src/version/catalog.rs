@@ -56,8 +56,8 @@ pub struct CatalogFamily {
     pub tables: FileMap<(u32, Arc<TableMeta>)>,
 }
 
-/// Everything the manifest says. A clone shares its files with the original: it costs about a hundredth of their number, and an
-/// edit costs what it touches.
+/// The state that the manifest records. A clone shares the entries of its files with the original and
+/// costs about one reference count for each hundred files. An edit copies only the chunks that it changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The store's id.

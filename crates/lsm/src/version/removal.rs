@@ -136,8 +136,8 @@ impl TableStore {
         self.removal.state.lock().left.extend(still);
     }
 
-    /// Counts files that were removed, or that gave a part of their space back. Until the directory is synced, that space may be taken
-    /// again after a crash.
+    /// Number of times that a file was removed or gave a part of its space back. If the directory is not
+    /// synced afterwards, a crash may restore the file and take the space again.
     pub fn releases(&self) -> u64 {
         self.removal.releases.load(SeqCst)
     }

@@ -346,8 +346,8 @@ impl Keyspace {
     }
 
     /// The next keys to be read for a client: those that an earlier piece had no room for, or the
-    /// next of `keys`; none of them may have to be read. `None` when all were read, or more of strings than `limit_bytes`: the reply
-    /// would be too long.
+    /// next of `keys`. The list is empty if none of them has to be read. `None` if all keys were read, or
+    /// if their strings exceed `limit_bytes`, so that the reply would be too long.
     pub fn next_piece(
         &mut self,
         client: u64,

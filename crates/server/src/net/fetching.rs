@@ -42,8 +42,8 @@ struct Job {
 }
 
 impl Job {
-    /// Reads the piece. Nothing is read that is not waited for: clients that ask and leave, again
-    /// and again, would otherwise queue work without end.
+    /// Reads the piece, unless no request waits for it any more. Otherwise clients that send requests
+    /// and disconnect could queue work without end.
     fn run(self, store: &dyn Store) -> Fetched {
         let wanted = || !self.gone.load(Ordering::Acquire);
         Fetched {

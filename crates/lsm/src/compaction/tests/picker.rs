@@ -418,8 +418,8 @@ fn no_more_is_hidden_than_lies_below() {
     assert_eq!(hidden("L0: 1=a-f*3#!\nL2: 2=a-z*5#"), (30, vec![0, 0, 0]));
 }
 
-/// On a full disk the oldest part of level 0 was merged without the tombstones of the newest tables: no such merge fitted, and the
-/// deletes of a user freed nothing.
+/// On a full disk the picker chose the oldest tables of level 0, without the newest tables and their
+/// tombstones. No such merge fitted, so the deletes of a user freed no space.
 #[test]
 fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
     let o = options();
