@@ -68,6 +68,10 @@ impl Holder {
     pub fn set(&self, bytes: u64) {
         self.slot.bytes.store(bytes, Relaxed);
     }
+    /// It may be asked again for what it holds.
+    pub fn may_be_asked(&self) {
+        self.slot.asked.store(false, SeqCst);
+    }
     /// It has begun anew with nothing, and may be asked again.
     pub fn begin_anew(&self) {
         self.slot.bytes.store(0, Relaxed);

@@ -100,6 +100,8 @@ pub(crate) struct Writer {
     /// Value of [`TableStore::releases`] at the last sync of the directory by a commit leader. `None` if
     /// no commit leader has synced it since the store was opened.
     pub durable_releases: Option<u64>,
+    /// Since when a group waits for memory.
+    pub short_of_memory: Option<Duration>,
     /// When a halted store was last tried to be mended.
     pub last_resume: Option<Duration>,
 }
@@ -241,6 +243,7 @@ impl Engine {
                 next_seq: last_seq + 1,
                 pace: Pace::default(),
                 recoverable: 0,
+                short_of_memory: None,
                 durable_releases: None,
                 last_resume: None,
             }),

@@ -28,6 +28,7 @@ use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
 const FIRST_LOG_BYTES: u64 = 256 << 10;
@@ -36,6 +37,9 @@ const FIRST_LOG_BYTES: u64 = 256 << 10;
 const LOG_PER_BUFFER: u64 = 2;
 /// The next log of large values has whole blocks if that costs at most this part of it.
 const BLOCKS_WORTH: u64 = 16;
+/// A group waits at most so long for the memory of other stores. Then it goes in past the budget: others may take what comes back,
+/// or a store may be unable to keep its promise.
+pub(super) const LONGEST_MEMORY_WAIT: Duration = Duration::from_secs(2);
 /// Old logs kept for reuse.
 const RECYCLED_LOGS: usize = 2;
 
@@ -524,12 +528,22 @@ impl Engine {
             }
             // What stores have sealed gives its memory back. When none has anything to give, the group goes in alone.
             if scarce {
-                if let later @ Room::Later(_) = self.wait_for_memory(growth, patience)? {
-                    return Ok(later);
+                let now = self.env.clock().now();
+                let since = *writer.short_of_memory.get_or_insert(now);
+                if let later @ Room::Later(_) = self.wait_for_memory(growth, patience, rotated)? {
+                    if now.saturating_sub(since) < LONGEST_MEMORY_WAIT {
+                        return Ok(later);
+                    }
+                    alone = true;
+                    continue;
                 }
+                let waited = self.env.clock().now().saturating_sub(since);
+                let relief = self.env.relief();
+                // Stepped, the wait ends before the promised bytes come if no job is left.
+                let in_vain = self.env.jobs().is_stepped() && relief.coming() > 0;
                 alone = self.env.ledger().free() < growth
-                    && !self.env.relief().ask(growth)
-                    && (rotated || !self.is_memory_wanted(&generation));
+                    && (rotated || !self.is_memory_wanted(&generation))
+                    && (in_vain || waited >= LONGEST_MEMORY_WAIT || !relief.ask(growth));
                 continue;
             }
             if cramped
@@ -538,6 +552,7 @@ impl Engine {
                 return Ok(later);
             }
             writer.recoverable = writer.recoverable.saturating_sub(group.recovery_cost());
+            writer.short_of_memory = None;
             generation.book(memory + growth);
             self.note_memory(memory + growth);
             self.env.relief().look_ahead();

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Delay before a seal is tried again when the `writer` lock is taken. That writer has often sealed by then.
 const BUSY: Duration = Duration::from_millis(5);
+/// So often.
+const TRIES: u32 = 20;
 /// Memtables are worth writing out for other stores from this part of the write buffer on.
 const WORTH: u64 = 8;
 
@@ -80,6 +82,13 @@ impl Engine {
         {
             return;
         }
+        if view.active.is_empty() {
+            // A group is on its way into them, or they were sealed since the store was chosen.
+            if let Some(holder) = self.memory.holder.get() {
+                holder.may_be_asked();
+            }
+            return;
+        }
         let number = view.active.number;
         state.promised.insert(number, promise);
         self.memory.asked.store(number, SeqCst);
@@ -88,16 +97,20 @@ impl Engine {
         self.env
             .jobs()
             .spawn(self.owner, JobPriority::Flush, move || {
-                engine.seal_for_memory(number)
+                engine.seal_for_memory(number, TRIES)
             });
     }
 
-    fn seal_for_memory(self: &Arc<Self>, number: u64) {
+    fn seal_for_memory(self: &Arc<Self>, number: u64, tries: u32) {
         let _keeping = self.keep_promises();
         let is_due = || !self.closing.load(SeqCst) && self.active_generation().number == number;
-        if is_due() {
+        if is_due() && self.check_jobs().is_ok() {
             let Some(mut writer) = self.writer.try_lock() else {
-                return self.after(BUSY, move |engine| engine.seal_for_memory(number));
+                if let Some(tries) = tries.checked_sub(1) {
+                    return self.after(BUSY, move |engine| engine.seal_for_memory(number, tries));
+                }
+                // Its writer waits for something else, with the lock. It seals when it goes on, and others may be asked now.
+                return self.note_flushed(number);
             };
             // A failure is in the state, where the next write finds it.
             if is_due() {
@@ -113,8 +126,10 @@ impl Engine {
 
     /// A generation is sealed: its memory is on its way back.
     pub fn note_sealed(&self, state: &mut State, sealed: &Generation) {
-        let promise = || self.env.relief().promise(sealed.memory());
-        state.promised.entry(sealed.number).or_insert_with(promise);
+        if state.flush_error.is_none() {
+            let promise = || self.env.relief().promise(sealed.memory());
+            state.promised.entry(sealed.number).or_insert_with(promise);
+        }
         if let Some(holder) = self.memory.holder.get() {
             holder.begin_anew();
         }
@@ -124,6 +139,13 @@ impl Engine {
     pub fn note_flushed(&self, number: u64) {
         let kept = self.state.lock().promised.remove(&number);
         drop(kept);
+        // A store that had to refuse may be able to give now.
+        let is_asked = self.is_memory_wanted(&self.active_generation());
+        if let Some(holder) = self.memory.holder.get()
+            && !is_asked
+        {
+            holder.may_be_asked();
+        }
     }
 
     /// No memory comes back before a flush succeeds.

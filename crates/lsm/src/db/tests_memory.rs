@@ -200,3 +200,51 @@ fn a_flush_that_panics_promises_nothing() {
     assert_eq!(env.relief().coming(), 0);
     broken.abandon();
 }
+
+/// A store that seals again after its flush has failed promises nothing: where jobs are stepped, others once waited for ever.
+#[test]
+fn a_store_that_seals_after_a_failed_flush_holds_up_no_other() {
+    let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+    let env = EnvBuilder::for_tests(faults.clone() as Arc<dyn FileSystem>, 1).build();
+    let options = Options {
+        write_buffer_bytes: 2 * MIB,
+        ..Options::default()
+    };
+    let broken = Db::open(&env, "broken", options).unwrap();
+    let well = Db::open(&env, "well", Options::default()).unwrap();
+    let put = |db: &Db, n: u64| {
+        let f = db.default_family();
+        db.put(&f, &n.to_be_bytes(), &[7; 10_000], &WriteOptions::UNSYNCED)
+    };
+    faults.inject(Fault {
+        op: Some(OpKind::Create),
+        path: "broken/".into(),
+        when: When::From(1),
+        kind: FaultKind::Eio,
+    });
+    let taken = (0..1_000).take_while(|n| put(&broken, *n).is_ok()).count();
+    assert!(taken > 200, "{taken}");
+    (0..4_000).for_each(|n| {
+        put(&well, n).unwrap();
+    });
+    assert!(well.stats().flush_bytes_written > 20 * MIB);
+    faults.clear();
+    broken.abandon();
+    well.close().unwrap();
+    assert_eq!(env.relief().coming(), 0);
+}
+
+/// A group that is larger than all memory but the cache's goes in past the budget.
+#[test]
+fn a_group_larger_than_the_budget_goes_in() {
+    let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
+    let stores: Vec<Db> = stores(&env);
+    for (n, db) in stores.iter().enumerate() {
+        let f = db.default_family();
+        let len = if n % 10 == 9 { 17 << 20 } else { 400_000 };
+        db.put(&f, b"key", &vec![n as u8; len], &WriteOptions::UNSYNCED)
+            .unwrap();
+    }
+    stores.into_iter().for_each(|db| db.close().unwrap());
+    assert_eq!(env.relief().coming(), 0);
+}

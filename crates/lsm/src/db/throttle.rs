@@ -9,6 +9,7 @@
 
 use super::engine::{Engine, Writer};
 use super::generation::View;
+use super::log::LONGEST_MEMORY_WAIT;
 use crate::compaction::compaction_debt;
 use crate::listener::Event;
 use basalt_env::sync::Mutex;
@@ -451,12 +452,20 @@ impl Engine {
     }
 
     /// Waits until `bytes` more fit the memory budget, until no store has sealed memtables that will give their memory back, or until this
-    /// store is to seal its own.
-    pub fn wait_for_memory(self: &Arc<Self>, bytes: u64, patience: Patience) -> Result<Room> {
+    /// store is to seal its own and the caller has not just done so. Waits at most [`LONGEST_MEMORY_WAIT`] for other stores.
+    pub fn wait_for_memory(
+        self: &Arc<Self>,
+        bytes: u64,
+        patience: Patience,
+        rotated: bool,
+    ) -> Result<Room> {
+        let begun = self.env.clock().now();
         let has_room = || {
             let view = self.view();
             self.env.ledger().free() >= bytes
-                || self.is_memory_wanted(&view.active)
+                || (!rotated && self.is_memory_wanted(&view.active))
+                || (view.sealed.is_empty()
+                    && self.env.clock().now().saturating_sub(begun) >= LONGEST_MEMORY_WAIT)
                 || (view.sealed.is_empty() && self.env.relief().coming() == 0)
         };
         match self.wait_for_memtables(Cause::Memory, patience, &has_room) {
