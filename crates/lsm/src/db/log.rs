@@ -37,8 +37,8 @@ const FIRST_LOG_BYTES: u64 = 256 << 10;
 const LOG_PER_BUFFER: u64 = 2;
 /// The next log of large values has whole blocks if that costs at most this part of it.
 const BLOCKS_WORTH: u64 = 16;
-/// A group waits at most so long for the memory of other stores. Then it goes in past the budget: others may take what comes back,
-/// or a store may be unable to keep its promise.
+/// A group waits at most so long for the memory of other stores. Then it goes in past the budget: others may take what
+/// comes back, or a store may be unable to keep its promise.
 pub(super) const LONGEST_MEMORY_WAIT: Duration = Duration::from_secs(2);
 /// Old logs kept for reuse.
 const RECYCLED_LOGS: usize = 2;

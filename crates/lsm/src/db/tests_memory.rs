@@ -23,6 +23,17 @@ fn stores(env: &Env) -> Vec<Db> {
         .collect()
 }
 
+fn put(db: &Db, key: u64, seed: u64) {
+    let f = db.default_family();
+    let written = db.put(
+        &f,
+        &key.to_be_bytes(),
+        &value(seed),
+        &WriteOptions::UNSYNCED,
+    );
+    written.unwrap();
+}
+
 fn check(stores: &[Db], model: &Model) {
     for (db, model) in stores.iter().zip(model) {
         for (key, seed) in model {
@@ -49,13 +60,7 @@ fn stores_that_each_hold_little_stay_within_the_budget_together() {
     for _ in 0..12_000 {
         let (n, key, seed) = (r.next_u64() % STORES, r.next_u64() % 500, r.next_u64());
         let db = &stores[n as usize];
-        db.put(
-            &db.default_family(),
-            &key.to_be_bytes(),
-            &value(seed),
-            &WriteOptions::UNSYNCED,
-        )
-        .unwrap();
+        put(db, key, seed);
         model[n as usize].insert(key, seed);
         let used = env.ledger().usage();
         most = most.max(used.memtable);
@@ -93,13 +98,7 @@ fn writers_that_wait_for_each_others_memory_all_go_on() {
                         let n = r.next_u64() % STORES;
                         let (key, seed) = (r.next_u64() % 100 * 4 + t, r.next_u64());
                         let db = &stores[n as usize];
-                        db.put(
-                            &db.default_family(),
-                            &key.to_be_bytes(),
-                            &value(seed),
-                            &WriteOptions::UNSYNCED,
-                        )
-                        .unwrap();
+                        put(db, key, seed);
                         model[n as usize].insert(key, seed);
                         // Each writer may have looked at the same free memory.
                         let used = env.ledger().usage();
