@@ -4,6 +4,7 @@
 //! found below such entries. References are small, so merging them early is cheap against the values that it lets go of.
 
 use super::pick::{ENTRIES_A_RANGE, idle};
+use crate::version::level::references;
 use crate::version::{FamilyVersion, LEVELS, TableFile};
 use std::sync::Arc;
 
@@ -45,13 +46,22 @@ impl Shadows {
             + t.meta.deletes.saturating_add(ranges) as f64 * self.a_record
     }
 
+    /// False when no table hides anything, by the sums of the levels. The deepest level with tables has nothing below it.
+    fn may_hide(&self, v: &FamilyVersion) -> bool {
+        let deepest = v.levels.iter().rposition(|l| !l.is_empty()).unwrap_or(0);
+        v.levels[..deepest.max(1)].iter().any(|level| {
+            let sums = level.totals();
+            (self.a_reference > 0.0 && sums.references > 0)
+                || (self.a_record > 0.0 && sums.deletes + sums.range_deletes > 0)
+        })
+    }
+
     /// Hidden bytes by level, of tables for which `counts` is true. All together they hide no more of a table than its references
     /// may lead to. Whoever lies deepest hides first: its own reach is the smallest, and what lies higher finds enough elsewhere.
     fn levels(&self, v: &FamilyVersion, counts: impl Fn(&TableFile) -> bool) -> [f64; LEVELS] {
         let mut hidden = [0.0; LEVELS];
         let hides = |t: &TableFile| if counts(t) { self.of(t) } else { 0.0 };
-        let none = |t: &Arc<TableFile>| hides(t) == 0.0;
-        if self.most == 0.0 || v.levels[..LEVELS - 1].iter().flatten().all(none) {
+        if self.most == 0.0 || !self.may_hide(v) {
             return hidden;
         }
         let mut left = self.most;
@@ -173,11 +183,6 @@ impl Shown {
         }
         most - left
     }
-}
-
-/// How many references a table has.
-fn references(t: &TableFile) -> u64 {
-    t.meta.references.iter().map(|(_, n)| n).sum()
 }
 
 /// True when a deeper level has a table whose keys reach into `t`'s.

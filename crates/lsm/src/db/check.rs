@@ -304,11 +304,8 @@ impl Walk<'_> {
             let owner = self.env.jobs().new_owner();
             let store = crate::version::TableStore::new(self.env, self.dir, owner);
             for (&number, (level, meta)) in &family.tables {
-                version.levels[*level as usize].push(store.table(
-                    number,
-                    meta.clone(),
-                    cmp.clone(),
-                ));
+                let table = store.table(number, meta.clone(), cmp.clone());
+                version.push(*level as usize, table);
                 self.report.files += 1;
                 match verify_table(self.env, self.dir, *id, number, meta, &cmp) {
                     Ok(seen) => self.report.entries += seen.entries,

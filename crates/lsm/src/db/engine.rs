@@ -30,7 +30,7 @@ use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, Hurry, MetricSource, Promise};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -438,6 +438,7 @@ impl Engine {
                 return Err(e);
             }
         };
+        self.estimate_hidden(&tree.catalog, &tree.version);
         let mut state = self.state.lock();
         let former = std::mem::replace(&mut state.catalog, tree.catalog);
         self.counters.blob_bytes_added.add(added);
@@ -517,6 +518,7 @@ impl Engine {
         }
         // A table that moves down keeps its object, and with it its open reader.
         let mut moved = BTreeMap::new();
+        let added: BTreeSet<u64> = edit.add_tables.iter().map(|a| a.number).collect();
         for (family, level, number) in &edit.remove_tables {
             let f = Arc::make_mut(
                 version
@@ -524,10 +526,11 @@ impl Engine {
                     .get_mut(family)
                     .expect("checked by the catalog"),
             );
+            let (_, meta) = &former.families[family].tables[number];
             let t = f
-                .remove(*level as usize, *number)
+                .remove(*level as usize, *number, meta)
                 .expect("checked by the catalog");
-            if edit.add_tables.iter().any(|a| a.number == *number) {
+            if added.contains(number) {
                 moved.insert(*number, t);
             } else {
                 obsolete.push(t);
@@ -546,6 +549,16 @@ impl Engine {
             });
             f.insert(a.level as usize, t);
         }
+        for a in &edit.add_tables {
+            let (f, (_, meta)) = (
+                &version.families[&a.family],
+                &catalog.families[&a.family].tables[&a.number],
+            );
+            f.check_entered(a.level as usize, a.number, meta)
+                .expect("a new version keeps the order of its levels");
+        }
+        // What the edit does not touch kept the order before it.
+        #[cfg(debug_assertions)]
         for f in version.families.values() {
             f.check()
                 .expect("a new version keeps the order of its levels");

@@ -580,7 +580,10 @@ pub(super) fn build_version(
         for (&number, (level, meta)) in &f.tables {
             let path = tables.path(number);
             tables.check_present(&path, meta.size, number)?;
-            fv.levels[*level as usize].push(tables.table(number, meta.clone(), cmp.clone()));
+            fv.push(
+                *level as usize,
+                tables.table(number, meta.clone(), cmp.clone()),
+            );
         }
         fv.sort();
         fv.check().map_err(|what| {

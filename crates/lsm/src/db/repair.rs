@@ -301,7 +301,7 @@ impl Run<'_> {
             let mut version = FamilyVersion::empty(cmp.clone());
             for (&number, (level, meta)) in &f.tables {
                 let t = self.tables.table(number, meta.clone(), cmp.clone());
-                version.levels[*level as usize].push(t);
+                version.push(*level as usize, t);
             }
             version.sort();
             version.check().map_err(|what| {

@@ -123,6 +123,16 @@ impl BlobState {
             && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
     }
 
+    /// Files that no collection may take now although none has them: they could not be read and wait for another attempt.
+    pub fn put_off(&self, now: Duration) -> impl Iterator<Item = u64> {
+        let waiting = self
+            .unreadable
+            .iter()
+            .filter(move |(_, u)| u.retry_at > now);
+        let numbers = waiting.map(|(number, _)| *number);
+        numbers.filter(|n| !self.collecting.contains(n) && !self.gathering.contains(n))
+    }
+
     /// A file could not be read. When it may be tried again.
     pub fn unreadable(&mut self, number: u64, error: Error, now: Duration) {
         let pause = (self.unreadable.get(&number))

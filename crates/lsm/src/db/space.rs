@@ -7,13 +7,19 @@
 
 use super::engine::{Engine, State};
 use super::generation::View;
+use super::separated::BlobState;
 use super::stats::BlobStats;
 use crate::blob::FamilyShare;
 use crate::compaction::Shadows;
 use crate::options::Options;
+#[cfg(debug_assertions)]
+use crate::version::catalog::BlobTotals;
+use crate::version::catalog::{Catalog, FamilyBlobs, disk_bytes};
+use crate::version::{FamilyVersion, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// From this part of the room on writers are slowed.
@@ -198,9 +204,54 @@ pub(crate) struct Space {
     /// How hard it presses writers, 0 to 1, as bits.
     pressure: AtomicU64,
     inner: Mutex<Inner>,
+    /// The last estimate of each family's hidden garbage.
+    hidden: Mutex<BTreeMap<u32, HiddenGarbage>>,
+}
+
+/// An estimate of a family's hidden garbage, and what it was made from.
+struct HiddenGarbage {
+    /// The tables. A table that only this held would keep its file, so it is not held.
+    version: Weak<FamilyVersion>,
+    shadows: Shadows,
+    /// Bytes.
+    bytes: u64,
 }
 
 impl Space {
+    /// Bytes of hidden garbage of a family whose references hide an older one so often. An estimate is kept until the
+    /// tables or the sums over blob files change.
+    fn hidden(
+        &self,
+        family: u32,
+        own: &FamilyBlobs,
+        hits: f64,
+        version: &Arc<FamilyVersion>,
+    ) -> u64 {
+        let shadows = shadows_of(own, hits);
+        if let Some(last) = self.hidden.lock().get(&family)
+            && last.version.as_ptr() == Arc::as_ptr(version)
+            && last.shadows == shadows
+        {
+            return last.bytes;
+        }
+        #[cfg(test)]
+        crate::version::catalog::probe::note("hidden garbage is estimated");
+        let bytes = shadows.hidden(version);
+        let version = Arc::downgrade(version);
+        let last = HiddenGarbage {
+            version,
+            shadows,
+            bytes,
+        };
+        self.hidden.lock().insert(family, last);
+        bytes
+    }
+
+    /// Forgets the estimates of families that are gone.
+    fn forget_hidden(&self, exists: impl Fn(u32) -> bool) {
+        self.hidden.lock().retain(|id, _| exists(*id));
+    }
+
     /// How hard the bound presses writers: 0 is not at all, and it is never 1.
     pub fn pressure(&self) -> f64 {
         f64::from_bits(self.pressure.load(Relaxed))
@@ -225,53 +276,119 @@ impl Space {
     }
 }
 
+/// How often a reference is taken to hide an older one until a merge has told: always. What is due too early teaches.
+const UNTIL_LEARNED: f64 = 1.0;
+
+/// What a family that exists has in blob files.
+fn live_of(catalog: &Catalog, family: u32) -> Option<&FamilyBlobs> {
+    let exists = catalog.families.contains_key(&family);
+    let own = catalog.blobs.totals().families.get(&family);
+    own.filter(|_| exists)
+}
+
+/// What entries of a family hide, if a reference hides an older one so often.
+fn shadows_of(own: &FamilyBlobs, hits: f64) -> Shadows {
+    let mean = own.live.bytes as f64 / own.live.records as f64;
+    Shadows {
+        a_record: mean,
+        longest_record: own.longest_mean(),
+        a_reference: mean * hits,
+        most: own.live.bytes as f64,
+        ..Shadows::default()
+    }
+}
+
+/// What blob files take, without what their families hide. Costs what collections have in work, not what there is.
+fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
+    let totals = catalog.blobs.totals();
+    let mut fill = Fill {
+        disk: totals.disk,
+        ..Fill::default()
+    };
+    for own in totals
+        .families
+        .keys()
+        .filter_map(|id| live_of(catalog, *id))
+    {
+        fill.live.records += own.live.records;
+        fill.live.bytes += own.live.bytes;
+    }
+    let mut disk = 0;
+    let taken = blobs.collecting.union(&blobs.gathering);
+    for blob in taken.filter_map(|number| catalog.blobs.get(number)) {
+        disk += disk_bytes(blob);
+        fill.copying += catalog.alive(blob).bytes;
+    }
+    fill.idle = (totals.disk - disk).saturating_sub(fill.live.bytes - fill.copying);
+    fill.marked = totals.records - fill.live.bytes;
+    for blob in (blobs.put_off(now)).filter_map(|number| catalog.blobs.get(&number)) {
+        let all: u64 = blob.meta.families.values().map(|share| share.bytes).sum();
+        fill.marked -= all - catalog.alive(blob).bytes;
+    }
+    #[cfg(debug_assertions)]
+    check_sums(catalog, blobs, now, &fill);
+    fill
+}
+
+/// Compares the sums that the catalog maintains with a walk over all blob files.
+#[cfg(debug_assertions)]
+fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) {
+    #[cfg(test)]
+    let walked = crate::version::file_map::WALKED.get();
+    assert_eq!(
+        *catalog.blobs.totals(),
+        BlobTotals::of(catalog.blobs.values()),
+        "the sums over blob files are those of the files"
+    );
+    let (mut marked, mut idle, mut copying) = (0, 0, 0);
+    for (number, blob) in &catalog.blobs {
+        let all: u64 = blob.meta.families.values().map(|share| share.bytes).sum();
+        let alive = catalog.alive(blob).bytes;
+        let taken = blobs.collecting.contains(number) || blobs.gathering.contains(number);
+        if taken || blobs.may_collect(*number, now) {
+            marked += all - alive;
+        }
+        match taken {
+            true => copying += alive,
+            false => idle += disk_bytes(blob).saturating_sub(alive),
+        }
+    }
+    assert_eq!(
+        (marked, idle, copying),
+        (fill.marked, fill.idle, fill.copying),
+        "garbage of blob files is what a walk over them finds"
+    );
+    #[cfg(test)]
+    crate::version::file_map::WALKED.set(walked);
+}
+
 impl Engine {
+    /// Estimates the hidden garbage of a tree that is about to be installed. Costs a walk over the tables of a family if any
+    /// of them hides something. So an install does it before it takes `state`, where [`Engine::fill`] finds the results.
+    pub(super) fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
+        self.space
+            .forget_hidden(|id| catalog.families.contains_key(&id));
+        for (id, version) in &version.families {
+            if let Some(own) = live_of(catalog, *id).filter(|own| own.live.records > 0) {
+                let hits = self.space.hits(*id).unwrap_or(UNTIL_LEARNED);
+                self.space.hidden(*id, own, hits, version);
+            }
+        }
+    }
+
     /// What blob files take now. The caller holds `state`.
     pub(super) fn fill(&self, state: &State, view: &View) -> Fill {
-        let now = self.env.clock().now();
-        let mut fill = Fill::default();
-        let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
-        let mut longest: BTreeMap<u32, f64> = BTreeMap::new();
-        for (number, blob) in &state.catalog.blobs {
-            let size = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
-            let (mut alive, mut all) = (0, 0);
-            for (id, share) in &blob.meta.families {
-                all += share.bytes;
-                if !state.catalog.families.contains_key(id) {
-                    continue;
-                }
-                let marked = blob.garbage.families().get(id).copied().unwrap_or_default();
-                let longest = longest.entry(*id).or_default();
-                *longest = longest.max(share.bytes as f64 / share.records.max(1) as f64);
-                let own = families.entry(*id).or_default();
-                own.records += share.records - marked.records;
-                own.bytes += share.bytes - marked.bytes;
-                alive += share.bytes - marked.bytes;
-            }
-            fill.disk += size;
-            let blobs = &state.blobs;
-            let collecting = blobs.collecting.contains(number) || blobs.gathering.contains(number);
-            if collecting || state.blobs.may_collect(*number, now) {
-                fill.marked += all - alive;
-            }
-            match collecting {
-                true => fill.copying += alive,
-                false => fill.idle += size.saturating_sub(alive),
-            }
-        }
-        for share in families.values() {
-            fill.live.records += share.records;
-            fill.live.bytes += share.bytes;
-        }
+        let catalog = &*state.catalog;
+        let mut fill = blob_files(catalog, &state.blobs, self.env.clock().now());
         let amp = self.options.max_space_amp;
         let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
             .max(self.options.write_buffer_bytes as f64);
         let full = self.room_for_merges(state);
         for (id, family) in view.families.iter() {
-            let share = families.get(id).copied().unwrap_or_default();
+            let own = live_of(catalog, *id);
+            let share = own.map_or_else(FamilyShare::default, |own| own.live);
             let learned = self.space.hits(*id);
-            // Until then always: what is due too early teaches.
-            let hits = learned.unwrap_or(1.0);
+            let hits = learned.unwrap_or(UNTIL_LEARNED);
             if family.options.min_blob_size.is_some() {
                 let generations = std::iter::once(&view.active).chain(&view.sealed);
                 let memory: usize = generations
@@ -281,24 +398,19 @@ impl Engine {
                 fill.coming += memory as u64;
                 fill.will_hide += ((memory as f64 * hits) as u64).min(share.bytes);
             }
-            if share.records == 0 {
+            let Some(own) = own.filter(|own| own.live.records > 0) else {
                 if full.is_some() {
                     fill.shadows.entry(*id).or_default().full = full;
                 }
                 continue;
-            }
-            let mean = share.bytes as f64 / share.records as f64;
+            };
             let shadows = Shadows {
-                a_record: mean,
-                longest_record: longest.get(id).copied().unwrap_or(mean),
-                a_reference: mean * hits,
-                most: share.bytes as f64,
                 room,
-                pressed: false,
                 full,
+                ..shadows_of(own, hits)
             };
             if let Some(version) = view.version.families.get(id) {
-                let hidden = shadows.hidden(version);
+                let hidden = self.space.hidden(*id, own, hits, version);
                 fill.hidden += hidden;
                 fill.guessed |= hidden > 0 && learned.is_none();
             }

@@ -7,7 +7,8 @@ use crate::key::internal_key;
 use crate::table::TableMeta;
 use crate::version::catalog::probe::watch;
 use crate::version::edit::{AddBlob, AddTable, Edit};
-use crate::version::file_map::COPIED;
+use crate::version::file_map::{self, COPIED};
+use crate::version::level;
 use basalt_env::sync::Mutex;
 use basalt_fs::sim::{SimFs, SimOptions};
 
@@ -15,11 +16,15 @@ use basalt_fs::sim::{SimFs, SimOptions};
 const LEVEL: u32 = 6;
 
 fn add(number: u64, key: u64, references: &[(u64, u64)]) -> AddTable {
+    add_to(LEVEL, number, key, references)
+}
+
+fn add_to(level: u32, number: u64, key: u64, references: &[(u64, u64)]) -> AddTable {
     let smallest = internal_key(&(2 * key).to_be_bytes(), 1 << 8 | 1);
     let largest = internal_key(&(2 * key + 1).to_be_bytes(), 1 << 8 | 1);
     AddTable {
         family: 0,
-        level: LEVEL,
+        level,
         number,
         meta: TableMeta {
             file_id: u128::from(number),
@@ -123,13 +128,67 @@ fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
     db.close().unwrap();
 }
 
+/// Files that `work` walks over, tables and blob files together.
+fn walked(work: impl FnOnce()) -> usize {
+    level::WALKED.set(0);
+    file_map::WALKED.set(0);
+    work();
+    level::WALKED.get() + file_map::WALKED.get()
+}
+
+/// Every install and every rotation added up the bytes of all tables and blob files, and an install compared all tables with
+/// their neighbours.
+#[test]
+fn an_install_and_a_change_of_the_view_walk_over_no_files() {
+    let (_env, db, mut numbers) = store(5000, 1000);
+    let engine = db.engine().clone();
+    let blob = *engine.catalog().blobs.keys().next().unwrap();
+    for key in [0, 2500, 4999] {
+        let edit = replace(&engine, &mut numbers, key, &[(blob, 1)]);
+        let seen = walked(|| engine.install(edit, Vec::new(), |_, _| {}).unwrap());
+        assert!(
+            seen <= 10,
+            "an install of one table walks over {seen} files"
+        );
+    }
+    let edit = Edit {
+        add_blobs: vec![add_blob(engine.new_file_number())],
+        ..Edit::default()
+    };
+    let seen = walked(|| engine.install(edit, Vec::new(), |_, _| {}).unwrap());
+    assert!(
+        seen <= 10,
+        "an install of one blob file walks over {seen} files"
+    );
+    let edit = Edit {
+        remove_blobs: vec![blob],
+        ..Edit::default()
+    };
+    let seen = walked(|| engine.install(edit, Vec::new(), |_, _| {}).unwrap());
+    assert!(seen <= 10, "to remove a blob file walks over {seen} files");
+    let seen = walked(|| engine.change_view(|_, _| {}));
+    assert_eq!(seen, 0, "a change of the view walks over files");
+    // A table that hides values makes the tables of its family worth a walk, once.
+    let upper = Edit {
+        add_tables: vec![add_to(5, engine.new_file_number(), 7, &[(blob + 1, 2)])],
+        ..Edit::default()
+    };
+    engine.install(upper, Vec::new(), |_, _| {}).unwrap();
+    let seen = walked(|| engine.change_view(|_, _| {}));
+    assert_eq!(seen, 0, "the estimate of hidden garbage is kept");
+    drop(engine);
+    db.close().unwrap();
+}
+
 /// Each commit group takes `state`. An install copied the catalog of all files under it, and freed the former one.
 #[test]
 fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     let (_env, db, mut numbers) = store(100, 20);
     let engine = db.engine().clone();
     let blob = *engine.catalog().blobs.keys().next().unwrap();
-    let edit = replace(&engine, &mut numbers, 50, &[(blob, 1)]);
+    let mut edit = replace(&engine, &mut numbers, 50, &[(blob, 1)]);
+    let upper = add_to(5, engine.new_file_number(), 7, &[(blob, 1)]);
+    edit.add_tables.push(upper);
     let done: Arc<Mutex<Vec<(&str, bool)>>> = Arc::default();
     let (watched, noted) = (engine.clone(), done.clone());
     let told = move |what| {
@@ -150,6 +209,7 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
         "a catalog is copied",
         "an edit is applied",
         "a catalog is freed",
+        "hidden garbage is estimated",
     ] {
         assert!(
             done.iter().any(|(what, _)| *what == expected),
@@ -158,5 +218,43 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     }
     assert!(done.iter().all(|(_, free)| *free), "{done:?}");
     drop((done, engine));
+    db.close().unwrap();
+}
+
+/// Prints what an install costs in a store of 100,000 tables and 10,000 blob files, in µs: whole, and what every change of the
+/// view does under `state`. Run it with `--release -- --ignored --nocapture what_an_install_costs`.
+#[test]
+#[ignore = "a measurement, which asserts nothing"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time of the host is what is measured"
+)]
+fn what_an_install_costs() {
+    const TABLES: u64 = 100_000;
+    let (_env, db, mut numbers) = store(TABLES, 10_000);
+    let engine = db.engine().clone();
+    let blob = *engine.catalog().blobs.keys().next().unwrap();
+    let median = |mut times: Vec<u128>| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let mut whole = Vec::new();
+    let mut under_state = Vec::new();
+    for round in 0..51 {
+        let key = (round * 7919) % TABLES;
+        let edit = replace(&engine, &mut numbers, key, &[(blob, 1)]);
+        let began = std::time::Instant::now();
+        engine.install(edit, Vec::new(), |_, _| {}).unwrap();
+        whole.push(began.elapsed().as_nanos() / 1000);
+        let began = std::time::Instant::now();
+        engine.change_view(|_, _| {});
+        under_state.push(began.elapsed().as_nanos() / 1000);
+    }
+    println!(
+        "install: {} µs, of which under `state`: {} µs",
+        median(whole),
+        median(under_state)
+    );
+    drop(engine);
     db.close().unwrap();
 }

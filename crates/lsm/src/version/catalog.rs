@@ -1,9 +1,11 @@
 //! The catalog: the state that the manifest's edits add up to, in plain data.
 
+mod blob_table;
 mod blobs;
 #[cfg(test)]
 pub(crate) mod probe;
 
+pub use blob_table::{BlobTable, BlobTotals, FamilyBlobs, disk_bytes};
 pub use blobs::CatalogBlob;
 
 use super::LEVELS;
@@ -67,7 +69,7 @@ pub struct Catalog {
     /// The next family id.
     pub next_family: u32,
     /// Blob files by number.
-    pub blobs: FileMap<CatalogBlob>,
+    pub blobs: BlobTable,
     /// What the numbers of collected blob files stand for.
     pub lineage: Arc<Lineage>,
     /// Live logs by number.

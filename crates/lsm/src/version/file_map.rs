@@ -51,6 +51,8 @@ fn own<V: Clone>(entries: &mut Arc<Vec<(u64, V)>>) -> &mut Vec<(u64, V)> {
 thread_local! {
     /// Entries that this thread has copied because a change met a chunk that another map has, too.
     pub(crate) static COPIED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// Entries that this thread has met in walks over maps.
+    pub(crate) static WALKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl<V> FileMap<V> {
@@ -105,6 +107,12 @@ impl<V> FileMap<V> {
     /// The file with the lowest number.
     pub fn first_key_value(&self) -> Option<(&u64, &V)> {
         self.iter().next()
+    }
+
+    /// The file with the highest number.
+    pub fn last_key_value(&self) -> Option<(&u64, &V)> {
+        let (number, value) = self.chunks.last()?.entries.last()?;
+        Some((number, value))
     }
 
     /// Forgets all files.
@@ -212,6 +220,8 @@ impl<'a, V> Iterator for Iter<'a, V> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some((number, value)) = self.entries.next() {
+                #[cfg(test)]
+                WALKED.set(WALKED.get() + 1);
                 return Some((number, value));
             }
             self.entries = self.chunks.next()?.entries.iter();
@@ -306,6 +316,7 @@ mod tests {
                     }
                 }
                 assert_eq!(map.get(&number), model.get(&number), "seed {seed}");
+                assert_eq!(map.last_key_value(), model.last_key_value(), "seed {seed}");
                 assert_eq!(map.len(), model.len());
                 if round % 500 == 0 {
                     check(&map);

@@ -8,6 +8,7 @@ mod blobs;
 pub mod catalog;
 pub mod edit;
 pub mod file_map;
+pub mod level;
 pub mod manifest;
 mod open;
 mod removal;
@@ -20,6 +21,7 @@ use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::sync::{Mutex, RwLock};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, ErrorKind, File, Result};
+use level::Level;
 use open::{OpenFile, OpenTables};
 use removal::Removal;
 use std::cmp::Ordering;
@@ -305,7 +307,7 @@ pub struct FamilyVersion {
     /// The family's order.
     pub cmp: Cmp,
     /// The tables of each level.
-    pub levels: [Vec<Arc<TableFile>>; LEVELS],
+    pub levels: [Level; LEVELS],
 }
 
 impl FamilyVersion {
@@ -317,9 +319,9 @@ impl FamilyVersion {
         }
     }
 
-    /// Bytes of a level.
+    /// Bytes of a level. Costs nothing: the level keeps the sum.
     pub fn level_bytes(&self, level: usize) -> u64 {
-        self.levels[level].iter().map(|t| t.meta.size).sum()
+        self.levels[level].totals().bytes
     }
 
     /// The table of a level below 0 whose range may hold the user key.
@@ -346,65 +348,113 @@ impl FamilyVersion {
             .collect()
     }
 
+    /// The position of a table in a level, or where it would enter.
+    fn position(&self, level: usize, meta: &TableMeta, number: u64) -> usize {
+        match level {
+            // By the newest sequence number, so that readers stop at the first hit.
+            0 => self.levels[0].position_by_age(meta.max_seq, number),
+            _ => self.levels[level].position_by_key(&self.cmp, &meta.smallest),
+        }
+    }
+
     /// Adds a table at its place.
     pub fn insert(&mut self, level: usize, table: Arc<TableFile>) {
-        let cmp = &self.cmp;
-        let tables = &mut self.levels[level];
-        let at = if level == 0 {
-            // By the newest sequence number, so that readers stop at the first hit.
-            tables.partition_point(|t| {
-                (t.meta.max_seq, t.number) > (table.meta.max_seq, table.number)
-            })
-        } else {
-            tables.partition_point(|t| {
-                cmp.internal(&t.meta.smallest, &table.meta.smallest) == Ordering::Less
-            })
-        };
-        tables.insert(at, table);
+        let at = self.position(level, &table.meta, table.number);
+        self.levels[level].insert(at, table);
+    }
+
+    /// Adds a table to a level without looking for its place. [`FamilyVersion::sort`] must follow before any other call.
+    pub fn push(&mut self, level: usize, table: Arc<TableFile>) {
+        self.levels[level].push(table);
     }
 
     /// Puts every level in order after tables were pushed in any order.
     pub fn sort(&mut self) {
         let cmp = self.cmp.clone();
-        self.levels[0].sort_by_key(|t| std::cmp::Reverse((t.meta.max_seq, t.number)));
+        let age = |t: &TableFile| std::cmp::Reverse((t.meta.max_seq, t.number));
+        self.levels[0].sort_by(|a, b| age(a).cmp(&age(b)));
         for level in &mut self.levels[1..] {
             level.sort_by(|a, b| cmp.internal(&a.meta.smallest, &b.meta.smallest));
         }
     }
 
-    /// Takes a table out; `None` when it is not there.
-    pub fn remove(&mut self, level: usize, number: u64) -> Option<Arc<TableFile>> {
-        let i = self.levels[level].iter().position(|t| t.number == number)?;
-        Some(self.levels[level].remove(i))
+    /// Takes a table out; `None` when it is not there. `meta` is what the manifest remembers of the table. Costs a binary
+    /// search, and the move of what lies behind the table.
+    pub fn remove(
+        &mut self,
+        level: usize,
+        number: u64,
+        meta: &TableMeta,
+    ) -> Option<Arc<TableFile>> {
+        let at = self.position(level, meta, number);
+        (self.levels[level].get(at)).filter(|t| t.number == number)?;
+        Some(self.levels[level].remove(at))
     }
 
     /// The rules that must hold in every version; an error says which is broken.
     pub fn check(&self) -> std::result::Result<(), String> {
         for (level, tables) in self.levels.iter().enumerate() {
-            for t in tables {
-                if self.cmp.internal(&t.meta.smallest, &t.meta.largest) == Ordering::Greater {
-                    return Err(format!(
-                        "{t:?} at level {level}: smallest key is above its largest"
-                    ));
-                }
+            if !tables.adds_up() {
+                return Err(format!(
+                    "level {level}: its sums are not those of its tables"
+                ));
+            }
+            for t in &**tables {
+                self.check_ends(level, t)?;
             }
             for pair in tables.windows(2) {
-                if level == 0 {
-                    if pair[0].meta.max_seq < pair[1].meta.max_seq {
-                        return Err(format!(
-                            "level 0: {:?} before the newer {:?}",
-                            pair[0], pair[1]
-                        ));
-                    }
-                } else if !pair[0].ends_before(pair[1].smallest_user()) {
-                    return Err(format!(
-                        "level {level}: {:?} and {:?} overlap",
-                        pair[0], pair[1]
-                    ));
-                }
+                self.check_pair(level, &pair[0], &pair[1])?;
             }
         }
         Ok(())
+    }
+
+    /// As [`FamilyVersion::check`], of one table that has entered a level and of its neighbours. A level that kept the
+    /// rules before still keeps them if all tables that entered since pass: to take tables out breaks no rule.
+    pub fn check_entered(
+        &self,
+        level: usize,
+        number: u64,
+        meta: &TableMeta,
+    ) -> std::result::Result<(), String> {
+        let tables = &self.levels[level];
+        let at = self.position(level, meta, number);
+        let near = &tables[at.saturating_sub(1)..tables.len().min(at + 2)];
+        let Some(t) = near.iter().find(|t| t.number == number) else {
+            return Err(format!(
+                "level {level}: table {number} is not where its keys are"
+            ));
+        };
+        self.check_ends(level, t)?;
+        let mut pairs = near.windows(2);
+        pairs.try_for_each(|pair| self.check_pair(level, &pair[0], &pair[1]))
+    }
+
+    fn check_ends(&self, level: usize, t: &TableFile) -> std::result::Result<(), String> {
+        match self.cmp.internal(&t.meta.smallest, &t.meta.largest) {
+            Ordering::Greater => Err(format!(
+                "{t:?} at level {level}: smallest key is above its largest"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that two tables may lie beside each other in a level.
+    fn check_pair(
+        &self,
+        level: usize,
+        a: &TableFile,
+        b: &TableFile,
+    ) -> std::result::Result<(), String> {
+        match level {
+            0 if a.meta.max_seq < b.meta.max_seq => {
+                Err(format!("level 0: {a:?} before the newer {b:?}"))
+            }
+            1.. if !a.ends_before(b.smallest_user()) => {
+                Err(format!("level {level}: {a:?} and {b:?} overlap"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -112,7 +112,10 @@ impl Tree {
         if plan.trivial_move {
             self.moves += 1;
             for t in plan.input_tables() {
-                let t = self.version.remove(plan.level, t.number).expect("is there");
+                let t = self
+                    .version
+                    .remove(plan.level, t.number, &t.meta)
+                    .expect("is there");
                 self.version.insert(plan.output_level, t);
             }
         } else {
@@ -144,7 +147,9 @@ impl Tree {
             drop(sink);
             for (level, tables) in &plan.inputs {
                 for t in tables {
-                    self.version.remove(*level, t.number).expect("is there");
+                    self.version
+                        .remove(*level, t.number, &t.meta)
+                        .expect("is there");
                     self.content.remove(&t.number);
                 }
             }

@@ -49,9 +49,7 @@ impl Catalog {
         }
         for (number, made_ms) in &edit.blob_times {
             // For people to look at: one of a file that is not there hurts nobody.
-            if let Some(blob) = self.blobs.get_mut(number) {
-                blob.made_ms = Some(*made_ms);
-            }
+            (self.blobs).change(number, |blob| blob.made_ms = Some(*made_ms));
         }
         for (number, marks) in &edit.mark_blobs {
             let wrong = |what| {
@@ -59,14 +57,14 @@ impl Catalog {
                     "records of blob file {number} are marked, {what}"
                 )))
             };
-            let Some(blob) = self.blobs.get_mut(number) else {
-                return wrong("which is not there");
-            };
-            let Some(more) = Garbage::decode(marks, &blob.meta.families) else {
-                return wrong("and not as records are marked");
-            };
-            let families = &blob.meta.families;
-            if let Err(what) = Arc::make_mut(&mut blob.garbage).absorb(&more, families) {
+            let absorbed = self.blobs.change(number, |blob| {
+                let families = &blob.meta.families;
+                match Garbage::decode(marks, families) {
+                    None => Err("and not as records are marked"),
+                    Some(more) => Arc::make_mut(&mut blob.garbage).absorb(&more, families),
+                }
+            });
+            if let Err(what) = absorbed.unwrap_or(Err("which is not there")) {
                 return wrong(what);
             }
         }

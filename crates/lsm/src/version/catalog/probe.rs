@@ -17,7 +17,7 @@ pub(crate) fn watch<T>(told: impl Fn(&'static str) + 'static, run: impl FnOnce()
 }
 
 /// This thread does such a piece of work.
-pub(super) fn note(what: &'static str) {
+pub(crate) fn note(what: &'static str) {
     TOLD.with_borrow(|told| {
         if let Some(told) = told {
             told(what);
