@@ -250,10 +250,9 @@ impl Meta {
         Ok(self.dir(dir)?.first as Ino)
     }
 
-    /// Names and inodes of a directory, in no order.
+    /// Names and inodes of a directory, in no order. Costs what the directory has.
     pub fn children(&self, dir: Ino) -> impl Iterator<Item = (&str, Ino)> + '_ {
-        let all = self.names.iter().filter(move |(of, ..)| *of == dir);
-        all.map(|(_, name, ino)| (name, ino))
+        self.names.children(dir)
     }
 
     /// All inodes in use.
@@ -751,6 +750,40 @@ mod tests {
         let before = steps();
         assert_eq!(meta.unreachable(), []);
         assert!(steps() - before <= u64::from(2 * DEPTH));
+    }
+
+    /// A directory was listed by a walk over all names of the image.
+    #[test]
+    fn a_directory_is_listed_for_the_cost_of_what_it_has() {
+        const FILES: u32 = 5_000;
+        let mut meta = Meta::new(1 << 20);
+        let mut make = |ino, kind, dir, name: String| {
+            let made = meta.apply(&Record::Create {
+                ino,
+                kind,
+                dir,
+                name,
+            });
+            made.unwrap();
+        };
+        make(1, Kind::Dir, 0, "few".into());
+        make(2, Kind::Dir, 0, "none".into());
+        for ino in 3..FILES {
+            let dir = if ino % 1000 == 999 { 1 } else { 0 };
+            make(ino, Kind::File, dir, format!("{ino}"));
+        }
+        let list = |dir| {
+            let before = steps();
+            let mut inos: Vec<Ino> = meta.children(dir).map(|(_, ino)| ino).collect();
+            inos.sort_unstable();
+            (inos, steps() - before)
+        };
+        let (few, cost) = list(1);
+        assert_eq!(few, [999, 1999, 2999, 3999, 4999]);
+        assert!(cost <= 6, "{cost} steps for 5 names");
+        let (none, cost) = list(2);
+        assert!(none.is_empty() && cost <= 1, "{cost} steps for no name");
+        assert_eq!(list(0).0.len(), FILES as usize - 3 - 5 + 2);
     }
 
     /// Directories that lie in each other, as damage could have it, hang in nothing, and are found in as few steps.

@@ -1,11 +1,15 @@
-//! Names: which directory has which name for which inode. A hash table over a table of entries of 16 bytes; the text lies in one piece beside.
+//! Names: which directory has which name for which inode. A hash table over a table of entries of 24 bytes; the text lies in
+//! one piece beside. The entries of a directory are a doubly linked list, so that a directory is listed for the cost of what it has.
 
 use hashbrown::HashTable;
 use std::sync::Arc;
 
 use super::record::Ino;
+use super::runs::count_steps;
 use super::slab::Slab;
 
+/// The end of a list of entries.
+const NONE: u32 = u32::MAX;
 /// Text is kept in pieces of this size.
 const PIECE: usize = 1 << 16;
 
@@ -15,6 +19,9 @@ struct Entry {
     ino: Ino,
     /// Piece and place of the text.
     at: u32,
+    /// The entries before and behind it in its directory's list, or [`NONE`].
+    before: u32,
+    behind: u32,
     /// Length of the text; 0 for an entry that is free.
     len: u16,
 }
@@ -58,6 +65,8 @@ pub struct Names {
     text: Text,
     free: Vec<u32>,
     table: HashTable<u32>,
+    /// The first entry of each directory that has any, by directory.
+    firsts: HashTable<u32>,
 }
 
 /// The names at one moment.
@@ -71,6 +80,10 @@ fn hash(dir: Ino, name: &str) -> u64 {
     let h = crc32c::crc32c_append(dir, name.as_bytes());
     // The table looks at both ends of a hash.
     u64::from(h).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn hash_dir(dir: Ino) -> u64 {
+    u64::from(dir).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Names {
@@ -99,6 +112,8 @@ impl Names {
             dir,
             ino,
             at: self.text.push(name),
+            before: NONE,
+            behind: NONE,
             len: name.len() as u16,
         };
         let i = match self.free.pop() {
@@ -113,6 +128,48 @@ impl Names {
             let e = entries.get(i as usize);
             hash(e.dir, text.get(e.at, e.len))
         });
+        self.link(dir, i);
+    }
+
+    /// Puts an entry at the front of its directory's list.
+    fn link(&mut self, dir: Ino, i: u32) {
+        let entries = &self.entries;
+        let of = |&i: &u32| entries.get(i as usize).dir;
+        match self.firsts.find_mut(hash_dir(dir), |i| of(i) == dir) {
+            None => {
+                (self.firsts).insert_unique(hash_dir(dir), i, |i| hash_dir(of(i)));
+            }
+            Some(first) => {
+                let behind = std::mem::replace(first, i);
+                self.entries.get_mut(behind as usize).before = i;
+                self.entries.get_mut(i as usize).behind = behind;
+            }
+        }
+    }
+
+    /// Takes an entry out of its directory's list.
+    fn unlink(&mut self, i: u32) {
+        let Entry {
+            dir,
+            before,
+            behind,
+            ..
+        } = *self.entries.get(i as usize);
+        if behind != NONE {
+            self.entries.get_mut(behind as usize).before = before;
+        }
+        if before != NONE {
+            self.entries.get_mut(before as usize).behind = behind;
+            return;
+        }
+        let first = self.firsts.find_entry(hash_dir(dir), |&j| j == i);
+        let mut first = first.ok().expect("a directory with names has a first one");
+        match behind {
+            NONE => {
+                first.remove();
+            }
+            behind => *first.get_mut() = behind,
+        }
     }
 
     /// Takes a name away, and says what it stood for.
@@ -120,6 +177,7 @@ impl Names {
         let i = self.place(dir, name)?;
         let entry = self.table.find_entry(hash(dir, name), |&j| j == i).ok()?;
         entry.remove();
+        self.unlink(i);
         let gone = std::mem::take(self.entries.get_mut(i as usize));
         self.free.push(i);
         self.text.dead += name.len();
@@ -138,6 +196,18 @@ impl Names {
                 self.entries.get_mut(i).at = self.text.push(old.get(e.at, e.len));
             }
         }
+    }
+
+    /// Names and inodes of a directory, in no order. Costs what the directory has.
+    pub fn children(&self, dir: Ino) -> impl Iterator<Item = (&str, Ino)> + '_ {
+        let of = |&i: &u32| self.entries.get(i as usize).dir == dir;
+        let mut next = self.firsts.find(hash_dir(dir), of).copied();
+        std::iter::from_fn(move || {
+            count_steps(1);
+            let e = self.entries.get(next? as usize);
+            next = Some(e.behind).filter(|i| *i != NONE);
+            Some((self.text.get(e.at, e.len), e.ino))
+        })
     }
 
     /// All names as they are now.
@@ -168,7 +238,7 @@ impl Names {
 
     /// Bytes of memory: of entries and their table, and of the text.
     pub fn memory(&self) -> (usize, usize) {
-        let table = self.table.capacity() * 5 * 8 / 7;
+        let table = (self.table.capacity() + self.firsts.capacity()) * 5 * 8 / 7;
         (
             self.entries.memory() + table + self.free.capacity() * 4,
             self.text.bytes(),
@@ -190,6 +260,20 @@ mod tests {
     use crate::chance::Chance;
     use std::collections::BTreeMap;
 
+    /// Each directory lists what it has.
+    fn check_children(names: &Names, model: &BTreeMap<(Ino, String), u32>) {
+        for dir in 0..6 {
+            let mut listed: Vec<(&str, Ino)> = names.children(dir).collect();
+            listed.sort_unstable();
+            let of = model.iter().filter(|((of, _), _)| *of == dir);
+            assert!(
+                listed
+                    .into_iter()
+                    .eq(of.map(|((_, n), ino)| (&n[..], *ino)))
+            );
+        }
+    }
+
     #[test]
     fn names_behave_like_a_map() {
         let mut c = Chance::new(3);
@@ -209,7 +293,25 @@ mod tests {
                 }
             }
             assert_eq!(names.len(), model.len());
+            if step % 500 == 0 {
+                check_children(&names, &model);
+            }
         }
+        check_children(&names, &model);
+        // Down to nothing, and from there again.
+        for ((dir, name), ino) in std::mem::take(&mut model) {
+            if dir != 2 {
+                assert_eq!(names.remove(dir, &name), Some(ino));
+                continue;
+            }
+            model.insert((dir, name), ino);
+        }
+        check_children(&names, &model);
+        for dir in 0..5 {
+            names.insert(dir, "again", dir);
+            model.insert((dir, "again".to_string()), dir);
+        }
+        check_children(&names, &model);
         let mut all: Vec<_> = names
             .iter()
             .map(|(dir, name, ino)| ((dir, name.to_string()), ino))
