@@ -167,6 +167,15 @@ enum Leader {
     Active,
 }
 
+/// A thread inside `submit` that waits until the queue has room for its batch.
+#[derive(Default)]
+struct HeldSubmit {
+    /// The batch is queued. Changed under the queue's lock.
+    admitted: AtomicBool,
+    /// Wakes this thread alone.
+    woken: Condvar,
+}
+
 struct Queue {
     pending: VecDeque<Pending>,
     leader: Leader,
@@ -177,8 +186,8 @@ struct Queue {
     submitted_bytes: usize,
     /// Memory of all pending batches in the ledger.
     booked: Reservation,
-    /// Threads that wait until the queue has room.
-    waiting_for_room: usize,
+    /// Batches whose `submit` waits until the queue has room, in the order of their arrival.
+    held: VecDeque<(Pending, Arc<HeldSubmit>)>,
     company: Company,
     /// How many batches a leader waits for.
     wanted: usize,
@@ -215,18 +224,40 @@ impl Queue {
         let full = self.submitted_bytes >= QUEUE_BYTES || ledger.free() == 0;
         self.submitted_bytes > 0 && full
     }
+
+    /// Queues as many of the held batches as there is room for, in the order of their arrival, and wakes their threads and
+    /// no others.
+    fn admit_held(&mut self, ledger: &MemoryLedger) {
+        while !self.is_full(ledger)
+            && let Some((pending, thread)) = self.held.pop_front()
+        {
+            self.push(pending, false);
+            thread.admitted.store(true, SeqCst);
+            thread.woken.notify_one();
+        }
+    }
+
+    /// As [`Queue::admit_held`], when no thread leads any more. If a batch is still held, its thread is woken to lead.
+    fn give_lead_back(&mut self, leader: Leader, ledger: &MemoryLedger) {
+        self.leader = leader;
+        self.admit_held(ledger);
+        if let Some((_, first)) = self.held.front() {
+            first.woken.notify_one();
+        }
+    }
 }
 
 pub(super) struct CommitQueue {
     queue: Mutex<Queue>,
     /// As many batches are queued as a leader waits for.
     all_there: Condvar,
-    /// Batches were taken from the queue, or the thread that led it no longer does.
-    room: Condvar,
     /// They are, for a leader that watches.
     came: AtomicBool,
     /// The leader is about a synced group: whoever waits for it had better sleep.
     syncs: AtomicBool,
+    /// How often threads of held submits have woken up.
+    #[cfg(test)]
+    pub(super) wakes: basalt_env::sync::atomic::AtomicUsize,
 }
 
 impl CommitQueue {
@@ -239,12 +270,13 @@ impl CommitQueue {
                 to_sync: 0,
                 submitted_bytes: 0,
                 booked: ledger.reserve(MemoryKind::Buffer, 0),
-                waiting_for_room: 0,
+                held: VecDeque::new(),
                 company: Company::default(),
                 wanted: usize::MAX,
             }),
             all_there: Condvar::new(),
-            room: Condvar::new(),
+            #[cfg(test)]
+            wakes: basalt_env::sync::atomic::AtomicUsize::new(0),
             came: AtomicBool::new(false),
             syncs: AtomicBool::new(false),
         }
@@ -276,7 +308,7 @@ impl CommitQueue {
     }
 
     /// Adds what is queued to the leader's group.
-    fn take_group(&self, group: &mut Group) {
+    fn take_group(&self, group: &mut Group, ledger: &MemoryLedger) {
         let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
         let mut bytes: usize = group.iter().map(|p| p.buf.len()).sum();
@@ -290,14 +322,13 @@ impl CommitQueue {
         }
         let behind = q.pending.len();
         q.company.took(group.len(), behind);
-        self.tell_of_room(&q);
+        q.admit_held(ledger);
     }
 
-    /// Wakes the threads that wait until the queue has room, or for the lead.
-    fn tell_of_room(&self, q: &Queue) {
-        if q.waiting_for_room > 0 {
-            self.room.notify_all();
-        }
+    /// Submits that wait for room.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.queue.lock().held.len()
     }
 }
 
@@ -337,39 +368,55 @@ impl Engine {
         let mut pending = Pending::new(batch, sync);
         pending.ticket = Some(ticket.clone());
         pending.submitted = true;
-        let mut q = self.commit.queue.lock();
+        let q = self.commit.queue.lock();
         // A callback that waited would keep the commit lane from all stores.
-        if patience == Patience::Wait && !InsideCallbacks::is_here() {
-            q = self.wait_for_queue(q);
+        match patience == Patience::Wait && !InsideCallbacks::is_here() {
+            true => self.queue_when_there_is_room(q, pending),
+            false => self.queue(q, pending),
         }
-        self.queue(q, pending);
         ticket
     }
 
-    /// Waits until the queue has room. While no other thread leads, this thread leads groups
+    /// Queues a batch once the queue has room for it, behind all batches that are held already. While no other thread leads, this thread leads groups
     /// itself. On the commit lane, and where jobs are stepped, no other thread would lead. The
     /// callbacks of these groups run on the commit lane, because this thread may hold a lock that
     /// they take.
-    fn wait_for_queue<'q>(
+    fn queue_when_there_is_room<'q>(
         self: &'q Arc<Self>,
         mut q: MutexGuard<'q, Queue>,
-    ) -> MutexGuard<'q, Queue> {
-        if q.is_full(self.env.ledger()) {
-            self.counters.submits_held.add(1);
+        pending: Pending,
+    ) {
+        let ledger = self.env.ledger();
+        // No queue is told of memory that others gave back.
+        q.admit_held(ledger);
+        if q.held.is_empty() && !q.is_full(ledger) {
+            return self.queue(q, pending);
         }
-        while q.is_full(self.env.ledger()) {
+        self.counters.submits_held.add(1);
+        let own = Arc::new(HeldSubmit::default());
+        q.held.push_back((pending, own.clone()));
+        while !own.admitted.load(SeqCst) {
             if q.leader != Leader::Active {
                 q.leader = Leader::Active;
                 drop(q);
-                self.lead(None, Patience::Wait, Callbacks::OnLane);
+                let lead = || self.lead(None, Patience::Wait, Callbacks::OnLane);
+                let led = catch_unwind(AssertUnwindSafe(lead));
                 q = self.commit.queue.lock();
+                if let Err(panic) = led {
+                    // The caller gets no ticket: its batch must not stand before others.
+                    q.held.retain(|(_, thread)| !Arc::ptr_eq(thread, &own));
+                    let leader = q.leader;
+                    q.give_lead_back(leader, ledger);
+                    drop(q);
+                    resume_unwind(panic);
+                }
+                q.admit_held(ledger);
                 continue;
             }
-            q.waiting_for_room += 1;
-            self.commit.room.wait(&mut q);
-            q.waiting_for_room -= 1;
+            own.woken.wait(&mut q);
+            #[cfg(test)]
+            self.commit.wakes.fetch_add(1, SeqCst);
         }
-        q
     }
 
     fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: Pending) {
@@ -463,7 +510,7 @@ impl Engine {
                     self.gather(&group, patience);
                 }
                 let mut writer = self.writer.lock();
-                self.commit.take_group(&mut group);
+                self.commit.take_group(&mut group, self.env.ledger());
                 self.commit_group(&mut writer, &mut group, patience)
             }));
             let (result, mut panic) = match committed {
@@ -582,8 +629,7 @@ impl Engine {
             self.commit.syncs.store(false, SeqCst);
         }
         if q.pending.is_empty() {
-            q.leader = Leader::Nobody;
-            self.commit.tell_of_room(&q);
+            q.give_lead_back(Leader::Nobody, self.env.ledger());
             return true;
         }
         let once_more = once_more && q.to_sync == 0 && q.bytes <= TURN_BYTES;
@@ -611,9 +657,8 @@ impl Engine {
             ticket.wake();
             return true;
         }
-        q.leader = Leader::Scheduled;
-        // The lane's own thread may be among them.
-        self.commit.tell_of_room(&q);
+        // The lane's own thread may be among those that are held.
+        q.give_lead_back(Leader::Scheduled, self.env.ledger());
         drop(q);
         self.spawn_leader(delay);
         true

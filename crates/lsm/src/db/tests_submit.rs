@@ -306,3 +306,56 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
     full.close().unwrap();
     other.close().unwrap();
 }
+
+/// Each group that was taken from a full queue woke every held submit, and all but a few went back to sleep. So a later
+/// submit could get in before an earlier one.
+#[test]
+fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
+    const HELD: u32 = 24;
+    let (env, db) = stepped(512 << 20);
+    let f = db.default_family();
+    let engine = db.engine();
+    let queued = QUEUE_BYTES / MIB + 8;
+    for key in 0..queued {
+        db.submit_nowait(batch(&f, 1000 + key as u32, MIB), &FREE);
+    }
+    // Nothing is taken from the queue until all are held.
+    assert!(engine.commit.try_lead());
+    let (done, is_done) = mpsc::channel();
+    basalt_env::thread::scope(|threads| {
+        for n in 0..HELD {
+            let (db, f, done) = (&db, &f, done.clone());
+            threads.spawn(move || {
+                let ticket = db.submit(batch(f, n, MIB), &FREE);
+                let seq = ticket.wait().unwrap();
+                done.send((n, seq)).unwrap();
+            });
+            // Only a thread that hangs takes so long.
+            while engine.commit.held() <= n as usize {
+                std::thread::yield_now();
+            }
+        }
+        // A leader takes one batch of this size with each group.
+        engine.lead_group(None, Patience::Wait);
+        let mut seqs = Vec::new();
+        for _ in 0..HELD {
+            let told = is_done.recv_timeout(PATIENCE);
+            let Ok(one) = told else {
+                eprintln!("a held submit hangs");
+                std::process::abort();
+            };
+            seqs.push(one);
+        }
+        seqs.sort_unstable();
+        assert!(seqs.is_sorted_by_key(|(_, seq)| *seq), "{seqs:?}");
+    });
+    // Each is woken to be let in, and once more at most for each group that some thread left to another.
+    let wakes = engine.commit.wakes.load(Ordering::SeqCst);
+    let groups = queued + HELD as usize;
+    assert!(
+        wakes <= HELD as usize + groups,
+        "{wakes} wakes in {groups} groups"
+    );
+    while env.jobs().step() {}
+    db.close().unwrap();
+}
