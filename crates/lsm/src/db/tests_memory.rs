@@ -247,3 +247,69 @@ fn a_group_larger_than_the_budget_goes_in() {
     stores.into_iter().for_each(|db| db.close().unwrap());
     assert_eq!(env.relief().coming(), 0);
 }
+
+/// A store is closed, or abandoned, between its promise and the seal that keeps it: the promise ends with the store, and
+/// the writer of another store goes on.
+#[test]
+fn a_promise_ends_when_its_store_is_closed() {
+    for abandoned in [false, true] {
+        let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
+        let leaving = Db::open(&env, "leaving", Options::default()).unwrap();
+        let staying = Db::open(&env, "staying", Options::default()).unwrap();
+        let put = |db: &Db, n: u64| {
+            let f = db.default_family();
+            db.put(&f, &n.to_be_bytes(), &[7; 10_000], &WriteOptions::UNSYNCED)
+                .unwrap();
+        };
+        (0..700).for_each(|n| put(&leaving, n));
+        // As by a writer that lacks memory. Jobs are stepped, so the seal has not run.
+        assert!(
+            env.relief().ask(env.ledger().room()),
+            "nothing was promised"
+        );
+        let promised = env.relief().coming();
+        assert!(promised >= 6 * MIB, "{promised}");
+        match abandoned {
+            true => leaving.abandon(),
+            false => leaving.close().unwrap(),
+        }
+        while env.jobs().step() {}
+        assert_eq!(env.relief().coming(), 0, "abandoned: {abandoned}");
+        (0..4_000).for_each(|n| put(&staying, n));
+        assert!(staying.stats().flush_bytes_written > 20 * MIB);
+        staying.close().unwrap();
+        assert_eq!(env.relief().coming(), 0);
+    }
+}
+
+/// Stores are closed while the writer of another store waits for what they have promised.
+#[test]
+fn a_writer_that_waits_for_memory_goes_on_when_stores_are_closed() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .memory_bytes(16 * MIB)
+        .cache_bytes(MIB)
+        .seed(1)
+        .build();
+    let staying = Db::open(&env, "staying", Options::default()).unwrap();
+    basalt_env::thread::scope(|threads| {
+        let (env, staying) = (&env, &staying);
+        let writer = threads.spawn(move || {
+            let r = Random::from_seed(1);
+            (0..8_000).for_each(|n| put(staying, n, r.next_u64()));
+        });
+        let mut round = 0;
+        while !writer.is_finished() {
+            round += 1;
+            let leaving = Db::open(env, format!("leaving{round}"), Options::default()).unwrap();
+            (0..200).for_each(|n| put(&leaving, n, round + n));
+            match round % 3 {
+                0 => leaving.abandon(),
+                _ => leaving.close().unwrap(),
+            }
+        }
+        writer.join().unwrap();
+    });
+    staying.close().unwrap();
+    while env.jobs().step() {}
+    assert_eq!(env.relief().coming(), 0);
+}
