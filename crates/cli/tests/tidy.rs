@@ -474,8 +474,8 @@ fn planted_numbers(patches: &[Text], least: usize) -> Vec<String> {
     for t in patches {
         let name = t.path.rsplit('/').next().unwrap_or("");
         let number = name.split('-').next().unwrap_or("");
-        if number.len() != 2 || !number.bytes().all(|b| b.is_ascii_digit()) {
-            out.push(t.complaint(0, "a planted bug is named NN-name.patch"));
+        if !matches!(number.len(), 2 | 3) || !number.bytes().all(|b| b.is_ascii_digit()) {
+            out.push(t.complaint(0, "a planted bug is named NN-name.patch or NNN-name.patch"));
         }
         if !numbers.insert(number.to_string()) {
             out.push(t.complaint(0, "another planted bug has this number"));
