@@ -68,10 +68,19 @@ fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Most patterns of one CONFIG GET. Each is compiled, and compared with all settings.
+const PATTERNS: usize = 1_024;
+
 pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
+    if r.len() - 2 > PATTERNS {
+        return Err(Failure::new(format!(
+            "ERR too many patterns: {}, at most {PATTERNS} are allowed",
+            r.len() - 2
+        )));
+    }
     let mut all: Vec<_> = settings(c).into_iter().map(|s| (s, false)).collect();
     for pattern in r.args().skip(2) {
-        // Each is compiled once: there may be a million.
+        // Each is compiled once.
         let pattern = glob::Pattern::new(pattern, true, LONGEST_NAME);
         for ((name, _), wanted) in &mut all {
             *wanted = *wanted || pattern.matches(name.as_bytes());

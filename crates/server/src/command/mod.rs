@@ -331,7 +331,9 @@ impl Executor {
                     reply,
                     spec,
                 };
-                match check_keys(spec, request).and_then(|()| (spec.run)(&mut context, request)) {
+                let checked =
+                    check_arguments(spec, request).and_then(|()| check_keys(spec, request));
+                match checked.and_then(|()| (spec.run)(&mut context, request)) {
                     Err(Failure::Fetch(need)) => Ok(Outcome::Fetch(need)),
                     done => done,
                 }
@@ -393,6 +395,23 @@ impl Executor {
         let reply = Reply::new(session.protocol);
         (reply, self.takes_reply(slot))
     }
+}
+
+/// Most arguments of a command that takes no list of keys. All of them are looked at in one turn of the
+/// loop.
+const MOST_ARGUMENTS: usize = 65_536;
+
+/// Refuses so many options, names or patterns that other clients would wait for them.
+fn check_arguments(spec: &Spec, request: &Request) -> Result<(), Failure> {
+    let takes_list = spec.keys.1 < 0;
+    if !takes_list && request.len() > MOST_ARGUMENTS {
+        return Err(Failure::new(format!(
+            "ERR too many arguments for '{}' command: {}, at most {MOST_ARGUMENTS} are allowed",
+            spec.full_name,
+            request.len()
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses keys that the engine cannot hold, before the command does anything.

@@ -471,6 +471,26 @@ fn errors_are_counted_by_their_code() {
     assert!(stats(&mut w).is_empty());
 }
 
+/// A million options of a SET, or patterns of a CONFIG GET, took seconds of one turn of the loop.
+#[test]
+fn a_command_without_a_list_of_keys_takes_no_million_arguments() {
+    let mut w = World::new();
+    for (line, option, most) in [
+        ("SET k v", " NX", 65_536 - 3),
+        ("SCAN 0", " COUNT", 65_536 - 2),
+        ("CONFIG GET", " x*", 1_024),
+    ] {
+        let reply = w.run(&format!("{line}{}", option.repeat(most)));
+        assert!(!reply.contains("too many"), "{line}: {reply}");
+        let reply = w.run(&format!("{line}{}", option.repeat(most + 1)));
+        assert!(reply.starts_with("-ERR too many"), "{line}: {reply}");
+    }
+    assert_eq!(
+        w.run(&format!("EXISTS{}", " k".repeat(100_000))),
+        ":100000\r\n"
+    );
+}
+
 /// Answers that are longer than their questions once grew past every limit before anybody looked.
 #[test]
 fn answers_about_commands_and_clients_have_a_limit_too() {
@@ -481,6 +501,10 @@ fn answers_about_commands_and_clients_have_a_limit_too() {
         let reply = w.run(&line);
         assert_eq!(reply, "-ERR the reply would exceed 100000 bytes\r\n");
     }
+    w.exec.options.reply_hard_bytes = usize::MAX;
+    let reply = w.run(&format!("COMMAND DOCS{}", " config".repeat(10_000)));
+    assert_eq!(reply, "-ERR the reply would exceed 4194304 bytes\r\n");
+    w.exec.options.reply_hard_bytes = 100_000;
     w.exec.sessions[0].as_mut().unwrap().name = "n".repeat(200_000);
     assert!(w.run("CLIENT LIST").starts_with("-ERR the reply would"));
     assert_eq!(w.run("CLIENT KILL ID 7 ID 1 SKIPME no"), ":1\r\n");
