@@ -64,7 +64,8 @@ impl Reply {
 
     /// Moves everything encoded to the end of `to`.
     pub fn drain_into(&mut self, to: &mut Reply) {
-        if self.chunks.is_empty() {
+        // A long reply is not copied.
+        if self.chunks.is_empty() && self.tail.len() < REFER_FROM {
             to.tail.extend_from_slice(&self.tail);
             self.tail.clear();
             return;
@@ -263,6 +264,23 @@ mod tests {
             fill(Protocol::Resp3),
             "+OK\r\n+PONG\r\n-ERR a  b\r\n:-7\r\n$4\r\na\r\nb\r\n_\r\n_\r\n*1\r\n%2\r\n~3\r\n=6\r\ntxt:hi\r\n"
         );
+    }
+
+    /// A reply of a million names was copied twice on its way to the socket.
+    #[test]
+    fn a_long_reply_is_moved_and_not_copied() {
+        let mut long = Reply::default();
+        for _ in 0..REFER_FROM {
+            long.integer(1);
+        }
+        let (at, bytes) = (long.tail.as_ptr(), long.len());
+        let mut all = Reply::default();
+        all.ok();
+        long.drain_into(&mut all);
+        all.ok();
+        assert!(long.is_empty());
+        assert_eq!(all.len(), bytes + 10);
+        assert!(all.take_chunks().iter().any(|c| c.as_ptr() == at));
     }
 
     #[test]
