@@ -225,10 +225,13 @@ fn main() -> Result<()> {
 
     let pipeline = |line: &str, times: usize| encode(&words(line)).repeat(times);
     let mib = value >> 20;
-    let mut half = vec![b"MSET".to_vec()];
-    for n in 0..names / 2 {
-        half.extend([format!("name:{n:08}").into_bytes(), b"w".to_vec()]);
-    }
+    let half = |command: &str| -> Vec<Vec<u8>> {
+        let mut list = vec![command.as_bytes().to_vec()];
+        for n in 0..names / 2 {
+            list.extend([format!("name:{n:08}").into_bytes(), b"w".to_vec()]);
+        }
+        list
+    };
     let append = [b"APPEND".to_vec(), b"d".to_vec(), b"x".to_vec()];
     let set = [b"SET".to_vec(), b"e".to_vec(), long];
     let many = format!("{names} names");
@@ -270,14 +273,24 @@ fn main() -> Result<()> {
         (format!("EXISTS, {many}"), encode(&all("EXISTS")), 1),
         (format!("MGET, {many}"), encode(&all("MGET")), 1),
         (
-            "SCAN, COUNT 1000000".into(),
+            "SCAN, COUNT 1000000, after the MGET".into(),
             pipeline("SCAN 0 COUNT 1000000", 1),
             1,
         ),
         (format!("KEYS, {many}"), pipeline("KEYS *", 1), 1),
         (format!("DBSIZE, {many}"), pipeline("DBSIZE", 1), 1),
-        (format!("MSET, {} names", names / 2), encode(&half), 1),
+        (
+            format!("MSET, {} names", names / 2),
+            encode(&half("MSET")),
+            1,
+        ),
         (format!("DEL, {many}"), encode(&all("DEL")), 1),
+        (
+            format!("MSETNX, {} names", names / 2),
+            encode(&half("MSETNX")),
+            1,
+        ),
+        (format!("UNLINK, {many}"), encode(&all("UNLINK")), 1),
         ("FLUSHALL".into(), pipeline("FLUSHALL", 1), 1),
     ];
     println!(

@@ -9,17 +9,18 @@
 //! keys that the overlay does not have, and [`Fetch::forget`] drops the answer for a key that is
 //! written meanwhile; the command then reads that key anew.
 //!
-//! EXISTS, TOUCH and MGET with many names run in pieces. The answers of their fetch follow writes. A
-//! write replaces the answer for its key, and a key in the overlay is answered from the overlay. So once every name has an answer, the answers are those of that moment. The command takes
-//! effect then. Its reply is made of the answers in pieces, and later writes do not change them.
+//! Requests with very many names have fetches of another kind ([`many`]).
 
-use crate::keyspace::Epochs;
+pub(crate) mod many;
+
 use crate::layout::{self, DataType};
+use crate::names::Layer;
 use crate::store::{Store, Value};
 use basalt::{Bytes, Error, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 /// Names of one piece of a fetch: the thread that reads serves other clients after so many.
 pub(crate) const PIECE_NAMES: usize = 1024;
@@ -28,6 +29,8 @@ pub(crate) const PIECE_BYTES: usize = 16 << 20;
 /// After so many fetches for one request, the loop reads what is missing itself: a request ends
 /// however often others write its keys.
 pub(crate) const ROUNDS: u32 = 3;
+/// After so many layers, a fetch forgets all of its answers instead of asking each layer for a key.
+const MOST_LAYERS: usize = 8;
 /// Fetched strings below this length are copied: each would keep the whole block that it was read
 /// with.
 const COPIED: usize = 8 << 10;
@@ -142,24 +145,14 @@ pub(crate) struct Fetch {
     values: usize,
     /// Fetches for the same request, this one included.
     pub rounds: u32,
-    /// The answers follow writes instead of being forgotten: once every name has one, all of them
-    /// are true at the same moment.
-    follows_writes: bool,
-    /// The epochs in flight, or open, whose writes are among the answers.
-    pub depends_on: Epochs,
-    /// An answer came from a commit that failed, or the keyspace was flushed.
-    pub is_void: bool,
-    /// Every name was asked for.
-    has_all: bool,
+    /// Layers that took effect since the fetch began: what they write was forgotten with that.
+    layers: Vec<Arc<Layer>>,
 }
 
 impl Fetch {
     pub fn new(need: Need, generation: u32, rounds: u32, secrets: (u64, u64)) -> Fetch {
         Fetch {
-            follows_writes: false,
-            depends_on: 0,
-            is_void: false,
-            has_all: false,
+            layers: Vec::new(),
             need,
             generation,
             answers: HashMap::default(),
@@ -181,29 +174,6 @@ impl Fetch {
         (hash(self.secrets.0), hash(self.secrets.1))
     }
 
-    /// A fetch of so many names, with answers that follow writes.
-    pub fn following(need: Need, generation: u32, names: usize, secrets: (u64, u64)) -> Fetch {
-        let mut fetch = Fetch::new(need, generation, 1, secrets);
-        fetch.follows_writes = true;
-        // A table that grew would move all its entries at once, while clients wait.
-        fetch.answers.reserve(names);
-        fetch
-    }
-
-    /// True if every name was asked for; false if the strings of some are too long for a reply.
-    pub fn has_all(&self) -> bool {
-        self.has_all
-    }
-
-    /// Notes that every name was asked for, and every answer has come.
-    pub fn end(&mut self) {
-        self.has_all = true;
-    }
-
-    pub fn follows_writes(&self) -> bool {
-        self.follows_writes
-    }
-
     pub fn need(&self) -> Need {
         self.need
     }
@@ -219,11 +189,16 @@ impl Fetch {
 
     /// Bytes of memory that it holds.
     pub fn memory(&self) -> usize {
-        self.bytes + self.values * BOXED_BYTES + self.answers.capacity() * ENTRY_BYTES
+        let layers = self.layers.iter().map(|layer| layer.memory());
+        let answers = self.values * BOXED_BYTES + self.answers.capacity() * ENTRY_BYTES;
+        self.bytes + answers + layers.sum::<usize>()
     }
 
     /// The answer for a key, if it was read and the key was not written since.
     pub fn answer(&self, key: &[u8]) -> Option<&Answer> {
+        if self.layers.iter().any(|layer| layer.has(key)) {
+            return None;
+        }
         self.answers.get(&self.hash(key))?.as_ref()
     }
 
@@ -260,47 +235,23 @@ impl Fetch {
         }
     }
 
-    /// Notes what a write of the epochs `written_by` gives to a key that was asked for.
-    pub fn follow(&mut self, key: &[u8], value: Option<&Value>, written_by: Epochs) {
-        let hash = self.hash(key);
-        let Some(place) = self.answers.get_mut(&hash) else {
-            return;
-        };
-        let answer = match (value, self.need) {
-            (None, _) => Answer::Absent,
-            (Some(v), Need::Strings) if v.data_type != DataType::String => Answer::Absent,
-            (Some(v), Need::Strings | Need::Value) => Answer::Value(Box::new(v.clone())),
-            (Some(v), need) => known(
-                Meta {
-                    data_type: v.data_type,
-                    expire_at_ms: v.expire_at_ms,
-                    len: Some(v.data.len()),
-                },
-                need,
-            ),
-        };
-        if let Some(old) = place.as_ref().and_then(Answer::bytes) {
-            self.bytes -= old;
-            self.values -= 1;
-        }
-        self.bytes += answer.bytes().unwrap_or(0);
-        self.values += usize::from(answer.bytes().is_some());
-        *place = Some(answer);
-        self.depends_on |= written_by;
-    }
-
-    /// An epoch has ended.
-    pub fn epoch_ended(&mut self, slot: usize, failed: bool) {
-        self.is_void |= failed && self.depends_on & 1 << slot != 0;
-        self.depends_on &= !(1 << slot);
-    }
-
     /// The keys that a piece had no room for and that were not written since.
     pub fn take_unread(&mut self) -> Vec<Bytes> {
         let mut unread = std::mem::take(&mut self.unread);
-        // Written since: forgotten, or answered by the write.
+        // Written since: forgotten.
         unread.retain(|key| matches!(self.answers.get(&self.hash(key)), Some(None)));
         unread
+    }
+
+    /// A layer takes effect: what was read before of the keys that it writes is not true any more.
+    pub fn forget_layer(&mut self, layer: &Arc<Layer>) {
+        self.layers.push(layer.clone());
+        if self.layers.len() > MOST_LAYERS {
+            self.layers.clear();
+            self.answers.clear();
+            self.unread.clear();
+            (self.bytes, self.values) = (0, 0);
+        }
     }
 
     /// The key is written: what was read of it before is not true any more.

@@ -16,15 +16,23 @@
 //! 5. The store commits epochs in the order of submission, but its callbacks run on several threads: the keyspace may
 //!    hear of a later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the
 //!    store holds a newer one, whatever becomes of the earlier epochs.
+//! 6. The writes of a command with very many names are a [`Layer`] of their epoch, which reads ask beside the overlay. It comes
+//!    and goes in one step. No key of it is looked at when its epoch completes, so rule 5 has another form for it:
+//!    an epoch with a layer ends after all epochs before it, and before all after it, whatever callback comes
+//!    first. Commits are decided in this order, so the wait is for a callback that runs already.
 //!
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
 use crate::catalog::DATABASE;
+use crate::fetch::many::ManyFetch;
 use crate::fetch::{self, Fetch};
-use crate::layout::{self, DataType};
+use crate::layout::{self, DataType, KEY_PREFIX_LEN};
+use crate::names::Layer;
 use crate::store::{Done, Store, Value, View, Write};
 use basalt::{Bytes, Error, Result};
+use over::Over;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,7 +60,7 @@ impl Default for EpochLimits {
         EpochLimits {
             in_flight: 8,
             bytes: 32 << 20,
-            writes: 65_536,
+            writes: 16_384,
             pending_bytes: 64 << 20,
         }
     }
@@ -62,12 +70,30 @@ impl Default for EpochLimits {
 #[derive(Debug)]
 struct Version {
     slot: u8,
+    /// Layers that the epoch had when it wrote this.
+    layers: u8,
     value: Option<Value>,
 }
 
+/// A layer of an epoch that is open or in flight.
+struct PlacedLayer {
+    slot: usize,
+    rank: u64,
+    layer: Arc<Layer>,
+}
+
+/// Layers of one epoch from which on it takes no further command.
+const LAYERS: u8 = 16;
+
 #[derive(Debug, Default)]
 struct Epoch {
+    /// Epochs are numbered in their order, from 1.
+    number: u64,
     keys: Vec<Bytes>,
+    /// How many layers it has.
+    layers: u8,
+    /// How its commit ended, when the callback has run and an epoch before it has to end first.
+    told: Option<Result<()>>,
     bytes: usize,
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
@@ -78,7 +104,13 @@ struct Epoch {
 
 impl Epoch {
     fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.flushed_from.is_none()
+        self.keys.is_empty() && self.layers == 0 && self.flushed_from.is_none()
+    }
+
+    /// Where a write stands among all others: `place` is 2n for a write after n layers of the epoch, and
+    /// 2n + 1 for the layer that follows.
+    fn rank(&self, place: u8) -> u64 {
+        self.number << 8 | u64::from(place)
     }
 }
 
@@ -96,7 +128,13 @@ pub(crate) struct Keyspace {
     store: Arc<dyn Store>,
     limits: EpochLimits,
     overlay: BTreeMap<Bytes, SmallVec<[Version; 1]>>,
+    /// In the order of their effect.
+    layers: Vec<PlacedLayer>,
+    /// What is not needed any more and takes long to be freed.
+    discarded: Vec<Arc<Layer>>,
     epochs: [Option<Epoch>; SLOTS],
+    /// Epochs begun so far.
+    begun: u64,
     open: usize,
     in_flight: usize,
     /// Bytes of all epochs together.
@@ -113,6 +151,8 @@ pub(crate) struct Keyspace {
     scratch: Vec<u8>,
     /// What requests wait for, by client id.
     fetches: BTreeMap<u64, Fetch>,
+    /// What requests with very many names wait for, by client id.
+    many: BTreeMap<u64, ManyFetch>,
     /// The fetch whose answers the running command has.
     current: Option<u64>,
     /// Reads of the store, and bytes of values that lie apart from the tree, that the running
@@ -123,14 +163,15 @@ pub(crate) struct Keyspace {
     /// turn ends after some of them.
     reads: u64,
     read_bytes: u64,
-    /// Names that were looked for on the loop.
+    /// Names that were looked for or written on the loop.
     names: u64,
 }
 
 /// Everything captured that a scan of the whole keyspace needs, to run on another thread.
 pub(crate) struct Capture {
     pub view: Box<dyn View>,
-    pub overlay: Vec<(Bytes, Option<OverlayEntry>)>,
+    overlay: Vec<(Bytes, Over)>,
+    layers: Vec<(u64, Arc<Layer>)>,
     pub from: Vec<u8>,
     pub to: Vec<u8>,
     pub now_ms: u64,
@@ -155,12 +196,18 @@ impl Keyspace {
         );
         let generation = store.generation()?;
         let mut epochs = [const { None }; SLOTS];
-        epochs[0] = Some(Epoch::default());
+        epochs[0] = Some(Epoch {
+            number: 1,
+            ..Epoch::default()
+        });
         Ok(Keyspace {
             store,
             limits,
             overlay: BTreeMap::new(),
+            layers: Vec::new(),
+            discarded: Vec::new(),
             epochs,
+            begun: 1,
             open: 0,
             in_flight: 0,
             pending_bytes: 0,
@@ -173,6 +220,7 @@ impl Keyspace {
             now_ms: 0,
             scratch: Vec::new(),
             fetches: BTreeMap::new(),
+            many: BTreeMap::new(),
             current: None,
             reads_left: 0,
             bytes_left: 0,
@@ -224,6 +272,7 @@ impl Keyspace {
         let open = self.epochs[self.open].as_ref().expect("always there");
         open.bytes >= self.limits.bytes
             || open.keys.len() >= self.limits.writes
+            || open.layers >= LAYERS
             || self.pending_bytes >= self.limits.pending_bytes
     }
 
@@ -291,15 +340,17 @@ impl Keyspace {
     fn write(&mut self, key: &[u8], value: Option<Value>) {
         self.touch_flush();
         self.wrote = true;
+        self.names += 1;
         self.changes += 1;
         let written_by = 1 << self.open;
         for fetch in self.fetches.values_mut() {
-            match fetch.follows_writes() {
-                true => fetch.follow(key, value.as_ref(), written_by),
-                false => fetch.forget(key),
-            }
+            fetch.forget(key);
+        }
+        for fetch in self.many.values_mut() {
+            fetch.follow(key, value.as_ref(), written_by, self.now_ms);
         }
         let slot = self.open as u8;
+        let layers = self.open_epoch().layers;
         let key = layout::encode_key(DATABASE, self.generation, key);
         let value_bytes = |v: &Option<Value>| v.as_ref().map_or(0, |v| v.data.len());
         let mut grown = value_bytes(&value);
@@ -309,9 +360,14 @@ impl Keyspace {
             Some(newest) if newest.slot == slot => {
                 shrunk = value_bytes(&newest.value);
                 newest.value = value;
+                newest.layers = layers;
             }
             _ => {
-                versions.push(Version { slot, value });
+                versions.push(Version {
+                    slot,
+                    layers,
+                    value,
+                });
                 // Key, places in map and list.
                 grown += key.len() + 128;
                 self.open_epoch().keys.push(key);
@@ -321,6 +377,40 @@ impl Keyspace {
         open.bytes = open.bytes + grown - shrunk;
         self.pending_bytes = self.pending_bytes + grown - shrunk;
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
+    }
+
+    /// Carries out the writes of a command with very many names, in one step. The command has read what
+    /// the epochs `depends_on` wrote.
+    pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
+        assert!(
+            layer.generation() == self.generation,
+            "made for the present keys"
+        );
+        self.touch_flush();
+        self.touched |= depends_on;
+        self.wrote = true;
+        self.changes += 1;
+        let layer = Arc::new(layer);
+        for fetch in self.fetches.values_mut() {
+            fetch.forget_layer(&layer);
+        }
+        for fetch in self.many.values_mut() {
+            fetch.follow_layer(&layer, 1 << self.open);
+        }
+        let bytes = layer.memory();
+        let slot = self.open;
+        let open = self.open_epoch();
+        let rank = open.rank(2 * open.layers + 1);
+        open.layers += 1;
+        open.bytes += bytes;
+        self.layers.push(PlacedLayer { slot, rank, layer });
+        self.pending_bytes += bytes;
+        self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
+    }
+
+    /// Takes what is not needed any more, to be freed on another thread.
+    pub fn take_discarded(&mut self) -> Vec<Arc<Layer>> {
+        std::mem::take(&mut self.discarded)
     }
 
     /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time however many there are.
@@ -333,7 +423,7 @@ impl Keyspace {
         self.wrote = true;
         self.changes += 1;
         self.generation = next;
-        for fetch in self.fetches.values_mut() {
+        for fetch in self.many.values_mut() {
             fetch.is_void = true;
         }
         self.flush = Some(self.open);
@@ -351,7 +441,7 @@ impl Keyspace {
             return false;
         }
         let flushed = open.flushed_from.is_some();
-        let mut writes = Vec::with_capacity(open.keys.len() + 1);
+        let mut writes = Vec::with_capacity(open.keys.len() + usize::from(open.layers) + 1);
         for key in &open.keys {
             // What was written under a generation that this epoch itself ended needs no place in the store.
             let (_, generation, _) = layout::decode_key(key).expect("a Redis key");
@@ -366,14 +456,25 @@ impl Keyspace {
                 .iter()
                 .find(|v| usize::from(v.slot) == slot)
                 .expect("with its version");
-            writes.push(match &version.value {
+            let write = match &version.value {
                 Some(value) => Write::Put {
                     key: key.clone(),
                     value: value.clone(),
                 },
                 None => Write::Delete { key: key.clone() },
-            });
+            };
+            writes.push((open.rank(2 * version.layers), write));
         }
+        for placed in self.layers.iter().filter(|placed| placed.slot == slot) {
+            if !flushed || placed.layer.generation() == open.flushed_to {
+                writes.push((placed.rank, Write::Layer(placed.layer.clone())));
+            }
+        }
+        if open.layers > 0 {
+            // Later writes of a batch stand.
+            writes.sort_by_key(|(rank, _)| *rank);
+        }
+        let mut writes: Vec<Write> = writes.into_iter().map(|(_, write)| write).collect();
         if flushed {
             writes.push(Write::Generation {
                 generation: open.flushed_to,
@@ -384,19 +485,61 @@ impl Keyspace {
             .iter()
             .position(Option::is_none)
             .expect("fewer epochs in flight than slots");
-        self.epochs[next] = Some(Epoch::default());
+        self.epochs[next] = Some(self.new_epoch());
         self.open = next;
         self.in_flight += 1;
         let store = self.store.clone();
-        store.submit(&writes, sync || flushed, done(slot));
+        store.submit(writes, sync || flushed, done(slot));
         true
     }
 
-    /// Takes note that a submitted epoch has ended, in any order of epochs. Returns it and, when it failed, the open
-    /// epoch if that depended on it: the caller resolves everything that waits for them before the next command runs.
-    /// Also says whether a flush has become durable, so that its space should be reclaimed.
+    fn new_epoch(&mut self) -> Epoch {
+        self.begun += 1;
+        Epoch {
+            number: self.begun,
+            ..Epoch::default()
+        }
+    }
+
+    /// Takes note that the commit of a submitted epoch has ended, in any order of epochs. Returns the epochs that end with
+    /// it, and each open epoch that depended on one that failed: the caller resolves everything that waits for them before the
+    /// next command runs. Also says whether a flush has become durable, so that its space should be reclaimed.
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
         assert!(slot != self.open, "the open epoch was not submitted");
+        let epoch = self.epochs[slot].as_mut().expect("the epoch is known");
+        epoch.told = Some(result);
+        let mut ended = SmallVec::new();
+        let mut flushed = false;
+        while let Some((slot, result)) = self.next_to_end() {
+            flushed |= self.end_epoch(slot, result, &mut ended);
+        }
+        (ended, flushed)
+    }
+
+    /// An epoch whose commit has ended, if no epoch has to end before it (rule 6).
+    fn next_to_end(&mut self) -> Option<(usize, Result<()>)> {
+        let submitted = |slot: &usize| *slot != self.open && self.epochs[*slot].is_some();
+        let submitted: SmallVec<[usize; SLOTS]> = (0..SLOTS).filter(submitted).collect();
+        let epoch = |slot: usize| self.epochs[slot].as_ref().expect("submitted");
+        let may_end = |slot: &usize| {
+            let own = epoch(*slot);
+            let waits_for = |earlier: &usize| {
+                let earlier = epoch(*earlier);
+                earlier.number < own.number && (earlier.layers > 0 || own.layers > 0)
+            };
+            own.told.is_some() && !submitted.iter().any(waits_for)
+        };
+        let slot = submitted.iter().copied().find(may_end)?;
+        let told = self.epochs[slot].as_mut()?.told.take()?;
+        Some((slot, told))
+    }
+
+    fn end_epoch(
+        &mut self,
+        slot: usize,
+        result: Result<()>,
+        all: &mut SmallVec<[Ended; 2]>,
+    ) -> bool {
         self.in_flight -= 1;
         let mut ended: SmallVec<[Ended; 2]> = SmallVec::new();
         let mut flushed = false;
@@ -418,7 +561,7 @@ impl Keyspace {
                     if let Some(before) = failed.flushed_from {
                         self.generation = before;
                     }
-                    self.epochs[open] = Some(Epoch::default());
+                    self.epochs[open] = Some(self.new_epoch());
                     ended.push(Ended {
                         slot: open,
                         result: Err(e.clone()),
@@ -430,14 +573,15 @@ impl Keyspace {
             }
         }
         ended.insert(0, Ended { slot, result });
-        for fetch in self.fetches.values_mut() {
+        for fetch in self.many.values_mut() {
             for epoch in &ended {
                 fetch.epoch_ended(epoch.slot, epoch.result.is_err());
             }
             // A flush that failed brings an earlier generation back.
             fetch.is_void |= fetch.generation() != self.generation;
         }
-        (ended, flushed)
+        all.extend(ended);
+        flushed
     }
 
     /// Takes an epoch and its writes out of the overlay. If the epoch is `stored`, earlier versions of its keys go
@@ -459,10 +603,55 @@ impl Keyspace {
                 self.overlay.remove(key);
             }
         }
+        if epoch.layers > 0 {
+            let ended = self.layers.extract_if(.., |placed| placed.slot == slot);
+            self.discarded.extend(ended.map(|placed| placed.layer));
+        }
         if self.flush == Some(slot) {
             self.flush = None;
         }
         epoch
+    }
+
+    /// What an epoch in flight, or the open one, makes of an engine key: `None` if none of them writes it.
+    fn newest(&self, stored: &[u8]) -> Option<(usize, Option<Value>)> {
+        let version = self
+            .overlay
+            .get(stored)
+            .and_then(|versions| versions.last());
+        if !self.layers.is_empty() {
+            let below = version.map_or(0, |v| self.rank(v));
+            let (prefix, key) = stored.split_at(KEY_PREFIX_LEN);
+            let above = self.layers.iter().rev().take_while(|l| l.rank > below);
+            let mut above = above.filter(|l| l.layer.prefix() == prefix);
+            if let Some(found) = above.find_map(|l| Some((l.slot, l.layer.get(key)?))) {
+                return Some(found);
+            }
+        }
+        version.map(|v| (v.slot.into(), v.value.clone()))
+    }
+
+    fn rank(&self, version: &Version) -> u64 {
+        let epoch = self.epochs[usize::from(version.slot)].as_ref();
+        epoch
+            .expect("versions go with their epoch")
+            .rank(2 * version.layers)
+    }
+
+    /// The newest version of a key in the overlay, with its rank if there are layers.
+    fn over(&self, versions: &[Version]) -> Over {
+        let newest = versions.last().expect("never empty");
+        Over {
+            rank: if self.layers.is_empty() {
+                0
+            } else {
+                self.rank(newest)
+            },
+            entry: newest.value.as_ref().map(|v| OverlayEntry {
+                data_type: v.data_type,
+                expire_at_ms: v.expire_at_ms,
+            }),
+        }
     }
 
     /// Bounds of the engine keys whose Redis keys begin with `prefix`.
@@ -506,10 +695,11 @@ impl Keyspace {
                 std::ops::Bound::Included(from),
                 std::ops::Bound::Excluded(to),
             ))
-            .map(|(k, v)| (&k[..], newest(v)));
+            .map(|(k, v)| (&k[..], self.over(v)));
+        let layers = self.layers.iter().map(|l| (l.rank, &*l.layer));
         let paused = merge(
             &*view,
-            overlay,
+            over::merged(overlay, layers, from, to),
             from,
             to,
             self.now_ms,
@@ -525,7 +715,9 @@ impl Keyspace {
         let range = Bytes::copy_from_slice(from)..Bytes::copy_from_slice(to);
         let above = self.overlay.range(range).next_back();
         let stored = self.store.view().last(from, to, work)?;
+        let layers = self.layers.iter().map(|l| over::last(&l.layer, from, to));
         let last = above.map(|(k, _)| k.to_vec()).max(stored);
+        let last = last.max(layers.max().flatten());
         Ok(last.map(redis_key))
     }
 
@@ -538,7 +730,10 @@ impl Keyspace {
             overlay: self
                 .overlay
                 .range(Bytes::copy_from_slice(&from)..Bytes::copy_from_slice(&to))
-                .map(|(k, v)| (k.clone(), newest(v)))
+                .map(|(k, v)| (k.clone(), self.over(v)))
+                .collect(),
+            layers: (self.layers.iter())
+                .map(|l| (l.rank, l.layer.clone()))
                 .collect(),
             from,
             to,
@@ -546,14 +741,6 @@ impl Keyspace {
             changes: self.changes,
         }
     }
-}
-
-fn newest(versions: &[Version]) -> Option<OverlayEntry> {
-    let newest = versions.last().expect("never empty");
-    newest.value.as_ref().map(|v| OverlayEntry {
-        data_type: v.data_type,
-        expire_at_ms: v.expire_at_ms,
-    })
 }
 
 /// An engine key without its prefix.
@@ -572,9 +759,10 @@ impl Capture {
     pub fn scan_from(&self, from: &[u8], visit: &mut Show<'_>) -> Result<()> {
         let skipped = self.overlay.partition_point(|(k, _)| &k[..] < from);
         let overlay = self.overlay[skipped..].iter().map(|(k, v)| (&k[..], *v));
+        let layers = self.layers.iter().map(|(rank, layer)| (*rank, &**layer));
         let paused = merge(
             &*self.view,
-            overlay,
+            over::merged(overlay, layers, from, &self.to),
             from,
             &self.to,
             self.now_ms,
@@ -592,7 +780,7 @@ const WORK_UNIT: u64 = 4 << 10;
 /// Merges a view with what lies over it; both are in order. After about `work` keys it returns the engine key to go on with.
 fn merge<'a>(
     view: &dyn View,
-    overlay: impl Iterator<Item = (&'a [u8], Option<OverlayEntry>)>,
+    overlay: impl Iterator<Item = (Cow<'a, [u8]>, Option<OverlayEntry>)>,
     from: &[u8],
     to: &[u8],
     now_ms: u64,
@@ -619,13 +807,13 @@ fn merge<'a>(
         }
     };
     let stopped_at = view.scan(from, to, work, &mut |key, value, expire_at_ms| {
-        while let Some((k, entry)) = overlay.next_if(|(k, _)| *k < key) {
-            going = show(k, entry, 0);
+        while let Some((k, entry)) = overlay.next_if(|(k, _)| **k < *key) {
+            going = show(&k, entry, 0);
             if !going {
                 return false;
             }
         }
-        let entry = match overlay.next_if(|(k, _)| *k == key) {
+        let entry = match overlay.next_if(|(k, _)| **k == *key) {
             Some((_, entry)) => entry,
             None => match value.map_or(Ok(DataType::String), layout::value_type) {
                 Ok(data_type) => Some(OverlayEntry {
@@ -647,7 +835,7 @@ fn merge<'a>(
     }
     for (k, entry) in overlay {
         // What the store did not look at may stand between.
-        going = going && stopped_at.as_ref().is_none_or(|at| k < &at[..]) && show(k, entry, 0);
+        going = going && stopped_at.as_ref().is_none_or(|at| k[..] < at[..]) && show(&k, entry, 0);
         if !going {
             break;
         }
@@ -655,6 +843,7 @@ fn merge<'a>(
     Ok(paused.or(stopped_at))
 }
 
+mod over;
 mod reading;
 
 pub(crate) use reading::{LOOP_BYTES, LOOP_READS, Missed};

@@ -16,6 +16,7 @@ pub mod fuzzing;
 pub mod glob;
 mod keyspace;
 pub mod layout;
+mod names;
 mod net;
 pub mod number;
 mod options;

@@ -6,10 +6,11 @@
 use crate::catalog::{self, DATABASE, Retired};
 use crate::fetch::{Known, Meta};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
-use basalt::{
-    Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteBatch, WriteOptions,
-};
+use crate::names::Layer;
+use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
+use encoder::Encoder;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Cursor numbers reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
@@ -25,11 +26,31 @@ pub(crate) struct Value {
 }
 
 /// One write of an epoch.
-#[derive(Debug, Clone)]
 pub(crate) enum Write {
-    Put { key: Bytes, value: Value },
-    Delete { key: Bytes },
-    Generation { generation: u32 },
+    Put {
+        key: Bytes,
+        value: Value,
+    },
+    Delete {
+        key: Bytes,
+    },
+    /// The writes of a command with very many names.
+    Layer(Arc<Layer>),
+    Generation {
+        generation: u32,
+    },
+}
+
+impl Write {
+    /// Bytes that it adds to a batch, roughly.
+    fn bytes(&self) -> usize {
+        match self {
+            Write::Put { key, value } => key.len() + value.data.len(),
+            Write::Delete { key } => key.len(),
+            Write::Layer(layer) => layer.memory(),
+            Write::Generation { .. } => 0,
+        }
+    }
 }
 
 /// Called once with a commit's result, on any thread; must not block.
@@ -87,7 +108,7 @@ pub(crate) trait Store: Send + Sync {
     fn view(&self) -> Box<dyn View>;
     /// Queues writes to be committed together. Submissions take effect in order; the calls of their `done` come in any
     /// order.
-    fn submit(&self, writes: &[Write], sync: bool, done: Done);
+    fn submit(&self, writes: Vec<Write>, sync: bool, done: Done);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// The current generation of the database, as of open.
@@ -111,6 +132,7 @@ pub(crate) struct DbStore {
     db: Db,
     keys: Family,
     retired: Retired,
+    encoder: Encoder,
 }
 
 impl DbStore {
@@ -125,7 +147,13 @@ impl DbStore {
             Some(generation) => retired.below(generation),
             None => catalog::make(&db, &keys)?,
         }
-        Ok(DbStore { db, keys, retired })
+        let encoder = Encoder::new(db.clone(), keys.clone());
+        Ok(DbStore {
+            db,
+            keys,
+            retired,
+            encoder,
+        })
     }
 
     fn string(found: Result<Option<Bytes>>) -> Result<Option<Bytes>> {
@@ -230,31 +258,8 @@ impl Store for DbStore {
         })
     }
 
-    fn submit(&self, writes: &[Write], sync: bool, done: Done) {
-        let mut batch = WriteBatch::new();
-        for w in writes {
-            let added = match w {
-                Write::Put { key, value } => batch.put_headed(
-                    &self.keys,
-                    key,
-                    &STRING_HEADER,
-                    &value.data,
-                    value.expire_at_ms,
-                ),
-                Write::Delete { key } => batch.delete(&self.keys, key),
-                Write::Generation { generation } => batch.put(
-                    &self.keys,
-                    &layout::generation_key(DATABASE),
-                    &generation.to_le_bytes(),
-                ),
-            };
-            if let Err(e) = added {
-                return done(Err(e));
-            }
-        }
-        self.db
-            .submit_nowait(batch, &WriteOptions { sync })
-            .on_complete(move |r| done(r.map(|_| ())));
+    fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
+        self.encoder.submit(writes, sync, done);
     }
 
     fn sync(&self) -> Result<()> {
@@ -317,6 +322,8 @@ impl Store for DbStore {
     }
 }
 
+mod encoder;
+
 struct DbView {
     db: Db,
     keys: Family,
@@ -375,6 +382,7 @@ pub(crate) mod memory {
     //! A store in memory whose commits wait until a test releases or fails them.
 
     use super::*;
+    use crate::names::LayerWrite;
     use basalt::ErrorKind;
     use parking_lot::Mutex;
     use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -443,6 +451,22 @@ pub(crate) mod memory {
                     Write::Delete { key } => {
                         self.entries.remove(&key[..]);
                         self.deleted.insert(key.to_vec());
+                    }
+                    Write::Layer(layer) => {
+                        for (key, write) in layer.writes() {
+                            let key = [&layer.prefix()[..], key].concat();
+                            match write {
+                                LayerWrite::Put(value) => {
+                                    self.deleted.remove(&key);
+                                    let value = [&STRING_HEADER[..], value].concat();
+                                    self.entries.insert(key, (value, None));
+                                }
+                                LayerWrite::Delete => {
+                                    self.entries.remove(&key);
+                                    self.deleted.insert(key);
+                                }
+                            }
+                        }
                     }
                     Write::Generation { generation } => self.generation = *generation,
                 }
@@ -580,14 +604,14 @@ pub(crate) mod memory {
                 store: self.clone(),
             })
         }
-        fn submit(&self, writes: &[Write], sync: bool, done: Done) {
+        fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
             let mut s = self.0.lock();
             s.submissions.push((writes.len(), sync));
             if s.hold {
-                s.held.push_back((writes.to_vec(), sync, done));
+                s.held.push_back((writes, sync, done));
                 return;
             }
-            s.apply(writes);
+            s.apply(&writes);
             drop(s);
             done(Ok(()));
         }

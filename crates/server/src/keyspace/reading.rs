@@ -3,10 +3,13 @@
 
 use super::{Epochs, Keyspace};
 use crate::catalog::DATABASE;
+use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead, Places};
 use crate::fetch::{self, Answer, Fetch, Known, Meta, Need, PIECE_BYTES, PIECE_NAMES, Piece};
 use crate::layout::{self, DataType};
+use crate::names::Names;
 use crate::store::Value;
 use basalt::{Bytes, Error, Result};
+use std::sync::Arc;
 
 /// Reads of the store that one command does on the loop before the rest is left to the thread that
 /// fetches.
@@ -47,11 +50,9 @@ impl Keyspace {
     }
 
     /// What the overlay has for the key in `scratch`; `None` when the store is to be asked.
-    fn over(&mut self) -> Option<Option<Value>> {
-        let newest = self.overlay.get(&self.scratch[..])?.last();
-        let newest = newest.expect("never empty");
-        self.touched |= 1 << newest.slot;
-        let value = newest.value.clone();
+    fn written(&mut self) -> Option<Option<Value>> {
+        let (slot, value) = self.newest(&self.scratch)?;
+        self.touched |= 1 << slot;
         let now = self.now_ms;
         Some(value.filter(|v| Keyspace::alive(v, now)))
     }
@@ -89,7 +90,7 @@ impl Keyspace {
         if !self.stored_key(key) {
             return Ok(None);
         }
-        if let Some(value) = self.over() {
+        if let Some(value) = self.written() {
             return Ok(value);
         }
         let value = match self.fetched(key).transpose()? {
@@ -130,7 +131,7 @@ impl Keyspace {
         if !self.stored_key(key) {
             return Ok(None);
         }
-        if let Some(value) = self.over() {
+        if let Some(value) = self.written() {
             return Ok(value.map(|v| {
                 let meta = Meta {
                     data_type: v.data_type,
@@ -202,7 +203,7 @@ impl Keyspace {
             if !self.stored_key(key) {
                 continue;
             }
-            if let Some(value) = self.over() {
+            if let Some(value) = self.written() {
                 let string = value.filter(|v| v.data_type == DataType::String);
                 out[place] = string.map(|v| v.data);
                 continue;
@@ -288,32 +289,107 @@ impl Keyspace {
         self.names += n as u64;
     }
 
-    /// Begins, or begins again, a fetch whose answers follow writes.
-    /// Returns the fetch that the client had.
-    pub fn begin_following(
+    /// The generation that keys are written under.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Begins, or begins again, the fetch of a request with very many names. Returns the fetch that the
+    /// client had.
+    pub fn begin_many(
         &mut self,
         client: u64,
         need: Need,
-        names: usize,
-        secrets: (u64, u64),
-    ) -> Option<Fetch> {
-        let fetch = Fetch::following(need, self.generation, names, secrets);
-        self.fetches.insert(client, fetch)
+        names: Arc<Names>,
+        places: Places,
+    ) -> Option<ManyFetch> {
+        let fetch = ManyFetch::new(need, self.generation, names, places);
+        self.many.insert(client, fetch)
     }
 
-    /// Takes out a fetch whose answers follow writes and that has one for every name, if the answers
-    /// are true now. Also returns what they depend on.
-    pub fn freeze(&mut self, client: u64) -> Option<(Fetch, Epochs)> {
-        let is_true = |f: &Fetch| !f.is_void && f.generation() == self.generation;
-        let fetch = self.fetches.get(&client).filter(|f| is_true(f))?;
+    /// The next piece of the fetch of a request with very many names, of up to `most` names. `None` if all names were read, or if
+    /// their strings exceed `limit_bytes`, so that the reply would be too long.
+    pub fn next_many(
+        &mut self,
+        client: u64,
+        most: usize,
+        limit_bytes: usize,
+        now_ms: u64,
+    ) -> Option<ManyPiece> {
+        // Others read this keyspace for the names' writes.
+        let mut fetch = self.many.remove(&client)?;
+        let budget_bytes = match fetch.need() {
+            Need::Strings => limit_bytes.checked_sub(fetch.bytes()),
+            _ => Some(usize::MAX),
+        };
+        let mut piece = None;
+        if let Some(budget_bytes) = budget_bytes {
+            let prefix = layout::key_prefix(DATABASE, fetch.generation());
+            let mut stored = prefix.to_vec();
+            let is_clear = self.overlay.is_empty() && self.layers.is_empty();
+            // The overlay's answer is at hand, and what the store has is about to change.
+            let written = |key: &[u8]| {
+                if is_clear {
+                    return None;
+                }
+                stored.truncate(prefix.len());
+                stored.extend_from_slice(key);
+                let (slot, value) = self.newest(&stored)?;
+                Some((1 << slot, value))
+            };
+            let (list, ended) = fetch.ask(most, written, now_ms);
+            match list.is_empty() && ended {
+                true => fetch.end(),
+                false => piece = Some(fetch.piece(list, budget_bytes.min(PIECE_BYTES))),
+            }
+        }
+        self.many.insert(client, fetch);
+        piece
+    }
+
+    /// Takes what was read of very many names for a client; nothing, when it waits no more.
+    pub fn take_many(&mut self, client: u64, read: ManyRead, now_ms: u64) {
+        if let Some(fetch) = self.many.get_mut(&client) {
+            fetch.take(read, now_ms);
+        }
+    }
+
+    /// Lets the answers of a client's fetch follow the layers that took effect, for up to `most` names.
+    /// True if there is more to be followed.
+    pub fn catch_up(&mut self, client: u64, most: usize, now_ms: u64) -> bool {
+        let Some(fetch) = self.many.get_mut(&client) else {
+            return false;
+        };
+        let (looked, done) = fetch.catch_up(most, now_ms);
+        self.names += looked as u64;
+        self.discarded.extend(done);
+        fetch.is_behind()
+    }
+
+    /// The fetch of a client whose request has very many names.
+    pub fn many(&self, client: u64) -> Option<&ManyFetch> {
+        self.many.get(&client)
+    }
+
+    /// Takes out a fetch that has an answer for every name, if the answers are true now. Also returns
+    /// what they depend on.
+    pub fn freeze(&mut self, client: u64) -> Option<(ManyFetch, Epochs)> {
+        let is_true = |f: &ManyFetch| !f.is_void && f.generation() == self.generation;
+        let fetch = self.many.get(&client).filter(|f| is_true(f))?;
+        assert!(!fetch.is_behind(), "the caller lets it catch up");
         let flush = self.flush.map_or(0, |slot| 1 << slot);
         let depends_on = fetch.depends_on | flush;
-        self.fetches.remove(&client).map(|f| (f, depends_on))
+        self.many.remove(&client).map(|f| (f, depends_on))
+    }
+
+    /// Forgets the fetch of a request with very many names, and returns it: it takes long to be dropped.
+    pub fn end_many(&mut self, client: u64) -> Option<ManyFetch> {
+        self.many.remove(&client)
     }
 
     /// Fetches that requests wait for.
     pub fn fetches(&self) -> usize {
-        self.fetches.len()
+        self.fetches.len() + self.many.len()
     }
 
     /// Begins, or begins again, to fetch for a client's request. `secrets` are two random numbers.
@@ -334,15 +410,15 @@ impl Keyspace {
         current.map_or(0, |f| f.rounds)
     }
 
-    /// Forgets what was fetched for a client, and returns it: of a request with many names it is
-    /// large, and takes long to be dropped.
-    pub fn end_fetch(&mut self, client: u64) -> Option<Fetch> {
-        self.fetches.remove(&client)
+    /// Forgets what was fetched for a client.
+    pub fn end_fetch(&mut self, client: u64) {
+        self.fetches.remove(&client);
     }
 
     /// Bytes of memory that a client's fetch holds.
     pub fn fetch_memory(&self, client: u64) -> usize {
-        self.fetches.get(&client).map_or(0, Fetch::memory)
+        let many = self.many.get(&client).map_or(0, ManyFetch::memory);
+        many + self.fetches.get(&client).map_or(0, Fetch::memory)
     }
 
     /// The next keys to be read for a client: those that an earlier piece had no room for, or the
@@ -354,11 +430,12 @@ impl Keyspace {
         limit_bytes: usize,
         keys: &mut dyn Iterator<Item = &[u8]>,
     ) -> Option<Piece> {
-        let fetch = self.fetches.get_mut(&client)?;
+        let fetch = self.fetches.get(&client)?;
         let budget_bytes = match fetch.need() {
             Need::Strings => PIECE_BYTES.min(limit_bytes.checked_sub(fetch.bytes())?),
             _ => PIECE_BYTES,
         };
+        let mut fetch = self.fetches.remove(&client)?;
         let generation = fetch.generation();
         // Copies: a request that is gone must not stay in memory for its pieces.
         let stored = |key: &[u8]| layout::encode_key(DATABASE, generation, key);
@@ -377,18 +454,12 @@ impl Keyspace {
             }
             let in_store = stored(key);
             // The overlay's answer is at hand, and what the store has is about to change.
-            match self.overlay.get(&in_store).and_then(|v| v.last()) {
-                None if fetch.ask(key) => piece.push(in_store),
-                Some(newest) if fetch.follows_writes() && fetch.ask(key) => {
-                    fetch.follow(key, newest.value.as_ref(), 1 << newest.slot);
-                }
-                _ => {}
+            if self.newest(&in_store).is_none() && fetch.ask(key) {
+                piece.push(in_store);
             }
         }
         let need = fetch.need();
-        if piece.is_empty() && ended {
-            fetch.end();
-        }
+        self.fetches.insert(client, fetch);
         (!piece.is_empty() || !ended).then_some(Piece {
             need,
             keys: piece,

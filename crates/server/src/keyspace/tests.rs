@@ -2,6 +2,10 @@
 //! failure the keyspace is what the store says.
 
 use super::*;
+use crate::fetch::Need;
+use crate::fetch::many::{ManyAnswer, ManyPiece, places, read_many};
+use crate::names::Names;
+use crate::resp::request::Request;
 use crate::store::memory::MemoryStore;
 use basalt::ErrorKind;
 use basalt::env::Random;
@@ -56,6 +60,34 @@ impl World {
         let data = Bytes::copy_from_slice(value.as_bytes());
         self.command(|k| k.put(key.as_bytes(), data, None)).1
     }
+    /// The writes of an MSET as a layer.
+    fn put_many(&mut self, pairs: &[(String, String)]) -> Epochs {
+        let arguments = pairs.iter().flat_map(|(k, v)| [&k[..], v]);
+        let names = names(arguments, 2);
+        let layer = Layer::new(names, self.keys.generation(), None);
+        self.command(|k| k.put_layer(layer, 0)).1
+    }
+    /// Fetches names in pieces of up to `most`, and takes one piece after the other.
+    fn fetch_many(&mut self, names: &Arc<Names>, need: Need, most: usize) {
+        self.begin_many(names, need);
+        while let Some(piece) = self.keys.next_many(CLIENT, most, usize::MAX, 1_000) {
+            let read = read_many(&self.store, piece, || true);
+            self.keys.take_many(CLIENT, read, 1_000);
+        }
+    }
+    fn begin_many(&mut self, names: &Arc<Names>, need: Need) {
+        let places = places(names.len());
+        self.keys.begin_many(CLIENT, need, names.clone(), places);
+    }
+    /// Deletes the names of a fetch that has all answers; how many were there.
+    fn delete_many(&mut self) -> (usize, Epochs) {
+        while self.keys.catch_up(CLIENT, 1, 1_000) {}
+        let (fetch, seen) = self.keys.freeze(CLIENT).expect("all are answered");
+        let there = fetch.there();
+        let names = fetch.names().clone();
+        let layer = Layer::new(names, self.keys.generation(), Some(Arc::new(fetch)));
+        (there, self.command(|k| k.put_layer(layer, seen)).1)
+    }
     fn scan(&mut self) -> Vec<String> {
         let (from, to) = self.keys.bounds(b"");
         self.command(|k| {
@@ -69,6 +101,14 @@ impl World {
         })
         .0
     }
+}
+
+/// The client whose request has many names.
+const CLIENT: u64 = 9;
+
+fn names<'a>(arguments: impl IntoIterator<Item = &'a str>, step: usize) -> Arc<Names> {
+    let request: Vec<&str> = std::iter::once("command").chain(arguments).collect();
+    Arc::new(Names::new(Request::from_arguments(&request), step, true, 5))
 }
 
 fn io() -> Error {
@@ -484,9 +524,19 @@ fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
     assert!(gave_up > 1000 && changes > 300);
 }
 
+/// A command with many names of the model, whose names are being fetched.
+struct ModelFetch {
+    names: Vec<String>,
+    /// What the command does: reads, deletes, or sets what is absent.
+    kind: u64,
+    piece: Option<ManyPiece>,
+    has_all: bool,
+}
+
 /// Random commands, submissions and failures, and callbacks in any order, against a model in plain maps. The engine
 /// decides commits in the order of submission; its callbacks run on several threads, so the keyspace hears of them in
-/// any order.
+/// any order. Among the commands are those with many names: their reads go on over many steps, and their writes are
+/// layers.
 #[test]
 fn random_histories_agree_with_a_model() {
     let seed = std::env::var("BASALT_SEED")
@@ -500,20 +550,23 @@ fn random_histories_agree_with_a_model() {
         .and_then(|s| s.parse().ok())
         .unwrap_or(1);
     let (mut failures, mut dependents, mut overtaken) = (0, 0, 0);
-    for _ in 0..300 * scale {
+    let (mut layers, mut held_back, mut fetched, mut void, mut behind) = (0, 0, 0, 0, 0);
+    for history in 0..600 * scale {
         let mut w = World::new();
         w.store.hold(true);
         let mut submitted: Vec<ModelEpoch> = vec![];
         let mut open = ModelEpoch::new();
         // Epochs whose callback may run, in the order of the store's list.
         let mut decided: Vec<usize> = vec![];
-        for step in 0..260 {
+        let mut fetch: Option<ModelFetch> = None;
+        for step in 0..300 {
             let key = format!("k{}", random.below(6));
             let now = || submitted.iter().filter(|e| !e.has_failed()).chain([&open]);
             let state = model_state(now());
             // At the end everything is submitted, decided and told.
             let choice = if step < 200 {
-                random.below(16)
+                // Layers keep epochs in order: half of the histories have none.
+                random.below(if history % 2 == 0 { 16 } else { 28 })
             } else {
                 10 + step % 5
             };
@@ -546,6 +599,10 @@ fn random_histories_agree_with_a_model() {
                     let (read, depends_on) = w.get(&key);
                     assert_eq!(read, state.get(&key).cloned());
                     assert!(writer.is_none_or(|slot| depends_on & 1 << slot != 0));
+                    let (from, to) = w.keys.bounds(b"");
+                    let last = w.keys.last(&from, &to, u64::MAX).unwrap();
+                    let last = last.map(|k| String::from_utf8(k).unwrap());
+                    assert!(last.as_ref() >= state.keys().next_back());
                 }
                 7 => assert_eq!(w.scan(), state.keys().cloned().collect::<Vec<_>>()),
                 8 if random.one_in(6) => {
@@ -578,25 +635,111 @@ fn random_histories_agree_with_a_model() {
                         w.store.decide(if ok { Ok(()) } else { Err(io()) });
                     }
                 }
-                _ if !decided.is_empty() => {
+                16 | 17 => {
+                    // An MSET, in which a key may stand twice.
+                    let pair = |n| (format!("k{}", random.below(6)), format!("{step}.{n}"));
+                    let pairs: Vec<_> = (0..1 + random.below(5)).map(pair).collect();
+                    if w.keys.is_full() {
+                        continue;
+                    }
+                    w.put_many(&pairs);
+                    layers += 1;
+                    let written = pairs.into_iter().map(|(k, v)| Some((k, Some(v))));
+                    open.writes.extend(written);
+                }
+                18 | 19 if fetch.is_none() => {
+                    let name = |_| format!("k{}", random.below(6));
+                    let list: Vec<String> = (0..1 + random.below(6)).map(name).collect();
+                    let kind = random.below(3);
+                    // The argument after each name of an MSETNX is its value.
+                    let arguments = list.iter().flat_map(|name| match kind {
+                        2 => vec![&name[..], "absent"],
+                        _ => vec![&name[..]],
+                    });
+                    let index = names(arguments, if kind == 2 { 2 } else { 1 });
+                    let need = if kind == 0 { Need::Strings } else { Need::Meta };
+                    w.begin_many(&index, need);
+                    fetch = Some(ModelFetch {
+                        names: list,
+                        kind,
+                        piece: None,
+                        has_all: false,
+                    });
+                }
+                20..28 => {
+                    let Some(f) = &mut fetch else { continue };
+                    if random.one_in(3) {
+                        behind += u64::from(w.keys.catch_up(CLIENT, 1, 1_000));
+                    } else if let Some(piece) = f.piece.take() {
+                        let read = read_many(&w.store, piece, || true);
+                        w.keys.take_many(CLIENT, read, 1_000);
+                    } else if !f.has_all {
+                        let most = 1 + random.below(2) as usize;
+                        f.piece = w.keys.next_many(CLIENT, most, usize::MAX, 1_000);
+                        f.has_all = f.piece.is_none();
+                    } else if w.keys.many(CLIENT).unwrap().is_void {
+                        void += 1;
+                        w.keys.end_many(CLIENT);
+                        fetch = None;
+                    } else if !w.keys.catch_up(CLIENT, 1, 1_000) {
+                        let ModelFetch { names, kind, .. } = fetch.take().unwrap();
+                        let (answers, seen) = w.keys.freeze(CLIENT).unwrap();
+                        fetched += 1;
+                        for (n, name) in names.iter().enumerate() {
+                            let value = state.get(name).map(String::as_bytes);
+                            match (answers.answer(n, 1_000), value) {
+                                (ManyAnswer::Absent, None) => {}
+                                (ManyAnswer::There, Some(_)) => assert_ne!(kind, 0),
+                                (ManyAnswer::String(data), Some(v)) => assert_eq!(data, v),
+                                (ManyAnswer::Shared(data), Some(v)) => assert_eq!(data, v),
+                                (_, v) => panic!("{name} is {v:?} in the model"),
+                            }
+                            let writer = pending_writer(now(), w.keys.open, name);
+                            assert!(writer.is_none_or(|slot| seen & 1 << slot != 0));
+                        }
+                        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+                        let there = distinct.iter().filter(|n| state.contains_key(**n)).count();
+                        assert_eq!(answers.there(), there);
+                        if kind == 0 || w.keys.is_full() || (kind == 2 && there > 0) {
+                            continue;
+                        }
+                        layers += 1;
+                        let index = answers.names().clone();
+                        let answers = (kind == 1).then(|| Arc::new(answers));
+                        let layer = Layer::new(index, w.keys.generation(), answers);
+                        w.command(|k| k.put_layer(layer, seen));
+                        let value = (kind == 2).then(|| "absent".to_string());
+                        let written = names.into_iter().map(|k| Some((k, value.clone())));
+                        open.writes.extend(written);
+                    }
+                }
+                14 | 15 if !decided.is_empty() => {
                     let index = random.below(decided.len() as u64) as usize;
                     let i = decided.remove(index);
                     w.store.call_back(index);
                     let ended = w.complete();
-                    assert_eq!(ended[0].slot, submitted[i].slot);
-                    overtaken += u64::from(submitted[..i].iter().any(|e| !e.told));
-                    submitted[i].told = true;
-                    failures += u64::from(submitted[i].has_failed());
-                    if ended.len() == 2 {
-                        dependents += 1;
-                        open = ModelEpoch::new();
+                    held_back += u64::from(ended.is_empty());
+                    for end in ended {
+                        let is_it = |e: &ModelEpoch| e.slot == end.slot && !e.told;
+                        let Some(i) = submitted.iter().position(is_it) else {
+                            assert_eq!(end.slot, w.keys.open);
+                            dependents += 1;
+                            open = ModelEpoch::new();
+                            continue;
+                        };
+                        assert_eq!(submitted[i].decided, Some(end.result.is_ok()));
+                        overtaken += u64::from(submitted[..i].iter().any(|e| !e.told));
+                        submitted[i].told = true;
+                        failures += u64::from(submitted[i].has_failed());
                     }
+                    // It is held back for an epoch before it, or has ended.
+                    assert!(submitted[i].told || submitted[..i].iter().any(|e| !e.told));
                 }
                 _ => {}
             }
         }
         let state = model_state(submitted.iter().filter(|e| !e.has_failed()));
-        assert!(w.keys.is_settled() && w.keys.overlay.is_empty());
+        assert!(w.keys.is_settled() && w.keys.overlay.is_empty() && w.keys.layers.is_empty());
         assert_eq!(w.keys.pending_bytes(), 0);
         assert_eq!(w.scan(), state.keys().cloned().collect::<Vec<_>>());
         for (key, value) in state {
@@ -604,7 +747,168 @@ fn random_histories_agree_with_a_model() {
         }
     }
     println!("failures={failures} dependents={dependents} overtaken={overtaken}");
+    println!("layers={layers} held_back={held_back} fetched={fetched} void={void} behind={behind}");
     assert!(failures > 100 && dependents > 20 && overtaken > 500);
+    assert!(layers > 1000 && held_back > 100 && fetched > 500 && void > 50 && behind > 100);
+}
+
+/// The writes of a command with many names are one step: they come and go together, in the order of
+/// the epoch's other writes, and a batch has them in that order too.
+#[test]
+fn a_layer_stands_between_the_writes_before_and_after_it() {
+    let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
+    for fails in [false, true] {
+        let mut w = World::new();
+        w.put("a", "stored");
+        assert!(w.submit());
+        w.complete();
+        w.store.hold(true);
+        w.put("a", "before");
+        w.put("b", "before");
+        let epoch = w.put_many(&[
+            pair("a", "1"),
+            pair("b", "2"),
+            pair("c", "3"),
+            pair("a", "4"),
+        ]);
+        w.put("b", "after");
+        w.command(|k| k.delete(b"c"));
+        w.put_many(&[pair("d", "5"), pair("c", "6")]);
+        w.put("d", "after");
+        for _ in 0..2 {
+            for (key, value) in [("a", "4"), ("b", "after"), ("c", "6"), ("d", "after")] {
+                assert_eq!(w.get(key), (Some(value.into()), epoch));
+            }
+            assert_eq!(w.scan(), ["a", "b", "c", "d"]);
+            w.submit();
+        }
+        assert!(w.keys.pending_bytes() > 0);
+        w.store.release(0, if fails { Err(io()) } else { Ok(()) });
+        assert_eq!(w.complete().len(), 1);
+        assert!(w.keys.is_settled() && w.keys.layers.is_empty());
+        assert_eq!(w.keys.pending_bytes(), 0);
+        assert_eq!(w.keys.take_discarded().len(), 2, "freed elsewhere");
+        let after = if fails { "stored" } else { "4" };
+        assert_eq!(w.get("a"), (Some(after.into()), 0));
+        assert_eq!(w.scan().len(), if fails { 1 } else { 4 });
+    }
+}
+
+/// A layer leaves without a look at its keys. So an epoch that wrote one of them later ends after it,
+/// though its callback ran first: its version would be gone, and the layer's older one would show.
+#[test]
+fn an_epoch_after_a_layer_ends_after_it() {
+    let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
+    let mut w = World::new();
+    w.store.hold(true);
+    w.put("n", "0");
+    assert!(w.submit());
+    w.put_many(&[pair("n", "1"), pair("m", "1")]);
+    assert!(w.submit());
+    w.put("n", "2");
+    assert!(w.submit());
+    for _ in 0..3 {
+        w.store.decide(Ok(()));
+    }
+    w.store.call_back(2);
+    assert!(w.complete().is_empty(), "held back");
+    assert_eq!(w.get("n").0.as_deref(), Some("2"));
+    w.store.call_back(1);
+    assert!(
+        w.complete().is_empty(),
+        "the layer waits for the first epoch"
+    );
+    assert_eq!(w.get("n").0.as_deref(), Some("2"));
+    w.store.call_back(0);
+    let ended = w.complete();
+    assert_eq!(ended.len(), 3);
+    assert_eq!(w.get("n"), (Some("2".into()), 0));
+    assert_eq!(w.get("m"), (Some("1".into()), 0));
+    assert!(w.keys.is_settled());
+}
+
+/// The count of a DEL with many names is that of the moment at which it takes effect: it follows single
+/// writes, the layers of other commands, and writes after these.
+#[test]
+fn a_fetch_of_many_names_follows_layers() {
+    let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
+    let list = ["a", "b", "c", "d", "e", "a"];
+    let mut w = World::new();
+    w.put("a", "0");
+    w.put("b", "0");
+    assert!(w.submit());
+    w.complete();
+    w.store.hold(true);
+    // More names than the layer has, and fewer.
+    for others in [0, 20] {
+        w.fetch_many(&names(list, 1), Need::Meta, 2);
+        let mut pairs: Vec<_> = (0..others).map(|n| pair(&format!("x{n}"), "1")).collect();
+        pairs.extend([pair("c", "1"), pair("d", "1")]);
+        let layer = w.put_many(&pairs);
+        w.command(|k| k.delete(b"d"));
+        w.put("e", "2");
+        assert!(w.keys.catch_up(CLIENT, 1, 1_000), "it is behind the layer");
+        let (there, depends_on) = w.delete_many();
+        assert_eq!(there, 4, "a, b, c and e");
+        assert_ne!(depends_on & layer, 0, "it saw what the layer wrote");
+        for name in list {
+            assert_eq!(w.get(name).0, None);
+        }
+        // Nothing of it is in the store, and the layer it saw fails with it.
+        w.submit();
+        w.store.release(0, Err(io()));
+        w.complete();
+        assert_eq!(w.scan(), ["a", "b"]);
+    }
+    // A layer whose epoch has failed before its effect was found out leaves no trace.
+    w.fetch_many(&names(list, 1), Need::Meta, 2);
+    w.put_many(&[pair("c", "1"), pair("d", "1")]);
+    w.submit();
+    w.store.release(0, Err(io()));
+    w.complete();
+    assert_eq!(w.delete_many().0, 2);
+}
+
+/// What a small command fetched is forgotten when a layer writes the key, also if the layer's epoch has
+/// ended before the command runs.
+#[test]
+fn a_layer_makes_a_fetch_forget() {
+    let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
+    let mut w = World::new();
+    w.put("a", "old");
+    w.put("b", "old");
+    assert!(w.submit());
+    w.complete();
+    w.keys.begin_fetch(CLIENT, Need::Value, (1, 2));
+    let keys: [&[u8]; 2] = [b"a", b"b"];
+    let piece = w.keys.next_piece(CLIENT, usize::MAX, &mut keys.into_iter());
+    let read = crate::fetch::read(&w.store, piece.unwrap(), || true);
+    w.keys.take_answers(CLIENT, read);
+    w.put_many(&[pair("a", "new")]);
+    assert!(w.submit());
+    w.complete();
+    w.store.0.lock().reads.clear();
+    w.keys.use_fetch(Some(CLIENT));
+    assert_eq!(w.get("a"), (Some("new".into()), 0));
+    assert_eq!(w.store.0.lock().reads.len(), 1, "read again");
+    assert_eq!(w.get("b"), (Some("old".into()), 0));
+    assert_eq!(w.store.0.lock().reads.len(), 1, "the answer is good");
+    w.keys.use_fetch(None);
+}
+
+/// A deletion of many names writes those only that are there.
+#[test]
+fn a_layer_deletes_what_is_there() {
+    let mut w = World::new();
+    w.put("b", "0");
+    assert!(w.submit());
+    w.complete();
+    w.fetch_many(&names(["a", "b", "c", "b"], 1), Need::Meta, 2);
+    assert_eq!(w.delete_many().0, 1);
+    assert!(w.submit());
+    w.complete();
+    let deleted: Vec<_> = w.store.0.lock().deleted.iter().cloned().collect();
+    assert_eq!(deleted, [&layout::encode_key(DATABASE, 0, b"b")[..]]);
 }
 
 /// Eight epochs of 32 MiB each, with values of 512 MiB at their ends, once could wait for a slow disk at the same time.

@@ -168,7 +168,10 @@ impl Server {
             let _ = self.poll.registry().deregister(&mut c.stream);
             self.end_fetch(&mut c);
             if let Some(assembly) = c.assembly.take() {
-                self.fetcher.discard(assembly);
+                self.preparer.discard(assembly);
+            }
+            if let Some(many) = c.many.take() {
+                self.preparer.discard(many);
             }
             self.exec.client_bytes -= c.accounted as u64;
             self.exec.sessions[slot] = None;

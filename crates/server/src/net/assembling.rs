@@ -1,30 +1,31 @@
-//! Reads with many names, in pieces: EXISTS, TOUCH and MGET with more than [`MANY_NAMES`].
-//!
-//! Such a request does not run at once. Its names are fetched first, and the answers follow writes
-//! ([`crate::fetch`]). When every name has an answer, the command takes effect: the answers are frozen,
-//! and the client's place for the reply is kept. Then each turn of the loop adds the answers of some
-//! names to the reply.
+//! Replies of commands with very many names, made in pieces ([`super::many`]): each turn of the loop
+//! adds the answers of some names to a reply.
 
-use super::background::Asker;
 use super::connection::Connection;
 use super::{Server, enqueue};
-use crate::command::table::{self, Spec};
 use crate::command::{store_error, too_long};
-use crate::fetch::{Answer, Fetch, Need};
-use crate::layout;
+use crate::fetch::many::{ManyAnswer, ManyFetch};
 use crate::resp::reply::Reply;
-use crate::resp::request::Request;
+use std::sync::Arc;
 
-/// With more names than this, a read runs in pieces.
-const MANY_NAMES: usize = 1024;
 /// Names whose answers one turn adds to a reply.
 const NAMES_A_TURN: usize = 1024;
 
+/// What the answers are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The number of names that are there.
+    Existing,
+    /// The number of keys that were there.
+    Deleted,
+    /// The strings.
+    Strings,
+}
+
 /// A reply that is made in pieces of answers that are there.
 pub(super) struct Assembly {
-    /// `None` until the turn that began it hands it over.
-    pub request: Option<Request>,
-    fetch: Fetch,
+    fetch: Arc<ManyFetch>,
+    purpose: Purpose,
     /// When the command took effect, ms since 1970.
     now_ms: u64,
     /// The next name.
@@ -35,35 +36,43 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
+    /// A reply that begins with `reply`.
+    pub fn new(fetch: Arc<ManyFetch>, purpose: Purpose, now_ms: u64, reply: Reply) -> Assembly {
+        Assembly {
+            fetch,
+            purpose,
+            now_ms,
+            next: 0,
+            reply,
+            hits: 0,
+            misses: 0,
+        }
+    }
+
     /// Bytes of memory that it holds.
     pub fn memory(&self) -> usize {
-        let request = self.request.as_ref().map_or(0, Request::memory);
-        request + self.fetch.memory() + self.reply.len()
+        self.fetch.names().memory() + self.fetch.memory() + self.reply.len()
     }
 
     /// Adds the answers of the names before `end`; an error's text instead of the reply if there is
     /// one.
     fn add(&mut self, end: usize, limit: usize) -> Result<(), String> {
-        let request = self.request.as_ref().expect("handed over");
-        let is_alive = |at: Option<u64>| at.is_none_or(|at| at > self.now_ms);
         for name in self.next..end {
-            let key = request.arg(name);
-            let answer = match key.len() > layout::MAX_KEY_LEN {
-                true => &Answer::Absent,
-                false => self.fetch.answer(key).expect("every name has an answer"),
-            };
-            let is_there = match answer {
-                Answer::Absent => false,
-                Answer::Plain(_) => true,
-                Answer::Meta(meta) => is_alive(meta.expire_at_ms),
-                Answer::Value(v) | Answer::Part(v) => is_alive(v.expire_at_ms),
-                Answer::Failed(e) => return Err(store_error(e)),
-            };
+            // A key named twice is deleted once.
+            if self.purpose == Purpose::Deleted && !self.fetch.names().is_last(name) {
+                continue;
+            }
+            let answer = self.fetch.answer(name, self.now_ms);
+            if let ManyAnswer::Failed(e) = answer {
+                return Err(store_error(e));
+            }
+            let is_there = !matches!(answer, ManyAnswer::Absent);
             self.hits += u64::from(is_there);
             self.misses += u64::from(!is_there);
-            if self.fetch.need() == Need::Strings {
+            if self.purpose == Purpose::Strings {
                 match answer {
-                    Answer::Value(v) if is_there => self.reply.bulk_of(&v.data),
+                    ManyAnswer::String(data) => self.reply.bulk(data),
+                    ManyAnswer::Shared(data) => self.reply.bulk_of(data),
                     _ => self.reply.null(),
                 }
                 if self.reply.len() > limit {
@@ -76,79 +85,14 @@ impl Assembly {
     }
 }
 
-/// What a read with many names needs of them; `None` for other requests.
-pub(super) fn many_names(request: &Request) -> Option<(Need, &'static Spec)> {
-    if request.len() <= MANY_NAMES {
-        return None;
-    }
-    let spec = table::resolve(request).ok()?;
-    match spec.name {
-        "exists" | "touch" => Some((Need::Meta, spec)),
-        "mget" => Some((Need::Strings, spec)),
-        _ => None,
-    }
-}
-
 impl Server {
-    /// Runs a read with many names: fetches them, or takes effect if they were fetched. False when
-    /// the request waits.
-    pub(super) fn run_in_pieces(
-        &mut self,
-        c: &mut Connection,
-        slot: usize,
-        request: &Request,
-        (need, spec): (Need, &'static Spec),
-        first: bool,
-    ) -> bool {
-        let frozen = match c.fetching {
-            true => self.exec.keys.freeze(c.id),
-            false => None,
-        };
-        let Some((fetch, depends_on)) = frozen else {
-            // Not fetched yet, or a write that it followed failed, or the keyspace was flushed.
-            self.fetch(c, slot, request, need, first);
-            return false;
-        };
-        c.fetching = false;
-        c.give_up_fetch();
-        let (mut reply, replies) = self.exec.execute_in_pieces(slot, spec);
-        if need == Need::Strings {
-            reply.array(request.len() - 1);
-        }
-        self.wait_for(c, slot, depends_on);
-        c.push_slow(depends_on, u32::from(replies));
-        c.assembly = Some(Box::new(Assembly {
-            request: None,
-            fetch,
-            now_ms: self.exec.env.clock().wall_ms(),
-            next: 1,
-            reply,
-            hits: 0,
-            misses: 0,
-        }));
-        enqueue(&mut self.run_list, c, slot);
-        true
-    }
-
-    /// Makes the replies of a client wait for epochs.
-    pub(super) fn wait_for(&mut self, c: &mut Connection, slot: usize, depends_on: u16) {
-        let new = depends_on & !c.waits_for;
-        let asker = Asker { slot, id: c.id };
-        for (epoch, waiting) in self.waiting.iter_mut().enumerate() {
-            if new & 1 << epoch != 0 {
-                waiting.push(asker);
-            }
-        }
-        c.waits_for |= new;
-    }
-
     /// Adds the answers of some names to a client's reply.
     pub(super) fn assemble(&mut self, c: &mut Connection, slot: usize) {
         let Some(mut a) = c.assembly.take() else {
             return;
         };
         let limit = self.exec.options.reply_hard_bytes;
-        let names = a.request.as_ref().expect("handed over").len();
+        let names = a.fetch.names().len();
         let end = names.min(a.next + NAMES_A_TURN);
         self.exec.keys.add_names(end - a.next);
         // Fetching ended early when the strings were too long together.
@@ -165,9 +109,11 @@ impl Server {
                 return;
             }
             Ok(()) => {
-                self.exec.counters.hits += a.hits;
-                self.exec.counters.misses += a.misses;
-                if a.fetch.need() == Need::Meta {
+                if a.purpose != Purpose::Deleted {
+                    self.exec.counters.hits += a.hits;
+                    self.exec.counters.misses += a.misses;
+                }
+                if a.purpose != Purpose::Strings {
                     reply.integer(a.hits as i64);
                 }
             }
@@ -177,7 +123,7 @@ impl Server {
                 reply.error_bytes(text.as_bytes());
             }
         }
-        self.fetcher.discard(a);
+        self.preparer.discard(a);
         c.slow_done(reply);
     }
 }

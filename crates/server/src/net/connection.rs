@@ -4,6 +4,7 @@
 //! [`Segment`], and so does everything behind it. Segments with the same dependencies are one.
 
 use super::assembling::Assembly;
+use super::many::ManyCommand;
 use crate::command::store_error;
 use crate::fetch::Need;
 use crate::keyspace::Epochs;
@@ -74,6 +75,8 @@ pub(crate) struct Connection {
     pub fetch_gone: Option<Arc<AtomicBool>>,
     /// What the request that waits has to fetch, while the fetches of others take all places.
     pub needs_fetch: Option<Need>,
+    /// The command with very many names that waits. `parked` has only its name then.
+    pub many: Option<Box<ManyCommand>>,
     /// The reply with many names that is being made.
     pub assembly: Option<Box<Assembly>>,
     /// In the list of those that wait for room for their writes.
@@ -135,6 +138,7 @@ impl Connection {
             fetched_names: 0,
             fetch_gone: None,
             needs_fetch: None,
+            many: None,
             assembly: None,
             stalled: false,
             queued: false,
@@ -161,7 +165,8 @@ impl Connection {
     pub fn memory(&self) -> usize {
         let parked = self.parked.as_ref().map_or(0, Request::memory);
         let assembly = self.assembly.as_ref().map_or(0, |a| a.memory());
-        self.input.capacity() + self.parser.memory() + parked + assembly + self.reply_bytes()
+        let many = self.many.as_ref().map_or(0, |m| m.memory());
+        many + self.input.capacity() + self.parser.memory() + parked + assembly + self.reply_bytes()
     }
 
     /// Every reply is out.

@@ -6,12 +6,12 @@
 //! hold up one of a single long value. At most [`FETCHES`] requests have fetches; the others wait,
 //! where they cost nothing.
 
-use super::assembling::many_names;
 use super::background::{Asker, start};
 use super::connection::Connection;
 use super::{Event, Server, Shared, enqueue};
 use crate::command::table;
-use crate::fetch::{Answer, Need, Piece, read};
+use crate::fetch::many::{ManyPiece, ManyRead, read_many};
+use crate::fetch::{Answer, Need, PIECE_NAMES, Piece, read};
 use crate::resp::request::Request;
 use crate::store::Store;
 use basalt::Bytes;
@@ -22,21 +22,32 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 /// Requests with fetches at a time: each write looks into the answers of all of them.
-const FETCHES: usize = 16;
+pub(super) const FETCHES: usize = 16;
 
 /// Pieces that one turn of the loop takes in, and as many that it asks for.
 const PIECES_A_TURN: usize = 4;
 
-/// What was read of the keys of a piece; `None` for a key that the piece had no room for.
+/// What was read of the keys of a piece.
 pub(super) struct Fetched {
     asker: Asker,
-    answers: Vec<(Bytes, Option<Answer>)>,
+    answers: Answers,
+}
+
+enum Answers {
+    /// `None` for a key that the piece had no room for.
+    Few(Vec<(Bytes, Option<Answer>)>),
+    Many(ManyRead),
+}
+
+enum Keys {
+    Few(Piece),
+    Many(ManyPiece),
 }
 
 /// A piece to be read.
 struct Job {
     asker: Asker,
-    piece: Piece,
+    keys: Keys,
     /// Set when no request waits for the piece any more.
     gone: Arc<AtomicBool>,
 }
@@ -48,22 +59,18 @@ impl Job {
         let wanted = || !self.gone.load(Ordering::Acquire);
         Fetched {
             asker: self.asker,
-            answers: read(store, self.piece, wanted),
+            answers: match self.keys {
+                Keys::Few(piece) => Answers::Few(read(store, piece, wanted)),
+                Keys::Many(piece) => Answers::Many(read_many(store, piece, wanted)),
+            },
         }
     }
-}
-
-/// What the thread does.
-enum Work {
-    Read(Job),
-    /// Frees memory that has very many parts.
-    Drop(Box<dyn Send>),
 }
 
 /// The thread that reads for waiting requests, and the requests.
 #[derive(Default)]
 pub(super) struct Fetcher {
-    queue: Option<mpsc::Sender<Work>>,
+    queue: Option<mpsc::Sender<Job>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     /// Pieces that are being read, or were read and are in `came`.
@@ -89,33 +96,31 @@ impl Fetcher {
         self.came.push_back(fetched);
     }
 
-    /// Drops what takes long to be dropped: on the thread, if there is one.
-    pub fn discard(&mut self, what: Box<dyn Send>) {
-        if let Some(queue) = &self.queue {
-            let _ = queue.send(Work::Drop(what));
+    /// Lets a client's request wait for others' fetches to end. `first` for one that has waited before.
+    pub fn wait(&mut self, asker: Asker, first: bool) {
+        match first {
+            true => self.waiting.push_front(asker),
+            false => self.waiting.push_back(asker),
         }
     }
 
     fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
         self.pieces += 1;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<Work>();
+            let (sender, receiver) = mpsc::channel::<Job>();
             let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
             self.thread = start("basalt-fetch", move || {
-                for work in receiver {
+                for job in receiver {
                     if stop.load(Ordering::Acquire) {
                         return;
                     }
-                    match work {
-                        Work::Read(job) => shared.post(Event::Fetched(job.run(&*store))),
-                        Work::Drop(what) => drop(what),
-                    }
+                    shared.post(Event::Fetched(job.run(&*store)));
                 }
             });
             self.queue = Some(sender);
         }
         let queue = self.queue.as_ref().expect("just made");
-        if let Err(mpsc::SendError(Work::Read(job))) = queue.send(Work::Read(job)) {
+        if let Err(mpsc::SendError(job)) = queue.send(job) {
             // The thread could not be started: a slow answer is better than none.
             shared.post(Event::Fetched(job.run(&**store)));
         }
@@ -142,10 +147,7 @@ impl Server {
     ) {
         let asker = Asker { slot, id: c.id };
         if !c.fetching && self.exec.keys.fetches() >= FETCHES {
-            match first {
-                true => self.fetcher.waiting.push_front(asker),
-                false => self.fetcher.waiting.push_back(asker),
-            }
+            self.fetcher.wait(asker, first);
             // When there is room, the fetch begins. The request would only find again that it needs one.
             c.needs_fetch = Some(need);
             return;
@@ -157,17 +159,7 @@ impl Server {
         c.fetch_gone = Some(Arc::default());
         let random = self.exec.env.random();
         let secrets = (random.next_u64(), random.next_u64());
-        if many_names(request).is_some() {
-            let before = self
-                .exec
-                .keys
-                .begin_following(c.id, need, request.len(), secrets);
-            if let Some(fetch) = before {
-                self.fetcher.discard(Box::new(fetch));
-            }
-        } else {
-            self.exec.keys.begin_fetch(c.id, need, secrets);
-        }
+        self.exec.keys.begin_fetch(c.id, need, secrets);
         if !self.fetch_more(c, slot, request) {
             // All of it is at hand.
             c.unparked = true;
@@ -191,14 +183,30 @@ impl Server {
         );
         c.fetched_names = looked;
         let Some(piece) = piece else { return false };
+        self.ask(c, slot, Keys::Few(piece));
+        true
+    }
+
+    /// Asks for the next piece of a client's fetch with very many names; false when all was read.
+    pub(super) fn fetch_many(&mut self, c: &mut Connection, slot: usize) -> bool {
+        let limit = self.exec.options.reply_hard_bytes;
+        let now_ms = self.exec.env.clock().wall_ms();
+        // It is behind by less then when it has read all.
+        self.exec.keys.catch_up(c.id, PIECE_NAMES, now_ms);
+        let piece = (self.exec.keys).next_many(c.id, PIECE_NAMES, limit, now_ms);
+        let Some(piece) = piece else { return false };
+        self.ask(c, slot, Keys::Many(piece));
+        true
+    }
+
+    fn ask(&mut self, c: &Connection, slot: usize, keys: Keys) {
         let job = Job {
             asker: Asker { slot, id: c.id },
-            piece,
+            keys,
             gone: c.fetch_gone.clone().expect("it is fetching"),
         };
         let store = self.exec.keys.store().clone();
         self.fetcher.ask(job, &store, &self.shared);
-        true
     }
 
     /// Takes in what was read for clients, of some pieces.
@@ -220,8 +228,18 @@ impl Server {
         if c.fetching
             && let Some(request) = c.parked.take()
         {
-            self.exec.keys.take_answers(c.id, answers);
-            if !self.fetch_more(&mut c, asker.slot, &request) {
+            let more = match answers {
+                Answers::Few(answers) => {
+                    self.exec.keys.take_answers(c.id, answers);
+                    self.fetch_more(&mut c, asker.slot, &request)
+                }
+                Answers::Many(read) => {
+                    let now_ms = self.exec.env.clock().wall_ms();
+                    self.exec.keys.take_many(c.id, read, now_ms);
+                    self.fetch_many(&mut c, asker.slot)
+                }
+            };
+            if !more {
                 c.unparked = true;
                 enqueue(&mut self.run_list, &mut c, asker.slot);
             }
@@ -235,10 +253,11 @@ impl Server {
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
         c.give_up_fetch();
-        if std::mem::take(&mut c.fetching)
-            && let Some(fetch) = self.exec.keys.end_fetch(c.id)
-        {
-            self.fetcher.discard(Box::new(fetch));
+        if std::mem::take(&mut c.fetching) {
+            self.exec.keys.end_fetch(c.id);
+            if let Some(fetch) = self.exec.keys.end_many(c.id) {
+                self.preparer.discard(Box::new(fetch));
+            }
         }
     }
 
@@ -250,7 +269,7 @@ impl Server {
             let here = |asker: &Asker| connections[asker.slot].as_ref().map(|c| c.id);
             (self.fetcher.waiting).retain(|asker| here(asker) == Some(asker.id));
         }
-        let mut room = FETCHES.saturating_sub(self.exec.keys.fetches());
+        let mut room = FETCHES.saturating_sub(self.exec.keys.fetches() + self.preparer.awaited());
         while room > 0
             && let Some(asker) = self.fetcher.waiting.pop_front()
         {

@@ -14,7 +14,7 @@
 //! own runs, and none is while the writes on their way take all the room they may.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `assembling` (reads with many names), `replying` (replies of finished commits and reads),
+//! (requests that wait for reads), `many` and `assembling` (commands with very many names and their replies), `replying` (replies of finished commits and reads),
 //! `stopping` (shutdown),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
@@ -23,6 +23,7 @@ mod assembling;
 mod background;
 mod connection;
 mod fetching;
+mod many;
 mod replying;
 mod serving;
 mod stopping;
@@ -40,6 +41,7 @@ use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
 use fetching::{Fetched, Fetcher};
+use many::{Prepared, Preparer};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;
@@ -71,6 +73,8 @@ enum Event {
     Slow(SlowResult),
     /// What was read for a request that waits for it.
     Fetched(Fetched),
+    /// The names of a command with very many of them.
+    Prepared(Prepared),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }
@@ -152,6 +156,7 @@ pub struct Server {
     hurry: bool,
     slow: SlowReader,
     fetcher: Fetcher,
+    preparer: Preparer,
     syncer: Syncer,
     reclaimer: Reclaimer,
     reserver: CursorReserver,
@@ -290,6 +295,7 @@ impl Server {
             hurry: false,
             slow: SlowReader::new(),
             fetcher: Fetcher::default(),
+            preparer: Preparer::default(),
             syncer: Syncer::new(),
             reclaimer,
             reserver: CursorReserver::default(),
@@ -374,6 +380,7 @@ impl Server {
             self.write_replies();
             self.drop_idle();
             self.book();
+            self.discard_layers();
             // Last: clients that were dropped above gave back what others wait for.
             self.unpark_fetches();
             if self.stopping.is_some() && self.stopped() {
@@ -400,6 +407,7 @@ impl Server {
         } else if self.exec.keys.in_flight() > 0
             || self.slow.is_busy()
             || self.fetcher.is_busy()
+            || self.preparer.is_busy()
             || self.reserver.is_busy()
         {
             // Should a wake fail, what other threads have finished is found all the same.

@@ -57,6 +57,7 @@ impl Server {
                         result,
                     } => self.epoch_completed(slot, policy, result),
                     Event::Slow(result) => self.slow_done(result),
+                    Event::Prepared(prepared) => self.prepared(prepared),
                     Event::Fetched(fetched) => self.fetcher.came(fetched),
                     Event::Cursors(first) => self.cursors_done(first),
                 }

@@ -1,10 +1,11 @@
 //! A client's turn: its requests are run and more is read, in bounded portions, until it has to wait for something.
 
-use super::assembling::many_names;
 use super::background::Asker;
 use super::connection::{Connection, Progress};
+use super::many::ManyCommand;
 use super::{Server, enqueue};
-use crate::command::{Action, Executed, Outcome};
+use crate::command::{Action, Executed, Outcome, table};
+use crate::keyspace::Epochs;
 use crate::resp::request::Request;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -74,12 +75,12 @@ impl Server {
                 Some(c) if c.id == id && victim == slot => {
                     c.closing = true;
                     c.parked = None;
-                    c.needs_fetch = None;
-                    c.give_up_fetch();
-                    if std::mem::take(&mut c.fetching)
-                        && let Some(fetch) = self.exec.keys.end_fetch(id)
-                    {
-                        self.fetcher.discard(Box::new(fetch));
+                    let many = c.many.take();
+                    let mut c = self.connections[victim].take().expect("just seen");
+                    self.end_fetch(&mut c);
+                    self.connections[victim] = Some(c);
+                    if let Some(many) = many {
+                        self.preparer.discard(many);
                     }
                 }
                 Some(c) if c.id == id => self.drop_client(victim),
@@ -102,15 +103,10 @@ impl Server {
                 if c.parked.is_some() && !c.unparked {
                     return !c.reset;
                 }
-                if self.exec.keys.is_full() {
+                let mut is_full = self.exec.keys.is_full();
+                if is_full {
                     self.submit();
-                    if self.exec.keys.is_full() {
-                        if !c.stalled {
-                            c.stalled = true;
-                            self.stalled.push(slot);
-                        }
-                        return true;
-                    }
+                    is_full = self.exec.keys.is_full();
                 }
                 if requests == REQUESTS_A_TURN || (requests > 0 && self.is_spent(&begun, 1)) {
                     enqueue(&mut self.run_list, c, slot);
@@ -121,18 +117,28 @@ impl Server {
                     None => c.parser.next(&mut c.input),
                 };
                 match request {
-                    Ok(Some(request)) => {
+                    Ok(Some(mut request)) => {
                         requests += 1;
                         if is_http(request.arg(0)) {
                             // A browser was led here: it gets no chance to send commands in a body.
                             return false;
                         }
+                        if is_full && is_write(c, &request) {
+                            // Reads go on: they take none of the room that writes wait for.
+                            c.parked = Some(request);
+                            c.unparked = true;
+                            if !c.stalled {
+                                c.stalled = true;
+                                self.stalled.push(slot);
+                            }
+                            return true;
+                        }
+                        if c.many.is_none() {
+                            c.many = ManyCommand::take(&mut request);
+                        }
                         if !self.execute(c, slot, &request) {
                             c.parked = Some(request);
                             return true;
-                        }
-                        if let Some(assembly) = &mut c.assembly {
-                            assembly.request = Some(request);
                         }
                         if c.reply_bytes() > self.exec.options.reply_hard_bytes {
                             return false;
@@ -157,7 +163,7 @@ impl Server {
             if !c.readable || self.stopping.is_some() {
                 return true;
             }
-            if reads == READS_A_TURN {
+            if reads == READS_A_TURN || (reads > 0 && self.is_spent(&begun, 1)) {
                 enqueue(&mut self.run_list, c, slot);
                 return true;
             }
@@ -182,8 +188,8 @@ impl Server {
             self.fetch(c, slot, request, need, first);
             return false;
         }
-        if let Some(many) = many_names(request) {
-            return self.run_in_pieces(c, slot, request, many, first);
+        if c.many.is_some() {
+            return self.run_many(c, slot, first);
         }
         self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
         self.exec.keys.use_fetch(c.fetching.then_some(c.id));
@@ -237,6 +243,18 @@ impl Server {
         true
     }
 
+    /// Makes the replies of a client wait for epochs.
+    pub(super) fn wait_for(&mut self, c: &mut Connection, slot: usize, depends_on: Epochs) {
+        let new = depends_on & !c.waits_for;
+        let asker = Asker { slot, id: c.id };
+        for (epoch, waiting) in self.waiting.iter_mut().enumerate() {
+            if new & 1 << epoch != 0 {
+                waiting.push(asker);
+            }
+        }
+        c.waits_for |= new;
+    }
+
     /// Lets clients go on whose requests wait for the thread for slow reads, as many as it has room for.
     pub(super) fn unpark(&mut self) {
         let mut room = self.slow.room();
@@ -259,6 +277,14 @@ impl Server {
                 c.is_some_and(|c| c.id == asker.id)
             });
         }
+    }
+}
+
+/// True if a client's request writes.
+fn is_write(c: &Connection, request: &Request) -> bool {
+    match &c.many {
+        Some(many) => many.is_write(),
+        None => table::resolve(request).is_ok_and(|spec| spec.writes()),
     }
 }
 

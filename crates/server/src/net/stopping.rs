@@ -124,12 +124,14 @@ impl Server {
             exec,
             slow,
             fetcher,
+            preparer,
             syncer,
             mut reclaimer,
             ..
         } = self;
         drop(slow);
         drop(fetcher);
+        drop(preparer);
         drop(syncer);
         let store = exec.keys.store().clone();
         drop(exec);

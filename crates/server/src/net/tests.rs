@@ -1,6 +1,7 @@
 //! The loop over a store whose commits the test holds back: replies wait for them, clients do not wait for each other.
 
 use super::*;
+use crate::layout;
 use crate::store::memory::{MemoryStore, ReadOf};
 use basalt::env::{Clock, EnvBuilder, ManualClock};
 use basalt::fs::{HostFs, HostOptions};
@@ -1009,6 +1010,219 @@ fn a_read_of_many_names_never_sees_half_of_a_write() {
         if let [first, last] = values[..] {
             assert_eq!(first, last);
             seen.insert(first.to_string());
+        }
+    }
+    assert!(seen.len() > 5, "{} moments", seen.len());
+    w.stop.shutdown();
+    w.join();
+}
+
+/// An MSET or MSETNX of the names `n0` to `n2999`, all with one value.
+fn many_pairs(command: &str, value: &str) -> String {
+    let pairs: String = (0..3000).map(|n| format!(" n{n} {value}")).collect();
+    format!("{command}{pairs}")
+}
+
+/// The last step of a DEL looked at all its names in one turn, and an MSET wrote them in one: a
+/// million names delayed every other client by two seconds.
+#[test]
+fn a_write_of_many_names_is_in_pieces() {
+    let w = World::new(|_| {});
+    let mut a = w.client();
+    for (request, reply) in [
+        (many_pairs("MSET", "v"), "+OK\r\n"),
+        (many_pairs("MSETNX", "w"), ":0\r\n"),
+        (of_many("DEL n0 n1 absent"), ":3000\r\n"),
+        (of_many("UNLINK"), ":0\r\n"),
+        (many_pairs("MSETNX", "w"), ":1\r\n"),
+        (of_many("UNLINK"), ":3000\r\n"),
+        (many_pairs("MSET n0 other", "v"), "+OK\r\n"),
+        // An odd number of arguments.
+        (
+            many_pairs("MSET odd", "v"),
+            "-ERR wrong number of arguments for 'mset' command\r\n",
+        ),
+    ] {
+        send(&mut a, &request);
+        send(&mut a, "PING");
+        expect(&mut a, &format!("{reply}+PONG\r\n"));
+    }
+    let peak = info(&mut a, "turn_names_peak");
+    assert!((1..=1024).contains(&peak), "{peak} names in a turn");
+    send(&mut a, "MGET n0 n1 n2999 absent");
+    expect(&mut a, "*4\r\n$1\r\nv\r\n$1\r\nv\r\n$1\r\nv\r\n$-1\r\n");
+    send(&mut a, "CLIENT REPLY SKIP");
+    send(&mut a, &of_many("DEL"));
+    send(&mut a, "CLIENT REPLY SKIP");
+    send(&mut a, &many_pairs("MSET", "x"));
+    send(&mut a, "GET n7");
+    expect(&mut a, "$1\r\nx\r\n");
+    let too_long = "k".repeat(layout::MAX_KEY_LEN + 1);
+    let pairs: Vec<String> = (0..1200).map(|n| format!("n{n}")).collect();
+    let mut arguments = vec!["DEL", &too_long];
+    arguments.extend(pairs.iter().map(String::as_str));
+    let mut request = format!("*{}\r\n", arguments.len());
+    for argument in arguments {
+        request += &format!("${}\r\n{argument}\r\n", argument.len());
+    }
+    a.write_all(request.as_bytes()).unwrap();
+    let mut error = [0; 20];
+    a.read_exact(&mut error).unwrap();
+    assert_eq!(&error, b"-ERR key is too long");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// What a DEL with many names deletes and counts is what is there when it takes effect, whatever others
+/// write while its names are read.
+#[test]
+fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
+    let w = holding_fetches();
+    let (mut a, mut b) = (w.client(), w.client());
+    let mut run = |before: &str, request: &str, meanwhile: &str, replies: &str, reply: &str| {
+        send(&mut b, before);
+        expect(&mut b, "+OK\r\n");
+        w.store.0.lock().hold_fetches = true;
+        w.store.0.lock().reads.clear();
+        send(&mut a, request);
+        wait_fetch(&w);
+        send(&mut b, meanwhile);
+        expect(&mut b, replies);
+        nothing_yet(&mut a);
+        w.store.0.lock().hold_fetches = false;
+        expect(&mut a, reply);
+    };
+    let deleted = of_many("DEL");
+    let set = many_pairs("MSETNX", "v");
+    run(
+        "MSET n0 a n2998 a",
+        &deleted,
+        "DEL n0\r\nSET n5 b",
+        ":1\r\n+OK\r\n",
+        ":2\r\n",
+    );
+    run("SET other a", &deleted, "DEL n0", ":0\r\n", ":0\r\n");
+    run("SET n2998 a", &set, "DEL n2998", ":1\r\n", ":1\r\n");
+    run(
+        "SET n2998 a",
+        &deleted,
+        "MSET n0 b n5 c",
+        "+OK\r\n",
+        ":3000\r\n",
+    );
+    run("SET other a", &set, "SET n0 a", "+OK\r\n", ":0\r\n");
+    // All names are written by another command with many names, in one step.
+    run(
+        "SET n0 a",
+        &deleted,
+        &many_pairs("MSET", "b"),
+        "+OK\r\n",
+        ":3000\r\n",
+    );
+    run(
+        "MSET n0 a n1 b",
+        &deleted,
+        "FLUSHALL\r\nSET n7 x",
+        "+OK\r\n+OK\r\n",
+        ":1\r\n",
+    );
+    run("MSET n0 a n1 b", &set, "FLUSHALL", "+OK\r\n", ":1\r\n");
+    let (mut c, mut d) = (w.client(), w.client());
+    send(&mut c, "GET n2");
+    expect(&mut c, "$1\r\nv\r\n");
+    // The client goes while its names are read.
+    w.store.0.lock().hold_fetches = true;
+    w.store.0.lock().reads.clear();
+    send(&mut d, &deleted);
+    wait_fetch(&w);
+    rustix::net::sockopt::set_socket_linger(&d, Some(Duration::ZERO)).unwrap();
+    drop(d);
+    wait_until(|| info(&mut c, "connected_clients") == 3);
+    w.store.0.lock().hold_fetches = false;
+    send(&mut c, "GET n2");
+    expect(&mut c, "$1\r\nv\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// The reply to a write of many names waits for its commit, and so does the reply of a client that sees
+/// one of the names. If the commit fails, both get its error, and all names are as before.
+#[test]
+fn a_write_of_many_names_commits_or_fails_as_one() {
+    let w = World::new(|_| {});
+    let error = "-MISCONF no space: the disk is full\r\n";
+    for (fails, request, reply) in [
+        (true, many_pairs("MSET", "new"), "+OK\r\n"),
+        (true, of_many("DEL"), ":3\r\n"),
+        (false, many_pairs("MSET", "new"), "+OK\r\n"),
+        (false, of_many("DEL"), ":3000\r\n"),
+    ] {
+        let (mut a, mut b) = (w.client(), w.client());
+        if fails {
+            send(&mut a, "MSET n0 old n1500 old n2999 old");
+            expect(&mut a, "+OK\r\n");
+        }
+        let before = w.store.0.lock().entries.len();
+        w.store.hold(true);
+        send(&mut a, &request);
+        w.wait_held(1);
+        send(&mut b, "GET n1500");
+        round(&w);
+        nothing_yet(&mut a);
+        nothing_yet(&mut b);
+        w.store.release(0, if fails { failed() } else { Ok(()) });
+        expect(&mut a, if fails { error } else { reply });
+        if fails {
+            expect(&mut b, error);
+            send(&mut b, "MGET n0 n1 n2999");
+            expect(&mut b, "*3\r\n$3\r\nold\r\n$-1\r\n$3\r\nold\r\n");
+            assert_eq!(w.store.0.lock().entries.len(), before);
+        } else {
+            let is_set = reply == "+OK\r\n";
+            expect(&mut b, if is_set { "$3\r\nnew\r\n" } else { "$-1\r\n" });
+            let there = w.store.0.lock().entries.len();
+            assert_eq!(there, if is_set { 3000 } else { 0 });
+        }
+        w.store.hold(false);
+    }
+    w.stop.shutdown();
+    w.join();
+}
+
+/// Clients set and delete the same 3,000 names again and again. No other client ever sees two values
+/// among them.
+#[test]
+fn a_write_of_many_names_is_never_seen_half() {
+    let w = World::new(|_| {});
+    let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..40 {
+        send(&mut a, &many_pairs("MSET", &format!("{round:08}")));
+        send(&mut b, &of_many("DEL"));
+        for _ in 0..20 {
+            send(&mut c, "MGET n0 n1500 n2999");
+            let line = |c: &mut TcpStream| {
+                let mut line = Vec::new();
+                while !line.ends_with(b"\r\n") {
+                    let mut byte = [0];
+                    c.read_exact(&mut byte).unwrap();
+                    line.push(byte[0]);
+                }
+                String::from_utf8(line).unwrap()
+            };
+            assert_eq!(line(&mut c), "*3\r\n");
+            let value = |c: &mut TcpStream| match line(c).as_str() {
+                "$-1\r\n" => None,
+                _ => Some(line(c)),
+            };
+            let values = [value(&mut c), value(&mut c), value(&mut c)];
+            assert!(values.iter().all(|v| *v == values[0]), "{values:?}");
+            seen.insert(values[0].clone());
+        }
+        expect(&mut a, "+OK\r\n");
+        let mut count = [0; 1];
+        while count != *b"\n" {
+            b.read_exact(&mut count).unwrap();
         }
     }
     assert!(seen.len() > 5, "{} moments", seen.len());

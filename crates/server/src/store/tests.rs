@@ -4,7 +4,7 @@ use super::*;
 use crate::options::engine_defaults;
 use basalt::fs::SimFs;
 use basalt::fs::sim::{CrashPolicy, SimOptions};
-use basalt::{Bottommost, CompactOptions};
+use basalt::{Bottommost, CompactOptions, WriteBatch};
 
 const KEYS: u64 = 50;
 const LEN: usize = 64 << 10;

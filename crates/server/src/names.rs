@@ -1,0 +1,227 @@
+//! The names of one request with very many of them, and the writes of such a request.
+//!
+//! A request may have a million names. Whatever is done for each of them in one go would hold up
+//! all other clients, so the table of the names is made on another thread. It consists of a few
+//! long arrays and the request itself: no name costs an allocation, and the end of the table costs
+//! none either.
+
+use crate::catalog::DATABASE;
+use crate::fetch::many::ManyFetch;
+use crate::layout::{self, DataType, KEY_PREFIX_LEN};
+use crate::resp::request::Request;
+use crate::store::Value;
+use basalt::Bytes;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+/// The names of a request, in the order of the request, with an index by key.
+pub(crate) struct Names {
+    request: Request,
+    /// Arguments from one name to the next: 2 where a value follows each name.
+    step: usize,
+    /// For each name, the last name with the same key.
+    last: Vec<u32>,
+    /// An open hash table of names that are the last with their key, each plus 1; 0 is empty.
+    slots: Vec<u32>,
+    /// Random, so that no client can choose keys with the same hash.
+    secret: u64,
+    /// The last name of each key, in the order of keys. Empty if the order is not needed.
+    sorted: Vec<u32>,
+    longest: usize,
+}
+
+impl Names {
+    /// Indexes the names of a request: each `step`-th argument, from the first after the command's
+    /// name. The cost is that of a sort if they are to be `sorted`.
+    pub fn new(request: Request, step: usize, is_sorted: bool, secret: u64) -> Names {
+        let len = (request.len() - 1) / step;
+        let mut names = Names {
+            request,
+            step,
+            last: vec![0; len],
+            slots: vec![0; (2 * len).next_power_of_two()],
+            secret,
+            sorted: Vec::new(),
+            longest: 0,
+        };
+        for name in (0..len).rev() {
+            names.longest = names.longest.max(names.key(name).len());
+            let (slot, found) = names.place(names.key(name));
+            names.last[name] = found.unwrap_or(name as u32);
+            if found.is_none() {
+                names.slots[slot] = name as u32 + 1;
+            }
+        }
+        if is_sorted {
+            let mut sorted: Vec<u32> = (0..len)
+                .filter(|n| names.is_last(*n))
+                .map(|n| n as u32)
+                .collect();
+            sorted.sort_unstable_by(|a, b| names.key(*a as usize).cmp(names.key(*b as usize)));
+            names.sorted = sorted;
+        }
+        names
+    }
+
+    /// Number of names.
+    pub fn len(&self) -> usize {
+        self.last.len()
+    }
+
+    /// Bytes of the longest name.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// The key that a name stands for.
+    pub fn key(&self, name: usize) -> &[u8] {
+        self.request.arg(1 + name * self.step)
+    }
+
+    /// The argument after a name.
+    fn value(&self, name: usize) -> &[u8] {
+        self.request.arg(2 + name * self.step)
+    }
+
+    /// True if no later name has the same key.
+    pub fn is_last(&self, name: usize) -> bool {
+        self.last[name] as usize == name
+    }
+
+    /// The last name with the same key.
+    pub fn last(&self, name: usize) -> usize {
+        self.last[name] as usize
+    }
+
+    /// The last name with a key.
+    pub fn find(&self, key: &[u8]) -> Option<usize> {
+        self.place(key).1.map(|n| n as usize)
+    }
+
+    /// The slot of a key, and the name in it.
+    fn place(&self, key: &[u8]) -> (usize, Option<u32>) {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.secret);
+        hasher.write(key);
+        // Half of the slots are empty at the least, and their number is a power of two.
+        let mask = self.slots.len() - 1;
+        let mut slot = hasher.finish() as usize & mask;
+        loop {
+            match self.slots[slot] {
+                0 => return (slot, None),
+                n if self.key(n as usize - 1) == key => return (slot, Some(n - 1)),
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+    }
+
+    /// Bytes of memory that the request and its index hold.
+    pub fn memory(&self) -> usize {
+        let words = self.last.capacity() + self.slots.capacity() + self.sorted.capacity();
+        self.request.memory() + words * size_of::<u32>()
+    }
+}
+
+/// The writes of one command with very many names, as one layer over the store. It is made once,
+/// and takes effect in one step however many names it has.
+pub(crate) struct Layer {
+    names: Arc<Names>,
+    /// What the names' keys begin with in the store: their database and generation.
+    prefix: [u8; KEY_PREFIX_LEN],
+    /// For a deletion, what was there when it took effect. `None` if each name has a value.
+    deleted: Option<Arc<ManyFetch>>,
+}
+
+/// One write of a [`Layer`].
+pub(crate) enum LayerWrite<'a> {
+    Put(&'a [u8]),
+    Delete,
+}
+
+impl Layer {
+    /// A layer that sets names to the arguments behind them, or deletes them. Requires sorted names.
+    pub fn new(names: Arc<Names>, generation: u32, deleted: Option<Arc<ManyFetch>>) -> Layer {
+        Layer {
+            names,
+            prefix: layout::key_prefix(DATABASE, generation),
+            deleted,
+        }
+    }
+
+    /// The names.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// What its keys begin with in the store.
+    pub fn prefix(&self) -> &[u8; KEY_PREFIX_LEN] {
+        &self.prefix
+    }
+
+    /// The generation of its keys.
+    pub fn generation(&self) -> u32 {
+        let (_, generation, _) = layout::decode_key(&self.prefix).expect("a prefix of Redis keys");
+        generation
+    }
+
+    /// What a name, the last of its key, becomes.
+    fn write(&self, name: usize) -> LayerWrite<'_> {
+        match self.deleted {
+            Some(_) => LayerWrite::Delete,
+            None => LayerWrite::Put(self.names.value(name)),
+        }
+    }
+
+    /// What the layer makes of a Redis key: `None` if it does not write it.
+    pub fn get(&self, key: &[u8]) -> Option<Option<Value>> {
+        let name = self.names.find(key)?;
+        match self.deleted {
+            Some(_) => Some(None),
+            None => Some(Some(Value {
+                data_type: DataType::String,
+                data: self.kept(name),
+                expire_at_ms: None,
+            })),
+        }
+    }
+
+    fn kept(&self, name: usize) -> Bytes {
+        self.names.request.arg_kept(2 + name * self.names.step)
+    }
+
+    /// True if the layer writes a Redis key.
+    pub fn has(&self, key: &[u8]) -> bool {
+        self.names.find(key).is_some()
+    }
+
+    /// Number of distinct keys.
+    pub fn len(&self) -> usize {
+        self.names.sorted.len()
+    }
+
+    /// The `n`-th key in order, and whether it has a value.
+    pub fn nth(&self, n: usize) -> (&[u8], bool) {
+        let name = self.names.sorted[n] as usize;
+        (self.names.key(name), self.deleted.is_none())
+    }
+
+    /// The first place in the order of keys whose key is at least this one.
+    pub fn place(&self, key: &[u8]) -> usize {
+        let keys = &self.names.sorted;
+        keys.partition_point(|name| self.names.key(*name as usize) < key)
+    }
+
+    /// The keys and what they become, in order. Keys that were absent are not deleted again.
+    pub fn writes(&self) -> impl Iterator<Item = (&[u8], LayerWrite<'_>)> {
+        let names = self.names.sorted.iter().map(|name| *name as usize);
+        let is_needed = |name: &usize| self.deleted.as_ref().is_none_or(|f| f.is_there(*name));
+        let names = names.filter(is_needed);
+        names.map(|name| (self.names.key(name), self.write(name)))
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        self.names.memory() + self.deleted.as_ref().map_or(0, |f| f.memory())
+    }
+}

@@ -1,0 +1,472 @@
+//! Commands with more than [`MANY_NAMES`] names: EXISTS, TOUCH, MGET, DEL, UNLINK, MSET and MSETNX.
+//!
+//! Such a command is atomic as all are, and no step of it on the loop is longer than some names:
+//! 1. Another thread makes a table of the names ([`Names`]).
+//! 2. For all but MSET the names are fetched, a piece after the other, and the answers follow writes
+//!    ([`crate::fetch::many`]).
+//! 3. When every name has an answer, the command takes effect, in one step. The writes of DEL, UNLINK,
+//!    MSET and MSETNX are one [`Layer`] of the open epoch.
+//! 4. What has to be counted or replied for each name comes after, in pieces ([`super::assembling`]).
+
+use super::assembling::{Assembly, Purpose};
+use super::background::{Asker, join, start};
+use super::connection::Connection;
+use super::fetching::FETCHES;
+use super::{Event, Server, Shared, enqueue};
+use crate::command::table::{self, Spec};
+use crate::command::{store_error, wrong_arguments};
+use crate::fetch::many::{ManyFetch, Places, places};
+use crate::fetch::{Need, PIECE_NAMES};
+use crate::keyspace::Epochs;
+use crate::layout;
+use crate::names::{Layer, Names};
+use crate::resp::request::Request;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+/// With more names than this, a command runs in pieces.
+const MANY_NAMES: usize = 1024;
+
+/// What a command does with its names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read(Purpose),
+    Delete,
+    Set,
+    SetAbsent,
+}
+
+impl Kind {
+    fn of(spec: &Spec) -> Option<Kind> {
+        Some(match spec.name {
+            "exists" | "touch" => Kind::Read(Purpose::Existing),
+            "mget" => Kind::Read(Purpose::Strings),
+            "del" | "unlink" => Kind::Delete,
+            "mset" => Kind::Set,
+            "msetnx" => Kind::SetAbsent,
+            _ => return None,
+        })
+    }
+
+    /// What has to be read of the names.
+    fn need(self) -> Option<Need> {
+        match self {
+            Kind::Set => None,
+            Kind::Read(Purpose::Strings) => Some(Need::Strings),
+            _ => Some(Need::Meta),
+        }
+    }
+
+    /// Arguments from one name to the next.
+    fn step(self) -> usize {
+        match self {
+            Kind::Set | Kind::SetAbsent => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// How far a command with very many names has come.
+enum Stage {
+    /// It has not begun, or waits for others to end.
+    New(Request),
+    /// Its table of names is being made.
+    Preparing,
+    /// Its table of names is there. With places for the answers, the names are fetched next.
+    /// Without, they are being fetched, or need not be.
+    Prepared(Arc<Names>, Option<Places>),
+}
+
+/// A command with very many names that has not taken effect.
+pub(super) struct ManyCommand {
+    spec: &'static Spec,
+    kind: Kind,
+    stage: Stage,
+    /// Bytes of memory of the request.
+    request_bytes: usize,
+}
+
+impl ManyCommand {
+    /// The command of a request, if it has very many names. Leaves a request in its place that only
+    /// names the command.
+    pub fn take(request: &mut Request) -> Option<Box<ManyCommand>> {
+        if request.len() <= MANY_NAMES {
+            return None;
+        }
+        let spec = table::resolve(request).ok()?;
+        let kind = Kind::of(spec).filter(|kind| request.len() / kind.step() > MANY_NAMES)?;
+        let whole = std::mem::replace(request, Request::from_arguments(&[spec.name]));
+        Some(Box::new(ManyCommand {
+            spec,
+            kind,
+            request_bytes: whole.memory(),
+            stage: Stage::New(whole),
+        }))
+    }
+
+    /// True if it writes.
+    pub fn is_write(&self) -> bool {
+        self.spec.writes()
+    }
+
+    /// Bytes of memory that it holds, besides its fetch.
+    pub fn memory(&self) -> usize {
+        match &self.stage {
+            Stage::Prepared(names, _) => names.memory(),
+            _ => self.request_bytes,
+        }
+    }
+}
+
+/// The table of names for a client.
+pub(super) struct Prepared {
+    asker: Asker,
+    names: Arc<Names>,
+    /// Places for the answers if the names have to be fetched.
+    places: Option<Places>,
+}
+
+/// What a table is made of.
+enum Source {
+    Request(Request),
+    /// The table is there, and only the places for the answers are to be made again.
+    Names(Arc<Names>),
+}
+
+struct Job {
+    asker: Asker,
+    source: Source,
+    kind: Kind,
+    secret: u64,
+}
+
+impl Job {
+    fn run(self) -> Prepared {
+        let is_write = !matches!(self.kind, Kind::Read(_));
+        let names = match self.source {
+            Source::Names(names) => names,
+            Source::Request(request) => {
+                Arc::new(Names::new(request, self.kind.step(), is_write, self.secret))
+            }
+        };
+        let places = self.kind.need().map(|_| places(names.len()));
+        Prepared {
+            asker: self.asker,
+            names,
+            places,
+        }
+    }
+}
+
+enum Work {
+    Prepare(Job),
+    Drop(Box<dyn Send>),
+}
+
+/// The thread that makes tables of names, and frees large memory. It is another one than the thread that
+/// fetches: a table of a million names takes longer than most reads.
+#[derive(Default)]
+pub(super) struct Preparer {
+    queue: Option<mpsc::Sender<Work>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// Tables that are awaited.
+    awaited: usize,
+}
+
+impl Preparer {
+    /// Tables are awaited.
+    pub fn is_busy(&self) -> bool {
+        self.awaited > 0
+    }
+
+    /// How many tables are awaited.
+    pub fn awaited(&self) -> usize {
+        self.awaited
+    }
+
+    /// Frees memory that takes long to be freed, on the thread.
+    pub fn discard(&mut self, what: Box<dyn Send>) {
+        if let Some(queue) = &self.queue {
+            // Without a thread it is freed here.
+            let _ = queue.send(Work::Drop(what));
+        }
+    }
+
+    fn prepare(&mut self, job: Job, shared: &Arc<Shared>) {
+        self.awaited += 1;
+        if self.queue.is_none() {
+            let (sender, receiver) = mpsc::channel::<Work>();
+            let (shared, stop) = (shared.clone(), self.stop.clone());
+            self.thread = start("basalt-names", move || {
+                for work in receiver {
+                    match work {
+                        Work::Prepare(job) if !stop.load(Ordering::Acquire) => {
+                            shared.post(Event::Prepared(job.run()));
+                        }
+                        Work::Prepare(_) => {}
+                        Work::Drop(what) => drop(what),
+                    }
+                }
+            });
+            self.queue = Some(sender);
+        }
+        let queue = self.queue.as_ref().expect("just made");
+        if let Err(mpsc::SendError(Work::Prepare(job))) = queue.send(Work::Prepare(job)) {
+            // The thread could not be started: a slow answer is better than none.
+            shared.post(Event::Prepared(job.run()));
+        }
+    }
+}
+
+impl Drop for Preparer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.queue = None;
+        join(&mut self.thread);
+    }
+}
+
+impl Server {
+    /// Goes on with a client's command with very many names. False when it waits, and runs again.
+    pub(super) fn run_many(&mut self, c: &mut Connection, slot: usize, first: bool) -> bool {
+        let mut command = c.many.take().expect("the caller has seen it");
+        let kind = command.kind;
+        match command.stage {
+            Stage::New(request) => match refused(command.spec.name, kind, &request) {
+                Some(text) => {
+                    self.fail(c, slot, command.spec, &text);
+                    self.preparer.discard(Box::new(request));
+                    return true;
+                }
+                None => command.stage = self.prepare(c, slot, kind, request, first),
+            },
+            Stage::Preparing => command.stage = Stage::Preparing,
+            Stage::Prepared(names, _) if kind.need().is_none() => {
+                self.take_effect(c, slot, command.spec, kind, Ready::Names(names));
+                return true;
+            }
+            Stage::Prepared(names, Some(_)) if is_too_long(kind, &names) => {
+                self.take_effect(c, slot, command.spec, kind, Ready::Names(names));
+                return true;
+            }
+            Stage::Prepared(names, Some(places)) => {
+                command.stage = Stage::Prepared(names.clone(), None);
+                self.begin_many(c, slot, kind, names, places);
+            }
+            Stage::Prepared(names, None) => {
+                let now_ms = self.exec.env.clock().wall_ms();
+                let is_whole = (self.exec.keys.many(c.id)).is_some_and(|f| !f.is_void);
+                command.stage = Stage::Prepared(names.clone(), None);
+                if is_whole && self.exec.keys.catch_up(c.id, PIECE_NAMES, now_ms) {
+                    // Others have their turn first.
+                    c.unparked = true;
+                    enqueue(&mut self.run_list, c, slot);
+                } else if let Some((fetch, depends_on)) =
+                    is_whole.then(|| self.exec.keys.freeze(c.id)).flatten()
+                {
+                    c.fetching = false;
+                    c.give_up_fetch();
+                    let ready = Ready::Fetched(Box::new(fetch), depends_on);
+                    self.take_effect(c, slot, command.spec, kind, ready);
+                    return true;
+                } else {
+                    // A write that it followed failed, or the keyspace was flushed.
+                    if let Some(fetch) = self.exec.keys.end_many(c.id) {
+                        self.preparer.discard(Box::new(fetch));
+                    }
+                    command.stage = self.ask_for(c, slot, kind, Source::Names(names));
+                }
+            }
+        }
+        c.many = Some(command);
+        false
+    }
+
+    /// Has the table of names made, if others leave room for it.
+    fn prepare(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        kind: Kind,
+        request: Request,
+        first: bool,
+    ) -> Stage {
+        let asker = Asker { slot, id: c.id };
+        if self.exec.keys.fetches() + self.preparer.awaited >= FETCHES {
+            self.fetcher.wait(asker, first);
+            return Stage::New(request);
+        }
+        self.ask_for(c, slot, kind, Source::Request(request))
+    }
+
+    fn ask_for(&mut self, c: &Connection, slot: usize, kind: Kind, source: Source) -> Stage {
+        let job = Job {
+            asker: Asker { slot, id: c.id },
+            source,
+            kind,
+            secret: self.exec.env.random().next_u64(),
+        };
+        self.preparer.prepare(job, &self.shared);
+        Stage::Preparing
+    }
+
+    /// Takes in a table of names.
+    pub(super) fn prepared(&mut self, prepared: Prepared) {
+        self.preparer.awaited -= 1;
+        let slot = prepared.asker.slot;
+        let c = self.connections[slot].as_mut();
+        let c = c.filter(|c| c.id == prepared.asker.id);
+        match c.and_then(|c| Some((c.many.as_mut()?, &mut c.unparked, &mut c.queued))) {
+            Some((command, unparked, queued)) => {
+                command.stage = Stage::Prepared(prepared.names, prepared.places);
+                *unparked = true;
+                if !std::mem::replace(queued, true) {
+                    self.run_list.push(slot);
+                }
+            }
+            None => self.preparer.discard(Box::new(prepared)),
+        }
+    }
+
+    /// Begins to fetch the names of a command, or begins again.
+    fn begin_many(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        kind: Kind,
+        names: Arc<Names>,
+        places: Places,
+    ) {
+        self.exec.counters.fetches += u64::from(!c.fetching);
+        c.fetching = true;
+        c.give_up_fetch();
+        c.fetch_gone = Some(Arc::default());
+        let need = kind.need().expect("it reads");
+        let before = self.exec.keys.begin_many(c.id, need, names, places);
+        if let Some(fetch) = before {
+            self.preparer.discard(Box::new(fetch));
+        }
+        if !self.fetch_many(c, slot) {
+            // All of it is at hand.
+            c.unparked = true;
+            enqueue(&mut self.run_list, c, slot);
+        }
+    }
+
+    /// Lets a command take effect.
+    fn take_effect(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        spec: &'static Spec,
+        kind: Kind,
+        ready: Ready,
+    ) {
+        let (names, fetched) = match ready {
+            Ready::Names(names) => (names, None),
+            Ready::Fetched(fetch, depends_on) => (fetch.names().clone(), Some((fetch, depends_on))),
+        };
+        let refused = match fetched.as_ref().and_then(|(fetch, _)| fetch.failure()) {
+            _ if is_too_long(kind, &names) => Some(format!(
+                "ERR key is too long: {} bytes, at most {} are allowed",
+                names.longest(),
+                layout::MAX_KEY_LEN
+            )),
+            Some(e) => Some(store_error(e)),
+            None => None,
+        };
+        if let Some(text) = refused {
+            self.fail(c, slot, spec, &text);
+            self.preparer.discard(Box::new((names, fetched)));
+            return;
+        }
+        let now_ms = self.exec.env.clock().wall_ms();
+        let (mut reply, replies) = self.exec.execute_in_pieces(slot, spec);
+        self.exec.keys.begin(now_ms);
+        let generation = self.exec.keys.generation();
+        let mut assembled = None;
+        let mut depends_on = 0;
+        match (kind, fetched) {
+            (Kind::Read(purpose), Some((fetch, seen))) => {
+                depends_on = seen;
+                if purpose == Purpose::Strings {
+                    reply.array(names.len());
+                }
+                assembled = Some((Arc::new(*fetch), purpose));
+            }
+            (Kind::Delete, Some((fetch, seen))) => {
+                depends_on = seen;
+                let fetch = Arc::new(*fetch);
+                if fetch.there() > 0 {
+                    let layer = Layer::new(names, generation, Some(fetch.clone()));
+                    self.exec.keys.put_layer(layer, seen);
+                }
+                assembled = Some((fetch, Purpose::Deleted));
+            }
+            (Kind::SetAbsent, Some((fetch, seen))) => {
+                depends_on = seen;
+                let is_free = fetch.there() == 0;
+                self.preparer.discard(fetch);
+                reply.integer(i64::from(is_free));
+                if is_free {
+                    let layer = Layer::new(names, generation, None);
+                    self.exec.keys.put_layer(layer, seen);
+                }
+            }
+            (_, fetched) => {
+                assert!(fetched.is_none() && kind == Kind::Set, "others are fetched");
+                let layer = Layer::new(names, generation, None);
+                self.exec.keys.put_layer(layer, 0);
+                reply.ok();
+            }
+        }
+        depends_on |= self.exec.keys.finish();
+        self.wait_for(c, slot, depends_on);
+        match assembled {
+            Some((fetch, purpose)) => {
+                c.push_slow(depends_on, u32::from(replies));
+                let assembly = Assembly::new(fetch, purpose, now_ms, reply);
+                c.assembly = Some(Box::new(assembly));
+                enqueue(&mut self.run_list, c, slot);
+            }
+            None if replies => c.push(&mut reply, depends_on, 1),
+            None => {}
+        }
+    }
+
+    /// Answers a command that is not carried out.
+    fn fail(&mut self, c: &mut Connection, slot: usize, spec: &'static Spec, text: &str) {
+        let (mut reply, replies) = self.exec.execute_in_pieces(slot, spec);
+        self.exec.counters.count_errors(text.as_bytes(), 1);
+        if replies {
+            reply.error_bytes(text.as_bytes());
+            c.push(&mut reply, 0, 1);
+        }
+    }
+
+    /// Has another thread free what commands with very many names held.
+    pub(super) fn discard_layers(&mut self) {
+        for layer in self.exec.keys.take_discarded() {
+            self.preparer.discard(Box::new(layer));
+        }
+    }
+}
+
+/// What a command takes effect with.
+enum Ready {
+    Names(Arc<Names>),
+    Fetched(Box<ManyFetch>, Epochs),
+}
+
+/// The error of a request that cannot be carried out whatever its names are.
+fn refused(name: &str, kind: Kind, request: &Request) -> Option<String> {
+    let is_odd = !(request.len() - 1).is_multiple_of(kind.step());
+    is_odd.then(|| wrong_arguments(name))
+}
+
+/// True if a name is too long to be written.
+fn is_too_long(kind: Kind, names: &Names) -> bool {
+    !matches!(kind, Kind::Read(_)) && names.longest() > layout::MAX_KEY_LEN
+}

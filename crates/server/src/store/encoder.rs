@@ -1,0 +1,140 @@
+//! Encodes the batches of epochs and submits them. Long ones are encoded on a thread: the copy of
+//! 32 MiB, or of the writes of a million names, would hold up all clients.
+
+use super::{Done, Write};
+use crate::catalog::DATABASE;
+use crate::layout::{self, STRING_HEADER};
+use crate::names::LayerWrite;
+use basalt::{Db, Family, Result, WriteBatch, WriteOptions, env};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// Bytes of a batch from which on it is encoded on the thread.
+const LONG_BATCH: usize = 256 << 10;
+
+struct Epoch {
+    writes: Vec<Write>,
+    sync: bool,
+    done: Done,
+}
+
+/// The thread, and the way to it.
+struct Worker {
+    queue: Option<mpsc::Sender<Epoch>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// See the module. Epochs are submitted to the engine in the order in which they come.
+pub(super) struct Encoder {
+    db: Db,
+    keys: Family,
+    /// Epochs that went to the thread and are not submitted yet. While there are any, all others have to
+    /// go there too.
+    queued: Arc<AtomicUsize>,
+    worker: Mutex<Worker>,
+}
+
+impl Encoder {
+    pub fn new(db: Db, keys: Family) -> Encoder {
+        Encoder {
+            db,
+            keys,
+            queued: Arc::default(),
+            worker: Mutex::new(Worker {
+                queue: None,
+                thread: None,
+            }),
+        }
+    }
+
+    /// Submits the writes of an epoch, now or on the thread.
+    pub fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
+        let epoch = Epoch { writes, sync, done };
+        let is_long = epoch.writes.iter().map(Write::bytes).sum::<usize>() >= LONG_BATCH;
+        if !is_long && self.queued.load(Ordering::Acquire) == 0 {
+            return submit(&self.db, &self.keys, epoch);
+        }
+        let mut worker = self.worker.lock();
+        if worker.thread.is_none() {
+            let (sender, receiver) = mpsc::channel::<Epoch>();
+            let (db, keys, queued) = (self.db.clone(), self.keys.clone(), self.queued.clone());
+            let run = move || {
+                for epoch in receiver {
+                    submit(&db, &keys, epoch);
+                    queued.fetch_sub(1, Ordering::AcqRel);
+                }
+            };
+            worker.thread = env::thread::spawn("basalt-encode", run).ok();
+            worker.queue = worker.thread.is_some().then_some(sender);
+        }
+        match &worker.queue {
+            Some(queue) => {
+                self.queued.fetch_add(1, Ordering::AcqRel);
+                if let Err(mpsc::SendError(epoch)) = queue.send(epoch) {
+                    // The thread has panicked. Its epochs are lost, so none may follow them.
+                    (epoch.done)(Err(basalt::Error::new(
+                        basalt::ErrorKind::Poisoned,
+                        "the thread that encodes batches has ended",
+                    )));
+                }
+            }
+            // The thread could not be started: a slow submission is better than none.
+            None => submit(&self.db, &self.keys, epoch),
+        }
+    }
+}
+
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        let worker = self.worker.get_mut();
+        worker.queue = None;
+        if let Some(thread) = worker.thread.take() {
+            // A panic was reported by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn submit(db: &Db, keys: &Family, epoch: Epoch) {
+    let Epoch { writes, sync, done } = epoch;
+    match encode(keys, &writes) {
+        Ok(batch) => db
+            .submit_nowait(batch, &WriteOptions { sync })
+            .on_complete(move |r| done(r.map(|_| ()))),
+        Err(e) => done(Err(e)),
+    }
+}
+
+fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
+    let mut batch = WriteBatch::new();
+    for write in writes {
+        match write {
+            Write::Put { key, value } => {
+                batch.put_headed(keys, key, &STRING_HEADER, &value.data, value.expire_at_ms)?
+            }
+            Write::Delete { key } => batch.delete(keys, key)?,
+            Write::Layer(layer) => {
+                let mut stored = layer.prefix().to_vec();
+                for (key, write) in layer.writes() {
+                    stored.truncate(layer.prefix().len());
+                    stored.extend_from_slice(key);
+                    match write {
+                        LayerWrite::Put(value) => {
+                            batch.put_headed(keys, &stored, &STRING_HEADER, value, None)?;
+                        }
+                        LayerWrite::Delete => batch.delete(keys, &stored)?,
+                    }
+                }
+            }
+            Write::Generation { generation } => batch.put(
+                keys,
+                &layout::generation_key(DATABASE),
+                &generation.to_le_bytes(),
+            )?,
+        }
+    }
+    Ok(batch)
+}
