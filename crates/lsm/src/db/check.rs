@@ -17,7 +17,7 @@ use crate::table::{TableMeta, TableReader, TableVerified};
 use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
 use crate::version::table_name;
-use crate::wal::salvage::scan;
+use crate::wal::salvage::{NO_RECORD, Part, scan};
 use crate::wal::verify::check_spare;
 use crate::wal::{FileKind, RecordReader};
 use basalt_env::Env;
@@ -441,29 +441,14 @@ impl Walk<'_> {
             .ok()
             .flatten()
             .map(|r| r.header().write_unit as usize);
-        let mut at = unit.unwrap_or(self.env.fs().info().write_unit) as u64;
-        let mut damage = Vec::new();
-        for f in &scan.found {
-            if log.end.or(log.left).is_some_and(|end| f.offset >= end)
-                || (!f.whole && f.offset >= proven)
-            {
-                break;
-            }
-            if !f.follows {
-                if at >= proven {
-                    break;
-                }
-                damage.push((at, f.offset, "no record verifies here"));
-            }
-            if !f.whole {
-                damage.push((f.offset, f.end, "the payload does not fit its checksum"));
-            }
-            at = f.end;
-        }
-        if proven > at {
-            damage.push((at, proven, "synced bytes in which no record verifies"));
-        }
-        for (from, to, what) in damage {
+        let start = unit.unwrap_or(self.env.fs().info().write_unit) as u64;
+        let limit = log.end.or(log.left).unwrap_or(u64::MAX);
+        for part in scan.parts(start, limit, proven) {
+            let (from, to, what) = match part {
+                Part::Whole(_) => continue,
+                Part::Broken(f) => (f.offset, f.end, "the payload does not fit its checksum"),
+                Part::Hole(bytes) => (bytes.start, bytes.end, NO_RECORD),
+            };
             if first.0.as_ref() != Some(&path) || first.1 != Some(from) {
                 self.report.damage.push(Error::corruption(
                     &path,

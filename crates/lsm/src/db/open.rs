@@ -198,17 +198,67 @@ fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> R
     Ok(edit)
 }
 
-/// What a log says of an ingestion, against the last number that the manifest knows: its edit came first, and was durable.
-pub(crate) fn ingestion_is_known(record: &Record, known: SeqNo) -> std::result::Result<(), String> {
+/// Checks what a log says of an ingestion. `known` is the highest sequence number that the manifest knows, `None` where edits
+/// of it are lost: the edit of an ingestion came first, and was durable.
+fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Result<(), String> {
     if record.count != 1 || !record.payload.is_empty() {
         return Err("an ingestion with operations or a payload".into());
     }
-    match record.first_seq <= known {
-        true => Ok(()),
-        false => Err(format!(
+    match known {
+        Some(known) if record.first_seq > known => Err(format!(
             "prepared tables were added with sequence number {}, and the manifest knows none above {known}: it has lost its last edits",
             record.first_seq
         )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a log may hold this record behind one that ends with `last_seq`. Families from `next_family` up do not exist.
+/// `known` is the highest sequence number that the manifest knows, `None` where edits of it are lost. `Corruption` says what is
+/// wrong, and names no place. Compressed values are not looked at.
+pub(crate) fn check_record(
+    record: &Record,
+    last_seq: SeqNo,
+    next_family: u32,
+    known: Option<SeqNo>,
+) -> Result<()> {
+    let bad = |what: String| Error::new(ErrorKind::Corruption, what);
+    if !matches!(record.kind, RecordKind::Batch | RecordKind::Ingestion) {
+        return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
+    }
+    let end = record.first_seq.saturating_add(u64::from(record.count));
+    if record.first_seq <= last_seq || record.count == 0 || end > MAX_SEQ {
+        return Err(bad(format!(
+            "sequence number {} with {} operations after {last_seq}",
+            record.first_seq, record.count
+        )));
+    }
+    if record.kind == RecordKind::Ingestion {
+        return ingestion_is_known(record, known).map_err(bad);
+    }
+    let mut ops = 0;
+    for op in Ops::new(&record.payload) {
+        let op = op?;
+        if op.family >= next_family {
+            return Err(bad(format!(
+                "an operation of family {}, and the manifest knows none from {next_family} up",
+                op.family
+            )));
+        }
+        if op.record_at.is_some() && !record.separated {
+            return Err(bad(UNANNOUNCED.into()));
+        }
+        if op.codec != Compression::None && !record.packed {
+            return Err(bad(UNANNOUNCED_PACKED.into()));
+        }
+        ops += 1;
+    }
+    match ops == record.count {
+        true => Ok(()),
+        false => Err(bad(format!(
+            "{ops} operations, the record's header says {}",
+            record.count
+        ))),
     }
 }
 
@@ -279,46 +329,12 @@ pub(crate) fn replay_logs(
                     ),
                 ));
             }
-            let bad = |what: String| Error::corruption(&path, record.offset, what);
-            if !matches!(record.kind, RecordKind::Batch | RecordKind::Ingestion) {
-                return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
-            }
-            let last = record.first_seq.saturating_add(u64::from(record.count));
-            if record.first_seq <= last_seq || record.count == 0 || last > MAX_SEQ {
-                return Err(bad(format!(
-                    "sequence number {} with {} operations after {last_seq}",
-                    record.first_seq, record.count
-                )));
-            }
+            check_record(&record, last_seq, next_family, Some(known))
+                .map_err(|e| e.at(&path, record.offset))?;
+            last_seq = record.first_seq + u64::from(record.count) - 1;
             if record.kind == RecordKind::Ingestion {
-                ingestion_is_known(&record, known).map_err(bad)?;
-                last_seq = last - 1;
                 continue;
             }
-            let mut ops = 0;
-            for op in Ops::new(&record.payload) {
-                let op = op.map_err(|e| e.at(&path, record.offset))?;
-                if op.family >= next_family {
-                    return Err(bad(format!(
-                        "an operation of family {}, and the manifest knows none from {next_family} up",
-                        op.family
-                    )));
-                }
-                if op.record_at.is_some() && !record.separated {
-                    return Err(bad(UNANNOUNCED.into()));
-                }
-                if op.codec != Compression::None && !record.packed {
-                    return Err(bad(UNANNOUNCED_PACKED.into()));
-                }
-                ops += 1;
-            }
-            if ops != record.count {
-                return Err(bad(format!(
-                    "{ops} operations, the record's header says {}",
-                    record.count
-                )));
-            }
-            last_seq = last - 1;
             let at = record.offset;
             apply(record).map_err(|e| match e.path() {
                 None if e.kind() == ErrorKind::Corruption => e.at(&path, at),

@@ -2,15 +2,16 @@
 //!
 //! The way of a repair:
 //! 1. `check` walks the store. When it finds nothing wrong, nothing is changed.
-//! 2. `learn` reads the catalog, or adds up the edits that still verify.
-//! 3. `tables`: sound tables stay; the readable blocks of damaged ones go into new tables at the same level, with the same sequence
-//!    numbers. Where levels are not certain, a family's tables are merged into one sorted run, so that no order between
-//!    levels has to be believed.
-//! 4. `logs`: of every log that the manifest calls live, or that a lost edit may have named, each
+//! 2. `learn` reads the catalog, or adds up the edits that still verify, and says whether anything may be missing. All that
+//!    follows is the same for a whole manifest, for a damaged one, and for none.
+//! 3. `logs`: of every log that the manifest calls live, or that a lost edit may have named, each
 //!    batch that verifies goes into new level-0 tables. No file proves that another is there
 //!    (decision 0026).
-//! 5. `blobs`: the readable records of damaged blob files go into new ones; every reference is followed, and one that leads nowhere becomes
-//!    a tombstone; what is garbage is found out anew.
+//! 4. `tables`: the readable blocks of damaged tables go into new ones at the same level, with the same sequence numbers. In the
+//!    end every reference leads to a record of its own. Where levels are not certain, a family's tables become one sorted run,
+//!    so that no order between levels has to be believed.
+//! 5. `blobs`: the readable records of damaged blob files go into new ones. It follows references: one that leads nowhere
+//!    becomes a tombstone. What is garbage is found out anew.
 //! 6. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
 //!    names go. A crash before that moment leaves the damaged store as it was (and orphans), after it the repaired one.
 
@@ -64,6 +65,8 @@ struct Run<'a> {
     supposed: BTreeSet<u64>,
     /// Files to be moved into `lost`.
     aside: Vec<String>,
+    /// Tables that this repair wrote from logs.
+    replayed: BTreeSet<u64>,
     /// The table that a damaged one's readable entries went to.
     replacement: BTreeMap<String, u64>,
     /// Files whose content is now elsewhere, all of it.
@@ -160,6 +163,7 @@ pub(super) fn repair(
         other_families: false,
         supposed: BTreeSet::new(),
         aside: Vec::new(),
+        replayed: BTreeSet::new(),
         replacement: BTreeMap::new(),
         replaced: Vec::new(),
         report,
@@ -177,10 +181,9 @@ impl Run<'_> {
         self.replay_logs()?;
         self.place_strangers()?;
         self.note_reappearing();
-        if !self.learned.sure {
-            self.merge_families()?;
-        }
-        self.settle_blobs()?;
+        self.salvage_blobs()?;
+        self.settle_tables()?;
+        self.settle_blobs();
         for (id, f) in &self.learned.catalog.families {
             if f.name == learn::recovered_name(*id) {
                 self.report.notes.push(format!(

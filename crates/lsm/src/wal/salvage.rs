@@ -7,6 +7,7 @@ use super::record::{Head, Life, flags_are_known, kind_of};
 use super::separated::{PACKED, SEPARATED, verify};
 use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
 use basalt_fs::{Bytes, Error, File, Result};
+use std::ops::Range;
 use std::path::Path;
 
 /// Bytes of a read while searching.
@@ -52,6 +53,46 @@ pub struct Salvaged {
     pub found: Vec<Found>,
     /// Bytes before this were synced: some record says so.
     pub proven: u64,
+}
+
+/// What is wrong with a hole, for messages.
+pub const NO_RECORD: &str = "no record verifies in these bytes, which were synced";
+
+/// A part of a file of records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A record that verifies.
+    Whole(&'a Found),
+    /// A record whose header verifies and whose payload does not.
+    Broken(&'a Found),
+    /// Bytes in which no record verifies.
+    Hole(Range<u64>),
+}
+
+impl Salvaged {
+    /// The parts of a file up to `limit`, whose first record stands at `start`. Bytes before `synced`
+    /// were synced, so records that are missing there are holes. What is missing behind `synced` is a
+    /// torn tail: it ends the list as it ends a recovery.
+    pub fn parts(&self, start: u64, limit: u64, synced: u64) -> Vec<Part<'_>> {
+        let (mut parts, mut at) = (Vec::new(), start);
+        for f in self.found.iter().take_while(|f| f.offset < limit) {
+            if (!f.follows || !f.whole) && at >= synced {
+                break;
+            }
+            if !f.follows {
+                parts.push(Part::Hole(at..f.offset));
+            }
+            parts.push(match f.whole {
+                true => Part::Whole(f),
+                false => Part::Broken(f),
+            });
+            at = f.end;
+        }
+        if synced > at {
+            parts.push(Part::Hole(at..synced));
+        }
+        parts
+    }
 }
 
 /// Hands out windows of a file, reading in large steps.

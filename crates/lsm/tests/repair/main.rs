@@ -4,6 +4,7 @@
 //! A failure prints the store's seed and the damage; `BASALT_SCALE` multiplies the number of damages tried.
 
 mod blobs;
+mod operands;
 mod power_cuts;
 
 use basalt_env::{Env, Random};

@@ -15,27 +15,23 @@ use super::{KeyRange, Loss, Run};
 use crate::blob::garbage::Garbage;
 use crate::blob::inspect;
 use crate::blob::lineage::{Collected, Lineage};
-use crate::blob::salvage::{salvage, salvage_log};
+use crate::blob::salvage::{Salvaged, salvage, salvage_log};
 use crate::blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
 use crate::db::open::StoreFile;
 use crate::iter::InternalIter;
-use crate::key::{Cmp, Kind, encode_internal_key, pack_trailer, parse_internal_key};
+use crate::key::{Cmp, Kind, parse_internal_key};
 use crate::options::Compression;
-use crate::table::{ReadPattern, TableIter, TableMeta};
+use crate::table::ReadPattern;
 use crate::version::catalog::CatalogBlob;
-use crate::version::edit::AddTable;
-use crate::version::{BlobFile, TableFile, blob_name, index_name, log_name, table_name};
+use crate::version::{BlobFile, TableFile, blob_name, index_name, log_name};
 use basalt_env::IoPriority;
-use basalt_fs::{Bytes, ErrorKind, Result};
+use basalt_fs::{ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// So many lost keys of one file and family are named one by one; of more the range that they are in.
 const NAMED_KEYS: usize = 20;
-
-/// Entries whose value cannot be read, by key and sequence number, with the number that they refer to.
-pub(super) type Gone = BTreeMap<(Vec<u8>, u64), u64>;
 
 /// What is known of blob files.
 #[derive(Default)]
@@ -127,7 +123,7 @@ impl Blobs {
                 Some(StoreFile::Log(number)) if !learned.sure => (number, true),
                 _ => continue,
             };
-            let named = !learned.sure && !learned.retired_blobs.contains(&number);
+            let named = !learned.sure && !learned.retired.contains(&number);
             sources.entry(number).or_insert(Source {
                 known: None,
                 sound: false,
@@ -168,6 +164,23 @@ impl Blobs {
         }
     }
 
+    fn records_mut(&mut self, number: u64) -> &mut Records {
+        match self.sources.get_mut(&number).map(|s| &mut s.state) {
+            Some(State::Read(records)) => records,
+            _ => unreachable!("resolved to a file that was read"),
+        }
+    }
+
+    /// True if a reference may be led to this record.
+    fn may_claim(&self, file: u64, ordinal: u32) -> bool {
+        let free = |r: &Records| !r.claimed[ordinal as usize];
+        self.sources[&file].named && self.records(file).is_some_and(free)
+    }
+
+    fn claim(&mut self, file: u64, ordinal: u32) {
+        self.records_mut(file).claimed[ordinal as usize] = true;
+    }
+
     /// The file that a number means.
     fn meaning(&self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Option<u64> {
         if self.lineage.is_name(number) {
@@ -176,16 +189,6 @@ impl Blobs {
         let source = self.sources.get(&number)?;
         source.named.then_some(number)
     }
-}
-
-/// What a table's entry becomes.
-enum Change {
-    /// A tombstone.
-    Lost,
-    /// A reference to this file.
-    Number(u64),
-    /// The value, which is in this file.
-    Value(u64),
 }
 
 impl Run<'_> {
@@ -239,17 +242,17 @@ impl Run<'_> {
             id = log_header(self.env, self.dir, number)?.map(|h| h.file_id);
         }
         let new = self.new_number();
+        let walk = |each: &mut dyn FnMut(Record) -> Result<()>| match (log, id) {
+            (false, id) => salvage(&*file, &path, id, each),
+            (true, Some(id)) => salvage_log(&*file, &path, id, each),
+            (true, None) => Ok(Salvaged::default()),
+        };
         // Whether the new file has compressed values is said before its first record.
         let mut packed = false;
-        let mut look = |r: Record| {
+        let looked = walk(&mut |r| {
             packed |= r.codec != Compression::None;
             Ok(())
-        };
-        let looked = match (log, id) {
-            (false, id) => salvage(&*file, &path, id, &mut look),
-            (true, Some(id)) => salvage_log(&*file, &path, id, &mut look),
-            (true, None) => return Ok(State::Gone),
-        };
+        });
         if let Err(e) = looked
             && e.kind() != ErrorKind::Corruption
         {
@@ -257,18 +260,13 @@ impl Run<'_> {
         }
         let mut builder: Option<BlobBuilder> = None;
         let run = &*self;
-        let mut each = |r: Record| {
+        let walked = walk(&mut |r| {
             let b = match &mut builder {
                 Some(b) => b,
                 none => none.insert(run.blob_builder(new, packed)?),
             };
             b.add(&r.name(), &r.form(), &r.value)
-        };
-        let walked = match (log, id) {
-            (false, id) => salvage(&*file, &path, id, &mut each),
-            (true, Some(id)) => salvage_log(&*file, &path, id, &mut each),
-            (true, None) => return Ok(State::Gone),
-        };
+        });
         let (records, lost) = match walked {
             Ok(w) => (w.records, w.lost),
             // Nobody knows its id.
@@ -399,32 +397,6 @@ impl Run<'_> {
         Ok(best.map(|(_, place)| place))
     }
 
-    /// Entries of a family's tables whose value cannot be read anywhere.
-    pub(super) fn references_to_nothing(
-        &mut self,
-        family: u32,
-        cmp: &Cmp,
-        tables: &[Arc<TableFile>],
-    ) -> Result<Arc<Gone>> {
-        let mut gone = Gone::new();
-        for table in tables.iter().filter(|t| !t.meta.references.is_empty()) {
-            let mut iter = table.reader()?.iter(ReadPattern::Compaction);
-            iter.seek_to_first()?;
-            while iter.valid() {
-                let (key, seq, kind) = parse_internal_key(iter.key())?;
-                if kind == Kind::BlobRef {
-                    let to = Reference::decode(iter.value())?;
-                    let name = to.record(&Name { family, key, seq });
-                    if self.resolve(to.number, &name, cmp)?.is_none() {
-                        gone.insert((key.to_vec(), seq), to.number);
-                    }
-                }
-                iter.next()?;
-            }
-        }
-        Ok(Arc::new(gone))
-    }
-
     /// Remembers that a key's value is lost, whose entry refers to `number`.
     pub(super) fn lose_value(&mut self, family: u32, number: u64, key: &[u8]) {
         let cmp = {
@@ -446,159 +418,93 @@ impl Run<'_> {
         keys.push(key.to_vec());
     }
 
-    /// Makes every reference lead to a record of its own, and finds out what is garbage. The last step: tables are what they will be.
-    pub(super) fn settle_blobs(&mut self) -> Result<()> {
+    /// Reads the damaged blob files, so that it is known what they stand for.
+    pub(super) fn salvage_blobs(&mut self) -> Result<()> {
         let damaged: Vec<u64> = (self.blobs.sources.iter())
             .filter(|(_, s)| s.known.is_some() && !s.sound)
             .map(|(n, _)| *n)
             .collect();
         for number in damaged {
-            if matches!(self.blobs.sources[&number].state, State::Unread) {
-                self.read_blob(number)?;
-            }
+            self.read_blob(number)?;
         }
-        let families: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
-        let in_order = families.iter().all(|id| {
-            let cmp = &self
-                .options
-                .family(&self.learned.catalog.families[id].name)
-                .comparator;
+        let in_order = self.learned.catalog.families.iter().all(|(id, f)| {
+            let cmp = &self.options.family(&f.name).comparator;
             self.blobs.lineage.is_in_order(*id, cmp)
         });
         if !in_order {
             self.blobs.lineage = Lineage::default();
         }
-        for id in families {
-            let tables: Vec<(u64, u32, Arc<TableMeta>)> = (self.learned.catalog.families[&id]
-                .tables)
-                .iter()
-                .filter(|(_, (_, meta))| !meta.references.is_empty())
-                .map(|(n, (level, meta))| (*n, *level, meta.clone()))
-                .collect();
-            for (number, level, meta) in tables {
-                self.settle_table(id, number, level, meta)?;
-            }
-        }
-        self.report_lost_values();
-        self.install_blobs();
         Ok(())
     }
 
-    /// Follows the references of a table, and writes it anew when some are not as they should be.
-    fn settle_table(
+    /// True if all references of a table lead to records that no other has; it then has them. Otherwise the table is to be
+    /// written anew, and nothing has changed.
+    pub(super) fn claim_references(
         &mut self,
         family: u32,
-        number: u64,
-        level: u32,
-        meta: Arc<TableMeta>,
-    ) -> Result<()> {
-        let f = self.learned.catalog.families[&family].clone();
-        let cmp = self.options.family(&f.name).comparator.clone();
-        let table = self.tables.table(number, meta, cmp.clone());
-        let mut changes: Vec<(u64, Change)> = Vec::new();
-        let mut lost = 0u64;
+        cmp: &Cmp,
+        table: &TableFile,
+    ) -> Result<bool> {
+        let mut claims = Vec::new();
+        if table.meta.references.is_empty() {
+            return Ok(true);
+        }
         let mut iter = table.reader()?.iter(ReadPattern::Compaction);
         iter.seek_to_first()?;
-        let mut at = 0;
         while iter.valid() {
             let (key, seq, kind) = parse_internal_key(iter.key())?;
             if kind == Kind::BlobRef {
                 let to = Reference::decode(iter.value())?;
-                let (name, to) = (to.record(&Name { family, key, seq }), to.number);
-                match self.resolve(to, &name, &cmp)? {
-                    None => {
-                        self.lose_value(family, to, key);
-                        lost += 1;
-                        changes.push((at, Change::Lost));
+                let name = to.record(&Name { family, key, seq });
+                match self.resolve(to.number, &name, cmp)? {
+                    Some((file, ordinal))
+                        if self.blobs.may_claim(file, ordinal)
+                            && self.blobs.meaning(to.number, &name, cmp) == Some(file) =>
+                    {
+                        claims.push((file, ordinal));
                     }
-                    Some((file, ordinal)) => {
-                        let means = self.blobs.meaning(to, &name, &cmp);
-                        let source = self.blobs.sources.get_mut(&file).expect("resolved");
-                        let State::Read(records) = &mut source.state else {
-                            unreachable!("resolved to a file that was read");
-                        };
-                        let claimed = &mut records.claimed[ordinal as usize];
-                        if !source.named || *claimed {
-                            changes.push((at, Change::Value(file)));
-                        } else {
-                            *claimed = true;
-                            if means != Some(file) {
-                                changes.push((at, Change::Number(file)));
-                            }
-                        }
-                    }
+                    _ => return Ok(false),
                 }
             }
-            at += 1;
             iter.next()?;
         }
-        if changes.is_empty() {
-            return Ok(());
+        for (file, ordinal) in claims {
+            self.blobs.claim(file, ordinal);
         }
-        let new = self.new_number();
-        let mut builder = self.builder(family, &f, level, new)?;
-        let mut changes = changes.into_iter().peekable();
-        let mut iter = table.reader()?.iter(ReadPattern::Compaction);
-        iter.seek_to_first()?;
-        let (mut at, mut changed_key, mut payload) = (0, Vec::new(), Vec::new());
-        while iter.valid() {
-            match changes.next_if(|(n, _)| *n == at) {
-                None => builder.add(iter.key(), iter.value())?,
-                Some((_, change)) => {
-                    let (key, seq, _) = parse_internal_key(iter.key())?;
-                    let to = Reference::decode(iter.value())?;
-                    payload.clear();
-                    let kind = match change {
-                        Change::Lost => Kind::Delete,
-                        Change::Number(number) => {
-                            Reference { number, ..to }.encode(&mut payload);
-                            Kind::BlobRef
-                        }
-                        Change::Value(file) => {
-                            let records = self.blobs.records(file).expect("resolved");
-                            let name = to.record(&Name { family, key, seq });
-                            payload.extend(&records.file.reader()?.get(&name, false)?[..]);
-                            to.kind()
-                        }
-                    };
-                    changed_key.clear();
-                    encode_internal_key(&mut changed_key, key, pack_trailer(seq, kind));
-                    builder.add(&changed_key, &payload)?;
-                }
-            }
-            at += 1;
-            iter.next()?;
+        Ok(true)
+    }
+
+    /// What a reference becomes: one to a record that no other reference has, or the value, if there is none. `None` if the value
+    /// cannot be read.
+    pub(super) fn lead(
+        &mut self,
+        to: &Reference,
+        name: &Name<'_>,
+        cmp: &Cmp,
+    ) -> Result<Option<(Kind, Vec<u8>)>> {
+        let Some((file, ordinal)) = self.resolve(to.number, name, cmp)? else {
+            return Ok(None);
+        };
+        if !self.blobs.may_claim(file, ordinal) {
+            let records = self.blobs.records(file).expect("resolved");
+            let value = records.file.reader()?.get(name, false)?;
+            return Ok(Some((to.kind(), value.to_vec())));
         }
-        let ranges = table.reader()?.ranges();
-        for i in 0..ranges.len() {
-            let (from, to) = ranges.range(i);
-            builder.delete_range(from, to, ranges.seqs_of(i));
-        }
-        let meta = builder.finish()?;
-        let name = table_name(number);
-        match self.names.contains(&name) {
-            true => self.report.tables_kept = self.report.tables_kept.saturating_sub(1),
-            // This repair wrote it.
-            false => self.report.tables_written -= 1,
-        }
-        if lost > 0 {
-            self.set_aside(&name, "values that it refers to are lost");
-        } else {
-            self.report.notes.push(format!(
-                "{name} is written anew as {}: values that it refers to are elsewhere",
-                table_name(new)
-            ));
-        }
-        self.replaced.push(name);
-        let f = self.learned.family(family, self.options);
-        f.tables.remove(&number);
-        self.new_table(AddTable {
-            family,
-            level,
-            number: new,
-            meta,
-        });
-        Ok(())
+        self.blobs.claim(file, ordinal);
+        let number = match self.blobs.meaning(to.number, name, cmp) == Some(file) {
+            true => to.number,
+            false => file,
+        };
+        let mut payload = Vec::new();
+        Reference { number, ..*to }.encode(&mut payload);
+        Ok(Some((Kind::BlobRef, payload)))
+    }
+
+    /// Reports the values that cannot be read, and gives the catalog the blob files that tables refer to. The last step: tables are
+    /// what they will be.
+    pub(super) fn settle_blobs(&mut self) {
+        self.report_lost_values();
+        self.install_blobs();
     }
 
     fn report_lost_values(&mut self) {
@@ -705,84 +611,5 @@ impl Run<'_> {
             c.blobs.insert(number, blob);
         }
         self.learned.catalog.lineage = Arc::new(lineage);
-    }
-}
-
-/// A table's entries in order, with tombstones in place of references that lead nowhere.
-pub(super) struct Tombstones {
-    inner: TableIter,
-    gone: Arc<Gone>,
-    /// The key of the tombstone here.
-    key: Option<Vec<u8>>,
-}
-
-impl Tombstones {
-    pub fn instead(inner: TableIter, gone: &Arc<Gone>) -> Box<dyn InternalIter> {
-        match gone.is_empty() {
-            true => Box::new(inner),
-            false => Box::new(Tombstones {
-                inner,
-                gone: gone.clone(),
-                key: None,
-            }),
-        }
-    }
-
-    fn landed(&mut self) -> Result<()> {
-        self.key = None;
-        if self.inner.valid() {
-            let (key, seq, kind) = parse_internal_key(self.inner.key())?;
-            if kind == Kind::BlobRef && self.gone.contains_key(&(key.to_vec(), seq)) {
-                let mut tombstone = Vec::new();
-                encode_internal_key(&mut tombstone, key, pack_trailer(seq, Kind::Delete));
-                self.key = Some(tombstone);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl InternalIter for Tombstones {
-    fn valid(&self) -> bool {
-        self.inner.valid()
-    }
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.inner.seek_to_first()?;
-        self.landed()
-    }
-    fn seek_to_last(&mut self) -> Result<()> {
-        self.inner.seek_to_last()?;
-        self.landed()
-    }
-    fn seek(&mut self, target: &[u8]) -> Result<()> {
-        self.inner.seek(target)?;
-        self.landed()
-    }
-    fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {
-        self.inner.seek_for_prev(target)?;
-        self.landed()
-    }
-    fn next(&mut self) -> Result<()> {
-        self.inner.next()?;
-        self.landed()
-    }
-    fn prev(&mut self) -> Result<()> {
-        self.inner.prev()?;
-        self.landed()
-    }
-    fn key(&self) -> &[u8] {
-        self.key.as_deref().unwrap_or_else(|| self.inner.key())
-    }
-    fn value(&self) -> &[u8] {
-        match self.key {
-            Some(_) => &[],
-            None => self.inner.value(),
-        }
-    }
-    fn pinned_value(&self) -> Bytes {
-        match self.key {
-            Some(_) => Bytes::default(),
-            None => self.inner.pinned_value(),
-        }
     }
 }

@@ -12,7 +12,8 @@ use crate::version::edit::Edit;
 use crate::version::file_map::FileMap;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
 use crate::version::{blob_names, table_name};
-use crate::wal::{FileKind, RecordKind, RecordReader, salvage};
+use crate::wal::salvage::{self, Part};
+use crate::wal::{FileKind, RecordKind, RecordReader};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +30,8 @@ pub(in crate::db) struct Learned {
     pub any_edit: bool,
     /// Edits that are missing; `None` when their number is not known.
     pub lost_edits: Option<u64>,
-    /// Tables, logs and blob files that a readable edit removed.
-    pub retired_tables: BTreeSet<u64>,
-    pub retired_logs: BTreeSet<u64>,
-    pub retired_blobs: BTreeSet<u64>,
+    /// Numbers of tables, logs and blob files that a readable edit removed.
+    pub retired: BTreeSet<u64>,
     pub dropped_families: BTreeSet<u32>,
     /// What tables on disk that no readable edit removed say of their family.
     pub table_families: BTreeMap<u64, u32>,
@@ -50,38 +49,125 @@ pub(super) fn recovered_name(id: u32) -> String {
 }
 
 /// Reads the catalog, or what is left of it. The second value is the damage met. `Ok(None)` for a directory without a store.
+///
+/// A manifest whose records verify is believed. The store removes a file, or gives back the space of
+/// flushed records, only when a durable edit says so: if something that the manifest names is gone,
+/// an edit may be lost. But only if something else is there that a later edit may have left: a torn
+/// tail, or files that no edit names. Otherwise the files are damaged. Without `CURRENT`, nothing
+/// says that a torn tail had not been synced (decision 0026).
 pub(in crate::db) fn learn(
     env: &Env,
     dir: &Path,
     names: &[String],
     options: &Options,
 ) -> Result<Option<(Learned, Option<Error>)>> {
-    match load_catalog(env, dir, names) {
-        Ok(None) => Ok(None),
-        Ok(Some((current, catalog, _)))
-            if missing_files(&catalog, names) || lacks_flushed_records(env, dir, &catalog)? =>
-        {
-            let learned = cut_short(env, dir, names, options, &current, catalog)?;
-            Ok(Some((learned, None)))
+    let loaded = load_catalog(env, dir, names);
+    let (mut state, damage) = match loaded {
+        Ok(None) => return Ok(None),
+        Ok(Some((_, catalog, _))) if !lacks_anything(env, dir, names, &catalog)? => {
+            return Ok(Some((Learned::whole(catalog), None)));
         }
-        Ok(Some((_, catalog, _))) => Ok(Some((
-            Learned {
-                catalog,
-                sure: true,
-                any_edit: true,
-                lost_edits: Some(0),
-                ..Learned::default()
-            },
-            None,
-        ))),
-        Err(e) if e.kind() == ErrorKind::Corruption => {
-            let mut learned = rebuild(env, dir, names, options)?;
-            learned.ask_tables(env, dir, names, options)?;
-            learned.check_store(env, dir, options)?;
-            Ok(Some((learned, Some(e))))
+        Ok(Some((current, _, _))) => (whole(env, dir, current.number)?, None),
+        Err(e) if e.kind() == ErrorKind::Corruption => (None, Some(e)),
+        Err(e) => return Err(e),
+    };
+    let current = match manifest::read_current(env, dir) {
+        Ok(c) => c,
+        Err(e) if e.kind() == ErrorKind::Corruption => None,
+        Err(e) => return Err(e),
+    };
+    let mut manifests: Vec<u64> = names
+        .iter()
+        .filter_map(|n| match StoreFile::parse(n) {
+            Some(StoreFile::Manifest(n)) => Some(n),
+            _ => None,
+        })
+        .collect();
+    manifests.sort_unstable();
+    let mut l = Learned {
+        lost_edits: Some(0),
+        ..Learned::default()
+    };
+    match &current {
+        Some(c) => {
+            l.catalog.store_id = c.store_id;
+            if manifests.contains(&c.number) {
+                manifests.retain(|n| *n <= c.number);
+            } else {
+                l.lost_edits = None;
+                l.losses.push(Loss::of_file(
+                    &file_name(c.number),
+                    0..c.synced,
+                    "the manifest that CURRENT names is missing",
+                ));
+            }
         }
-        Err(e) => Err(e),
+        None => {
+            if names.iter().any(|n| n == CURRENT) {
+                l.damaged.push(CURRENT.into());
+            }
+            l.losses.push(Loss::of_file(
+                CURRENT,
+                0..manifest::CURRENT_LEN as u64,
+                "it is missing or damaged; the manifest with the highest number that holds edits is taken",
+            ));
+            // Behind the last one that holds a state are those that were made and never written.
+            for (i, &number) in manifests.iter().enumerate().rev() {
+                state = whole(env, dir, number)?;
+                if state.as_ref().is_none_or(|(c, _)| c.store_id != 0) {
+                    if state.is_some() {
+                        manifests.truncate(i + 1);
+                    }
+                    break;
+                }
+            }
+            state = state.filter(|(c, _)| c.store_id != 0);
+        }
     }
+    let of_current = (l.losses.clone(), l.damaged.clone());
+    for &number in &manifests {
+        let current = current.filter(|c| c.number == number);
+        l.absorb_manifest(env, dir, number, current, options)?;
+    }
+    if let Some((catalog, torn)) = state {
+        let lacks = lacks_anything(env, dir, names, &catalog)?;
+        let unvouched = torn && current.is_none();
+        if !unvouched && !(lacks && (torn || l.has_strangers(names))) {
+            let (losses, damaged) = of_current;
+            let mut known = Learned {
+                losses,
+                damaged,
+                ..Learned::whole(catalog)
+            };
+            known.check_store(env, dir, options)?;
+            return Ok(Some((known, damage)));
+        }
+        if l.lost_edits == Some(0) {
+            l.lost_edits = None;
+            let number = manifests.last().copied().unwrap_or(0);
+            let len = env.fs().stat(&manifest_path(dir, number))?.len;
+            let why = match lacks {
+                true => {
+                    "an edit after this position may be lost: files or synced log records that the earlier edits name are missing, and the directory has files that no edit names"
+                }
+                false => {
+                    "an edit after this position may be lost: what stands there does not verify"
+                }
+            };
+            let name = file_name(number);
+            l.losses
+                .push(Loss::of_file(&name, l.end..len.max(l.end), why));
+            l.damaged.push(name);
+        }
+    }
+    l.ask_tables(env, dir, names, options)?;
+    l.check_store(env, dir, options)?;
+    Ok(Some((l, damage)))
+}
+
+/// True if a file that the manifest names is gone, or synced records of a log are.
+fn lacks_anything(env: &Env, dir: &Path, names: &[String], catalog: &Catalog) -> Result<bool> {
+    Ok(missing_files(catalog, names) || lacks_flushed_records(env, dir, catalog)?)
 }
 
 fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
@@ -110,128 +196,12 @@ fn lacks_flushed_records(env: &Env, dir: &Path, catalog: &Catalog) -> Result<boo
             Err(e) => return Err(e),
         };
         let scan = salvage::scan(&*file, &path, log.file_id, u64::MAX)?;
-        let whole = scan.found.iter().take_while(|f| f.whole && f.follows);
-        if whole.last().map_or(0, |f| f.end) < synced {
+        let parts = scan.parts(0, u64::MAX, synced);
+        if !parts.iter().all(|p| matches!(p, Part::Whole(_))) {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-/// Decides what to believe if files that the manifest names are gone, or synced records of its
-/// logs. The store removes such files, and gives back such space, only when a later edit is
-/// durable. If a later edit may have left a torn tail or files that no edit names, the manifest
-/// may have lost its end, and the files say what is there. Otherwise the files are damaged.
-fn cut_short(
-    env: &Env,
-    dir: &Path,
-    names: &[String],
-    options: &Options,
-    current: &Current,
-    catalog: Catalog,
-) -> Result<Learned> {
-    let mut l = Learned {
-        lost_edits: Some(0),
-        ..Learned::default()
-    };
-    l.absorb_manifest(env, dir, current.number, Some(*current), options)?;
-    let torn = whole(env, dir, current.number)?.is_none_or(|(_, torn)| torn);
-    let indexes = l.catalog.indexes();
-    let strange = names.iter().any(|n| match StoreFile::parse(n) {
-        Some(StoreFile::Table(n)) => {
-            !l.retired_tables.contains(&n) && l.catalog.family_of(n).is_none()
-        }
-        Some(StoreFile::Blob(n)) => {
-            !l.retired_blobs.contains(&n) && !l.catalog.blobs.contains_key(&n)
-        }
-        Some(StoreFile::Index(n)) => !indexes.contains(&n),
-        _ => false,
-    });
-    if !torn && !strange {
-        return Ok(Learned {
-            catalog,
-            sure: true,
-            any_edit: true,
-            lost_edits: Some(0),
-            ..Learned::default()
-        });
-    }
-    if l.lost_edits == Some(0) {
-        l.lost_edits = None;
-        let name = file_name(current.number);
-        let len = env.fs().stat(&manifest_path(dir, current.number))?.len;
-        l.losses.push(Loss::of_file(
-            &name,
-            l.end..len.max(l.end),
-            "an edit after this position may be lost: files or synced log records that the earlier edits name are missing, and the directory has files that no edit names",
-        ));
-        l.damaged.push(name);
-    }
-    l.ask_tables(env, dir, names, options)?;
-    l.check_store(env, dir, options)?;
-    Ok(l)
-}
-
-fn rebuild(env: &Env, dir: &Path, names: &[String], options: &Options) -> Result<Learned> {
-    let current = match manifest::read_current(env, dir) {
-        Ok(c) => c,
-        Err(e) if e.kind() == ErrorKind::Corruption => None,
-        Err(e) => return Err(e),
-    };
-    let mut manifests: Vec<u64> = names
-        .iter()
-        .filter_map(|n| match StoreFile::parse(n) {
-            Some(StoreFile::Manifest(n)) => Some(n),
-            _ => None,
-        })
-        .collect();
-    manifests.sort_unstable();
-    let mut l = Learned {
-        lost_edits: Some(0),
-        ..Learned::default()
-    };
-    if current.is_none() {
-        if names.iter().any(|n| n == CURRENT) {
-            l.damaged.push(CURRENT.into());
-        }
-        l.losses.push(Loss::of_file(
-            CURRENT,
-            0..manifest::CURRENT_LEN as u64,
-            "it is missing or damaged; the manifest with the highest number that holds edits is taken",
-        ));
-        // A manifest that is whole up to an end that is not torn says everything.
-        for &number in manifests.iter().rev() {
-            match whole(env, dir, number)? {
-                Some((catalog, torn)) if catalog.store_id != 0 => {
-                    l.catalog = catalog;
-                    l.any_edit = true;
-                    l.sure = !torn;
-                    l.lost_edits = (!torn).then_some(0);
-                    return Ok(l);
-                }
-                Some(_) => {}
-                None => break,
-            }
-        }
-    }
-    if let Some(c) = &current {
-        l.catalog.store_id = c.store_id;
-        if !manifests.contains(&c.number) {
-            l.lost_edits = None;
-            l.losses.push(Loss::of_file(
-                &file_name(c.number),
-                0..c.synced,
-                "the manifest that CURRENT names is missing",
-            ));
-        } else {
-            manifests.retain(|n| *n <= c.number);
-        }
-    }
-    for number in manifests {
-        let current = current.filter(|c| c.number == number);
-        l.absorb_manifest(env, dir, number, current, options)?;
-    }
-    Ok(l)
 }
 
 fn file_name(number: u64) -> String {
@@ -260,6 +230,32 @@ fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(Catalog, bool)>> 
 }
 
 impl Learned {
+    /// A catalog of which nothing is missing.
+    fn whole(catalog: Catalog) -> Learned {
+        Learned {
+            catalog,
+            sure: true,
+            any_edit: true,
+            lost_edits: Some(0),
+            ..Learned::default()
+        }
+    }
+
+    /// True if a table, blob file or index is there that no edit names.
+    fn has_strangers(&self, names: &[String]) -> bool {
+        let indexes = self.catalog.indexes();
+        names.iter().any(|n| match StoreFile::parse(n) {
+            Some(StoreFile::Table(n)) => {
+                !self.retired.contains(&n) && self.catalog.family_of(n).is_none()
+            }
+            Some(StoreFile::Blob(n)) => {
+                !self.retired.contains(&n) && !self.catalog.blobs.contains_key(&n)
+            }
+            Some(StoreFile::Index(n)) => !indexes.contains(&n),
+            _ => false,
+        })
+    }
+
     /// Makes sure that there is a store id and the family that every store has.
     fn check_store(&mut self, env: &Env, dir: &Path, options: &Options) -> Result<()> {
         let c = &mut self.catalog;
@@ -311,7 +307,7 @@ impl Learned {
             };
             let (own, comparator) = (says.family, says.comparator);
             let known = self.catalog.families.contains_key(&own.id);
-            let retired = self.retired_tables.contains(&number);
+            let retired = self.retired.contains(&number);
             if self.dropped_families.contains(&own.id) || (retired && !known) {
                 continue;
             }
@@ -454,18 +450,15 @@ impl Learned {
         })?;
         if edit.store_id.is_some() {
             // The whole state: what it does not name is gone.
-            for f in self.catalog.families.values_mut() {
-                self.retired_tables.extend(f.tables.keys());
-                f.tables.clear();
-            }
-            self.retired_logs.extend(self.catalog.logs.keys());
-            self.catalog.logs.clear();
-            self.retired_blobs.extend(self.catalog.blobs.keys());
-            self.catalog.blobs.clear();
+            let c = &mut self.catalog;
+            let tables = c.families.values().flat_map(|f| f.tables.keys());
+            (self.retired).extend(tables.chain(c.blobs.keys()).chain(c.logs.keys()));
+            c.logs.clear();
+            c.blobs.clear();
             let kept: BTreeSet<u32> = edit.add_families.iter().map(|f| f.0).collect();
-            let gone = self.catalog.families.keys().filter(|id| !kept.contains(id));
+            let gone = c.families.keys().filter(|id| !kept.contains(id));
             self.dropped_families.extend(gone);
-            self.catalog.families.clear();
+            c.families.clear();
         }
         let c = &mut self.catalog;
         c.store_id = edit.store_id.unwrap_or(c.store_id);
@@ -486,14 +479,14 @@ impl Learned {
         for id in edit.drop_families.iter().filter(|id| **id != 0) {
             self.dropped_families.insert(*id);
             if let Some(f) = self.catalog.families.remove(id) {
-                self.retired_tables.extend(f.tables.keys());
+                self.retired.extend(f.tables.keys());
             }
         }
         for (family, _, number) in &edit.remove_tables {
             if let Some(f) = self.catalog.families.get_mut(family) {
                 f.tables.remove(number);
             }
-            self.retired_tables.insert(*number);
+            self.retired.insert(*number);
         }
         for t in &edit.add_tables {
             if self.dropped_families.contains(&t.family) {
@@ -507,14 +500,18 @@ impl Learned {
             {
                 continue;
             }
-            self.retired_tables.remove(&t.number);
+            self.retired.remove(&t.number);
             self.catalog.last_seq = self.catalog.last_seq.max(t.meta.max_seq);
             let f = self.family(t.family, options);
             f.tables.insert(t.number, (t.level, t.meta.clone().into()));
         }
-        // Marks and lineage are made anew, from what references and records say.
+        for number in &edit.remove_logs {
+            self.catalog.logs.remove(number);
+            self.retired.insert(*number);
+        }
+        // A log may stay as a blob file. Marks and lineage are made anew, from what references and records say.
         for b in &edit.add_blobs {
-            self.retired_blobs.remove(&b.number);
+            self.retired.remove(&b.number);
             let blob = CatalogBlob {
                 meta: b.meta.clone(),
                 garbage: Arc::new(Garbage::none(b.meta.records as u32)),
@@ -524,10 +521,10 @@ impl Learned {
         }
         for number in &edit.remove_blobs {
             self.catalog.blobs.remove(number);
-            self.retired_blobs.insert(*number);
+            self.retired.insert(*number);
         }
         for (number, file_id) in &edit.add_logs {
-            self.retired_logs.remove(number);
+            self.retired.remove(number);
             let log = LiveLog::open(*file_id);
             self.catalog.logs.insert(*number, log);
         }
@@ -540,10 +537,6 @@ impl Learned {
             if let Some(log) = self.catalog.logs.get_mut(number) {
                 log.end = Some(*end);
             }
-        }
-        for number in &edit.remove_logs {
-            self.catalog.logs.remove(number);
-            self.retired_logs.insert(*number);
         }
         Ok(())
     }

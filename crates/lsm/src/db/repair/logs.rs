@@ -5,15 +5,14 @@ use super::{Loss, Run};
 use crate::batch::Ops;
 use crate::db::flush::write_table;
 use crate::db::generation::Generation;
-use crate::db::insertion::{decompressed, insert};
+use crate::db::insertion::{self, insert};
 use crate::db::log::log_path;
-use crate::db::open::{StoreFile, bind_families, ingestion_is_known};
+use crate::db::open::{StoreFile, bind_families, check_record};
 use crate::key::MAX_SEQ;
-use crate::options::Compression;
 use crate::version::catalog::LiveLog;
-use crate::version::edit::AddTable;
 use crate::version::edit::MAX_FAMILY;
-use crate::wal::{Record, RecordKind, UNANNOUNCED, UNANNOUNCED_PACKED, salvage};
+use crate::wal::Record;
+use crate::wal::salvage::{self, NO_RECORD, Part};
 use basalt_fs::{ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +27,6 @@ struct Replay {
     unsettled: Option<(String, u64)>,
     /// An earlier log lost its unsynced end.
     cut: bool,
-    tables: Vec<AddTable>,
 }
 
 impl Run<'_> {
@@ -41,14 +39,9 @@ impl Run<'_> {
             open: Vec::new(),
             unsettled: None,
             cut: false,
-            tables: Vec::new(),
         };
         for (number, log) in logs {
             self.replay_log(number, log, &mut replay)?;
-        }
-        self.write_out(&mut replay)?;
-        for t in replay.tables {
-            self.new_table(t);
         }
         let c = &mut self.learned.catalog;
         c.last_seq = c.last_seq.max(replay.last_seq);
@@ -67,7 +60,7 @@ impl Run<'_> {
             let Some(StoreFile::Log(n)) = StoreFile::parse(&name) else {
                 continue;
             };
-            let flushed = self.learned.retired_logs.contains(&n) || self.blobs.is_known_log(n);
+            let flushed = self.learned.retired.contains(&n) || self.blobs.is_known_log(n);
             if flushed || logs.contains_key(&n) {
                 continue;
             }
@@ -171,74 +164,35 @@ impl Run<'_> {
             self.replaced.push(name);
             return Ok(());
         }
-        // Where the next record is expected; the first one stands behind the header.
+        // Where the records end; the first one stands behind the header.
         let mut at = unit;
         let mut damaged = !sound_header;
-        let mut any = false;
-        let mut chained = true;
-        for f in scan.found.iter().filter(|f| f.offset < limit) {
-            chained &= f.follows;
-            if (!chained || !f.whole) && at >= proven {
-                // Nothing says that what is missing here had been synced: a torn tail, cut as recovery cuts it.
-                break;
-            }
-            if !chained {
-                damaged = true;
-                self.lose_log(replay, &name, at..f.offset, None, "no record verifies here");
-                chained = true;
-            }
-            let checked = if f.whole {
-                check(&salvage::read(&*file, &path, f)?, replay.last_seq)?
-            } else {
-                Err("the payload does not fit its checksum".to_string())
+        for part in scan.parts(unit, limit, proven) {
+            let (f, why) = match part {
+                Part::Hole(bytes) => {
+                    damaged = true;
+                    self.lose_log(replay, &name, bytes, None, NO_RECORD);
+                    continue;
+                }
+                Part::Broken(f) => (f, Err("the payload does not fit its checksum".to_string())),
+                Part::Whole(f) => {
+                    let record = salvage::read(&*file, &path, f)?;
+                    (f, self.apply(&record, replay)?)
+                }
             };
             at = f.end;
-            any = true;
-            match checked {
-                Ok(record) if record.kind == RecordKind::Ingestion => {
-                    self.close_losses(replay, record.first_seq);
-                    replay.last_seq = record.first_seq;
-                    // Without a whole manifest all tables are taken in, those of ingestions among them.
-                    let known = self.learned.catalog.last_seq;
-                    if self.learned.sure
-                        && let Err(why) = ingestion_is_known(&record, known)
-                    {
-                        damaged = true;
-                        let seqs = Some((record.first_seq, Some(record.first_seq)));
-                        self.lose_log(replay, &name, f.offset..f.end, seqs, &why);
-                    }
-                }
-                Ok(record) => {
-                    self.close_losses(replay, record.first_seq);
-                    self.apply(&record, replay)?;
-                }
-                Err(why) => {
-                    damaged = true;
-                    let last = f.first_seq.saturating_add(u64::from(f.count)).max(1) - 1;
-                    self.close_losses(replay, f.first_seq);
-                    self.lose_log(
-                        replay,
-                        &name,
-                        f.offset..f.end,
-                        Some((f.first_seq, Some(last))),
-                        &why,
-                    );
-                    if f.first_seq > replay.last_seq && last <= MAX_SEQ {
-                        replay.last_seq = last;
-                    }
-                }
+            self.close_losses(replay, f.first_seq);
+            let last = f.first_seq.saturating_add(u64::from(f.count)).max(1) - 1;
+            if let Err(why) = why {
+                damaged = true;
+                let seqs = Some((f.first_seq, Some(last)));
+                self.lose_log(replay, &name, f.offset..f.end, seqs, &why);
+            }
+            if f.first_seq > replay.last_seq && last <= MAX_SEQ {
+                replay.last_seq = last;
             }
         }
-        if proven > at {
-            damaged = true;
-            self.lose_log(
-                replay,
-                &name,
-                at..proven,
-                None,
-                "these bytes are known to have been synced, and no record verifies here",
-            );
-        }
+        self.write_out(replay)?;
         if indexed.is_some() {
             self.one_loss_of_flushed_log(replay, &name, first_loss);
         }
@@ -256,7 +210,7 @@ impl Run<'_> {
         if log.left.is_some() && log.end.is_none() && !whole && !damaged {
             replay.cut = true;
         }
-        if any && log.end.is_none() && !whole {
+        if at > unit && log.end.is_none() && !whole {
             replay.unsettled.get_or_insert((name, at));
         }
         Ok(())
@@ -350,98 +304,51 @@ impl Run<'_> {
         }
     }
 
-    fn apply(&mut self, record: &Record, replay: &mut Replay) -> Result<()> {
-        let mut strangers = Vec::new();
+    /// Checks a record and puts it into the memtables. The inner error says why it cannot be replayed.
+    fn apply(
+        &mut self,
+        record: &Record,
+        replay: &mut Replay,
+    ) -> Result<std::result::Result<(), String>> {
+        // Without a whole manifest all tables are taken in, those of ingestions among them.
+        let known = (self.learned.sure).then_some(self.learned.catalog.last_seq);
+        let checked = check_record(record, replay.last_seq, MAX_FAMILY, known)
+            .and_then(|()| insertion::check(&record.payload));
+        match checked {
+            Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),
+            checked => checked?,
+        }
         for op in Ops::new(&record.payload) {
             let id = op?.family;
+            self.other_families |= id != 0;
             let learned = &self.learned;
             let known = learned.catalog.families.contains_key(&id)
                 || learned.dropped_families.contains(&id)
                 || (learned.sure && id < learned.catalog.next_family);
-            if !known && !strangers.contains(&id) {
-                strangers.push(id);
+            if !known {
+                let name = self.learned.family(id, self.options).name.clone();
+                let cmp = self.options.family(&name).comparator.clone();
+                replay.generation = replay.generation.with_family(id, cmp);
             }
-            if id != 0 {
-                self.other_families = true;
-            }
-        }
-        if !strangers.is_empty() {
-            self.write_out(replay)?;
-            for id in strangers {
-                self.learned.family(id, self.options);
-            }
-            replay.generation = self.generation()?;
         }
         insert(&replay.generation, &record.payload, record.first_seq)?;
-        replay.last_seq = record.first_seq + u64::from(record.count) - 1;
         replay.generation.book_memory();
-        if replay.generation.memory() >= self.options.write_buffer_bytes {
-            self.write_out(replay)?;
-            replay.generation = self.generation()?;
-        }
-        Ok(())
+        Ok(Ok(()))
     }
 
+    /// Writes the memtables of one log out, as its flush would have. A log holds what one generation of
+    /// memtables held. So operands are merged to the same entries, under the same sequence numbers, as in
+    /// a table that the flush may have left.
     fn write_out(&mut self, replay: &mut Replay) -> Result<()> {
         let families = bind_families(&self.learned.catalog, self.options)?;
-        for (id, mem) in replay.generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
+        let full = std::mem::replace(&mut replay.generation, self.generation()?);
+        for (id, mem) in full.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let number = self.new_number();
-            replay.tables.push(write_table(
-                &self.tables,
-                number,
-                &families[id],
-                mem,
-                &[],
-                false,
-                // A merge separates them again.
-                None,
-            )?);
+            // A later merge separates large values again.
+            let table = write_table(&self.tables, number, &families[id], mem, &[], false, None)?;
+            self.replayed.insert(number);
+            self.new_table(table);
         }
         Ok(())
     }
-}
-
-/// A record that can be replayed, or why not.
-fn check(record: &Record, last_seq: u64) -> Result<std::result::Result<Record, String>> {
-    if !matches!(record.kind, RecordKind::Batch | RecordKind::Ingestion) {
-        return Ok(Err(format!("a record of kind {:?} in a log", record.kind)));
-    }
-    let end = record.first_seq.saturating_add(u64::from(record.count));
-    if record.first_seq <= last_seq || record.count == 0 || end > MAX_SEQ {
-        return Ok(Err(format!(
-            "sequence number {} with {} operations after {last_seq}",
-            record.first_seq, record.count
-        )));
-    }
-    if record.kind == RecordKind::Ingestion {
-        return Ok(Ok(record.clone()));
-    }
-    let mut ops = 0;
-    for op in Ops::new(&record.payload) {
-        match op {
-            Ok(op) if op.family >= MAX_FAMILY => {
-                return Ok(Err(format!("an operation of family {}", op.family)));
-            }
-            Ok(op) if op.record_at.is_some() && !record.separated => {
-                return Ok(Err(UNANNOUNCED.into()));
-            }
-            Ok(op) if op.codec != Compression::None && !record.packed => {
-                return Ok(Err(UNANNOUNCED_PACKED.into()));
-            }
-            Ok(op) if op.codec != Compression::None => match decompressed(&op) {
-                Ok(_) => ops += 1,
-                Err(e) => return Ok(Err(e.to_string())),
-            },
-            Ok(_) => ops += 1,
-            Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),
-            Err(e) => return Err(e),
-        }
-    }
-    if ops != record.count {
-        return Ok(Err(format!(
-            "{ops} operations, the record's header says {}",
-            record.count
-        )));
-    }
-    Ok(Ok(record.clone()))
 }

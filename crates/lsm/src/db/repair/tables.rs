@@ -1,21 +1,23 @@
 //! Tables of a damaged store: the readable blocks of damaged ones, those that no edit names, and merges where levels are not
 //! certain.
 
-use super::blobs::Tombstones;
 use super::{KeyRange, Loss, Run};
+use crate::blob::{Name, Reference};
 use crate::compaction::ranges::{Cutter, Dropped};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::check;
 use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{Kind, split_internal_key, trailer_seq, user_key};
+use crate::key::{
+    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,
+};
 use crate::ranges::Fragments;
 use crate::table::salvage::{KnownTable, salvage};
 use crate::table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use crate::version::catalog::CatalogFamily;
 use crate::version::edit::AddTable;
-use crate::version::{LEVELS, table_name};
+use crate::version::{LEVELS, TableFile, table_name};
 use basalt_env::IoPriority;
 use basalt_fs::{ErrorKind, Result};
 use std::cmp::Ordering;
@@ -231,7 +233,7 @@ impl Run<'_> {
                 Some(StoreFile::Table(n)) => Some(n),
                 _ => None,
             })
-            .filter(|n| !placed.contains(n) && !self.learned.retired_tables.contains(n))
+            .filter(|n| !placed.contains(n) && !self.learned.retired.contains(n))
             .collect();
         if strangers.is_empty() {
             return Ok(());
@@ -334,87 +336,179 @@ impl Run<'_> {
         }
     }
 
-    /// Merges each family's tables into one sorted run at the bottom: the newest version of every key, whatever table it is in.
-    pub(super) fn merge_families(&mut self) -> Result<()> {
+    /// Brings the tables into their last form: every reference leads to a record of its own. Where the order between tables is
+    /// not certain, each family's tables become one sorted run at the bottom.
+    pub(super) fn settle_tables(&mut self) -> Result<()> {
         let ids: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
         for id in ids {
-            if self.learned.catalog.families[&id].tables.len() > 1 {
-                self.merge_family(id)?;
+            let f = &self.learned.catalog.families[&id];
+            let cmp = self.options.family(&f.name).comparator.clone();
+            let tables: Vec<(u32, Arc<TableFile>)> = (f.tables.iter())
+                .map(|(&n, (level, meta))| {
+                    (*level, self.tables.table(n, meta.clone(), cmp.clone()))
+                })
+                .collect();
+            if !self.learned.sure && tables.len() > 1 {
+                self.merge_family(id, tables.into_iter().map(|t| t.1).collect())?;
+                continue;
+            }
+            for (level, table) in tables {
+                if self.claim_references(id, &cmp, &table)? {
+                    continue;
+                }
+                let name = table_name(table.number);
+                let made = self.rewrite(id, level, &[table], u64::MAX)?;
+                if made.lost > 0 {
+                    self.set_aside(&name, "values that it refers to are lost");
+                } else {
+                    let new: Vec<_> = made.tables.iter().map(|t| table_name(t.number)).collect();
+                    self.report.notes.push(format!(
+                        "{name} is written anew as {}: values that it refers to are elsewhere",
+                        new.join(", ")
+                    ));
+                }
+                self.replace(&name, id, made.tables);
             }
         }
         Ok(())
     }
 
-    fn merge_family(&mut self, id: u32) -> Result<()> {
-        let family = self.learned.catalog.families[&id].clone();
-        let options = self.options.family(&family.name);
-        let cmp = options.comparator.clone();
+    /// Merges a family's tables into one sorted run: the newest version of every key, whatever table it is in.
+    fn merge_family(&mut self, id: u32, mut tables: Vec<Arc<TableFile>>) -> Result<()> {
+        // Where several tables have one version as an operand, the youngest one has it with what it was merged with. What was
+        // replayed comes last: it has nothing but what its log has.
+        tables.sort_by_key(|t| std::cmp::Reverse(self.original_number(t.number)));
+        let name = self.learned.catalog.families[&id].name.clone();
         let level = (LEVELS - 1) as u32;
-        let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
-        let tables: Vec<_> = (family.tables.iter())
-            .map(|(&number, (_, meta))| self.tables.table(number, meta.clone(), cmp.clone()))
-            .collect();
-        let mut readers = Vec::new();
-        // Before the merge: where another table has the value itself, that shows.
-        let gone = self.references_to_nothing(id, &cmp, &tables)?;
-        for table in &tables {
-            let reader = table.reader()?;
-            children.push(Tombstones::instead(
-                reader.iter(ReadPattern::Compaction),
-                &gone,
+        let most = self.options.family(&name).table_bytes;
+        let made = self.rewrite(id, level, &tables, most)?;
+        self.report.notes.push(format!(
+            "family {name:?}: its {} tables are merged into {}, because an edit of the manifest is lost and with it the order between them; keys deleted by what is lost may show again",
+            tables.len(),
+            made.tables.len()
+        ));
+        if made.operands {
+            self.report.notes.push(format!(
+                "family {name:?} holds merge operands: where a table and one that it was compacted into are both there, an operand may count twice",
             ));
+        }
+        for (i, table) in tables.iter().enumerate() {
+            let name = table_name(table.number);
+            if self.supposed.contains(&table.number) {
+                self.set_aside(&name, "that it is of this family is supposed, not known");
+            }
+            let new = if i == 0 {
+                made.tables.clone()
+            } else {
+                Vec::new()
+            };
+            self.replace(&name, id, new);
+        }
+        Ok(())
+    }
+
+    /// The number of the table that this one has its entries of; 0 if they are those of a log.
+    fn original_number(&self, number: u64) -> u64 {
+        if self.replayed.contains(&number) {
+            return 0;
+        }
+        let copied = self.replacement.iter().find(|(_, new)| **new == number);
+        match copied.and_then(|(old, _)| StoreFile::parse(old)) {
+            Some(StoreFile::Table(old)) => old,
+            _ => number,
+        }
+    }
+
+    /// Puts new tables in the place of one that they have the entries of.
+    fn replace(&mut self, name: &str, family: u32, new: Vec<AddTable>) {
+        match self.names.iter().any(|n| n == name) {
+            true => self.report.tables_kept -= 1,
+            // This repair wrote it.
+            false => self.report.tables_written -= 1,
+        }
+        if let Some(StoreFile::Table(number)) = StoreFile::parse(name) {
+            let f = self.learned.family(family, self.options);
+            f.tables.remove(&number);
+        }
+        self.replaced.push(name.to_string());
+        new.into_iter().for_each(|t| self.new_table(t));
+    }
+
+    /// Writes the entries of tables anew as one sorted run, in tables of about `most` bytes, and leads references to records of
+    /// their own. Of a key the newest version stays, and what operands stand on.
+    fn rewrite(
+        &mut self,
+        id: u32,
+        level: u32,
+        tables: &[Arc<TableFile>],
+        most: u64,
+    ) -> Result<Rewritten> {
+        let family = self.learned.catalog.families[&id].clone();
+        let cmp = self.options.family(&family.name).comparator.clone();
+        let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
+        let mut readers = Vec::new();
+        for table in tables {
+            let reader = table.reader()?;
+            children.push(Box::new(reader.iter(ReadPattern::Compaction)));
             readers.push(reader);
         }
         let pieces = readers.iter().flat_map(|r| r.ranges().iter());
         let ranges = Fragments::build(&cmp, pieces, Some(&[]));
         let mut deleted = Dropped::new(&cmp, &ranges, &[]);
-        // All of them stay: a log that is replayed may hold what they hide.
+        // All of them stay: deeper tables may hold what they hide.
         let mut cutter = Cutter::new(cmp.clone(), ranges.clone());
         let mut iter = MergingIter::new(cmp.clone(), children);
         let mut stripes = Stripes::new(&[]);
-        let mut made: Vec<AddTable> = Vec::new();
+        let mut made = Rewritten::default();
         let mut builder: Option<(u64, TableBuilder)> = None;
-        let mut last_key: Option<Vec<u8>> = None;
-        let mut operands = false;
+        let (mut user, mut last_key): (Vec<u8>, Option<Vec<u8>>) = (Vec::new(), None);
+        let mut same: Vec<(Kind, Vec<u8>)> = Vec::new();
+        let mut internal = Vec::new();
         iter.seek_to_first()?;
         while iter.valid() {
-            let (user, trailer) = split_internal_key(iter.key());
-            let kind = Kind::from_u8(trailer as u8).expect("a table's cursor checks kinds");
-            let seq = trailer_seq(trailer);
-            if stripes.is_visible(&cmp, user, seq, kind) && !deleted.hides(user, seq) {
-                // Below operands there is more of their key, and a table ends between keys only.
-                let new_key = last_key
-                    .as_deref()
-                    .is_none_or(|k| cmp.user(k, user).is_ne());
-                operands |= kind == Kind::Merge;
-                if new_key {
-                    last_key = Some(user.to_vec());
-                }
-                if let Some((number, mut b)) =
-                    builder.take_if(|(_, b)| new_key && b.estimated_size() >= options.table_bytes)
-                {
-                    cutter.give(Some(user), &mut b);
-                    made.push(AddTable {
-                        family: id,
-                        level,
-                        number,
-                        meta: b.finish()?,
-                    });
-                }
-                if builder.is_none() {
-                    let number = self.new_number();
-                    builder = Some((number, self.builder(id, &family, level, number)?));
-                }
-                let (_, b) = builder.as_mut().expect("just made");
-                b.add(iter.key(), iter.value())?;
-                if kind == Kind::Delete
-                    && !gone.is_empty()
-                    && let Some(number) = gone.get(&(user.to_vec(), seq))
-                {
-                    self.lose_value(id, *number, user);
-                }
-            }
+            let (key, seq, kind) = parse_internal_key(iter.key())?;
+            user.clear();
+            user.extend_from_slice(key);
+            // All entries of one version.
+            same.clear();
+            same.push((kind, iter.value().to_vec()));
             iter.next()?;
+            while iter.valid() {
+                let (key, next, kind) = parse_internal_key(iter.key())?;
+                if next != seq || cmp.user(key, &user).is_ne() {
+                    break;
+                }
+                same.push((kind, iter.value().to_vec()));
+                iter.next()?;
+            }
+            // A value or tombstone is what the operand with its number was merged into.
+            same.sort_by_key(|(kind, _)| *kind == Kind::Merge);
+            if !stripes.is_visible(&cmp, &user, seq, same[0].0) || deleted.hides(&user, seq) {
+                continue;
+            }
+            let (kind, value) = self.settle_version(id, &cmp, &user, seq, &mut same, &mut made)?;
+            made.operands |= kind == Kind::Merge;
+            // Below operands there is more of their key, and a table ends between keys only.
+            let new_key = last_key
+                .as_deref()
+                .is_none_or(|k| cmp.user(k, &user).is_ne());
+            if new_key {
+                last_key = Some(user.clone());
+            }
+            if let Some((number, mut b)) =
+                builder.take_if(|(_, b)| new_key && b.estimated_size() >= most)
+            {
+                cutter.give(Some(&user), &mut b);
+                made.add(id, level, number, b)?;
+            }
+            if builder.is_none() {
+                let number = self.new_number();
+                builder = Some((number, self.builder(id, &family, level, number)?));
+            }
+            let (_, b) = builder.as_mut().expect("just made");
+            internal.clear();
+            encode_internal_key(&mut internal, &user, pack_trailer(seq, kind));
+            b.add(&internal, &value)?;
         }
         if builder.is_none() && cutter.has_before(None) {
             let number = self.new_number();
@@ -422,41 +516,66 @@ impl Run<'_> {
         }
         if let Some((number, mut b)) = builder {
             cutter.give(None, &mut b);
-            made.push(AddTable {
-                family: id,
-                level,
-                number,
-                meta: b.finish()?,
-            });
+            made.add(id, level, number, b)?;
         }
-        self.report.notes.push(format!(
-            "family {:?}: its {} tables are merged into {}, because an edit of the manifest is lost and with it the order between them; keys deleted by what is lost may show again",
-            family.name,
-            family.tables.len(),
-            made.len()
-        ));
-        if operands {
-            self.report.notes.push(format!(
-                "family {:?} holds merge operands: where a table and one that it was compacted into are both there, an operand may count twice",
-                family.name
-            ));
-        }
-        self.report.tables_kept = self
-            .report
-            .tables_kept
-            .saturating_sub(family.tables.len() as u64);
-        for number in family.tables.keys() {
-            let name = table_name(*number);
-            if self.supposed.contains(number) {
-                self.set_aside(&name, "that it is of this family is supposed, not known");
-            } else {
-                self.replaced.push(name);
+        Ok(made)
+    }
+
+    /// What one version becomes, of which `same` are all entries, operands last: the first value that can be read. A tombstone if
+    /// it had one that cannot.
+    fn settle_version(
+        &mut self,
+        family: u32,
+        cmp: &Cmp,
+        key: &[u8],
+        seq: SeqNo,
+        same: &mut Vec<(Kind, Vec<u8>)>,
+        made: &mut Rewritten,
+    ) -> Result<(Kind, Vec<u8>)> {
+        let mut nowhere = None;
+        for (kind, value) in &mut *same {
+            match kind {
+                Kind::BlobRef => {
+                    let to = Reference::decode(value)?;
+                    let name = to.record(&Name { family, key, seq });
+                    if let Some(led) = self.lead(&to, &name, cmp)? {
+                        return Ok(led);
+                    }
+                    nowhere.get_or_insert(to.number);
+                }
+                Kind::Put | Kind::PutTtl => return Ok((*kind, std::mem::take(value))),
+                _ => {}
             }
         }
-        self.learned.family(id, self.options).tables.clear();
-        for t in made {
-            self.new_table(t);
+        match nowhere {
+            None => Ok(same.swap_remove(0)),
+            Some(number) => {
+                made.lost += 1;
+                self.lose_value(family, number, key);
+                Ok((Kind::Delete, Vec::new()))
+            }
         }
+    }
+}
+
+/// What tables were written anew as.
+#[derive(Default)]
+struct Rewritten {
+    tables: Vec<AddTable>,
+    /// Values that could not be read.
+    lost: u64,
+    /// Operands are among the entries.
+    operands: bool,
+}
+
+impl Rewritten {
+    fn add(&mut self, family: u32, level: u32, number: u64, b: TableBuilder) -> Result<()> {
+        self.tables.push(AddTable {
+            family,
+            level,
+            number,
+            meta: b.finish()?,
+        });
         Ok(())
     }
 }

@@ -1,0 +1,91 @@
+//! Repair of stores with merge operands. The same operand may stand in a log and in the tables that
+//! its flush and later compactions wrote. It counts once, and so does what it was merged with.
+
+use super::*;
+use basalt_lsm::MergeOperator;
+use basalt_lsm::merge::Append;
+
+fn appending(seed: u64) -> Options {
+    let mut options = options(seed);
+    let append: Arc<dyn MergeOperator> = Arc::new(Append::new(","));
+    options.default_family.merge_operator = Some(append);
+    options
+}
+
+/// The operands of each key, the oldest first.
+type Operands = BTreeMap<Vec<u8>, Vec<String>>;
+
+fn append(db: &Db, model: &mut Operands, key: &str, operand: &str) {
+    let family = db.default_family();
+    // A write that waits for a sync runs the jobs that are due. The tests keep the disk as it is.
+    let options = WriteOptions::UNSYNCED;
+    db.merge(&family, key.as_bytes(), operand.as_bytes(), &options)
+        .unwrap();
+    let all = model.entry(key.as_bytes().to_vec()).or_default();
+    all.push(operand.to_string());
+}
+
+/// Removes the manifest and `CURRENT`, repairs the store, and compares every key with the model.
+fn repair_without_a_manifest(fs: &Arc<SimFs>, seed: u64, model: &Operands, what: &str) {
+    for name in names(fs).iter().filter(|n| n.starts_with("MANIFEST")) {
+        fs.remove(&path(name)).unwrap();
+    }
+    fs.remove(&path("CURRENT")).unwrap();
+    fs.sync_metadata(Path::new(DIR)).unwrap();
+    let before = names(fs);
+    let report = Db::repair(&env(fs, seed ^ 7), DIR, &appending(seed), &mut |_, _| {})
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    let db = Db::open(&env(fs, seed ^ 9), DIR, appending(seed))
+        .unwrap_or_else(|e| panic!("{what}: {e}\n{report:#?}"));
+    let family = db.default_family();
+    for (key, operands) in model {
+        let found = db.get(&family, key, &ReadOptions::default()).unwrap();
+        let found = found.map(|v| String::from_utf8_lossy(&v).into_owned());
+        assert_eq!(
+            found.as_deref(),
+            Some(&operands.join(",")[..]),
+            "{what}, {}: {before:?} {report:#?}",
+            key.escape_ascii()
+        );
+    }
+    db.close().unwrap();
+}
+
+/// A compaction merges an operand with the value below it, into a value with the operand's number.
+/// The operand itself still stands in its log, which is a blob file. Repair believed the operand and
+/// dropped the value of the same number, and with it everything that the operand stood on.
+#[test]
+fn a_value_is_not_exchanged_for_the_operand_that_went_into_it() {
+    let seed = 601;
+    let fs = SimFs::new(SimOptions::default());
+    let env = env(&fs, seed);
+    let db = Db::open(&env, DIR, appending(seed)).unwrap();
+    let family = db.default_family();
+    let mut model = Operands::new();
+    for key in 0..10 {
+        let key = format!("key {key}");
+        db.put(&family, key.as_bytes(), b"base", &WriteOptions::SYNC)
+            .unwrap();
+        model.insert(key.into_bytes(), vec!["base".into()]);
+    }
+    db.flush().unwrap();
+    db.compact_range(&family, None, None).unwrap();
+    for key in 0..10 {
+        append(&db, &mut model, &format!("key {key}"), "operand");
+    }
+    // Values so large that the log stays as a blob file.
+    for n in 0..10 {
+        let key = format!("large {n}");
+        let mut value = key.clone().into_bytes();
+        fill(&mut value, 9000);
+        db.put(&family, key.as_bytes(), &value, &WriteOptions::SYNC)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(&family, None, None).unwrap();
+    while env.jobs().step() {}
+    let kept = db.blob_files().iter().any(|b| b.name.ends_with(".log"));
+    assert!(kept, "{:?}", names(&fs));
+    db.close().unwrap();
+    repair_without_a_manifest(&fs.kill(), seed, &model, "closed");
+}
