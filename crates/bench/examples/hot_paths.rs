@@ -9,8 +9,8 @@
 //! Run with 0 rounds first and subtract: what is left belongs to the path.
 
 use basalt::env::{BlockCache, CacheKey, CachePriority, IoPriority, MemoryLedger, Random};
-use basalt::fs::Bytes;
 use basalt::fs::sim::{SimFs, SimOptions};
+use basalt::fs::{AlignedBuf, Bytes};
 use basalt::lsm::iter::InternalIter;
 use basalt::lsm::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
 use basalt::lsm::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
@@ -73,6 +73,7 @@ fn store(env: &Env, what: &str, rounds: u64, threads: u64, keys: u64) -> Result<
     db.flush()?;
     db.settle()?;
     let options = ReadOptions::default();
+    let value = vec![5; 40 << 10];
     let mut all = db.iter(&family, &options)?;
     all.seek_to_first()?;
     while all.valid() {
@@ -86,6 +87,16 @@ fn store(env: &Env, what: &str, rounds: u64, threads: u64, keys: u64) -> Result<
             "db-miss" => {
                 let key = format!("user{:012}", n * 7 + 1).into_bytes();
                 u64::from(db.get(&family, &key, &options)?.is_some())
+            }
+            "db-put" | "db-put-2k" | "db-put-8k" | "db-put-40k" => {
+                let len = match what {
+                    "db-put" => 100,
+                    "db-put-2k" => 2 << 10,
+                    "db-put-8k" => 8 << 10,
+                    _ => 40 << 10,
+                };
+                db.put(&family, &name(n), &value[..len], &WriteOptions::UNSYNCED)?;
+                1
             }
             _ => {
                 let mut cursor = db.iter(&family, &options)?;
@@ -176,6 +187,12 @@ fn main() -> Result<()> {
                 cursor.next()?;
                 1
             }
+            "insert" => {
+                let block = AlignedBuf::cached_copy(&[7; 4096]);
+                let offset = (1 << 20) + n;
+                let key = CacheKey { file: 9, offset };
+                cache.insert(key, block, 4096, CachePriority::Normal).len() as u64
+            }
             "cache" => u64::from(
                 cache
                     .get(CacheKey {
@@ -186,7 +203,7 @@ fn main() -> Result<()> {
             ),
             _ => {
                 eprintln!(
-                    "hot_paths: name a path (get, miss, next, seek, cache; or db-get, db-miss, db-scan) and a number of rounds; \
+                    "hot_paths: name a path (get, miss, next, seek, cache, insert; or db-get, db-miss, db-scan, db-put, db-put-2k, -8k, -40k) and a number of rounds; \
                      behind the latter, threads and keys"
                 );
                 std::process::exit(2);

@@ -49,6 +49,7 @@ pub fn resident() -> Option<u64> {
 /// Gives pages that nothing lies in back to the system. Takes some milliseconds for each 100 MB that are free, and holds a heap's lock
 /// meanwhile. Does nothing where the allocator is another one.
 pub fn give_back_unused() {
+    basalt_fs::return_free_pages();
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: see the head of the module.
     unsafe {

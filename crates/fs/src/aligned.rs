@@ -1,11 +1,13 @@
 //! A growable byte buffer whose memory starts at an address that direct I/O accepts.
 //!
 //! This is one of the leaf modules that may use `unsafe`: it owns a raw allocation.
-//! Invariant: `ptr` and `origin` came from `take(layout(cap))` (or is dangling when `cap == 0`), and the
-//! first `len <= cap` bytes are initialised.
+//! Invariant: `ptr` and `origin` came from `take(layout(n))` with `cap == room(origin, n)` (or `ptr` is dangling and `cap` is 0),
+//! and the first `len <= cap` bytes are initialised.
 #![allow(unsafe_code)]
 
-use crate::pages::{Origin, give_back, grow, take};
+use crate::pages::{Origin, give_back, grow, room, take};
+use crate::slab::Lifetime;
+use bytes::Bytes;
 use std::alloc::{Layout, handle_alloc_error};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -26,6 +28,7 @@ pub struct AlignedBuf {
     cap: usize,
     direct: bool,
     origin: Origin,
+    lifetime: Lifetime,
 }
 
 // SAFETY: the buffer owns its memory alone, as a Vec<u8> does.
@@ -51,6 +54,7 @@ impl AlignedBuf {
             cap: 0,
             direct: false,
             origin: Origin::Allocator,
+            lifetime: Lifetime::Brief,
         }
     }
 
@@ -59,6 +63,23 @@ impl AlignedBuf {
         let mut b = AlignedBuf::new();
         b.reserve_exact(cap);
         b
+    }
+
+    /// An empty buffer for `lifetime`, with room for `cap` bytes.
+    pub fn with_lifetime(cap: usize, lifetime: Lifetime) -> AlignedBuf {
+        let mut b = AlignedBuf {
+            lifetime,
+            ..AlignedBuf::new()
+        };
+        b.reserve_exact(cap);
+        b
+    }
+
+    /// A copy of `bytes` in memory for a block that a cache keeps.
+    pub fn cached_copy(bytes: &[u8]) -> Bytes {
+        let mut b = AlignedBuf::with_lifetime(bytes.len(), Lifetime::Cached);
+        b.extend_from_slice(bytes);
+        Bytes::from_owner(b)
     }
 
     /// `len` zero bytes at a [`DIRECT_ALIGN`]ed address, whatever `len` is.
@@ -97,14 +118,14 @@ impl AlignedBuf {
             }
         }
         let new_layout = layout(need, self.direct);
-        let Some((new, origin)) = take(new_layout) else {
+        let Some((new, origin)) = take(new_layout, self.lifetime) else {
             handle_alloc_error(new_layout)
         };
         // SAFETY: both regions hold at least len bytes and are distinct allocations.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr(), new.as_ptr(), self.len) };
         self.free();
         self.ptr = new;
-        self.cap = need;
+        self.cap = room(origin, need);
         self.origin = origin;
     }
 
@@ -193,7 +214,7 @@ impl AlignedBuf {
 
     fn free(&mut self) {
         if self.cap != 0 {
-            // SAFETY: ptr was allocated with exactly this layout.
+            // SAFETY: the invariant: `cap` is what was asked for, or the memory is a slot, whose size the slab knows.
             unsafe { give_back(self.ptr, layout(self.cap, self.direct), self.origin) };
         }
     }
@@ -236,6 +257,7 @@ impl Clone for AlignedBuf {
     fn clone(&self) -> AlignedBuf {
         let mut b = AlignedBuf {
             direct: self.direct,
+            lifetime: self.lifetime,
             ..AlignedBuf::new()
         };
         b.reserve_exact(self.len);

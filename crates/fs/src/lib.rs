@@ -49,6 +49,7 @@ pub mod mutate;
 mod op;
 mod pages;
 pub mod sim;
+mod slab;
 
 pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
@@ -57,8 +58,9 @@ pub use fault::FaultFs;
 pub use histogram::{Histogram, HistogramSummary};
 pub use host::{HostFs, HostOptions, ReadBackend};
 pub use op::{OpKind, When};
-pub use pages::{PAGES_FROM, Pages};
+pub use pages::{PAGES_FROM, Pages, return_free_pages, slab_usage, slot_size};
 pub use sim::SimFs;
+pub use slab::{Lifetime, SlabUse};
 
 use std::io::IoSlice;
 use std::ops::Range;

@@ -2,6 +2,7 @@
 //!
 //! An allocator keeps what is freed, in the thread's own pool that took it: a store that fills memtables in one thread and frees
 //! them in another held twice the memory it used. What is large, lives long and is freed whole comes from here instead.
+//! Blocks of 1 KiB to 512 KiB come from `slab`, which cuts pages into slots.
 //!
 //! A process may have only so many mappings (65,530 by default), and the kernel's own limit shows as memory that is not given, or not
 //! taken back. So there are at most [`MOST`] of ours, and the allocator serves whoever comes then.
@@ -10,6 +11,7 @@
 //! given back once, with the layout and the origin with which it was taken, by the only one who has it.
 #![allow(unsafe_code)]
 
+use crate::slab::{self, Lifetime, SLAB_FROM, SLAB_MOST, SMALL_ALIGN, Slab, SlabUse};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,17 +28,42 @@ const MOST: usize = 8 << 10;
 /// Mappings now.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
+/// Where blocks that are too small for pages of their own come from.
+static SLAB: Slab = Slab::new();
+
 /// Where memory came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     Allocator,
+    Slab,
     System,
 }
 
-/// Memory of a layout whose size is not 0, not initialised: large ones from the system, as far as it has any for us.
-pub(crate) fn take(layout: Layout) -> Option<(NonNull<u8>, Origin)> {
+/// Bytes that an [`crate::AlignedBuf`] of `size` bytes takes: up to a sixteenth more for sizes of 1 KiB to
+/// 512 KiB, which come from slots (see `slab`).
+pub fn slot_size(size: usize) -> usize {
+    if (SLAB_FROM..SLAB_MOST).contains(&size) {
+        slab::slot_size(size)
+    } else {
+        size
+    }
+}
+
+/// True if blocks of a layout come from the slab, as far as the system has memory for it.
+fn is_for_slab(layout: Layout) -> bool {
+    (SLAB_FROM..SLAB_MOST).contains(&layout.size())
+        && (layout.align() <= SMALL_ALIGN || slot_size(layout.size()).is_multiple_of(PAGE))
+}
+
+/// Memory of a layout whose size is not 0, not initialised: small blocks from the allocator, large ones
+/// from the slab or the system, as far as it has any for us.
+pub(crate) fn take(layout: Layout, lifetime: Lifetime) -> Option<(NonNull<u8>, Origin)> {
     debug_assert!(layout.size() > 0 && layout.align() <= PAGE);
-    if layout.size() >= PAGES_FROM {
+    if is_for_slab(layout) {
+        if let Some(ptr) = SLAB.take(layout.size(), lifetime) {
+            return Some((ptr, Origin::Slab));
+        }
+    } else if layout.size() >= PAGES_FROM {
         // Relaxed: a limit that need not be exact.
         if MAPPED.fetch_add(1, Ordering::Relaxed) < MOST
             && let Some(ptr) = map(layout.size())
@@ -50,18 +77,39 @@ pub(crate) fn take(layout: Layout) -> Option<(NonNull<u8>, Origin)> {
     Some((ptr, Origin::Allocator))
 }
 
+/// Bytes that memory of `size` bytes from `origin` really has.
+pub(crate) fn room(origin: Origin, size: usize) -> usize {
+    match origin {
+        Origin::Slab => slot_size(size),
+        Origin::Allocator | Origin::System => size,
+    }
+}
+
 /// # Safety
-/// `ptr` and `origin` came from [`take`] with this layout, and nobody has the memory any more.
+/// `ptr` and `origin` came from [`take`] with this layout (any, if the origin is the slab), and nobody has the memory any more.
 pub(crate) unsafe fn give_back(ptr: NonNull<u8>, layout: Layout, origin: Origin) {
     match origin {
         // SAFETY: as promised.
         Origin::Allocator => unsafe { dealloc(ptr.as_ptr(), layout) },
+        // SAFETY: as promised.
+        Origin::Slab => unsafe { SLAB.give_back(ptr) },
         Origin::System => {
             // SAFETY: as promised.
             unsafe { unmap(ptr, layout.size()) };
             MAPPED.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// What the blocks of 1 KiB to 512 KiB take. Looks at each span of 4 MiB: for measurements.
+pub fn slab_usage() -> SlabUse {
+    SLAB.usage()
+}
+
+/// Returns the pages that nothing lies in to the system. Takes some milliseconds for each 100 MB that
+/// are free.
+pub fn return_free_pages() {
+    SLAB.trim();
 }
 
 /// Makes memory larger, with all that is in it; where it lies may change. `None` when that cannot be had, and nothing has changed.
@@ -76,7 +124,7 @@ pub(crate) unsafe fn grow(
 ) -> Option<NonNull<u8>> {
     debug_assert!(old < new);
     match origin {
-        Origin::Allocator => None,
+        Origin::Allocator | Origin::Slab => None,
         // SAFETY: as promised.
         Origin::System => unsafe { remap(ptr, old, new) },
     }
@@ -148,7 +196,7 @@ impl Pages {
         assert!(size > 0, "no pages asked for");
         let len = size.next_multiple_of(PAGE);
         let layout = Pages::layout(len);
-        match take(layout) {
+        match take(layout, Lifetime::Brief) {
             Some((ptr, origin)) => Pages { ptr, len, origin },
             None => handle_alloc_error(layout),
         }

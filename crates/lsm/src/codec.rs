@@ -4,7 +4,7 @@
 //! Contexts are kept by each thread, because making one costs more than compressing a few kilobytes.
 
 use crate::options::Compression;
-use basalt_fs::Bytes;
+use basalt_fs::{AlignedBuf, Bytes, Lifetime};
 use std::cell::RefCell;
 
 /// Less is never worth it.
@@ -89,14 +89,10 @@ pub(crate) fn decompress(
     stored: &[u8],
     raw: usize,
 ) -> std::result::Result<Bytes, String> {
-    if method == Compression::Zstd {
-        // Into memory that nobody has to fill with zeros before.
-        let mut out = Vec::with_capacity(raw);
-        return unzstd(stored, &mut out, raw).map(|()| Bytes::from(out));
-    }
-    let mut out = vec![0; raw];
+    let mut out = AlignedBuf::with_lifetime(raw, Lifetime::Cached);
+    out.resize(raw, 0);
     decompress_into(method, stored, &mut out)?;
-    Ok(Bytes::from(out))
+    Ok(Bytes::from_owner(out))
 }
 
 /// Fills `out`.

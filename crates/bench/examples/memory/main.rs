@@ -21,7 +21,8 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 fn line(env: Option<&Env>, what: &str) {
     let mb = |n: u64| n as f64 / 1e6;
-    let live = counting::live();
+    let slab = basalt::fs::slab_usage();
+    let live = counting::live() + slab.used as u64;
     let rss = resident().unwrap_or(0);
     if let Some(env) = env {
         let u = env.ledger().usage();
@@ -37,6 +38,14 @@ fn line(env: Option<&Env>, what: &str) {
             mb(rss),
             mb(live) - mb(u.total()),
             mb(rss) - mb(live)
+        );
+        println!(
+            "{:>24}  slab: used {:.1}; dirty {:.1}; between {:.1}; mapped {:.1} MB",
+            "",
+            mb(slab.used as u64),
+            mb(slab.dirty as u64),
+            mb(slab.between as u64),
+            mb(slab.mapped as u64)
         );
     } else {
         println!(

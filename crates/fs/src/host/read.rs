@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use super::file::HostFile;
 use super::fill::pread_into;
 use super::stage::STAGE_KEPT_MAX;
-use crate::{AlignedBuf, Bytes, DIRECT_ALIGN, Error, Result};
+use crate::{AlignedBuf, Bytes, DIRECT_ALIGN, Error, Lifetime, Result};
 
 /// Direct reads of up to so many bytes are copied out, wherever they begin and end.
 pub(super) const COPIED_MAX: usize = STAGE_KEPT_MAX - 2 * DIRECT_ALIGN;
@@ -59,7 +59,7 @@ impl ReadOp {
             op.buf = if op.direct {
                 file.shared.stages.take(op.want)
             } else {
-                AlignedBuf::with_capacity(op.want)
+                AlignedBuf::with_lifetime(op.want, Lifetime::Cached)
             };
         }
         op
@@ -117,7 +117,7 @@ impl ReadOp {
         }
         let asked = self.head..self.head + len;
         if self.direct && self.buf.capacity() <= STAGE_KEPT_MAX {
-            let bytes = Bytes::copy_from_slice(&self.buf[asked]);
+            let bytes = AlignedBuf::cached_copy(&self.buf[asked]);
             file.shared.stages.give(self.buf);
             return bytes;
         }

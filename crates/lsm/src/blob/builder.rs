@@ -11,7 +11,7 @@ use crate::options::Compression;
 use crate::sink::Sink;
 use crate::table::format::{BlockKind, block_checksum, block_trailer};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
-use basalt_fs::{Bytes, File, Result};
+use basalt_fs::{AlignedBuf, Bytes, File, Lifetime, Result, slot_size};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -111,8 +111,8 @@ impl Contents {
                         file: file_id,
                         offset,
                     };
-                    let (page, len) = (Bytes::from(page), lens[lens.len() - 1] as usize);
-                    (sink.env().cache()).insert(key, page, len, CachePriority::High);
+                    let (page, charge) = (AlignedBuf::cached_copy(&page), slot_size(page.len()));
+                    (sink.env().cache()).insert(key, page, charge, CachePriority::High);
                 }
             }
         }
@@ -216,8 +216,15 @@ impl BlobBuilder {
         // The cache has values decompressed: whoever compressed it knows it so.
         let plain = form.codec == Compression::None;
         if plain && self.options.warm_records && cache.takes(len) {
-            let record = Bytes::from([&self.head[..], value].concat());
-            cache.insert(self.last(), record, len, CachePriority::Normal);
+            let mut record = AlignedBuf::with_lifetime(len, Lifetime::Cached);
+            record.extend_from_slice(&self.head);
+            record.extend_from_slice(value);
+            cache.insert(
+                self.last(),
+                Bytes::from_owner(record),
+                slot_size(len),
+                CachePriority::Normal,
+            );
         }
         Ok(())
     }

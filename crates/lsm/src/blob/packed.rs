@@ -91,18 +91,39 @@ pub(crate) fn unpack(
     stored: &[u8],
     front: usize,
 ) -> std::result::Result<Vec<u8>, String> {
-    let len = payload_len(kind, codec, stored)?;
-    let expiry = expiry_len(kind);
-    if codec == Compression::None {
-        let mut out = vec![0; front + len];
-        out[front..].copy_from_slice(stored);
-        return Ok(out);
-    }
-    let compressed = &stored[expiry + LENGTH..];
-    codec::may_give(codec, compressed, len - expiry)?;
+    let len = checked_len(kind, codec, stored)?;
     let mut out = vec![0; front + len];
-    let (head, value) = out.split_at_mut(front + expiry);
-    head[front..].copy_from_slice(&stored[..expiry]);
-    codec::decompress_into(codec, compressed, value)?;
+    unpack_into(kind, codec, stored, &mut out[front..])?;
     Ok(out)
+}
+
+/// [`payload_len`], if the compressed bytes can give as many bytes.
+pub(crate) fn checked_len(
+    kind: Kind,
+    codec: Compression,
+    stored: &[u8],
+) -> std::result::Result<usize, String> {
+    let len = payload_len(kind, codec, stored)?;
+    if codec != Compression::None {
+        let compressed = &stored[expiry_len(kind) + LENGTH..];
+        codec::may_give(codec, compressed, len - expiry_len(kind))?;
+    }
+    Ok(len)
+}
+
+/// Decompresses a stored value into `out`, whose length is [`payload_len`]. Copies one that is not compressed.
+pub(crate) fn unpack_into(
+    kind: Kind,
+    codec: Compression,
+    stored: &[u8],
+    out: &mut [u8],
+) -> std::result::Result<(), String> {
+    if codec == Compression::None {
+        out.copy_from_slice(stored);
+        return Ok(());
+    }
+    let expiry = expiry_len(kind);
+    let (head, value) = out.split_at_mut(expiry);
+    head.copy_from_slice(&stored[..expiry]);
+    codec::decompress_into(codec, &stored[expiry + LENGTH..], value)
 }

@@ -15,7 +15,7 @@ use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block
 use crate::table::{ReadBudget, Source, read_exact};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
-use basalt_fs::{Bytes, Error, File, Result};
+use basalt_fs::{AlignedBuf, Bytes, Error, File, Result, slot_size};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -167,7 +167,7 @@ pub(super) fn read_directory(
     };
     let disk = if handle.offset >= from {
         let at = (handle.offset - from) as usize;
-        Bytes::copy_from_slice(&tail[at..at + handle.disk_len()])
+        AlignedBuf::cached_copy(&tail[at..at + handle.disk_len()])
     } else {
         read_exact(file, path, handle.offset, handle.disk_len())?
     };
@@ -625,14 +625,15 @@ impl BlobReader {
         let record = record::unpacked(&self.records_path, id, place.start, &bytes)?;
         drop(bytes);
         let (at, len) = (head.value().start, record.len());
-        let record = Bytes::from(record);
+        let record = Bytes::from_owner(record);
         let cache = self.env.cache();
         if how.fill_cache && cache.takes(len) {
             let key = self.value_key(place);
-            let record = cache.insert(key, record, len, CachePriority::Normal);
+            let charge = slot_size(len);
+            let record = cache.insert(key, record, charge, CachePriority::Normal);
             return Ok(Some(record.slice(at..)));
         }
-        booked.resize(len as u64);
+        booked.resize(slot_size(len) as u64);
         Ok(Some(booked.hold(record).slice(at..)))
     }
 
@@ -650,10 +651,10 @@ impl BlobReader {
         let moved = with_others || (kept && rounded && bytes.len() <= MOVED);
         let charge = match rounded && !moved {
             true => place.end.next_multiple_of(self.unit) - place.start / self.unit * self.unit,
-            false => bytes.len() as u64,
+            false => slot_size(bytes.len()) as u64,
         };
         let record = match moved {
-            true => Bytes::copy_from_slice(&bytes),
+            true => AlignedBuf::cached_copy(&bytes),
             false => bytes,
         };
         if !kept {
@@ -771,7 +772,7 @@ impl BlobReader {
         for (ordinal, place) in run.drain(..) {
             let at = (place.start - from) as usize..(place.end - from) as usize;
             let bytes = match sparse {
-                true => Bytes::copy_from_slice(&all[at]),
+                true => AlignedBuf::cached_copy(&all[at]),
                 false => all.slice(at),
             };
             let head = record::check(&self.records_path, id, place.start, &bytes)?;
@@ -877,9 +878,9 @@ impl BlobReader {
             return Ok(booked.hold(page));
         }
         // A copy: what was read directly is longer in memory than it is.
-        let page = Bytes::copy_from_slice(&page);
-        let len = page.len();
-        Ok((self.env.cache()).insert(self.page_key(n), page, len, CachePriority::High))
+        let page = AlignedBuf::cached_copy(&page);
+        let charge = slot_size(page.len());
+        Ok((self.env.cache()).insert(self.page_key(n), page, charge, CachePriority::High))
     }
 }
 

@@ -19,7 +19,7 @@ use super::packed;
 use crate::key::{Kind, MAX_SEQ, SeqNo};
 use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
-use basalt_fs::{Error, Result};
+use basalt_fs::{AlignedBuf, Error, Lifetime, Result};
 use std::ops::Range;
 use std::path::Path;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -331,7 +331,7 @@ pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Resul
 
 /// A record with its value as it is, made of a verified one whose value is compressed: what the cache has of it, where the file has another.
 /// `Corruption` when the value is not what it says.
-pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Vec<u8>> {
+pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<AlignedBuf> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
     let head = Head::parse(bytes).map_err(bad)?;
     let name = Name {
@@ -340,8 +340,12 @@ pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result
         seq: head.seq,
     };
     let front = HEADER_LEN + head.key_len;
-    let mut out = packed::unpack(head.kind, head.codec, &bytes[head.value()], front)
-        .map_err(|what| bad(&format!("with a compressed value: {what}")))?;
+    let bad_value = |what| bad(&format!("with a compressed value: {what}"));
+    let stored = &bytes[head.value()];
+    let len = packed::checked_len(head.kind, head.codec, stored).map_err(bad_value)?;
+    let mut out = AlignedBuf::with_lifetime(front + len, Lifetime::Cached);
+    out.resize(front + len, 0);
+    packed::unpack_into(head.kind, head.codec, stored, &mut out[front..]).map_err(bad_value)?;
     let mut encoded = Vec::with_capacity(front);
     let form = Form::plain(head.kind, &out[front..]);
     encode_head(&mut encoded, file_id, offset, &name, &form);

@@ -8,7 +8,7 @@ use crate::options::Compression;
 use crate::sink::Created;
 use crate::version::TableStore;
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
-use basalt_fs::Result;
+use basalt_fs::{AlignedBuf, Bytes, Lifetime, Result, slot_size};
 use std::sync::Arc;
 
 /// A blob file ends with the user key that makes it so long.
@@ -166,11 +166,14 @@ impl<'a> Separator<'a> {
         if !self.warm.1 || !cache.takes(len) {
             return;
         }
-        let mut bytes = Vec::with_capacity(len);
+        let mut head = Vec::with_capacity(len - payload.len());
         let form = Form::plain(kind, payload);
-        record::encode_head(&mut bytes, at.file, at.offset, name, &form);
+        record::encode_head(&mut head, at.file, at.offset, name, &form);
+        let mut bytes = AlignedBuf::with_lifetime(len, Lifetime::Cached);
+        bytes.extend_from_slice(&head);
         bytes.extend_from_slice(payload);
-        cache.insert(at, bytes.into(), len, CachePriority::Normal);
+        let charge = slot_size(len);
+        cache.insert(at, Bytes::from_owner(bytes), charge, CachePriority::Normal);
     }
 
     /// Where the record of the last payload would be in the cache.

@@ -11,7 +11,7 @@ use crate::options::Compression;
 use crate::wal::RECORD_HEADER;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex};
-use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Result, slot_size};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -114,7 +114,8 @@ fn apply(
     }
     // One large value keeps the whole batch in memory: what is not a large value counts too.
     if let Some(mem) = pinned_by {
-        mem.add_pinned(payload.len() - pinned_values);
+        let memory = slot_size(RECORD_HEADER + payload.len());
+        mem.add_pinned(memory - pinned_values);
     }
     Ok(())
 }

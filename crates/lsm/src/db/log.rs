@@ -503,7 +503,9 @@ impl Engine {
         loop {
             let generation = self.active_generation();
             let memory = generation.memory();
-            let growth = MemTable::growth(memory, group.memory, group.entries);
+            // A batch that a memtable keeps takes up to a sixteenth more than its bytes (`slot_size`).
+            let payload = group.memory + group.memory / 16;
+            let growth = MemTable::growth(memory, payload, group.entries);
             let scarce = self.env.ledger().free() < growth && !alone;
             if scarce {
                 self.env.relief().ask(growth);

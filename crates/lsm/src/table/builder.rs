@@ -18,7 +18,7 @@ use crate::prefix::prefix_hash;
 use crate::sink::Sink;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
-use basalt_fs::{Bytes, Error, File, Result};
+use basalt_fs::{AlignedBuf, Error, File, Result, slot_size};
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
@@ -339,8 +339,8 @@ impl TableBuilder {
                     file: self.file_id,
                     offset,
                 },
-                Bytes::copy_from_slice(payload),
-                payload.len(),
+                AlignedBuf::cached_copy(payload),
+                slot_size(payload.len()),
                 priority,
             );
         }

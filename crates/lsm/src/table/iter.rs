@@ -9,7 +9,7 @@ use super::reader::{TableReader, read_exact};
 use crate::iter::InternalIter;
 use crate::prefix::Narrow;
 use basalt_env::{CachePriority, IoPriority, MemoryKind};
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{AlignedBuf, Bytes, Result, slot_size};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -231,11 +231,11 @@ impl TableIter {
         if self.pattern == ReadPattern::Cached {
             // A slice in the cache would keep all that was read ahead alive.
             let own = if handle.raw == 0 {
-                Bytes::copy_from_slice(&payload)
+                AlignedBuf::cached_copy(&payload)
             } else {
                 payload
             };
-            let charge = own.len();
+            let charge = slot_size(own.len());
             return Ok(table.env.cache().insert(
                 table.cache_key(handle),
                 own,

@@ -10,7 +10,7 @@ use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
 use super::reader::{TableReader, read_exact};
 use basalt_env::{CachePriority, MemoryKind};
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{AlignedBuf, Bytes, Result, slot_size};
 
 /// Blocks of a kind that are read together: number n with all from n / GROUP * GROUP on. Some 64 KiB, which a device brings in less
 /// time than two blocks one after the other.
@@ -51,7 +51,7 @@ impl TableReader {
         let open = |handle: &BlockHandle| {
             let at = (handle.offset - from) as usize;
             // A copy: a slice would keep all of them in memory.
-            let own = Bytes::copy_from_slice(&disk[at..at + handle.disk_len()]);
+            let own = AlignedBuf::cached_copy(&disk[at..at + handle.disk_len()]);
             open_block(&self.path, self.file_id, kind, handle, own).ok()
         };
         let asked = open(&handles[number - first])?;
@@ -80,7 +80,7 @@ impl TableReader {
         payload: Bytes,
     ) -> Bytes {
         let key = self.cache_key(handle);
-        let charge = handle.disk_len();
+        let charge = slot_size(handle.disk_len());
         let payload = (self.env.cache()).insert(key, payload, charge, CachePriority::High);
         match kind {
             BlockKind::Filter => self.pins.offer_filter(number as u64, handle, &payload),

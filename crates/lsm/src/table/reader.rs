@@ -21,7 +21,7 @@ use crate::prefix::Narrow;
 use crate::ranges::Fragments;
 use basalt_env::sync::atomic::{AtomicU64, Ordering};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
-use basalt_fs::{Bytes, Error, File, Result};
+use basalt_fs::{AlignedBuf, Bytes, Error, File, Result, slot_size};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl TableReader {
             let disk = if handle.offset >= tail_at {
                 let from = (handle.offset - tail_at) as usize;
                 // A copy: a slice would keep the whole tail in memory for the life of the table.
-                Bytes::copy_from_slice(&tail[from..from + handle.disk_len()])
+                AlignedBuf::cached_copy(&tail[from..from + handle.disk_len()])
             } else {
                 read_exact(&*file, path, handle.offset, handle.disk_len())?
             };
@@ -648,14 +648,14 @@ impl TableReader {
         let rounded = self.unit > 1 && handle.disk_len() > self.own_memory;
         let moved = fill_cache && handle.raw == 0 && rounded && payload.len() <= MOVED;
         let payload = if moved {
-            Bytes::copy_from_slice(&payload)
+            AlignedBuf::cached_copy(&payload)
         } else {
             payload
         };
         let charge = if handle.raw != 0 || moved {
-            payload.len() as u64
+            slot_size(payload.len()) as u64
         } else if !rounded {
-            handle.disk_len() as u64
+            slot_size(handle.disk_len()) as u64
         } else {
             handle.end().next_multiple_of(self.unit) - handle.offset / self.unit * self.unit
         };

@@ -1,0 +1,773 @@
+//! A slab allocator for blocks of 1 KiB to 512 KiB, whose free memory returns to the system.
+//!
+//! The C library's heap mixes blocks that live long with blocks that live briefly. Between them it
+//! keeps holes that are smaller than a page or whose size nothing fits. With blocks of 0.5 to 70 KB
+//! these holes took up to 400 MB of a budget of 537 MB (`docs/decisions/0031-memory.md`).
+//!
+//! - A **span** is 4 MiB of mapped memory, aligned to its size. Its first 64 KiB hold its header.
+//! - A **unit** is a part of a span that is cut into slots of one size. Slots of less than 16 KiB come
+//!   from units of 64 KiB. Larger slots are whole pages, and their unit is the whole span.
+//! - A **class** is a slot size: 16 sizes for each doubling, rounded to pages from 16 KiB on.
+//! - A **shard** owns spans. A thread takes a block from the second shard if the first one is locked.
+//! - Blocks of one [`Lifetime`] share units, so that a unit's blocks are freed at about the same time.
+//!
+//! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. Dirty
+//! memory is used first. A shard keeps dirty memory up to a 32nd of what it has in use, and
+//! returns what is freed beyond that at once. [`Slab::trim`] returns all of it.
+//!
+//! This is one of the leaf modules that may use `unsafe`. Invariants:
+//! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
+//!    initialised header. It is unmapped once, after it left `spans`, when none of its slots is in use.
+//! 2. A slot is in use exactly if its bit in [`Unit::free`] is not set, its unit is not free, and its
+//!    number is below [`Unit::count`]. Only the caller that took it has its memory.
+//! 3. A header changes only under the lock of the shard that owns the span. [`Span::shard`],
+//!    [`Span::large`] and [`Unit::slot`] do not change while a slot of the unit is in use, so the
+//!    caller that has a slot reads them without the lock.
+//! 4. Headers are read and written through raw pointers only. No reference to one exists.
+#![allow(unsafe_code)]
+
+#[cfg(test)]
+mod tests;
+
+use parking_lot::{Mutex, MutexGuard};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Bytes and alignment of a span.
+const SPAN: usize = 4 << 20;
+/// Bytes of a unit of small slots, and of the room for a span's header.
+const UNIT: usize = 64 << 10;
+/// Units of small slots in a span: all but the place of the header.
+const UNITS: usize = SPAN / UNIT - 1;
+/// Bit `i` stands for unit `i`, and unit 0 is the place of the header.
+const ALL_UNITS: u64 = u64::MAX << 1;
+/// Bytes of the smallest block that comes from a slab.
+pub(crate) const SLAB_FROM: usize = 1 << 10;
+/// Bytes of the largest.
+pub(crate) const SLAB_MOST: usize = 512 << 10;
+/// Slots from this size on are whole pages.
+const LARGE: usize = 16 << 10;
+/// The largest alignment, in bytes, of a block that is smaller than [`LARGE`].
+pub(crate) const SMALL_ALIGN: usize = 32;
+/// Slot sizes for each doubling.
+const STEPS: usize = 16;
+/// `ilog2` of the smallest size less one.
+const LOWEST: usize = (SLAB_FROM - 1).ilog2() as usize;
+const CLASSES: usize = ((SLAB_MOST - 1).ilog2() as usize - LOWEST + 1) * STEPS;
+/// Words of a bitmap of slots.
+const WORDS: usize = 4;
+/// Few: what is free in one shard is no use to a thread that takes memory from another.
+const SHARDS: usize = 2;
+/// A shard may keep this part of the bytes in use as dirty memory.
+const KEPT_PART: usize = 32;
+/// A shard may keep this many dirty bytes whatever is in use.
+const KEPT_LEAST: usize = 1 << 20;
+
+const _: () = assert!((SPAN - UNIT) / LARGE <= WORDS * 64 && UNIT / SLAB_FROM <= WORDS * 64);
+const _: () = assert!(size_of::<Span>() <= UNIT && UNITS == 63);
+
+/// How long a block is expected to live. Blocks of different lifetimes share no unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifetime {
+    /// The block goes with a memtable or an operation: batches, buffers.
+    Brief,
+    /// The block stays as long as a cache keeps it.
+    Cached,
+}
+
+/// Bytes of the slot for a block of `size` bytes.
+pub(crate) fn slot_size(size: usize) -> usize {
+    let step = |size: usize| 1 << ((size - 1).ilog2() as usize - STEPS.ilog2() as usize);
+    let slot = size.next_multiple_of(step(size));
+    if slot < LARGE {
+        return slot;
+    }
+    // Whole pages first, so that two sizes that round to the same pages share a class.
+    let paged = size.next_multiple_of(PAGE);
+    paged.next_multiple_of(step(paged))
+}
+
+/// The number of the class of a slot size.
+fn class_of(slot: usize) -> usize {
+    let log = (slot - 1).ilog2() as usize;
+    (log - LOWEST) * STEPS + ((slot - 1) >> (log - STEPS.ilog2() as usize)) - STEPS
+}
+
+/// Which list of its class a unit is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Listed {
+    /// Every slot is in use, or the unit is free.
+    No,
+    /// At least one free slot is dirty.
+    Dirty,
+    /// Free slots are clean.
+    Clean,
+}
+
+struct Unit {
+    /// Bytes of a slot.
+    slot: usize,
+    /// Number of slots.
+    count: usize,
+    /// Number of slots in use.
+    used: usize,
+    /// The lists of its class and lifetime: an index into [`Lists::units`].
+    lists: usize,
+    listed: Listed,
+    /// Free slots.
+    free: [u64; WORDS],
+    /// Free slots whose pages were returned to the system. Always 0 in units of small slots.
+    clean: [u64; WORDS],
+    prev: *mut Unit,
+    next: *mut Unit,
+}
+
+struct Span {
+    /// The shard that owns it.
+    shard: usize,
+    /// True if the span is one unit, which is `units[0]`.
+    large: bool,
+    /// The span's place in [`Lists::spans`].
+    at: usize,
+    /// Units of small slots that are free.
+    free: u64,
+    /// Free units whose pages were returned to the system.
+    clean: u64,
+    prev: *mut Span,
+    next: *mut Span,
+    units: [Unit; UNITS + 1],
+}
+
+/// The spans and lists of one shard.
+struct Lists {
+    /// By lifetime and class: the units with dirty free slots, and the units with clean ones.
+    units: [[*mut Unit; 2]; 2 * CLASSES],
+    /// Spans of small slots with free units.
+    roomy: *mut Span,
+    /// All spans.
+    spans: Vec<*mut Span>,
+}
+
+// SAFETY: the spans belong to the shard alone, and invariant 3 holds whichever thread has the lock.
+unsafe impl Send for Lists {}
+
+#[repr(align(128))]
+struct Shard {
+    lists: Mutex<Lists>,
+    /// Bytes of slots in use. Changes under the lock.
+    used: AtomicUsize,
+    /// Bytes of dirty slots and dirty free units. Changes under the lock.
+    dirty: AtomicUsize,
+}
+
+impl Shard {
+    /// True if `bytes` more dirty bytes would exceed what the shard may keep.
+    fn is_full_with(&self, bytes: usize) -> bool {
+        // Relaxed: a limit that need not be exact.
+        let kept = (self.used.load(Relaxed) / KEPT_PART).max(KEPT_LEAST);
+        self.dirty.load(Relaxed) + bytes > kept
+    }
+}
+
+/// Adds to a number that changes only under a lock that the caller holds.
+fn add(to: &AtomicUsize, bytes: usize) {
+    to.store(to.load(Relaxed) + bytes, Relaxed);
+}
+
+/// Subtracts from a number that changes only under a lock that the caller holds.
+fn sub(from: &AtomicUsize, bytes: usize) {
+    from.store(from.load(Relaxed) - bytes, Relaxed);
+}
+
+/// An allocator of slots.
+pub(crate) struct Slab {
+    shards: [Shard; SHARDS],
+}
+
+/// What a slab has, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlabUse {
+    /// Slots in use.
+    pub used: usize,
+    /// Free memory that the system still backs, in slots of whole pages and in free units.
+    pub dirty: usize,
+    /// Free slots in units of small slots that have others in use.
+    pub between: usize,
+    /// Spans.
+    pub mapped: usize,
+}
+
+impl Slab {
+    pub(crate) const fn new() -> Slab {
+        Slab {
+            shards: [const {
+                Shard {
+                    lists: Mutex::new(Lists {
+                        units: [[null_mut(); 2]; 2 * CLASSES],
+                        roomy: null_mut(),
+                        spans: Vec::new(),
+                    }),
+                    used: AtomicUsize::new(0),
+                    dirty: AtomicUsize::new(0),
+                }
+            }; SHARDS],
+        }
+    }
+
+    /// Locks the first shard that is not locked, so that blocks gather in the first one.
+    fn lock(&self) -> (usize, MutexGuard<'_, Lists>) {
+        for (n, shard) in self.shards.iter().enumerate() {
+            if let Some(lists) = shard.lists.try_lock() {
+                return (n, lists);
+            }
+        }
+        (0, self.shards[0].lists.lock())
+    }
+
+    /// A block of `size` bytes, [`SLAB_FROM`] to [`SLAB_MOST`], not initialised. Aligned to pages if its
+    /// slot is [`LARGE`] or larger, and to [`SMALL_ALIGN`] otherwise. `None` if the system has no memory.
+    pub(crate) fn take(&self, size: usize, lifetime: Lifetime) -> Option<NonNull<u8>> {
+        debug_assert!((SLAB_FROM..=SLAB_MOST).contains(&size));
+        let slot = slot_size(size);
+        let lists_of = class_of(slot) + CLASSES * (lifetime == Lifetime::Cached) as usize;
+        let (n, mut guard) = self.lock();
+        let (shard, lists) = (&self.shards[n], &mut *guard);
+        let [dirty, clean] = lists.units[lists_of];
+        let unit = match (dirty.is_null(), clean.is_null()) {
+            (false, _) => dirty,
+            (true, false) => clean,
+            _ => lists.fresh_unit(shard, n, slot, lists_of)?,
+        };
+        // SAFETY: invariants 2 and 3: a listed or fresh unit has a free slot, and the lock is held.
+        unsafe {
+            let (mut word, mut bits) = (0, 0);
+            for w in 0..WORDS {
+                bits = (*unit).free[w] & !(*unit).clean[w];
+                if bits != 0 {
+                    word = w;
+                    break;
+                }
+            }
+            let is_large = slot >= LARGE;
+            if bits != 0 {
+                if is_large {
+                    sub(&shard.dirty, slot);
+                }
+            } else {
+                for w in 0..WORDS {
+                    bits = (*unit).free[w];
+                    if bits != 0 {
+                        word = w;
+                        break;
+                    }
+                }
+            }
+            debug_assert!(bits != 0, "a listed unit without a free slot");
+            let bit = bits & bits.wrapping_neg();
+            (*unit).free[word] &= !bit;
+            (*unit).clean[word] &= !bit;
+            (*unit).used += 1;
+            add(&shard.used, slot);
+            // The unit stays where it is as long as it has another slot of the same kind.
+            if bits == bit {
+                lists.list(unit);
+            }
+            let number = word * 64 + bit.trailing_zeros() as usize;
+            Some(NonNull::new_unchecked(
+                base_of(unit).add(number * (*unit).slot),
+            ))
+        }
+    }
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    /// [`Slab::take`] of this slab returned `block`, and nobody else has its memory.
+    pub(crate) unsafe fn give_back(&self, block: NonNull<u8>) {
+        let block = block.as_ptr();
+        let mut gone = null_mut();
+        // SAFETY: the caller has the slot, so invariant 3 allows what is read before the lock. The slot's
+        // pages are returned before others can take it. After that the lock is held.
+        unsafe {
+            let (span, unit) = unit_of(block);
+            let (shard, slot, is_large) =
+                (&self.shards[(*span).shard], (*unit).slot, (*span).large);
+            let cleans = is_large && shard.is_full_with(slot) && return_pages(block, slot);
+            let mut lists = shard.lists.lock();
+            let number = block.offset_from_unsigned(base_of(unit)) / slot;
+            let (word, bit) = (number / 64, 1u64 << (number % 64));
+            assert!(
+                (*unit).free[word] & bit == 0 && number < (*unit).count,
+                "slab: a block of {slot} bytes is freed twice"
+            );
+            (*unit).free[word] |= bit;
+            (*unit).used -= 1;
+            sub(&shard.used, slot);
+            if cleans {
+                (*unit).clean[word] |= bit;
+            } else if is_large {
+                add(&shard.dirty, slot);
+            }
+            if (*unit).used > 0 {
+                lists.list(unit);
+            } else if is_large {
+                lists.list(unit);
+                if lists.is_spare(unit) {
+                    lists.remove(span);
+                    gone = span;
+                }
+            } else {
+                lists.unlist(unit);
+                let mut cleans = false;
+                if shard.is_full_with(UNIT) {
+                    // The unit is in no list, and the span does not count it as free yet.
+                    drop(lists);
+                    cleans = return_pages(base_of(unit), UNIT);
+                    lists = shard.lists.lock();
+                }
+                gone = lists.free_unit(shard, span, unit, cleans);
+            }
+        }
+        if !gone.is_null() {
+            // SAFETY: invariant 1: it has just left the list, with no slot in use.
+            unsafe { unmap(gone) };
+        }
+    }
+
+    /// Returns all free pages of free units and of free slots of whole pages to the system. Locks a
+    /// shard for as long as it returns what one span has.
+    pub(crate) fn trim(&self) {
+        for shard in &self.shards {
+            let mut at = 0;
+            loop {
+                let mut lists = shard.lists.lock();
+                let Some(&span) = lists.spans.get(at) else {
+                    break;
+                };
+                at += 1;
+                // SAFETY: invariants 1 and 3; the lock is held, and free memory belongs to nobody.
+                unsafe {
+                    let is_empty = lists.clean_span(shard, span);
+                    if is_empty {
+                        lists.remove(span);
+                        unmap(span);
+                        // Another span took its place.
+                        at -= 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the slab has now.
+    pub(crate) fn usage(&self) -> SlabUse {
+        let mut all = SlabUse::default();
+        for shard in &self.shards {
+            let lists = shard.lists.lock();
+            all.used += shard.used.load(Relaxed);
+            all.dirty += shard.dirty.load(Relaxed);
+            all.mapped += lists.spans.len() * SPAN;
+            for &span in &lists.spans {
+                // SAFETY: invariant 3; the lock is held. The header of a free unit is not read.
+                unsafe {
+                    for number in (1..=UNITS).filter(|_| !(*span).large) {
+                        let unit = &raw const (*span).units[number];
+                        if (*span).free >> number & 1 == 0 {
+                            all.between += ((*unit).count - (*unit).used) * (*unit).slot;
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        for shard in &mut self.shards {
+            for span in shard.lists.get_mut().spans.drain(..) {
+                // SAFETY: invariant 1. A block that outlives its slab breaks the promise of its owner: only
+                // tests have slabs that end.
+                unsafe { unmap(span) };
+            }
+        }
+    }
+}
+
+impl Lists {
+    /// A unit with only free slots, in its list.
+    #[cold]
+    fn fresh_unit(
+        &mut self,
+        shard: &Shard,
+        number: usize,
+        slot: usize,
+        lists_of: usize,
+    ) -> Option<*mut Unit> {
+        let is_large = slot >= LARGE;
+        if is_large || self.roomy.is_null() {
+            let span = map()?.as_ptr().cast::<Span>();
+            // SAFETY: fresh memory, which is zero: a valid header but for what is written here. All its
+            // numbers may be 0, its pointers null, and 0 is the first value of `Listed`.
+            unsafe {
+                (*span).shard = number;
+                (*span).large = is_large;
+                (*span).at = self.spans.len();
+                if !is_large {
+                    (*span).free = ALL_UNITS;
+                    (*span).clean = ALL_UNITS;
+                    self.roomy = span;
+                }
+            }
+            self.spans.push(span);
+        }
+        // SAFETY: invariant 3; the lock is held. The span just made, or a roomy one, has a free unit.
+        unsafe {
+            let unit = if is_large {
+                let span = *self.spans.last()?;
+                &raw mut (*span).units[0]
+            } else {
+                let span = self.roomy;
+                let dirty = (*span).free & !(*span).clean;
+                if dirty != 0 {
+                    sub(&shard.dirty, UNIT);
+                }
+                let from = if dirty != 0 { dirty } else { (*span).free };
+                let bit = from & from.wrapping_neg();
+                (*span).free &= !bit;
+                (*span).clean &= !bit;
+                if (*span).free == 0 {
+                    self.unlink_roomy(span);
+                }
+                &raw mut (*span).units[bit.trailing_zeros() as usize]
+            };
+            let bytes = if is_large { SPAN - UNIT } else { UNIT };
+            let count = bytes / slot;
+            (*unit).slot = slot;
+            (*unit).count = count;
+            (*unit).used = 0;
+            (*unit).lists = lists_of;
+            (*unit).listed = Listed::No;
+            for w in 0..WORDS {
+                let here = count.saturating_sub(w * 64).min(64) as u32;
+                (*unit).free[w] = u64::MAX.checked_shr(64 - here).unwrap_or(0);
+                (*unit).clean[w] = if is_large { (*unit).free[w] } else { 0 };
+            }
+            self.list(unit);
+            Some(unit)
+        }
+    }
+
+    /// Puts a unit into the list that its slots ask for.
+    ///
+    /// # Safety
+    /// The unit belongs to this shard.
+    unsafe fn list(&mut self, unit: *mut Unit) {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            let (mut free, mut dirty) = (0, 0);
+            for w in 0..WORDS {
+                free |= (*unit).free[w];
+                dirty |= (*unit).free[w] & !(*unit).clean[w];
+            }
+            let wanted = match (free, dirty) {
+                (0, _) => Listed::No,
+                (_, 0) => Listed::Clean,
+                _ => Listed::Dirty,
+            };
+            if (*unit).listed == wanted {
+                return;
+            }
+            self.unlist(unit);
+            if wanted != Listed::No {
+                let head = &mut self.units[(*unit).lists][usize::from(wanted == Listed::Clean)];
+                (*unit).prev = null_mut();
+                (*unit).next = *head;
+                if !(*head).is_null() {
+                    (**head).prev = unit;
+                }
+                *head = unit;
+            }
+            (*unit).listed = wanted;
+        }
+    }
+
+    /// Takes a unit out of its list.
+    ///
+    /// # Safety
+    /// The unit belongs to this shard.
+    unsafe fn unlist(&mut self, unit: *mut Unit) {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            let (prev, next) = ((*unit).prev, (*unit).next);
+            match (*unit).listed {
+                Listed::No => return,
+                _ if !prev.is_null() => (*prev).next = next,
+                listed => {
+                    self.units[(*unit).lists][usize::from(listed == Listed::Clean)] = next;
+                }
+            }
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+            (*unit).listed = Listed::No;
+        }
+    }
+
+    /// True if a unit of a whole span has only clean slots, and its class has another unit with free slots.
+    ///
+    /// # Safety
+    /// The unit belongs to this shard, and no slot of it is in use.
+    unsafe fn is_spare(&self, unit: *mut Unit) -> bool {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            let [dirty, clean] = self.units[(*unit).lists];
+            (*unit).listed == Listed::Clean
+                && (!dirty.is_null() || clean != unit || !(*unit).next.is_null())
+        }
+    }
+
+    /// Takes a unit of small slots back into its span. Returns the span if it is to be unmapped now.
+    ///
+    /// # Safety
+    /// The unit is one of the span's, in no list, and no slot of it is in use.
+    unsafe fn free_unit(
+        &mut self,
+        shard: &Shard,
+        span: *mut Span,
+        unit: *mut Unit,
+        is_clean: bool,
+    ) -> *mut Span {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            let number = unit.offset_from_unsigned((&raw mut (*span).units).cast::<Unit>());
+            let bit = 1u64 << number;
+            if (*span).free == 0 {
+                (*span).prev = null_mut();
+                (*span).next = self.roomy;
+                if !self.roomy.is_null() {
+                    (*self.roomy).prev = span;
+                }
+                self.roomy = span;
+            }
+            (*span).free |= bit;
+            if is_clean {
+                (*span).clean |= bit;
+            } else {
+                add(&shard.dirty, UNIT);
+            }
+            let is_alone = self.roomy == span && (*span).next.is_null();
+            if (*span).clean == ALL_UNITS && !is_alone {
+                self.remove(span);
+                return span;
+            }
+            null_mut()
+        }
+    }
+
+    /// # Safety
+    /// The span belongs to this shard and is in the list of those with free units.
+    unsafe fn unlink_roomy(&mut self, span: *mut Span) {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            let (prev, next) = ((*span).prev, (*span).next);
+            if prev.is_null() {
+                self.roomy = next;
+            } else {
+                (*prev).next = next;
+            }
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+        }
+    }
+
+    /// Takes a span out of all lists, for the caller to unmap it.
+    ///
+    /// # Safety
+    /// The span belongs to this shard, and no slot of it is in use.
+    unsafe fn remove(&mut self, span: *mut Span) {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            if (*span).large {
+                self.unlist(&raw mut (*span).units[0]);
+            } else {
+                self.unlink_roomy(span);
+            }
+            let at = (*span).at;
+            self.spans.swap_remove(at);
+            if let Some(&moved) = self.spans.get(at) {
+                (*moved).at = at;
+            }
+        }
+    }
+
+    /// Returns the free pages of a span to the system. True if nothing of the span is in use.
+    ///
+    /// # Safety
+    /// The span belongs to this shard.
+    unsafe fn clean_span(&mut self, shard: &Shard, span: *mut Span) -> bool {
+        // SAFETY: invariant 3; the lock is held, and nobody has the memory of free slots and units.
+        unsafe {
+            let start = span.cast::<u8>();
+            if !(*span).large {
+                let mut dirty = (*span).free & !(*span).clean;
+                while dirty != 0 {
+                    let number = dirty.trailing_zeros() as usize;
+                    if return_pages(start.add(number * UNIT), UNIT) {
+                        (*span).clean |= 1 << number;
+                        sub(&shard.dirty, UNIT);
+                    }
+                    dirty &= dirty - 1;
+                }
+                return (*span).clean == ALL_UNITS;
+            }
+            let unit = &raw mut (*span).units[0];
+            let slot = (*unit).slot;
+            for w in 0..WORDS {
+                let mut dirty = (*unit).free[w] & !(*unit).clean[w];
+                while dirty != 0 {
+                    let bit = dirty.trailing_zeros() as usize;
+                    if return_pages(base_of(unit).add((w * 64 + bit) * slot), slot) {
+                        (*unit).clean[w] |= 1 << bit;
+                        sub(&shard.dirty, slot);
+                    }
+                    dirty &= dirty - 1;
+                }
+            }
+            self.list(unit);
+            (*unit).used == 0 && (*unit).listed == Listed::Clean
+        }
+    }
+}
+
+/// The span and the unit of a block or of a unit's header.
+///
+/// # Safety
+/// The pointer points into a span, at a slot in use.
+unsafe fn unit_of(at: *mut u8) -> (*mut Span, *mut Unit) {
+    let span = at.map_addr(|address| address & !(SPAN - 1)).cast::<Span>();
+    // SAFETY: invariant 1 for the span; invariant 3 for `large`.
+    unsafe {
+        let number = if (*span).large {
+            0
+        } else {
+            (at.addr() & (SPAN - 1)) / UNIT
+        };
+        (span, &raw mut (*span).units[number])
+    }
+}
+
+/// Where the slots of a unit begin.
+///
+/// # Safety
+/// The pointer points to the header of a unit in a span.
+unsafe fn base_of(unit: *mut Unit) -> *mut u8 {
+    let span = unit
+        .map_addr(|address| address & !(SPAN - 1))
+        .cast::<Span>();
+    // SAFETY: invariant 1.
+    unsafe {
+        let number = unit.offset_from_unsigned((&raw mut (*span).units).cast::<Unit>());
+        // The unit of a whole span is number 0 and begins behind the header.
+        span.cast::<u8>().add(number.max(1) * UNIT)
+    }
+}
+
+/// Maps memory for a span: zero, and aligned to its size.
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+fn map() -> Option<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let len = 2 * SPAN;
+    // SAFETY: a fresh mapping at an address of the system's choice touches no other memory. What is
+    // unmapped here was just mapped, and nobody knows of it.
+    unsafe {
+        // Most systems put the next mapping beside the last one, which is aligned.
+        let made = mmap_anonymous(null_mut(), SPAN, access, MapFlags::PRIVATE).ok()?;
+        if made.addr().is_multiple_of(SPAN) {
+            return NonNull::new(made.cast());
+        }
+        let _ = munmap(made, SPAN);
+        let made = mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE).ok()?;
+        let start = made.cast::<u8>();
+        let before = start.addr().next_multiple_of(SPAN) - start.addr();
+        let span = start.add(before);
+        let behind = len - SPAN - before;
+        if before > 0 {
+            let _ = munmap(made, before);
+        }
+        if behind > 0 {
+            let _ = munmap(span.add(SPAN).cast(), behind);
+        }
+        NonNull::new(span)
+    }
+}
+
+/// # Safety
+/// [`map`] returned the span, and nobody has its memory any more.
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+unsafe fn unmap(span: *mut Span) {
+    // SAFETY: as promised.
+    let done = unsafe { rustix::mm::munmap(span.cast(), SPAN) };
+    debug_assert!(done.is_ok(), "a span cannot be unmapped: {done:?}");
+}
+
+/// Returns pages to the system; what is read there next is zero. False if the system refuses.
+///
+/// # Safety
+/// The range is part of a span, whole pages, and nobody has its memory.
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: as promised.
+    unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) }.is_ok()
+}
+
+// The interpreter knows no mappings: spans come from the allocator there, so that it sees each access.
+#[cfg(miri)]
+fn map() -> Option<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(SPAN, SPAN).ok()?;
+    // SAFETY: the size is not 0.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+}
+
+/// # Safety
+/// [`map`] returned the span, and nobody has its memory any more.
+#[cfg(miri)]
+unsafe fn unmap(span: *mut Span) {
+    let layout = std::alloc::Layout::from_size_align(SPAN, SPAN).expect("a constant");
+    // SAFETY: as promised.
+    unsafe { std::alloc::dealloc(span.cast(), layout) };
+}
+
+/// # Safety
+/// The range is part of a span, whole pages, and nobody has its memory.
+#[cfg(miri)]
+unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
+    // SAFETY: as promised.
+    unsafe { start.write_bytes(0, len) };
+    true
+}
+
+// Elsewhere there are no spans, and the allocator serves all.
+#[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
+fn map() -> Option<NonNull<u8>> {
+    None
+}
+
+/// # Safety
+/// Never called: there are no spans.
+#[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
+unsafe fn unmap(_span: *mut Span) {}
+
+/// # Safety
+/// Never called: there are no spans.
+#[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
+unsafe fn return_pages(_start: *mut u8, _len: usize) -> bool {
+    false
+}

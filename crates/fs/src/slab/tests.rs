@@ -1,0 +1,263 @@
+//! Tests of the slab: random blocks against a map of what is in use, limits, trims and threads.
+//!
+//! A leaf module with `unsafe`. Invariant: a [`Block`] is memory that its slab gave out, and `give_back`
+//! takes the block, so nobody reads or frees it afterwards.
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::chance::Chance;
+use std::collections::BTreeMap;
+
+/// A block with its size and the byte that fills it.
+struct Block {
+    ptr: NonNull<u8>,
+    size: usize,
+    fill: u8,
+}
+
+// SAFETY: a block belongs to the test that took it alone.
+unsafe impl Send for Block {}
+
+impl Block {
+    fn take(slab: &Slab, size: usize, lifetime: Lifetime, fill: u8) -> Block {
+        let ptr = slab.take(size, lifetime).expect("memory");
+        // SAFETY: `size` bytes that nobody else has.
+        unsafe { ptr.write_bytes(fill, size) };
+        Block { ptr, size, fill }
+    }
+
+    fn check(&self) {
+        // SAFETY: written in `take`, and nobody else has the memory.
+        let bytes = unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.size) };
+        assert!(
+            bytes.iter().all(|b| *b == self.fill),
+            "a block of {} bytes changed",
+            self.size
+        );
+    }
+
+    fn give_back(self, slab: &Slab) {
+        self.check();
+        // SAFETY: taken from this slab, and given up here.
+        unsafe { slab.give_back(self.ptr) };
+    }
+}
+
+/// Sizes of all classes, more small ones than large ones.
+fn some_size(chance: &mut Chance) -> usize {
+    let most = SLAB_MOST >> (chance.next_u64() % 9);
+    SLAB_FROM + (chance.next_u64() as usize) % (most - SLAB_FROM + 1)
+}
+
+fn both() -> [Lifetime; 2] {
+    [Lifetime::Brief, Lifetime::Cached]
+}
+
+#[test]
+fn a_slot_has_room_for_its_block_and_wastes_little() {
+    let mut before = 0;
+    for size in SLAB_FROM..=SLAB_MOST {
+        let slot = slot_size(size);
+        assert!(
+            slot >= size && slot >= before && slot <= SLAB_MOST,
+            "{size}"
+        );
+        assert_eq!(slot_size(slot), slot, "{size}");
+        let waste = slot - size;
+        if slot < LARGE {
+            assert!(waste < size.div_ceil(STEPS), "{size}");
+            assert!(slot.is_multiple_of(SMALL_ALIGN), "{size}");
+        } else {
+            assert!(waste < (size.div_ceil(STEPS)).max(PAGE), "{size}");
+            assert!(slot.is_multiple_of(PAGE), "{size}");
+        }
+        let class = class_of(slot);
+        assert!(class < CLASSES, "{size}");
+        assert_eq!(
+            before == slot,
+            size > SLAB_FROM && class == class_of(slot_size(size - 1))
+        );
+        before = slot;
+    }
+}
+
+#[test]
+fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
+    let (seeds, steps) = if cfg!(miri) { (2, 60) } else { (8, 2_000) };
+    for seed in 0..seeds {
+        let slab = Slab::new();
+        let mut chance = Chance::new(seed);
+        // By address: where each block ends, and the block.
+        let mut live: BTreeMap<usize, Block> = BTreeMap::new();
+        let (mut used, mut most_used) = (0, 0);
+        for step in 0..steps {
+            // Grows and shrinks in turn.
+            let grows = (step / 500) % 2 == 0;
+            if live.is_empty() || chance.next_u64() % 10 < if grows { 7 } else { 3 } {
+                let size = some_size(&mut chance);
+                let lifetime = both()[(chance.next_u64() % 2) as usize];
+                let block = Block::take(&slab, size, lifetime, step as u8);
+                let (from, slot) = (block.ptr.as_ptr().addr(), slot_size(size));
+                let align = if slot >= LARGE { PAGE } else { SMALL_ALIGN };
+                assert!(from.is_multiple_of(align));
+                if let Some((_, above)) = live.range(from..).next() {
+                    assert!(from + slot <= above.ptr.as_ptr().addr());
+                }
+                if let Some((at, below)) = live.range(..from).next_back() {
+                    assert!(at + slot_size(below.size) <= from);
+                }
+                used += slot;
+                live.insert(from, block);
+            } else {
+                let n = (chance.next_u64() as usize) % live.len();
+                let from = *live.keys().nth(n).expect("one of them");
+                let block = live.remove(&from).expect("just found");
+                used -= slot_size(block.size);
+                block.give_back(&slab);
+            }
+            if chance.below(200) == 0 {
+                slab.trim();
+                assert_eq!(slab.usage().dirty, 0);
+                live.values().for_each(Block::check);
+            }
+            let now = slab.usage();
+            assert_eq!(now.used, used, "seed {seed}");
+            most_used = most_used.max(used);
+            let kept = (most_used / KEPT_PART).max(KEPT_LEAST);
+            assert!(now.dirty <= kept, "seed {seed}: {now:?}");
+        }
+        live.into_values().for_each(|b| b.give_back(&slab));
+        slab.trim();
+        assert_eq!(slab.usage(), SlabUse::default(), "seed {seed}");
+    }
+}
+
+#[test]
+fn freed_memory_beyond_the_limit_returns_without_a_trim() {
+    let bytes = if cfg!(miri) { 1 << 20 } else { 24 << 20 };
+    for size in [SLAB_FROM, 5000, LARGE, 70_000, SLAB_MOST] {
+        let slab = Slab::new();
+        let all: Vec<Block> = (0..bytes / size)
+            .map(|n| Block::take(&slab, size, Lifetime::Brief, n as u8))
+            .collect();
+        let mapped = slab.usage().mapped;
+        all.into_iter().for_each(|b| b.give_back(&slab));
+        let now = slab.usage();
+        assert_eq!(now.used, 0);
+        assert!(now.dirty <= mapped / KEPT_PART + KEPT_LEAST, "{now:?}");
+        slab.trim();
+        assert_eq!(slab.usage(), SlabUse::default());
+    }
+}
+
+/// The pages are really gone: what the system gives instead is zero.
+#[test]
+fn a_trim_returns_the_pages_of_free_slots_beside_blocks_in_use() {
+    let slab = Slab::new();
+    let blocks: Vec<Block> = (0..20)
+        .map(|n| Block::take(&slab, 40_000, Lifetime::Cached, n + 1))
+        .collect();
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks
+        .into_iter()
+        .enumerate()
+        .partition(|(n, _)| n % 2 == 0);
+    let addresses: Vec<NonNull<u8>> = freed.iter().map(|(_, b)| b.ptr).collect();
+    freed.into_iter().for_each(|(_, b)| b.give_back(&slab));
+    assert_eq!(slab.usage().dirty, 10 * slot_size(40_000));
+    slab.trim();
+    assert_eq!(slab.usage().dirty, 0);
+    for at in addresses {
+        // SAFETY: the span is still mapped, because half of its blocks are in use.
+        assert_eq!(unsafe { at.read() }, 0);
+    }
+    kept.into_iter().for_each(|(_, b)| b.give_back(&slab));
+}
+
+#[test]
+fn dirty_memory_is_used_before_clean_memory() {
+    let slab = Slab::new();
+    let mut blocks: Vec<Block> = (0..8)
+        .map(|n| Block::take(&slab, 60_000, Lifetime::Brief, n))
+        .collect();
+    let freed = blocks.remove(3);
+    let at = freed.ptr;
+    freed.give_back(&slab);
+    let again = Block::take(&slab, 60_000, Lifetime::Brief, 9);
+    assert_eq!(again.ptr, at);
+    assert_eq!(slab.usage().dirty, 0);
+    again.give_back(&slab);
+    blocks.into_iter().for_each(|b| b.give_back(&slab));
+}
+
+#[test]
+fn lifetimes_share_no_unit() {
+    let slab = Slab::new();
+    let of = |lifetime| Block::take(&slab, 3000, lifetime, 1);
+    let (one, other) = (of(Lifetime::Brief), of(Lifetime::Cached));
+    assert_ne!(
+        one.ptr.as_ptr().addr() / UNIT,
+        other.ptr.as_ptr().addr() / UNIT
+    );
+    one.give_back(&slab);
+    other.give_back(&slab);
+}
+
+#[test]
+#[should_panic(expected = "freed twice")]
+fn a_second_free_is_noticed() {
+    let slab = Slab::new();
+    let kept = slab.take(2000, Lifetime::Brief).expect("memory");
+    let block = slab.take(2000, Lifetime::Brief).expect("memory");
+    // SAFETY: the first call is; the second breaks the promise, and stops at its own check.
+    unsafe {
+        slab.give_back(block);
+        slab.give_back(block);
+    }
+    let _ = kept;
+}
+
+/// Blocks travel between threads, and a thread trims meanwhile.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the threads of this test")]
+fn threads_share_a_slab() {
+    let (threads, steps) = if cfg!(miri) { (2, 30) } else { (4, 4_000) };
+    let slab = Slab::new();
+    let passed: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            let (slab, passed) = (&slab, &passed);
+            scope.spawn(move || {
+                let mut chance = Chance::new(t);
+                let mut own = Vec::new();
+                for step in 0..steps {
+                    match chance.next_u64() % 6 {
+                        0 | 1 if own.len() < 100 => {
+                            let lifetime = both()[(chance.next_u64() % 2) as usize];
+                            let size = some_size(&mut chance);
+                            own.push(Block::take(slab, size, lifetime, step as u8));
+                        }
+                        2 => passed.lock().extend(own.pop()),
+                        3 => {
+                            let block = passed.lock().pop();
+                            block.into_iter().for_each(|b| b.give_back(slab));
+                        }
+                        _ => {
+                            own.pop().into_iter().for_each(|b| b.give_back(slab));
+                        }
+                    }
+                    if t == 0 && step % 500 == 0 {
+                        slab.trim();
+                    }
+                }
+                own.into_iter().for_each(|b| b.give_back(slab));
+            });
+        }
+    });
+    passed
+        .into_inner()
+        .into_iter()
+        .for_each(|b| b.give_back(&slab));
+    assert_eq!(slab.usage().used, 0);
+    slab.trim();
+    assert_eq!(slab.usage(), SlabUse::default());
+}
