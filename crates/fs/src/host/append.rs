@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::file::{HostFile, Kind, Tail};
 use super::sys::Account;
-use super::window::Window;
+use super::window::{self, Window};
 use crate::{Error, Intent, Result};
 
 /// What the page cache manages, in bytes.
@@ -36,7 +36,10 @@ const MAPPED_MAX: usize = 4096;
 /// A window's largest size: opening it makes each of its pages writable, which takes a moment, and the appender waits.
 const WINDOW: u64 = 256 * 1024;
 /// The first one's.
-const WINDOW_MIN: u64 = 16 * 1024;
+pub(super) const WINDOW_MIN: u64 = 16 * 1024;
+/// While the windows of the process have this many bytes together, new ones have [`WINDOW_MIN`]: 300
+/// stores would otherwise hold 100 MB in windows.
+pub(super) const WINDOWS_MOST: u64 = 4 << 20;
 /// Space for windows is taken so much at a time; a small log takes as much as it has.
 const FRESH_MIN: u64 = 64 * 1024;
 const FRESH_MAX: u64 = 1 << 20;
@@ -183,7 +186,12 @@ impl HostFile {
             tail.fresh_to = to;
         }
         // Each page of a window goes to the device with the next sync: the first ones are small.
-        let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, WINDOW);
+        let most = if window::open_bytes() < WINDOWS_MOST {
+            WINDOW
+        } else {
+            WINDOW_MIN
+        };
+        let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, most);
         let len = len.max((end - start).next_multiple_of(PAGE));
         let len = len.min(tail.fresh_to - start);
         #[cfg(test)]

@@ -14,8 +14,18 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Bytes of all windows of the process.
+static OPEN_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of all windows of the process. The system counts them as the process's memory.
+pub(super) fn open_bytes() -> u64 {
+    // Relaxed: a number for a limit that need not be exact.
+    OPEN_BYTES.load(Relaxed)
+}
 
 /// Pages of a file, writable.
 pub(super) struct Window {
@@ -48,6 +58,7 @@ impl Window {
             len,
             start,
         };
+        OPEN_BYTES.fetch_add(len as u64, Relaxed);
         // SAFETY: the mapping just made. The advice changes no byte of it.
         unsafe { rustix::mm::madvise(made, len, Advice::LinuxPopulateWrite) }?;
         Ok(window)
@@ -80,5 +91,6 @@ impl Drop for Window {
             done.is_ok(),
             "a mapping that the system does not take back: {done:?}"
         );
+        OPEN_BYTES.fetch_sub(self.len as u64, Relaxed);
     }
 }

@@ -161,3 +161,27 @@ fn a_log_that_is_refused_a_window_is_written_from_then_on() {
         }
     }
 }
+
+/// Many logs whose windows would each grow to 256 KiB: the process holds little of them together.
+#[test]
+fn windows_of_many_logs_stay_small_together() {
+    use crate::host::append::{WINDOW_MIN, WINDOWS_MOST};
+    let dir = Dir::new();
+    let fs = dir.fs();
+    let before = crate::host::window::open_bytes();
+    let logs: Vec<_> = (0..100)
+        .map(|n| mapped_log(&fs, &format!("{n}.log")))
+        .collect();
+    let piece = pattern(5, 0, 4096);
+    for f in &logs {
+        // A window that begins 512 KiB into the file has 256 KiB.
+        for _ in 0..130 {
+            put(f, &piece, Intent::Lazy);
+        }
+    }
+    let held = crate::host::window::open_bytes() - before;
+    let most = WINDOWS_MOST + 100 * WINDOW_MIN + (256 << 10);
+    assert!(held <= most, "{held} of {most}");
+    assert!(held >= WINDOWS_MOST / 2, "windows were open: {held}");
+    drop(logs);
+}
