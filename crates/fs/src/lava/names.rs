@@ -163,7 +163,9 @@ impl Names {
             return;
         }
         let first = self.firsts.find_entry(hash_dir(dir), |&j| j == i);
-        let mut first = first.ok().expect("a directory with names has a first one");
+        let Ok(mut first) = first else {
+            unreachable!("a directory with names has a first one");
+        };
         match behind {
             NONE => {
                 first.remove();
