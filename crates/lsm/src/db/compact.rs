@@ -9,7 +9,9 @@ use super::flush::table_info;
 use super::generation::FamilyEntry;
 use super::scattered::Paid;
 use super::separated::BlobChange;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
+use crate::compaction::{
+    Claim, FullDisk, Job, KeyRange, Outcome, PickContext, Plan, Reason, TooLarge,
+};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
@@ -36,6 +38,8 @@ struct Running {
     now_ms: u64,
     began: Duration,
     claim: Mutex<Option<Claim>>,
+    /// What merges could take when the plan was chosen. `None` if the disk was not full.
+    full: Option<FullDisk>,
     /// See [`super::separated`].
     epoch: u64,
     /// For its events.
@@ -71,6 +75,27 @@ struct Done {
     outputs: Vec<TableInfo>,
     bytes_read: u64,
     bytes_written: u64,
+}
+
+/// So many merges that have ended for lack of space are remembered.
+const MOST_TOO_LARGE: usize = 256;
+
+/// Notes that a merge has ended for lack of space, which had so many bytes of room when it was chosen.
+fn note_too_large(known: &mut Vec<TooLarge>, plan: &Plan, room: u64) {
+    let inputs = plan.input_numbers();
+    if let Some(same) = known.iter_mut().find(|t| t.inputs == inputs) {
+        same.room = room.max(same.room);
+        same.tries += 1;
+        return;
+    }
+    if known.len() == MOST_TOO_LARGE {
+        known.remove(0);
+    }
+    known.push(TooLarge {
+        inputs,
+        room,
+        tries: 1,
+    });
 }
 
 impl Engine {
@@ -140,18 +165,22 @@ impl Engine {
                     still_for,
                     shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),
                     scatter: paid.scatter(),
+                    too_large: &state.too_large,
                 })?;
                 Some((plan, f.clone()))
             })
-            .max_by(|a, b| a.0.score.total_cmp(&b.0.score))
+            .max_by(|a, b| a.0.urgency(&b.0))
     }
 
     /// Queues compactions as long as the tree is out of shape and there are threads for them.
     pub fn schedule_compactions(self: &Arc<Self>) {
         loop {
+            // A merge that has just ended for lack of space left what was free before it removed its outputs.
+            self.see_what_is_free();
             let mut state = self.state.lock();
             let pausing = state.compaction_error.is_some()
-                && self.env.clock().now() < state.compaction_retry_at;
+                && self.env.clock().now() < state.compaction_retry_at
+                && !self.has_more_room(&state);
             if self.closing.load(SeqCst)
                 || pausing
                 || state.exclusive
@@ -175,12 +204,19 @@ impl Engine {
                 .compactions
                 .push(plan.reach(&family.options.comparator));
             self.begin_gathering(&mut state, &plan);
+            let full = self.room_for_merges(&state);
             drop(state);
-            self.start(plan, family, claim);
+            self.start(plan, family, claim, full);
         }
     }
 
-    fn start(self: &Arc<Self>, plan: Plan, family: FamilyEntry, claim: Claim) {
+    fn start(
+        self: &Arc<Self>,
+        plan: Plan,
+        family: FamilyEntry,
+        claim: Claim,
+        full: Option<FullDisk>,
+    ) {
         // Reads indexes to find even cuts: outside the lock.
         let ranges = subranges(
             &family.options.comparator,
@@ -203,6 +239,7 @@ impl Engine {
             now_ms: self.env.clock().wall_ms(),
             began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
+            full,
             number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges,
             parts: Mutex::new((0..parts).map(|_| None).collect()),
@@ -321,6 +358,7 @@ impl Engine {
             Ok(()) => {
                 state.compaction_error = None;
                 state.compaction_pause = RETRY_PAUSE;
+                state.too_large.clear();
                 self.note_hurry(&mut state, &self.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
@@ -338,6 +376,11 @@ impl Engine {
                     .room_for_merges(&state)
                     .is_some_and(|full| !full.surely);
                 let at_once = guessed && e.kind() == ErrorKind::NoSpace;
+                if e.kind() == ErrorKind::NoSpace
+                    && let Some(full) = running.full
+                {
+                    note_too_large(&mut state.too_large, &running.plan, full.room);
+                }
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
                 state.compaction_retry_at = self.env.clock().now();
@@ -516,6 +559,7 @@ impl Engine {
             now_ms: self.env.clock().wall_ms(),
             began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
+            full: None,
             number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges: vec![(None, None)],
             parts: Mutex::new(vec![None]),

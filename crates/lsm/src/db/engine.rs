@@ -18,7 +18,7 @@ use super::shown::Shown;
 use super::space::Space;
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
-use crate::compaction::Reach;
+use crate::compaction::{Reach, TooLarge};
 use crate::key::SeqNo;
 use crate::listener::Event;
 use crate::options::Options;
@@ -133,6 +133,8 @@ pub(crate) struct State {
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
     pub compaction_pause: Duration,
+    /// Merges that have ended for lack of space since the last one that did not, oldest first.
+    pub too_large: Vec<TooLarge>,
     /// Earliest time of the next attempt after a failed flush.
     pub retry_at: Duration,
     /// Writes fail with this until [`Engine::resume`] mends it.
@@ -226,6 +228,7 @@ impl Engine {
                 compaction_error: None,
                 compaction_retry_at: Duration::ZERO,
                 compaction_pause: RETRY_PAUSE,
+                too_large: Vec::new(),
                 retry_at: Duration::ZERO,
                 halt: None,
                 promised: BTreeMap::new(),

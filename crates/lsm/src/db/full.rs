@@ -12,7 +12,7 @@
 //! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
 //! help. Decision 0027.
 
-use super::engine::{Engine, State, Writer};
+use super::engine::{Engine, RETRY_PAUSE, State, Writer};
 use super::log::{GroupSize, log_path};
 use crate::batch::{Ops, WriteBatch};
 use crate::compaction::FullDisk;
@@ -303,6 +303,26 @@ impl Engine {
         })
     }
 
+    /// True if merges have ended for lack of space, and the disk has notably more room by now than any of them had.
+    pub(super) fn has_more_room(&self, state: &State) -> bool {
+        let Some(full) = self.room_for_merges(state) else {
+            return false;
+        };
+        let mut known = state.too_large.iter();
+        full.surely && known.len() > 0 && known.all(|t| t.is_out_of_date(full.room))
+    }
+
+    /// The disk is not full any more: merges that ended for lack of space need not wait for the time of their next attempt.
+    fn end_pause_of_merges(&self) {
+        let mut state = self.state.lock();
+        state.too_large.clear();
+        let error = state.compaction_error.as_ref();
+        if error.is_some_and(|e| e.kind() == ErrorKind::NoSpace) {
+            state.compaction_retry_at = self.env.clock().now();
+            state.compaction_pause = RETRY_PAUSE;
+        }
+    }
+
     fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
         let seen = |left: u64| left.checked_sub(bytes);
         if !self.full.is_refusing() && self.full.unseen.fetch_update(SeqCst, SeqCst, seen).is_ok() {
@@ -345,6 +365,7 @@ impl Engine {
             self.retry_later();
         } else {
             self.full.wanted.store(0, SeqCst);
+            self.end_pause_of_merges();
         }
         self.schedule();
     }
@@ -368,7 +389,7 @@ impl Engine {
         Some((space, reserve))
     }
 
-    /// Before collections are chosen on a full disk.
+    /// Before collections and merges are chosen on a full disk.
     pub(super) fn see_what_is_free(&self) {
         if self.full.is_refusing() {
             self.free();

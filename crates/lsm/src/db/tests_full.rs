@@ -442,3 +442,64 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     // A manifest, and a table of the first records of the next log.
     assert!(least.unwrap() >= 48 << 10, "a merge left {least:?} bytes");
 }
+
+/// Merges that had ended for lack of space paused for up to a minute, also after something had been deleted beside the store
+/// and writes were taken again.
+#[test]
+fn merges_that_lacked_space_go_on_at_once_when_somebody_makes_some() {
+    let disk = SimFs::new(SimOptions {
+        capacity: CAPACITY,
+        ..SimOptions::default()
+    });
+    let process = Process::open(BASE, &disk, 1, "filling");
+    let (env, db) = (&process.env, &process.db);
+    let f = db.default_family();
+    let free = || disk.space(std::path::Path::new("db")).unwrap().free;
+    let fill = |name: &str, bytes: u64| {
+        let file = disk.create(std::path::Path::new(name)).unwrap();
+        let bytes = vec![7; bytes as usize];
+        let appended = file.append(&[std::io::IoSlice::new(&bytes)], basalt_fs::Intent::Sync);
+        appended.unwrap();
+    };
+    let put = || db.put(&f, b"key", &[7; 100_000], &WriteOptions::SYNC);
+    put().unwrap();
+    fill("small", 512 << 10);
+    fill("large", free() - (256 << 10));
+    assert_eq!(put().unwrap_err().kind(), ErrorKind::NoSpace);
+    let engine = db.engine();
+    let room = {
+        let mut state = engine.state.lock();
+        let full = engine.room_for_merges(&state).expect("the disk is full");
+        state.compaction_error = Some(Error::new(ErrorKind::NoSpace, "on purpose"));
+        state.compaction_retry_at = env.clock().now() + Duration::from_secs(60);
+        state.too_large.push(crate::compaction::TooLarge {
+            inputs: vec![1, 2],
+            room: full.room,
+            tries: 1,
+        });
+        assert!(!engine.has_more_room(&state));
+        full.room
+    };
+    let failed = || engine.state.lock().compaction_error.is_some();
+    engine.schedule_compactions();
+    assert!(failed(), "there is no more room than before");
+    // A part of it is enough for another attempt. Here nothing is due, which ends the error.
+    disk.remove(std::path::Path::new("small")).unwrap();
+    engine.schedule_compactions();
+    assert!(!failed(), "merges wait although there is more room");
+    {
+        let mut state = engine.state.lock();
+        let now = engine.room_for_merges(&state).expect("the disk is full");
+        assert!(now.room > room, "{} and {room}", now.room);
+        state.compaction_error = Some(Error::new(ErrorKind::NoSpace, "on purpose"));
+        state.compaction_retry_at = env.clock().now() + Duration::from_secs(60);
+        state.too_large[0].room = u64::MAX / 2;
+    }
+    engine.schedule_compactions();
+    assert!(failed());
+    // Writes are taken again, at the same time.
+    disk.remove(std::path::Path::new("large")).unwrap();
+    put().unwrap();
+    assert!(!failed(), "merges wait although the disk is not full");
+    process.db.close().unwrap();
+}

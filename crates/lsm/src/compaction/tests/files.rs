@@ -96,6 +96,7 @@ impl Room {
             still_for: Default::default(),
             shadows: Default::default(),
             scatter: Default::default(),
+            too_large: &[],
         });
         plan.expect("level 0 is due")
     }

@@ -74,6 +74,7 @@ impl Tree {
             still_for: Default::default(),
             shadows: Default::default(),
             scatter: Default::default(),
+            too_large: &[],
         }
     }
 
