@@ -47,7 +47,7 @@ use sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// Delay between a release of memory and the trim: a program that closes one store may close more.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
 /// The allocator may keep this part of the budget beyond what the ledger says: it is likely to be used again soon.
-const KEPT_UNUSED: u64 = 8;
+const KEPT_UNUSED: u64 = 16;
 
 /// Everything shared: filesystem, jobs, clock, chance, cache, budgets, metrics. Cheap to clone.
 #[derive(Clone)]
@@ -156,7 +156,7 @@ impl EnvBuilder {
     }
     /// If `true`, the environment has the process's allocator return unused pages to the system. It does
     /// so after a flush and after a store closes or goes idle, at most twice a second, while the process
-    /// holds more than the ledger and an eighth of the budget. Set it only if the process runs little
+    /// holds more than the ledger and a sixteenth of the budget. Set it only if the process runs little
     /// else. Default `false`, because the allocator belongs to the program.
     pub fn trims_memory(mut self, yes: bool) -> Self {
         self.trims_memory = yes;

@@ -39,8 +39,8 @@ pub(crate) enum Origin {
     System,
 }
 
-/// Bytes that an [`crate::AlignedBuf`] of `size` bytes takes: up to a sixteenth more for sizes of 1 KiB to
-/// 512 KiB, which come from slots (see `slab`).
+/// Bytes that an [`crate::AlignedBuf`] of `size` bytes takes. Sizes of 1 KiB to 512 KiB come from slots
+/// (see `slab`), which are at most a sixteenth or a page larger.
 pub fn slot_size(size: usize) -> usize {
     if (SLAB_FROM..SLAB_MOST).contains(&size) {
         slab::slot_size(size)
