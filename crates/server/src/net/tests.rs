@@ -197,6 +197,32 @@ fn many_epochs_are_in_flight_and_then_writes_share_one() {
     w.join();
 }
 
+/// While the writes on their way took all their room, no client was served at all: a PING waited for
+/// the commit of others.
+#[test]
+fn only_writes_wait_for_room_for_writes() {
+    let w = World::new(|options| options.pending_write_bytes = 10_000);
+    let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
+    w.store.hold(true);
+    send(&mut a, &format!("SET k {}", "v".repeat(20_000)));
+    w.wait_held(1);
+    send(&mut b, "SET x 1");
+    send(&mut b, "PING");
+    send(&mut c, "GET other");
+    expect(&mut c, "$-1\r\n");
+    send(&mut c, "EXISTS x");
+    expect(&mut c, ":0\r\n");
+    nothing_yet(&mut b);
+    w.store.hold(false);
+    w.store.release(0, Ok(()));
+    expect(&mut a, "+OK\r\n");
+    expect(&mut b, "+OK\r\n+PONG\r\n");
+    send(&mut c, "GET x");
+    expect(&mut c, "$1\r\n1\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
 #[test]
 fn stopping_finishes_what_was_accepted() {
     let w = World::new(|_| {});

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::options::engine_defaults;
+use basalt::env::EnvBuilder;
 use basalt::fs::SimFs;
 use basalt::fs::sim::{CrashPolicy, SimOptions};
 use basalt::{Bottommost, CompactOptions, WriteBatch};
@@ -108,4 +109,36 @@ fn cursor_numbers_are_not_given_out_again_after_a_power_cut() {
         next += CURSOR_BLOCK;
         disk = disk.crash(CrashPolicy::NothingUnsynced, seed);
     }
+}
+
+/// A long batch is encoded on a thread. Short ones behind it take the same way, so that they do not
+/// overtake it.
+#[test]
+fn epochs_are_submitted_in_order_whatever_thread_encodes_them() {
+    const EPOCHS: u8 = 60;
+    let env = EnvBuilder::new(SimFs::new(SimOptions::default())).build();
+    let store = DbStore::open(&env, Path::new("db"), engine_defaults()).unwrap();
+    let key = layout::encode_key(DATABASE, 0, b"k");
+    let (sender, ended) = std::sync::mpsc::channel();
+    for n in 0..EPOCHS {
+        let len = if n % 4 == 0 { 1 << 20 } else { 8 };
+        let value = Value {
+            data_type: DataType::String,
+            data: vec![n; len].into(),
+            expire_at_ms: None,
+        };
+        let sender = sender.clone();
+        let write = Write::Put {
+            key: key.clone(),
+            value,
+        };
+        let done = Box::new(move |r: Result<()>| sender.send(r).unwrap());
+        store.submit(vec![write], false, done);
+    }
+    for _ in 0..EPOCHS {
+        ended.recv().unwrap().unwrap();
+    }
+    let found = store.get(&key).unwrap().unwrap();
+    assert_eq!(&found.data[..], [EPOCHS - 1; 8]);
+    store.close().unwrap();
 }
