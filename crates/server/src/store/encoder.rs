@@ -5,8 +5,9 @@ use super::{Done, Write};
 use crate::catalog::DATABASE;
 use crate::layout::{self, STRING_HEADER};
 use crate::names::LayerWrite;
-use basalt::{Db, Family, Result, WriteBatch, WriteOptions, env};
+use basalt::{Db, Error, ErrorKind, Family, Result, WriteBatch, WriteOptions, env};
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -75,10 +76,7 @@ impl Encoder {
                 self.queued.fetch_add(1, Ordering::AcqRel);
                 if let Err(mpsc::SendError(epoch)) = queue.send(epoch) {
                     // The thread has panicked. Its epochs are lost, so none may follow them.
-                    (epoch.done)(Err(basalt::Error::new(
-                        basalt::ErrorKind::Poisoned,
-                        "the thread that encodes batches has ended",
-                    )));
+                    (epoch.done)(Err(broken("the thread that encodes batches has ended")));
                 }
             }
             // The thread could not be started: a slow submission is better than none.
@@ -98,9 +96,15 @@ impl Drop for Encoder {
     }
 }
 
+fn broken(what: &str) -> Error {
+    Error::new(ErrorKind::Poisoned, what)
+}
+
 fn submit(db: &Db, keys: &Family, epoch: Epoch) {
     let Epoch { writes, sync, done } = epoch;
-    match encode(keys, &writes) {
+    // A panic fails its own epoch only: the epochs behind it in the queue need this thread.
+    let batch = catch_unwind(AssertUnwindSafe(|| encode(keys, &writes)));
+    match batch.unwrap_or_else(|_| Err(broken("encoding a batch has panicked"))) {
         Ok(batch) => db
             .submit_nowait(batch, &WriteOptions { sync })
             .on_complete(move |r| done(r.map(|_| ()))),
