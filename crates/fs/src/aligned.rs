@@ -1,8 +1,8 @@
 //! A growable byte buffer whose memory starts at an address that direct I/O accepts.
 //!
-//! This is one of the leaf modules that may use `unsafe`: it owns a raw allocation.
-//! Invariant: `ptr` and `origin` came from `take(layout(n))` with `cap == room(origin, n)` (or `ptr` is dangling and `cap` is 0),
-//! and the first `len <= cap` bytes are initialised.
+//! This is one of the leaf modules that may use `unsafe`: it owns a raw allocation. Invariant:
+//! `ptr` and `origin` came from `take(layout(n))` with `cap == room(origin, n)` (or `ptr` is
+//! dangling and `cap` is 0), and the first `len <= cap` bytes are initialised.
 #![allow(unsafe_code)]
 
 use crate::pages::{Origin, give_back, grow, room, take};
@@ -214,7 +214,8 @@ impl AlignedBuf {
 
     fn free(&mut self) {
         if self.cap != 0 {
-            // SAFETY: the invariant: `cap` is what was asked for, or the memory is a slot, whose size the slab knows.
+            // SAFETY: the invariant: `cap` is what was asked for, or the memory is a slot, whose
+            // size the slab knows.
             unsafe { give_back(self.ptr, layout(self.cap, self.direct), self.origin) };
         }
     }

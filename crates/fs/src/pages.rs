@@ -39,8 +39,8 @@ pub(crate) enum Origin {
     System,
 }
 
-/// Bytes that an [`crate::AlignedBuf`] of `size` bytes takes. Sizes of 1 KiB to 512 KiB come from slots
-/// (see `slab`), which are at most a sixteenth or a page larger.
+/// Bytes that an [`crate::AlignedBuf`] of `size` bytes takes. Sizes of 1 KiB to 512 KiB come from
+/// slots (see `slab`), which are at most a sixteenth or a page larger.
 pub fn slot_size(size: usize) -> usize {
     if (SLAB_FROM..SLAB_MOST).contains(&size) {
         slab::slot_size(size)
@@ -55,8 +55,8 @@ fn is_for_slab(layout: Layout) -> bool {
         && (layout.align() <= SMALL_ALIGN || slot_size(layout.size()).is_multiple_of(PAGE))
 }
 
-/// Memory of a layout whose size is not 0, not initialised: small blocks from the allocator, large ones
-/// from the slab or the system, as far as it has any for us.
+/// Memory of a layout whose size is not 0, not initialised: small blocks from the allocator, large
+/// ones from the slab or the system, as far as it has any for us.
 pub(crate) fn take(layout: Layout, lifetime: Lifetime) -> Option<(NonNull<u8>, Origin)> {
     debug_assert!(layout.size() > 0 && layout.align() <= PAGE);
     if is_for_slab(layout) {
@@ -86,7 +86,8 @@ pub(crate) fn room(origin: Origin, size: usize) -> usize {
 }
 
 /// # Safety
-/// `ptr` and `origin` came from [`take`] with this layout (any, if the origin is the slab), and nobody has the memory any more.
+/// `ptr` and `origin` came from [`take`] with this layout (any, if the origin is the slab), and
+/// nobody has the memory any more.
 pub(crate) unsafe fn give_back(ptr: NonNull<u8>, layout: Layout, origin: Origin) {
     match origin {
         // SAFETY: as promised.
@@ -106,8 +107,8 @@ pub fn slab_usage() -> SlabUse {
     SLAB.usage()
 }
 
-/// Returns the pages that nothing lies in to the system. Takes some milliseconds for each 100 MB that
-/// are free.
+/// Returns the pages that nothing lies in to the system. Takes some milliseconds for each 100 MB
+/// that are free.
 pub fn return_free_pages() {
     SLAB.trim();
 }

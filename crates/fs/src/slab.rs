@@ -5,11 +5,13 @@
 //! these holes took up to 400 MB of a budget of 537 MB (`docs/decisions/0031-memory.md`).
 //!
 //! - A **span** is 4 MiB of mapped memory, aligned to its size. Its first 64 KiB hold its header.
-//! - A **unit** is a part of a span that is cut into slots of one size. Slots of less than 16 KiB come
-//!   from units of 64 KiB. Larger slots are whole pages, and their unit is the whole span.
+//! - A **unit** is a part of a span that is cut into slots of one size. Slots of less than 16 KiB
+//!   come from units of 64 KiB. Larger slots are whole pages, and their unit is the whole span.
 //! - A **class** is a slot size: 16 sizes for each doubling, rounded to pages from 16 KiB on.
-//! - A **shard** owns spans. A thread takes a block from the second shard if the first one is locked.
-//! - Blocks of one [`Lifetime`] share units, so that a unit's blocks are freed at about the same time.
+//! - A **shard** owns spans. A thread takes a block from the second shard if the first one is
+//!   locked.
+//! - Blocks of one [`Lifetime`] share units, so that a unit's blocks are freed at about the same
+//!   time.
 //!
 //! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. Dirty
 //! memory is used first. A shard keeps dirty memory up to a 32nd of what it has in use, and
@@ -17,9 +19,10 @@
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariants:
 //! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
-//!    initialised header. It is unmapped once, after it left `spans`, when none of its slots is in use.
-//! 2. A slot is in use exactly if its bit in [`Unit::free`] is not set, its unit is not free, and its
-//!    number is below [`Unit::count`]. Only the caller that took it has its memory.
+//!    initialised header. It is unmapped once, after it left `spans`, when none of its slots is in
+//!    use.
+//! 2. A slot is in use exactly if its bit in [`Unit::free`] is not set, its unit is not free, and
+//!    its number is below [`Unit::count`]. Only the caller that took it has its memory.
 //! 3. A header changes only under the lock of the shard that owns the span. [`Span::shard`],
 //!    [`Span::large`] and [`Unit::slot`] do not change while a slot of the unit is in use, so the
 //!    caller that has a slot reads them without the lock.
@@ -227,8 +230,9 @@ impl Slab {
         (0, self.shards[0].lists.lock())
     }
 
-    /// A block of `size` bytes, [`SLAB_FROM`] to [`SLAB_MOST`], not initialised. Aligned to pages if its
-    /// slot is [`LARGE`] or larger, and to [`SMALL_ALIGN`] otherwise. `None` if the system has no memory.
+    /// A block of `size` bytes, [`SLAB_FROM`] to [`SLAB_MOST`], not initialised. Aligned to pages
+    /// if its slot is [`LARGE`] or larger, and to [`SMALL_ALIGN`] otherwise. `None` if the system
+    /// has no memory.
     pub(crate) fn take(&self, size: usize, lifetime: Lifetime) -> Option<NonNull<u8>> {
         debug_assert!((SLAB_FROM..=SLAB_MOST).contains(&size));
         let slot = slot_size(size);
@@ -289,8 +293,8 @@ impl Slab {
     pub(crate) unsafe fn give_back(&self, block: NonNull<u8>) {
         let block = block.as_ptr();
         let mut gone = null_mut();
-        // SAFETY: the caller has the slot, so invariant 3 allows what is read before the lock. The slot's
-        // pages are returned before others can take it. After that the lock is held.
+        // SAFETY: the caller has the slot, so invariant 3 allows what is read before the lock. The
+        // slot's pages are returned before others can take it. After that the lock is held.
         unsafe {
             let (span, unit) = unit_of(block);
             let (shard, slot, is_large) =
@@ -390,8 +394,8 @@ impl Drop for Slab {
     fn drop(&mut self) {
         for shard in &mut self.shards {
             for span in shard.lists.get_mut().spans.drain(..) {
-                // SAFETY: invariant 1. A block that outlives its slab breaks the promise of its owner: only
-                // tests have slabs that end.
+                // SAFETY: invariant 1. A block that outlives its slab breaks the promise of its
+                // owner: only tests have slabs that end.
                 unsafe { unmap(span) };
             }
         }
@@ -411,8 +415,8 @@ impl Lists {
         let is_large = slot >= LARGE;
         if is_large || self.roomy.is_null() {
             let span = map()?.as_ptr().cast::<Span>();
-            // SAFETY: fresh memory, which is zero: a valid header but for what is written here. All its
-            // numbers may be 0, its pointers null, and 0 is the first value of `Listed`.
+            // SAFETY: fresh memory, which is zero: a valid header but for what is written here. All
+            // its numbers may be 0, its pointers null, and 0 is the first value of `Listed`.
             unsafe {
                 (*span).shard = number;
                 (*span).large = is_large;
@@ -425,7 +429,8 @@ impl Lists {
             }
             self.spans.push(span);
         }
-        // SAFETY: invariant 3; the lock is held. The span just made, or a roomy one, has a free unit.
+        // SAFETY: invariant 3; the lock is held. The span just made, or a roomy one, has a free
+        // unit.
         unsafe {
             let unit = if is_large {
                 let span = *self.spans.last()?;
@@ -518,7 +523,8 @@ impl Lists {
         }
     }
 
-    /// True if a unit of a whole span has only clean slots, and its class has another unit with free slots.
+    /// True if a unit of a whole span has only clean slots, and its class has another unit with
+    /// free slots.
     ///
     /// # Safety
     /// The unit belongs to this shard, and no slot of it is in use.
@@ -531,7 +537,8 @@ impl Lists {
         }
     }
 
-    /// Takes a unit of small slots back into its span. Returns the span if it is to be unmapped now.
+    /// Takes a unit of small slots back into its span. Returns the span if it is to be unmapped
+    /// now.
     ///
     /// # Safety
     /// The unit is one of the span's, in no list, and no slot of it is in use.
@@ -728,7 +735,8 @@ unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
     unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) }.is_ok()
 }
 
-// The interpreter knows no mappings: spans come from the allocator there, so that it sees each access.
+// The interpreter knows no mappings: spans come from the allocator there, so that it sees each
+// access.
 #[cfg(miri)]
 fn map() -> Option<NonNull<u8>> {
     let layout = std::alloc::Layout::from_size_align(SPAN, SPAN).ok()?;

@@ -16,10 +16,11 @@
 //! 5. The store commits epochs in the order of submission, but its callbacks run on several threads: the keyspace may
 //!    hear of a later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the
 //!    store holds a newer one, whatever becomes of the earlier epochs.
-//! 6. The writes of a command with very many names are a [`Layer`] of their epoch, which reads ask beside the overlay. It comes
-//!    and goes in one step. No key of it is looked at when its epoch completes, so rule 5 has another form for it:
-//!    an epoch with a layer ends after all epochs before it, and before all after it, whatever callback comes
-//!    first. Commits are decided in this order, so the wait is for a callback that runs already.
+//! 6. The writes of a command with very many names are a [`Layer`] of their epoch, which reads ask
+//!    beside the overlay. It comes and goes in one step. No key of it is looked at when its epoch
+//!    completes, so rule 5 has another form for it: an epoch with a layer ends after all epochs
+//!    before it, and before all after it, whatever callback comes first. Commits are decided in
+//!    this order, so the wait is for a callback that runs already.
 //!
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
@@ -107,8 +108,8 @@ impl Epoch {
         self.keys.is_empty() && self.layers == 0 && self.flushed_from.is_none()
     }
 
-    /// Where a write stands among all others: `place` is 2n for a write after n layers of the epoch, and
-    /// 2n + 1 for the layer that follows.
+    /// Where a write stands among all others: `place` is 2n for a write after n layers of the
+    /// epoch, and 2n + 1 for the layer that follows.
     fn rank(&self, place: u8) -> u64 {
         self.number << 8 | u64::from(place)
     }
@@ -379,8 +380,8 @@ impl Keyspace {
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
     }
 
-    /// Carries out the writes of a command with very many names, in one step. The command has read what
-    /// the epochs `depends_on` wrote.
+    /// Carries out the writes of a command with very many names, in one step. The command has read
+    /// what the epochs `depends_on` wrote.
     pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
         assert!(
             layer.generation() == self.generation,
@@ -501,9 +502,10 @@ impl Keyspace {
         }
     }
 
-    /// Takes note that the commit of a submitted epoch has ended, in any order of epochs. Returns the epochs that end with
-    /// it, and each open epoch that depended on one that failed: the caller resolves everything that waits for them before the
-    /// next command runs. Also says whether a flush has become durable, so that its space should be reclaimed.
+    /// Takes note that the commit of a submitted epoch has ended, in any order of epochs. Returns
+    /// the epochs that end with it, and each open epoch that depended on one that failed: the
+    /// caller resolves everything that waits for them before the next command runs. Also says
+    /// whether a flush has become durable, so that its space should be reclaimed.
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
         assert!(slot != self.open, "the open epoch was not submitted");
         let epoch = self.epochs[slot].as_mut().expect("the epoch is known");
@@ -613,7 +615,8 @@ impl Keyspace {
         epoch
     }
 
-    /// What an epoch in flight, or the open one, makes of an engine key: `None` if none of them writes it.
+    /// What an epoch in flight, or the open one, makes of an engine key: `None` if none of them
+    /// writes it.
     fn newest(&self, stored: &[u8]) -> Option<(usize, Option<Value>)> {
         let version = self
             .overlay

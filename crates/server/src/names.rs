@@ -140,7 +140,8 @@ pub(crate) enum LayerWrite<'a> {
 }
 
 impl Layer {
-    /// A layer that sets names to the arguments behind them, or deletes them. Requires sorted names.
+    /// A layer that sets names to the arguments behind them, or deletes them. Requires sorted
+    /// names.
     pub fn new(names: Arc<Names>, generation: u32, deleted: Option<Arc<ManyFetch>>) -> Layer {
         Layer {
             names,

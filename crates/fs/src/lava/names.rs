@@ -1,5 +1,6 @@
-//! Names: which directory has which name for which inode. A hash table over a table of entries of 24 bytes; the text lies in
-//! one piece beside. The entries of a directory are a doubly linked list, so that a directory is listed for the cost of what it has.
+//! Names: which directory has which name for which inode. A hash table over a table of entries of
+//! 24 bytes; the text lies in one piece beside. The entries of a directory are a doubly linked
+//! list, so that a directory is listed for the cost of what it has.
 
 use hashbrown::HashTable;
 use std::sync::Arc;

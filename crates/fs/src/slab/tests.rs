@@ -1,7 +1,7 @@
 //! Tests of the slab: random blocks against a map of what is in use, limits, trims and threads.
 //!
-//! A leaf module with `unsafe`. Invariant: a [`Block`] is memory that its slab gave out, and `give_back`
-//! takes the block, so nobody reads or frees it afterwards.
+//! A leaf module with `unsafe`. Invariant: a [`Block`] is memory that its slab gave out, and
+//! `give_back` takes the block, so nobody reads or frees it afterwards.
 #![allow(unsafe_code)]
 
 use super::*;

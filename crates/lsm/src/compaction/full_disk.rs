@@ -1,4 +1,5 @@
-//! Merges on a full disk: which of them probably fit what is left, and which have ended for lack of space (decision 0027).
+//! Merges on a full disk: which of them probably fit what is left, and which have ended for lack of
+//! space (decision 0027).
 
 use super::pick::{ENTRIES_A_RANGE, PickContext, Plan, Reason, idle};
 use std::cmp::{Ordering, Reverse};
@@ -8,12 +9,13 @@ use std::cmp::{Ordering, Reverse};
 pub struct FullDisk {
     /// Bytes that the outputs of a merge may take.
     pub room: u64,
-    /// True if the last merge ended for lack of space. Merges whose inputs are not larger than `room`
-    /// are then preferred.
+    /// True if the last merge ended for lack of space. Merges whose inputs are not larger than
+    /// `room` are then preferred.
     pub surely: bool,
 }
 
-/// Bytes by which the room must have grown at least for another attempt of a merge that ended for lack of space.
+/// Bytes by which the room must have grown at least for another attempt of a merge that ended for
+/// lack of space.
 const LEAST_GROWTH: u64 = 4096;
 
 /// A merge that has ended for lack of space.
@@ -28,23 +30,23 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// True if the room has grown by so much that the merge is worth another attempt. Each attempt that fails raises
-    /// the bar by an eighth, so their number is bounded.
+    /// True if the room has grown by so much that the merge is worth another attempt. Each attempt
+    /// that fails raises the bar by an eighth, so their number is bounded.
     pub fn is_out_of_date(&self, room: u64) -> bool {
         room > self.room + (self.room / 8).max(LEAST_GROWTH)
     }
 }
 
 impl Plan {
-    /// Which of two plans should run first is the greater one: one that fits the disk, then the one that has failed less
-    /// often, then the one with the higher score.
+    /// Which of two plans should run first is the greater one: one that fits the disk, then the one
+    /// that has failed less often, then the one with the higher score.
     pub fn urgency(&self, other: &Plan) -> Ordering {
         let least_tried = |plan: &Plan| Reverse(plan.failed.map_or(0, |tries| tries + 1));
         let tried = least_tried(self).cmp(&least_tried(other));
         tried.then(self.score.total_cmp(&other.score))
     }
-    /// Estimated bytes of the outputs if each tombstone removes one value. The outputs are larger if
-    /// tombstones meet no values.
+    /// Estimated bytes of the outputs if each tombstone removes one value. The outputs are larger
+    /// if tombstones meet no values.
     fn bytes_left(&self) -> u64 {
         let (mut values, mut deletes) = (0u64, 0u64);
         for t in self.input_tables() {
@@ -58,7 +60,8 @@ impl Plan {
 }
 
 impl PickContext<'_> {
-    /// How often the merge of these inputs has ended for lack of space. 0 if there is notably more room since.
+    /// How often the merge of these inputs has ended for lack of space. 0 if there is notably more
+    /// room since.
     pub(super) fn tries(&self, plan: &Plan) -> u32 {
         let room = self.shadows.full.map_or(u64::MAX, |full| full.room);
         let mut known = self.too_large.iter();
@@ -84,9 +87,10 @@ impl PickContext<'_> {
         plan.trivial_move || expected <= full.room
     }
 
-    /// Plans a merge of the newest tables of level 0 into one table of level 0, as many as probably fit.
-    /// For a full disk where a merge of all of level 0 does not fit. Tombstones in these tables then free
-    /// values in the others. Level 0 always has fewer tables afterwards, so deletes can continue.
+    /// Plans a merge of the newest tables of level 0 into one table of level 0, as many as probably
+    /// fit. For a full disk where a merge of all of level 0 does not fit. Tombstones in these
+    /// tables then free values in the others. Level 0 always has fewer tables afterwards, so
+    /// deletes can continue.
     pub(super) fn plan_newest(&self, reason: Reason, score: f64) -> Option<Plan> {
         let tables = &self.version.levels[0];
         if !tables.iter().all(|t| idle(t)) {

@@ -163,7 +163,8 @@ pub struct Plan {
     pub reason: Reason,
     /// The starting level's score; 0 when the score is not the reason.
     pub score: f64,
-    /// `Some` if the outputs will hardly fit a full disk: how often this merge has ended for lack of space.
+    /// `Some` if the outputs will hardly fit a full disk: how often this merge has ended for lack
+    /// of space.
     pub failed: Option<u32>,
 }
 
@@ -749,9 +750,10 @@ fn mostly_tombstones(t: &TableFile) -> bool {
     deletes > 0 && deletes.saturating_mul(3) >= t.meta.entries
 }
 
-/// Returns the most useful compaction that can start now, if one is due. On a full disk, compactions
-/// whose outputs surely fit go first, then those whose outputs probably fit, then the one that has failed
-/// least often. No merge that has failed is chosen again before the others, unless there is more room since.
+/// Returns the most useful compaction that can start now, if one is due. On a full disk,
+/// compactions whose outputs surely fit go first, then those whose outputs probably fit, then the
+/// one that has failed least often. No merge that has failed is chosen again before the others,
+/// unless there is more room since.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     let plan = pick_by_size(ctx);
     let Some(full) = ctx.shadows.full.filter(|full| full.surely) else {
@@ -761,7 +763,8 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     if fits || ctx.too_large.is_empty() {
         return plan;
     }
-    // Nothing surely fits, and it is known which merges have failed: others are chosen by a guess again.
+    // Nothing surely fits, and it is known which merges have failed: others are chosen by a guess
+    // again.
     let guessing = PickContext {
         shadows: Shadows {
             full: Some(FullDisk {

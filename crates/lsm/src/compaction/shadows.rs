@@ -37,7 +37,8 @@ impl Shadows {
             + t.meta.deletes.saturating_add(ranges) as f64 * self.a_record
     }
 
-    /// False when no table hides anything, by the sums of the levels. The deepest level with tables has nothing below it.
+    /// False when no table hides anything, by the sums of the levels. The deepest level with tables
+    /// has nothing below it.
     fn may_hide(&self, v: &FamilyVersion) -> bool {
         let deepest = v.levels.iter().rposition(|l| !l.is_empty()).unwrap_or(0);
         v.levels[..deepest.max(1)].iter().any(|level| {

@@ -225,8 +225,8 @@ impl Queue {
         self.submitted_bytes > 0 && full
     }
 
-    /// Queues as many of the held batches as there is room for, in the order of their arrival, and wakes their threads and
-    /// no others.
+    /// Queues as many of the held batches as there is room for, in the order of their arrival, and
+    /// wakes their threads and no others.
     fn admit_held(&mut self, ledger: &MemoryLedger) {
         while !self.is_full(ledger)
             && let Some((pending, thread)) = self.held.pop_front()
@@ -237,7 +237,8 @@ impl Queue {
         }
     }
 
-    /// As [`Queue::admit_held`], when no thread leads any more. If a batch is still held, its thread is woken to lead.
+    /// As [`Queue::admit_held`], when no thread leads any more. If a batch is still held, its
+    /// thread is woken to lead.
     fn give_lead_back(&mut self, leader: Leader, ledger: &MemoryLedger) {
         self.leader = leader;
         self.admit_held(ledger);
@@ -377,10 +378,10 @@ impl Engine {
         ticket
     }
 
-    /// Queues a batch once the queue has room for it, behind all batches that are held already. While no other thread leads, this thread leads groups
-    /// itself. On the commit lane, and where jobs are stepped, no other thread would lead. The
-    /// callbacks of these groups run on the commit lane, because this thread may hold a lock that
-    /// they take.
+    /// Queues a batch once the queue has room for it, behind all batches that are held already.
+    /// While no other thread leads, this thread leads groups itself. On the commit lane, and where
+    /// jobs are stepped, no other thread would lead. The callbacks of these groups run on the
+    /// commit lane, because this thread may hold a lock that they take.
     fn queue_when_there_is_room<'q>(
         self: &'q Arc<Self>,
         mut q: MutexGuard<'q, Queue>,

@@ -80,7 +80,8 @@ struct Done {
 /// So many merges that have ended for lack of space are remembered.
 const MOST_TOO_LARGE: usize = 256;
 
-/// Notes that a merge has ended for lack of space, which had so many bytes of room when it was chosen.
+/// Notes that a merge has ended for lack of space, which had so many bytes of room when it was
+/// chosen.
 fn note_too_large(known: &mut Vec<TooLarge>, plan: &Plan, room: u64) {
     let inputs = plan.input_numbers();
     if let Some(same) = known.iter_mut().find(|t| t.inputs == inputs) {
@@ -175,7 +176,8 @@ impl Engine {
     /// Queues compactions as long as the tree is out of shape and there are threads for them.
     pub fn schedule_compactions(self: &Arc<Self>) {
         loop {
-            // A merge that has just ended for lack of space left what was free before it removed its outputs.
+            // A merge that has just ended for lack of space left what was free before it removed
+            // its outputs.
             self.see_what_is_free();
             let mut state = self.state.lock();
             let pausing = state.compaction_error.is_some()

@@ -303,7 +303,8 @@ impl Engine {
         })
     }
 
-    /// True if merges have ended for lack of space, and the disk has notably more room by now than any of them had.
+    /// True if merges have ended for lack of space, and the disk has notably more room by now than
+    /// any of them had.
     pub(super) fn has_more_room(&self, state: &State) -> bool {
         let Some(full) = self.room_for_merges(state) else {
             return false;
@@ -312,7 +313,8 @@ impl Engine {
         full.surely && known.len() > 0 && known.all(|t| t.is_out_of_date(full.room))
     }
 
-    /// The disk is not full any more: merges that ended for lack of space need not wait for the time of their next attempt.
+    /// The disk is not full any more: merges that ended for lack of space need not wait for the
+    /// time of their next attempt.
     fn end_pause_of_merges(&self) {
         let mut state = self.state.lock();
         state.too_large.clear();

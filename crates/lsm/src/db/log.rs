@@ -503,8 +503,8 @@ impl Engine {
         loop {
             let generation = self.active_generation();
             let memory = generation.memory();
-            // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The next
-            // group books what the slots really took.
+            // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The
+            // next group books what the slots really took.
             let payload = group.memory + group.memory / 16;
             let growth = MemTable::growth(memory, payload, group.entries);
             let scarce = self.env.ledger().free() < growth && !alone;

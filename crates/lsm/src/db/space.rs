@@ -218,8 +218,8 @@ struct HiddenGarbage {
 }
 
 impl Space {
-    /// Bytes of hidden garbage of a family whose references hide an older one so often. An estimate is kept until the
-    /// tables or the sums over blob files change.
+    /// Bytes of hidden garbage of a family whose references hide an older one so often. An estimate
+    /// is kept until the tables or the sums over blob files change.
     fn hidden(
         &self,
         family: u32,
@@ -276,7 +276,8 @@ impl Space {
     }
 }
 
-/// How often a reference is taken to hide an older one until a merge has told: always. What is due too early teaches.
+/// How often a reference is taken to hide an older one until a merge has told: always. What is due
+/// too early teaches.
 const UNTIL_LEARNED: f64 = 1.0;
 
 /// What a family that exists has in blob files.
@@ -298,7 +299,8 @@ fn shadows_of(own: &FamilyBlobs, hits: f64) -> Shadows {
     }
 }
 
-/// What blob files take, without what their families hide. Costs what collections have in work, not what there is.
+/// What blob files take, without what their families hide. Costs what collections have in work, not
+/// what there is.
 fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
     let totals = catalog.blobs.totals();
     let mut fill = Fill {
@@ -363,8 +365,9 @@ fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) 
 }
 
 impl Engine {
-    /// Estimates the hidden garbage of a tree that is about to be installed. Costs a walk over the tables of a family if any
-    /// of them hides something. So an install does it before it takes `state`, where [`Engine::fill`] finds the results.
+    /// Estimates the hidden garbage of a tree that is about to be installed. Costs a walk over the
+    /// tables of a family if any of them hides something. So an install does it before it takes
+    /// `state`, where [`Engine::fill`] finds the results.
     pub(super) fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
         self.space
             .forget_hidden(|id| catalog.families.contains_key(&id));

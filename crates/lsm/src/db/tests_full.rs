@@ -443,8 +443,8 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     assert!(least.unwrap() >= 48 << 10, "a merge left {least:?} bytes");
 }
 
-/// Merges that had ended for lack of space paused for up to a minute, also after something had been deleted beside the store
-/// and writes were taken again.
+/// Merges that had ended for lack of space paused for up to a minute, also after something had been
+/// deleted beside the store and writes were taken again.
 #[test]
 fn merges_that_lacked_space_go_on_at_once_when_somebody_makes_some() {
     let disk = SimFs::new(SimOptions {

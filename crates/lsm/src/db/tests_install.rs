@@ -136,8 +136,8 @@ fn walked(work: impl FnOnce()) -> usize {
     level::WALKED.get() + file_map::WALKED.get()
 }
 
-/// Every install and every rotation added up the bytes of all tables and blob files, and an install compared all tables with
-/// their neighbours.
+/// Every install and every rotation added up the bytes of all tables and blob files, and an install
+/// compared all tables with their neighbours.
 #[test]
 fn an_install_and_a_change_of_the_view_walk_over_no_files() {
     let (_env, db, mut numbers) = store(5000, 1000);
@@ -221,8 +221,9 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     db.close().unwrap();
 }
 
-/// Prints what an install costs in a store of 100,000 tables and 10,000 blob files, in µs: whole, and what every change of the
-/// view does under `state`. Run it with `--release -- --ignored --nocapture what_an_install_costs`.
+/// Prints what an install costs in a store of 100,000 tables and 10,000 blob files, in µs: whole,
+/// and what every change of the view does under `state`. Run it with `--release -- --ignored
+/// --nocapture what_an_install_costs`.
 #[test]
 #[ignore = "a measurement, which asserts nothing"]
 #[expect(

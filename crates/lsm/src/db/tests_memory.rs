@@ -248,8 +248,8 @@ fn a_group_larger_than_the_budget_goes_in() {
     assert_eq!(env.relief().coming(), 0);
 }
 
-/// A store is closed, or abandoned, between its promise and the seal that keeps it: the promise ends with the store, and
-/// the writer of another store goes on.
+/// A store is closed, or abandoned, between its promise and the seal that keeps it: the promise
+/// ends with the store, and the writer of another store goes on.
 #[test]
 fn a_promise_ends_when_its_store_is_closed() {
     for abandoned in [false, true] {

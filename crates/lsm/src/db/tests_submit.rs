@@ -307,8 +307,8 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
     other.close().unwrap();
 }
 
-/// Each group that was taken from a full queue woke every held submit, and all but a few went back to sleep. So a later
-/// submit could get in before an earlier one.
+/// Each group that was taken from a full queue woke every held submit, and all but a few went back
+/// to sleep. So a later submit could get in before an earlier one.
 #[test]
 fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
     const HELD: u32 = 24;
@@ -349,7 +349,8 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
         seqs.sort_unstable();
         assert!(seqs.is_sorted_by_key(|(_, seq)| *seq), "{seqs:?}");
     });
-    // Each is woken to be let in, and once more at most for each group that some thread left to another.
+    // Each is woken to be let in, and once more at most for each group that some thread left to
+    // another.
     let wakes = engine.commit.wakes.load(Ordering::SeqCst);
     let groups = queued + HELD as usize;
     assert!(

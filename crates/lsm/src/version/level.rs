@@ -1,7 +1,8 @@
 //! The tables of one level in their order, with sums that each change maintains.
 //!
-//! Every change of the tree and every commit decision asks for the bytes of levels. A walk over all tables would cost a
-//! store of 100,000 tables milliseconds each time, so a level adds up what enters and what leaves.
+//! Every change of the tree and every commit decision asks for the bytes of levels. A walk over all
+//! tables would cost a store of 100,000 tables milliseconds each time, so a level adds up what
+//! enters and what leaves.
 
 use super::TableFile;
 use crate::key::Cmp;
@@ -50,7 +51,8 @@ pub fn references(t: &TableFile) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// One level: a slice of tables in reading order. Clones share the slice until one of them is changed.
+/// One level: a slice of tables in reading order. Clones share the slice until one of them is
+/// changed.
 #[derive(Debug, Clone, Default)]
 pub struct Level {
     tables: Arc<Vec<Arc<TableFile>>>,

@@ -363,7 +363,8 @@ impl FamilyVersion {
         self.levels[level].insert(at, table);
     }
 
-    /// Adds a table to a level without looking for its place. [`FamilyVersion::sort`] must follow before any other call.
+    /// Adds a table to a level without looking for its place. [`FamilyVersion::sort`] must follow
+    /// before any other call.
     pub fn push(&mut self, level: usize, table: Arc<TableFile>) {
         self.levels[level].push(table);
     }
@@ -378,8 +379,8 @@ impl FamilyVersion {
         }
     }
 
-    /// Takes a table out; `None` when it is not there. `meta` is what the manifest remembers of the table. Costs a binary
-    /// search, and the move of what lies behind the table.
+    /// Takes a table out; `None` when it is not there. `meta` is what the manifest remembers of the
+    /// table. Costs a binary search, and the move of what lies behind the table.
     pub fn remove(
         &mut self,
         level: usize,
@@ -409,8 +410,9 @@ impl FamilyVersion {
         Ok(())
     }
 
-    /// As [`FamilyVersion::check`], of one table that has entered a level and of its neighbours. A level that kept the
-    /// rules before still keeps them if all tables that entered since pass: to take tables out breaks no rule.
+    /// As [`FamilyVersion::check`], of one table that has entered a level and of its neighbours. A
+    /// level that kept the rules before still keeps them if all tables that entered since pass: to
+    /// take tables out breaks no rule.
     pub fn check_entered(
         &self,
         level: usize,

@@ -52,8 +52,8 @@ fn repair_without_a_manifest(fs: &Arc<SimFs>, seed: u64, model: &Operands, what:
 }
 
 /// A compaction merges an operand with the value below it, into a value with the operand's number.
-/// The operand itself still stands in its log, which is a blob file. Repair believed the operand and
-/// dropped the value of the same number, and with it everything that the operand stood on.
+/// The operand itself still stands in its log, which is a blob file. Repair believed the operand
+/// and dropped the value of the same number, and with it everything that the operand stood on.
 #[test]
 fn a_value_is_not_exchanged_for_the_operand_that_went_into_it() {
     let seed = 601;

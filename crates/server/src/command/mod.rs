@@ -397,8 +397,8 @@ impl Executor {
     }
 }
 
-/// Most arguments of a command that takes no list of keys. All of them are looked at in one turn of the
-/// loop.
+/// Most arguments of a command that takes no list of keys. All of them are looked at in one turn of
+/// the loop.
 const MOST_ARGUMENTS: usize = 65_536;
 
 /// Refuses so many options, names or patterns that other clients would wait for them.

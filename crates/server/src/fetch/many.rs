@@ -5,8 +5,8 @@
 //! buffer. So nothing is allocated for a single name, and nothing is freed for one.
 //!
 //! A [`Layer`] changes very many keys in one step, so its effect on the answers is found out later,
-//! some names at a time: the fetch is *behind* by that layer until then, and its answers are not used
-//! before. Answers that followed a write which came after the layer are newer, and stay.
+//! some names at a time: the fetch is *behind* by that layer until then, and its answers are not
+//! used before. Answers that followed a write which came after the layer are newer, and stay.
 
 use super::{COPIED, Need};
 use crate::catalog::DATABASE;
@@ -273,9 +273,9 @@ impl ManyFetch {
         self.set(name, Found::Value(place));
     }
 
-    /// The names that are asked for next: those that a piece had no room for, and up to `most` others.
-    /// Names for which `written` knows a write get that as their answer, with the epoch of the write.
-    /// Also returns true if no name is left.
+    /// The names that are asked for next: those that a piece had no room for, and up to `most`
+    /// others. Names for which `written` knows a write get that as their answer, with the epoch of
+    /// the write. Also returns true if no name is left.
     pub fn ask(
         &mut self,
         most: usize,
@@ -394,8 +394,8 @@ impl ManyFetch {
         !self.behind.is_empty()
     }
 
-    /// Looks at up to `most` names for writes of layers. Returns how many it looked at, and the layers
-    /// that it needs no more.
+    /// Looks at up to `most` names for writes of layers. Returns how many it looked at, and the
+    /// layers that it needs no more.
     pub fn catch_up(&mut self, most: usize, now_ms: u64) -> (usize, Vec<Arc<Layer>>) {
         let mut done = Vec::new();
         let mut looked = 0;

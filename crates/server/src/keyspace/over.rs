@@ -49,7 +49,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The newest write of each key in a range of the store, in order. The range lies in one generation.
+/// The newest write of each key in a range of the store, in order. The range lies in one
+/// generation.
 pub(super) fn merged<'a>(
     overlay: impl Iterator<Item = (&'a [u8], Over)>,
     layers: impl Iterator<Item = (u64, &'a Layer)>,

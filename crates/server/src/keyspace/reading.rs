@@ -294,8 +294,8 @@ impl Keyspace {
         self.generation
     }
 
-    /// Begins, or begins again, the fetch of a request with very many names. Returns the fetch that the
-    /// client had.
+    /// Begins, or begins again, the fetch of a request with very many names. Returns the fetch that
+    /// the client had.
     pub fn begin_many(
         &mut self,
         client: u64,
@@ -307,8 +307,9 @@ impl Keyspace {
         self.many.insert(client, fetch)
     }
 
-    /// The next piece of the fetch of a request with very many names, of up to `most` names. `None` if all names were read, or if
-    /// their strings exceed `limit_bytes`, so that the reply would be too long.
+    /// The next piece of the fetch of a request with very many names, of up to `most` names. `None`
+    /// if all names were read, or if their strings exceed `limit_bytes`, so that the reply would be
+    /// too long.
     pub fn next_many(
         &mut self,
         client: u64,
@@ -354,8 +355,8 @@ impl Keyspace {
         }
     }
 
-    /// Lets the answers of a client's fetch follow the layers that took effect, for up to `most` names.
-    /// True if there is more to be followed.
+    /// Lets the answers of a client's fetch follow the layers that took effect, for up to `most`
+    /// names. True if there is more to be followed.
     pub fn catch_up(&mut self, client: u64, most: usize, now_ms: u64) -> bool {
         let Some(fetch) = self.many.get_mut(&client) else {
             return false;
@@ -371,8 +372,8 @@ impl Keyspace {
         self.many.get(&client)
     }
 
-    /// Takes out a fetch that has an answer for every name, if the answers are true now. Also returns
-    /// what they depend on.
+    /// Takes out a fetch that has an answer for every name, if the answers are true now. Also
+    /// returns what they depend on.
     pub fn freeze(&mut self, client: u64) -> Option<(ManyFetch, Epochs)> {
         let is_true = |f: &ManyFetch| !f.is_void && f.generation() == self.generation;
         let fetch = self.many.get(&client).filter(|f| is_true(f))?;
@@ -382,7 +383,8 @@ impl Keyspace {
         self.many.remove(&client).map(|f| (f, depends_on))
     }
 
-    /// Forgets the fetch of a request with very many names, and returns it: it takes long to be dropped.
+    /// Forgets the fetch of a request with very many names, and returns it: it takes long to be
+    /// dropped.
     pub fn end_many(&mut self, client: u64) -> Option<ManyFetch> {
         self.many.remove(&client)
     }

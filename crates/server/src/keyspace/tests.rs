@@ -533,10 +533,10 @@ struct ModelFetch {
     has_all: bool,
 }
 
-/// Random commands, submissions and failures, and callbacks in any order, against a model in plain maps. The engine
-/// decides commits in the order of submission; its callbacks run on several threads, so the keyspace hears of them in
-/// any order. Among the commands are those with many names: their reads go on over many steps, and their writes are
-/// layers.
+/// Random commands, submissions and failures, and callbacks in any order, against a model in plain
+/// maps. The engine decides commits in the order of submission; its callbacks run on several
+/// threads, so the keyspace hears of them in any order. Among the commands are those with many
+/// names: their reads go on over many steps, and their writes are layers.
 #[test]
 fn random_histories_agree_with_a_model() {
     let seed = std::env::var("BASALT_SEED")
@@ -800,8 +800,9 @@ fn a_layer_stands_between_the_writes_before_and_after_it() {
     }
 }
 
-/// A layer leaves without a look at its keys. So an epoch that wrote one of them later ends after it,
-/// though its callback ran first: its version would be gone, and the layer's older one would show.
+/// A layer leaves without a look at its keys. So an epoch that wrote one of them later ends after
+/// it, though its callback ran first: its version would be gone, and the layer's older one would
+/// show.
 #[test]
 fn an_epoch_after_a_layer_ends_after_it() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
@@ -833,8 +834,8 @@ fn an_epoch_after_a_layer_ends_after_it() {
     assert!(w.keys.is_settled());
 }
 
-/// The count of a DEL with many names is that of the moment at which it takes effect: it follows single
-/// writes, the layers of other commands, and writes after these.
+/// The count of a DEL with many names is that of the moment at which it takes effect: it follows
+/// single writes, the layers of other commands, and writes after these.
 #[test]
 fn a_fetch_of_many_names_follows_layers() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
@@ -875,8 +876,8 @@ fn a_fetch_of_many_names_follows_layers() {
     assert_eq!(w.delete_many().0, 2);
 }
 
-/// What a small command fetched is forgotten when a layer writes the key, also if the layer's epoch has
-/// ended before the command runs.
+/// What a small command fetched is forgotten when a layer writes the key, also if the layer's epoch
+/// has ended before the command runs.
 #[test]
 fn a_layer_makes_a_fetch_forget() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());

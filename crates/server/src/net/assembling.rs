@@ -1,5 +1,5 @@
-//! Replies of commands with very many names, made in pieces ([`super::many`]): each turn of the loop
-//! adds the answers of some names to a reply.
+//! Replies of commands with very many names, made in pieces ([`super::many`]): each turn of the
+//! loop adds the answers of some names to a reply.
 
 use super::connection::Connection;
 use super::{Server, enqueue};

@@ -96,7 +96,8 @@ impl Fetcher {
         self.came.push_back(fetched);
     }
 
-    /// Lets a client's request wait for others' fetches to end. `first` for one that has waited before.
+    /// Lets a client's request wait for others' fetches to end. `first` for one that has waited
+    /// before.
     pub fn wait(&mut self, asker: Asker, first: bool) {
         match first {
             true => self.waiting.push_front(asker),

@@ -2,11 +2,12 @@
 //!
 //! Such a command is atomic as all are, and no step of it on the loop is longer than some names:
 //! 1. Another thread makes a table of the names ([`Names`]).
-//! 2. For all but MSET the names are fetched, a piece after the other, and the answers follow writes
-//!    ([`crate::fetch::many`]).
-//! 3. When every name has an answer, the command takes effect, in one step. The writes of DEL, UNLINK,
-//!    MSET and MSETNX are one [`Layer`] of the open epoch.
-//! 4. What has to be counted or replied for each name comes after, in pieces ([`super::assembling`]).
+//! 2. For all but MSET the names are fetched, a piece after the other, and the answers follow
+//!    writes ([`crate::fetch::many`]).
+//! 3. When every name has an answer, the command takes effect, in one step. The writes of DEL,
+//!    UNLINK, MSET and MSETNX are one [`Layer`] of the open epoch.
+//! 4. What has to be counted or replied for each name comes after, in pieces
+//!    ([`super::assembling`]).
 
 use super::assembling::{Assembly, Purpose};
 use super::background::{Asker, join, start};
@@ -164,8 +165,8 @@ enum Work {
     Drop(Box<dyn Send>),
 }
 
-/// The thread that makes tables of names, and frees large memory. It is another one than the thread that
-/// fetches: a table of a million names takes longer than most reads.
+/// The thread that makes tables of names, and frees large memory. It is another one than the thread
+/// that fetches: a table of a million names takes longer than most reads.
 #[derive(Default)]
 pub(super) struct Preparer {
     queue: Option<mpsc::Sender<Work>>,

@@ -14,8 +14,8 @@
 //! own runs, and none is while the writes on their way take all the room they may.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `many` and `assembling` (commands with very many names and their replies), `replying` (replies of finished commits and reads),
-//! `stopping` (shutdown),
+//! (requests that wait for reads), `many` and `assembling` (commands with very many names and their
+//! replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;

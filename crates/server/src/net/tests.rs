@@ -197,8 +197,8 @@ fn many_epochs_are_in_flight_and_then_writes_share_one() {
     w.join();
 }
 
-/// While the writes on their way took all their room, no client was served at all: a PING waited for
-/// the commit of others.
+/// While the writes on their way took all their room, no client was served at all: a PING waited
+/// for the commit of others.
 #[test]
 fn only_writes_wait_for_room_for_writes() {
     let w = World::new(|options| options.pending_write_bytes = 10_000);
@@ -1099,8 +1099,8 @@ fn a_write_of_many_names_is_in_pieces() {
     w.join();
 }
 
-/// What a DEL with many names deletes and counts is what is there when it takes effect, whatever others
-/// write while its names are read.
+/// What a DEL with many names deletes and counts is what is there when it takes effect, whatever
+/// others write while its names are read.
 #[test]
 fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
     let w = holding_fetches();
@@ -1171,8 +1171,8 @@ fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
     w.join();
 }
 
-/// The reply to a write of many names waits for its commit, and so does the reply of a client that sees
-/// one of the names. If the commit fails, both get its error, and all names are as before.
+/// The reply to a write of many names waits for its commit, and so does the reply of a client that
+/// sees one of the names. If the commit fails, both get its error, and all names are as before.
 #[test]
 fn a_write_of_many_names_commits_or_fails_as_one() {
     let w = World::new(|_| {});
@@ -1215,8 +1215,8 @@ fn a_write_of_many_names_commits_or_fails_as_one() {
     w.join();
 }
 
-/// Clients set and delete the same 3,000 names again and again. No other client ever sees two values
-/// among them.
+/// Clients set and delete the same 3,000 names again and again. No other client ever sees two
+/// values among them.
 #[test]
 fn a_write_of_many_names_is_never_seen_half() {
     let w = World::new(|_| {});

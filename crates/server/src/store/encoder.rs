@@ -32,8 +32,8 @@ struct Worker {
 pub(super) struct Encoder {
     db: Db,
     keys: Family,
-    /// Epochs that went to the thread and are not submitted yet. While there are any, all others have to
-    /// go there too.
+    /// Epochs that went to the thread and are not submitted yet. While there are any, all others
+    /// have to go there too.
     queued: Arc<AtomicUsize>,
     worker: Mutex<Worker>,
 }

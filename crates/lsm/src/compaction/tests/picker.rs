@@ -509,7 +509,8 @@ fn on_a_full_disk_a_merge_that_failed_is_not_tried_again_before_the_others() {
     assert_eq!(chosen(250_000, &[once]), (first, None));
 }
 
-/// The merge of a family that did not fit a full disk kept all other families from theirs if its score was higher.
+/// The merge of a family that did not fit a full disk kept all other families from theirs if its
+/// score was higher.
 #[test]
 fn on_a_full_disk_a_merge_that_fits_goes_before_one_of_another_family_that_does_not() {
     let o = options();

@@ -437,8 +437,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// True if all references of a table lead to records that no other has; it then has them. Otherwise the table is to be
-    /// written anew, and nothing has changed.
+    /// True if all references of a table lead to records that no other has; it then has them.
+    /// Otherwise the table is to be written anew, and nothing has changed.
     pub(super) fn claim_references(
         &mut self,
         family: u32,
@@ -474,8 +474,8 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// What a reference becomes: one to a record that no other reference has, or the value, if there is none. `None` if the value
-    /// cannot be read.
+    /// What a reference becomes: one to a record that no other reference has, or the value, if
+    /// there is none. `None` if the value cannot be read.
     pub(super) fn lead(
         &mut self,
         to: &Reference,
@@ -500,8 +500,8 @@ impl Run<'_> {
         Ok(Some((Kind::BlobRef, payload)))
     }
 
-    /// Reports the values that cannot be read, and gives the catalog the blob files that tables refer to. The last step: tables are
-    /// what they will be.
+    /// Reports the values that cannot be read, and gives the catalog the blob files that tables
+    /// refer to. The last step: tables are what they will be.
     pub(super) fn settle_blobs(&mut self) {
         self.report_lost_values();
         self.install_blobs();

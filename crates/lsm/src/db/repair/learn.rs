@@ -50,11 +50,11 @@ pub(super) fn recovered_name(id: u32) -> String {
 
 /// Reads the catalog, or what is left of it. The second value is the damage met. `Ok(None)` for a directory without a store.
 ///
-/// A manifest whose records verify is believed. The store removes a file, or gives back the space of
-/// flushed records, only when a durable edit says so: if something that the manifest names is gone,
-/// an edit may be lost. But only if something else is there that a later edit may have left: a torn
-/// tail, or files that no edit names. Otherwise the files are damaged. Without `CURRENT`, nothing
-/// says that a torn tail had not been synced (decision 0026).
+/// A manifest whose records verify is believed. The store removes a file, or gives back the space
+/// of flushed records, only when a durable edit says so: if something that the manifest names is
+/// gone, an edit may be lost. But only if something else is there that a later edit may have left:
+/// a torn tail, or files that no edit names. Otherwise the files are damaged. Without `CURRENT`,
+/// nothing says that a torn tail had not been synced (decision 0026).
 pub(in crate::db) fn learn(
     env: &Env,
     dir: &Path,
@@ -509,7 +509,8 @@ impl Learned {
             self.catalog.logs.remove(number);
             self.retired.insert(*number);
         }
-        // A log may stay as a blob file. Marks and lineage are made anew, from what references and records say.
+        // A log may stay as a blob file. Marks and lineage are made anew, from what references and
+        // records say.
         for b in &edit.add_blobs {
             self.retired.remove(&b.number);
             let blob = CatalogBlob {

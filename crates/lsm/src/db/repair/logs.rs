@@ -304,7 +304,8 @@ impl Run<'_> {
         }
     }
 
-    /// Checks a record and puts it into the memtables. The inner error says why it cannot be replayed.
+    /// Checks a record and puts it into the memtables. The inner error says why it cannot be
+    /// replayed.
     fn apply(
         &mut self,
         record: &Record,
@@ -336,9 +337,9 @@ impl Run<'_> {
         Ok(Ok(()))
     }
 
-    /// Writes the memtables of one log out, as its flush would have. A log holds what one generation of
-    /// memtables held. So operands are merged to the same entries, under the same sequence numbers, as in
-    /// a table that the flush may have left.
+    /// Writes the memtables of one log out, as its flush would have. A log holds what one
+    /// generation of memtables held. So operands are merged to the same entries, under the same
+    /// sequence numbers, as in a table that the flush may have left.
     fn write_out(&mut self, replay: &mut Replay) -> Result<()> {
         let families = bind_families(&self.learned.catalog, self.options)?;
         let full = std::mem::replace(&mut replay.generation, self.generation()?);

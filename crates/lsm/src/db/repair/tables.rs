@@ -336,8 +336,9 @@ impl Run<'_> {
         }
     }
 
-    /// Brings the tables into their last form: every reference leads to a record of its own. Where the order between tables is
-    /// not certain, each family's tables become one sorted run at the bottom.
+    /// Brings the tables into their last form: every reference leads to a record of its own. Where
+    /// the order between tables is not certain, each family's tables become one sorted run at the
+    /// bottom.
     pub(super) fn settle_tables(&mut self) -> Result<()> {
         let ids: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
         for id in ids {
@@ -373,10 +374,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Merges a family's tables into one sorted run: the newest version of every key, whatever table it is in.
+    /// Merges a family's tables into one sorted run: the newest version of every key, whatever
+    /// table it is in.
     fn merge_family(&mut self, id: u32, mut tables: Vec<Arc<TableFile>>) -> Result<()> {
-        // Where several tables have one version as an operand, the youngest one has it with what it was merged with. What was
-        // replayed comes last: it has nothing but what its log has.
+        // Where several tables have one version as an operand, the youngest one has it with what it
+        // was merged with. What was replayed comes last: it has nothing but what its log has.
         tables.sort_by_key(|t| std::cmp::Reverse(self.original_number(t.number)));
         let name = self.learned.catalog.families[&id].name.clone();
         let level = (LEVELS - 1) as u32;
@@ -434,8 +436,9 @@ impl Run<'_> {
         new.into_iter().for_each(|t| self.new_table(t));
     }
 
-    /// Writes the entries of tables anew as one sorted run, in tables of about `most` bytes, and leads references to records of
-    /// their own. Of a key the newest version stays, and what operands stand on.
+    /// Writes the entries of tables anew as one sorted run, in tables of about `most` bytes, and
+    /// leads references to records of their own. Of a key the newest version stays, and what
+    /// operands stand on.
     fn rewrite(
         &mut self,
         id: u32,
@@ -521,8 +524,8 @@ impl Run<'_> {
         Ok(made)
     }
 
-    /// What one version becomes, of which `same` are all entries, operands last: the first value that can be read. A tombstone if
-    /// it had one that cannot.
+    /// What one version becomes, of which `same` are all entries, operands last: the first value
+    /// that can be read. A tombstone if it had one that cannot.
     fn settle_version(
         &mut self,
         family: u32,

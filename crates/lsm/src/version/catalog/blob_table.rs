@@ -1,7 +1,8 @@
 //! The blob files of a catalog, with sums that each change maintains.
 //!
-//! The bound on garbage (decision 0021) is compared with these sums after every change of the tree, under a lock that each
-//! commit group takes. A walk over all blob files would hold the groups up by as much as the store has files.
+//! The bound on garbage (decision 0021) is compared with these sums after every change of the tree,
+//! under a lock that each commit group takes. A walk over all blob files would hold the groups up
+//! by as much as the store has files.
 
 use super::CatalogBlob;
 use crate::blob::FamilyShare;
@@ -14,8 +15,8 @@ use std::ops::Deref;
 pub struct FamilyBlobs {
     /// Records that are not marked, and their bytes.
     pub live: FamilyShare,
-    /// How many files hold records of the family that are so long in the mean. The key is the mean in bytes, as the bits
-    /// of an `f64`: positive numbers have the order of their bits.
+    /// How many files hold records of the family that are so long in the mean. The key is the mean
+    /// in bytes, as the bits of an `f64`: positive numbers have the order of their bits.
     means: FileMap<u32>,
 }
 
@@ -27,8 +28,8 @@ impl FamilyBlobs {
     }
 }
 
-/// Sums over the blob files of a catalog. They are exact once a manifest has passed [`super::Catalog::check_totals`];
-/// numbers that no store has wrap around before that.
+/// Sums over the blob files of a catalog. They are exact once a manifest has passed
+/// [`super::Catalog::check_totals`]; numbers that no store has wrap around before that.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlobTotals {
     /// Bytes of the files and of their indexes.
