@@ -214,8 +214,8 @@ impl AlignedBuf {
 
     fn free(&mut self) {
         if self.cap != 0 {
-            // SAFETY: the invariant: `cap` is what was asked for, or the memory is a slot, whose
-            // size the slab knows.
+            // SAFETY: by the invariant, `cap` is the size that was requested, or the memory is a
+            // slot, whose size the slab knows.
             unsafe { give_back(self.ptr, layout(self.cap, self.direct), self.origin) };
         }
     }

@@ -28,7 +28,7 @@ const MOST: usize = 8 << 10;
 /// Mappings now.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Where blocks that are too small for pages of their own come from.
+/// The slab for blocks that are too small for pages of their own.
 static SLAB: Slab = Slab::new();
 
 /// Where memory came from.
@@ -39,8 +39,8 @@ pub(crate) enum Origin {
     System,
 }
 
-/// Bytes that an [`crate::AlignedBuf`] of `size` bytes takes. Sizes of 1 KiB to 512 KiB come from
-/// slots (see `slab`), which are at most a sixteenth or a page larger.
+/// Returns the bytes of memory that an [`crate::AlignedBuf`] of `size` bytes takes. Sizes of 1 KiB
+/// to 512 KiB come from slots (see `slab`), which are at most a sixteenth or a page larger.
 pub fn slot_size(size: usize) -> usize {
     if (SLAB_FROM..SLAB_MOST).contains(&size) {
         slab::slot_size(size)
@@ -49,14 +49,14 @@ pub fn slot_size(size: usize) -> usize {
     }
 }
 
-/// True if blocks of a layout come from the slab, as far as the system has memory for it.
+/// Returns true if blocks of a layout come from the slab while the system has memory for it.
 fn is_for_slab(layout: Layout) -> bool {
     (SLAB_FROM..SLAB_MOST).contains(&layout.size())
         && (layout.align() <= SMALL_ALIGN || slot_size(layout.size()).is_multiple_of(PAGE))
 }
 
-/// Memory of a layout whose size is not 0, not initialised: small blocks from the allocator, large
-/// ones from the slab or the system, as far as it has any for us.
+/// Returns uninitialised memory for a layout whose size is not 0. Small blocks come from the
+/// allocator; large blocks come from the slab or the system while they have memory.
 pub(crate) fn take(layout: Layout, lifetime: Lifetime) -> Option<(NonNull<u8>, Origin)> {
     debug_assert!(layout.size() > 0 && layout.align() <= PAGE);
     if is_for_slab(layout) {
@@ -77,7 +77,7 @@ pub(crate) fn take(layout: Layout, lifetime: Lifetime) -> Option<(NonNull<u8>, O
     Some((ptr, Origin::Allocator))
 }
 
-/// Bytes that memory of `size` bytes from `origin` really has.
+/// Returns the usable bytes of a block of `size` bytes from `origin`.
 pub(crate) fn room(origin: Origin, size: usize) -> usize {
     match origin {
         Origin::Slab => slot_size(size),
@@ -86,8 +86,8 @@ pub(crate) fn room(origin: Origin, size: usize) -> usize {
 }
 
 /// # Safety
-/// `ptr` and `origin` came from [`take`] with this layout (any, if the origin is the slab), and
-/// nobody has the memory any more.
+/// `ptr` and `origin` came from [`take`] with this layout, or with any layout if the origin is the
+/// slab. No other code uses the memory any more.
 pub(crate) unsafe fn give_back(ptr: NonNull<u8>, layout: Layout, origin: Origin) {
     match origin {
         // SAFETY: as promised.
@@ -102,13 +102,13 @@ pub(crate) unsafe fn give_back(ptr: NonNull<u8>, layout: Layout, origin: Origin)
     }
 }
 
-/// What the blocks of 1 KiB to 512 KiB take. Looks at each span of 4 MiB: for measurements.
+/// Returns the memory that blocks of 1 KiB to 512 KiB take. Meant for measurements: the call visits
+/// each span of 4 MiB.
 pub fn slab_usage() -> SlabUse {
     SLAB.usage()
 }
 
-/// Returns the pages that nothing lies in to the system. Takes some milliseconds for each 100 MB
-/// that are free.
+/// Returns unused pages to the system. Takes some milliseconds for each 100 MB of free memory.
 pub fn return_free_pages() {
     SLAB.trim();
 }

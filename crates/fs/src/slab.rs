@@ -1,8 +1,9 @@
 //! A slab allocator for blocks of 1 KiB to 512 KiB, whose free memory returns to the system.
 //!
-//! The C library's heap mixes blocks that live long with blocks that live briefly. Between them it
-//! keeps holes that are smaller than a page or whose size nothing fits. With blocks of 0.5 to 70 KB
-//! these holes took up to 400 MB of a budget of 537 MB (`docs/decisions/0031-memory.md`).
+//! The C library's heap mixes blocks that live long with blocks that live briefly. Between them the
+//! heap keeps holes that are smaller than a page, or whose size fits no new block. With blocks of
+//! 0.5 to 70 KB these holes took up to 400 MB of a budget of 537 MB
+//! (`docs/decisions/0031-memory.md`).
 //!
 //! - A **span** is 4 MiB of mapped memory, aligned to its size. Its first 64 KiB hold its header.
 //! - A **unit** is a part of a span that is cut into slots of one size. Slots of less than 16 KiB
@@ -13,19 +14,19 @@
 //! - Blocks of one [`Lifetime`] share units, so that a unit's blocks are freed at about the same
 //!   time.
 //!
-//! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. Dirty
-//! memory is used first. A shard keeps dirty memory up to a 32nd of what it has in use, and
-//! returns what is freed beyond that at once. [`Slab::trim`] returns all of it.
+//! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. The
+//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use, and
+//! returns further freed memory at once. [`Slab::trim`] returns all dirty memory.
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariants:
 //! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
-//!    initialised header. It is unmapped once, after it left `spans`, when none of its slots is in
-//!    use.
+//!    initialised header. The slab unmaps a span once, after the span left `spans`, when none of
+//!    its slots is in use.
 //! 2. A slot is in use exactly if its bit in [`Unit::free`] is not set, its unit is not free, and
-//!    its number is below [`Unit::count`]. Only the caller that took it has its memory.
+//!    its number is below [`Unit::count`]. Only the caller that took the slot uses its memory.
 //! 3. A header changes only under the lock of the shard that owns the span. [`Span::shard`],
 //!    [`Span::large`] and [`Unit::slot`] do not change while a slot of the unit is in use, so the
-//!    caller that has a slot reads them without the lock.
+//!    owner of a slot reads them without the lock.
 //! 4. Headers are read and written through raw pointers only. No reference to one exists.
 #![allow(unsafe_code)]
 
@@ -42,30 +43,31 @@ const PAGE: usize = 4096;
 const SPAN: usize = 4 << 20;
 /// Bytes of a unit of small slots, and of the room for a span's header.
 const UNIT: usize = 64 << 10;
-/// Units of small slots in a span: all but the place of the header.
+/// Number of units of small slots in a span. The header takes the place of one more.
 const UNITS: usize = SPAN / UNIT - 1;
 /// Bit `i` stands for unit `i`, and unit 0 is the place of the header.
 const ALL_UNITS: u64 = u64::MAX << 1;
 /// Bytes of the smallest block that comes from a slab.
 pub(crate) const SLAB_FROM: usize = 1 << 10;
-/// Bytes of the largest.
+/// Upper bound, in bytes, for blocks that come from a slab.
 pub(crate) const SLAB_MOST: usize = 512 << 10;
-/// Slots from this size on are whole pages.
+/// Slots of at least this many bytes are whole pages.
 const LARGE: usize = 16 << 10;
 /// The largest alignment, in bytes, of a block that is smaller than [`LARGE`].
 pub(crate) const SMALL_ALIGN: usize = 32;
 /// Slot sizes for each doubling.
 const STEPS: usize = 16;
-/// `ilog2` of the smallest size less one.
+/// `ilog2` of the smallest block size less one.
 const LOWEST: usize = (SLAB_FROM - 1).ilog2() as usize;
 const CLASSES: usize = ((SLAB_MOST - 1).ilog2() as usize - LOWEST + 1) * STEPS;
 /// Words of a bitmap of slots.
 const WORDS: usize = 4;
-/// Few: what is free in one shard is no use to a thread that takes memory from another.
+/// Number of shards. It is small, because a thread cannot use the free memory of a shard that it
+/// does not lock.
 const SHARDS: usize = 2;
-/// A shard may keep this part of the bytes in use as dirty memory.
+/// A shard may keep one part in this many of its bytes in use as dirty memory.
 const KEPT_PART: usize = 32;
-/// A shard may keep this many dirty bytes whatever is in use.
+/// A shard may always keep this many dirty bytes.
 const KEPT_LEAST: usize = 1 << 20;
 
 const _: () = assert!((SPAN - UNIT) / LARGE <= WORDS * 64 && UNIT / SLAB_FROM <= WORDS * 64);
@@ -74,31 +76,31 @@ const _: () = assert!(size_of::<Span>() <= UNIT && UNITS == 63);
 /// How long a block is expected to live. Blocks of different lifetimes share no unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lifetime {
-    /// The block goes with a memtable or an operation: batches, buffers.
+    /// The block lives as long as a memtable or an operation, as batches and buffers do.
     Brief,
     /// The block stays as long as a cache keeps it.
     Cached,
 }
 
-/// Bytes of the slot for a block of `size` bytes.
+/// Returns the bytes of the slot for a block of `size` bytes.
 pub(crate) fn slot_size(size: usize) -> usize {
     let step = |size: usize| 1 << ((size - 1).ilog2() as usize - STEPS.ilog2() as usize);
     let slot = size.next_multiple_of(step(size));
     if slot < LARGE {
         return slot;
     }
-    // Whole pages first, so that two sizes that round to the same pages share a class.
+    // The size is rounded to pages first, so that two sizes with the same pages share a class.
     let paged = size.next_multiple_of(PAGE);
     paged.next_multiple_of(step(paged))
 }
 
-/// The number of the class of a slot size.
+/// Returns the number of the class of a slot size.
 fn class_of(slot: usize) -> usize {
     let log = (slot - 1).ilog2() as usize;
     (log - LOWEST) * STEPS + ((slot - 1) >> (log - STEPS.ilog2() as usize)) - STEPS
 }
 
-/// Which list of its class a unit is in.
+/// The list of its class that a unit is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Listed {
@@ -106,7 +108,7 @@ enum Listed {
     No,
     /// At least one free slot is dirty.
     Dirty,
-    /// Free slots are clean.
+    /// All free slots are clean.
     Clean,
 }
 
@@ -117,27 +119,28 @@ struct Unit {
     count: usize,
     /// Number of slots in use.
     used: usize,
-    /// The lists of its class and lifetime: an index into [`Lists::units`].
+    /// Index into [`Lists::units`] of the lists for the class and lifetime of the unit.
     lists: usize,
     listed: Listed,
-    /// Free slots.
+    /// Bitmap of the free slots.
     free: [u64; WORDS],
-    /// Free slots whose pages were returned to the system. Always 0 in units of small slots.
+    /// Bitmap of the free slots whose pages were returned to the system. Always 0 in units of small
+    /// slots.
     clean: [u64; WORDS],
     prev: *mut Unit,
     next: *mut Unit,
 }
 
 struct Span {
-    /// The shard that owns it.
+    /// Index of the shard that owns the span.
     shard: usize,
     /// True if the span is one unit, which is `units[0]`.
     large: bool,
-    /// The span's place in [`Lists::spans`].
+    /// Index of the span in [`Lists::spans`].
     at: usize,
-    /// Units of small slots that are free.
+    /// Bitmap of the free units of small slots.
     free: u64,
-    /// Free units whose pages were returned to the system.
+    /// Bitmap of the free units whose pages were returned to the system.
     clean: u64,
     prev: *mut Span,
     next: *mut Span,
@@ -146,15 +149,17 @@ struct Span {
 
 /// The spans and lists of one shard.
 struct Lists {
-    /// By lifetime and class: the units with dirty free slots, and the units with clean ones.
+    /// Heads of two lists for each lifetime and class: units with dirty free slots, and units with
+    /// clean free slots.
     units: [[*mut Unit; 2]; 2 * CLASSES],
-    /// Spans of small slots with free units.
+    /// Head of the list of spans of small slots that have free units.
     roomy: *mut Span,
     /// All spans.
     spans: Vec<*mut Span>,
 }
 
-// SAFETY: the spans belong to the shard alone, and invariant 3 holds whichever thread has the lock.
+// SAFETY: the spans belong to the shard alone, and invariant 3 holds for any thread that has the
+// lock.
 unsafe impl Send for Lists {}
 
 #[repr(align(128))]
@@ -167,7 +172,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// True if `bytes` more dirty bytes would exceed what the shard may keep.
+    /// Returns true if `bytes` more dirty bytes would exceed the limit of the shard.
     fn is_full_with(&self, bytes: usize) -> bool {
         // Relaxed: a limit that need not be exact.
         let kept = (self.used.load(Relaxed) / KEPT_PART).max(KEPT_LEAST);
@@ -185,19 +190,19 @@ fn sub(from: &AtomicUsize, bytes: usize) {
     from.store(from.load(Relaxed) - bytes, Relaxed);
 }
 
-/// An allocator of slots.
+/// An allocator of slots for blocks of [`SLAB_FROM`] to [`SLAB_MOST`] bytes.
 pub(crate) struct Slab {
     shards: [Shard; SHARDS],
 }
 
-/// What a slab has, in bytes.
+/// The memory of a slab, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlabUse {
-    /// Slots in use.
+    /// Bytes of slots in use.
     pub used: usize,
-    /// Free memory that the system still backs, in slots of whole pages and in free units.
+    /// Bytes of free memory that the system still backs, in slots of whole pages and in free units.
     pub dirty: usize,
-    /// Free slots in units of small slots that have others in use.
+    /// Bytes of free slots in units of small slots that have other slots in use.
     pub between: usize,
     /// Spans.
     pub mapped: usize,
@@ -220,7 +225,7 @@ impl Slab {
         }
     }
 
-    /// Locks the first shard that is not locked, so that blocks gather in the first one.
+    /// Locks the first shard that is not locked, so that blocks gather in the first shard.
     fn lock(&self) -> (usize, MutexGuard<'_, Lists>) {
         for (n, shard) in self.shards.iter().enumerate() {
             if let Some(lists) = shard.lists.try_lock() {
@@ -230,9 +235,9 @@ impl Slab {
         (0, self.shards[0].lists.lock())
     }
 
-    /// A block of `size` bytes, [`SLAB_FROM`] to [`SLAB_MOST`], not initialised. Aligned to pages
-    /// if its slot is [`LARGE`] or larger, and to [`SMALL_ALIGN`] otherwise. `None` if the system
-    /// has no memory.
+    /// Returns an uninitialised block of `size` bytes, [`SLAB_FROM`] to [`SLAB_MOST`]. The block is
+    /// aligned to pages if its slot is [`LARGE`] or larger, and to [`SMALL_ALIGN`] otherwise.
+    /// Returns `None` if the system has no memory.
     pub(crate) fn take(&self, size: usize, lifetime: Lifetime) -> Option<NonNull<u8>> {
         debug_assert!((SLAB_FROM..=SLAB_MOST).contains(&size));
         let slot = slot_size(size);
@@ -275,7 +280,7 @@ impl Slab {
             (*unit).clean[word] &= !bit;
             (*unit).used += 1;
             add(&shard.used, slot);
-            // The unit stays where it is as long as it has another slot of the same kind.
+            // The unit stays in its list as long as it has another slot of the same kind.
             if bits == bit {
                 lists.list(unit);
             }
@@ -289,12 +294,13 @@ impl Slab {
     /// Frees a block.
     ///
     /// # Safety
-    /// [`Slab::take`] of this slab returned `block`, and nobody else has its memory.
+    /// [`Slab::take`] of this slab returned `block`, and no other code uses its memory.
     pub(crate) unsafe fn give_back(&self, block: NonNull<u8>) {
         let block = block.as_ptr();
         let mut gone = null_mut();
-        // SAFETY: the caller has the slot, so invariant 3 allows what is read before the lock. The
-        // slot's pages are returned before others can take it. After that the lock is held.
+        // SAFETY: the caller owns the slot, so invariant 3 allows the reads before the lock. The
+        // slot's pages are returned before another thread can take the slot. After that, the lock
+        // is held.
         unsafe {
             let (span, unit) = unit_of(block);
             let (shard, slot, is_large) =
@@ -336,13 +342,13 @@ impl Slab {
             }
         }
         if !gone.is_null() {
-            // SAFETY: invariant 1: it has just left the list, with no slot in use.
+            // SAFETY: invariant 1: the span has just left the list, with no slot in use.
             unsafe { unmap(gone) };
         }
     }
 
-    /// Returns all free pages of free units and of free slots of whole pages to the system. Locks a
-    /// shard for as long as it returns what one span has.
+    /// Returns the pages of free units and of free slots of whole pages to the system. Holds the
+    /// lock of a shard while it returns the pages of one span.
     pub(crate) fn trim(&self) {
         for shard in &self.shards {
             let mut at = 0;
@@ -352,7 +358,7 @@ impl Slab {
                     break;
                 };
                 at += 1;
-                // SAFETY: invariants 1 and 3; the lock is held, and free memory belongs to nobody.
+                // SAFETY: invariants 1 and 3; the lock is held, and no code uses free memory.
                 unsafe {
                     let is_empty = lists.clean_span(shard, span);
                     if is_empty {
@@ -366,7 +372,7 @@ impl Slab {
         }
     }
 
-    /// What the slab has now.
+    /// Returns the memory of the slab now.
     pub(crate) fn usage(&self) -> SlabUse {
         let mut all = SlabUse::default();
         for shard in &self.shards {
@@ -394,8 +400,8 @@ impl Drop for Slab {
     fn drop(&mut self) {
         for shard in &mut self.shards {
             for span in shard.lists.get_mut().spans.drain(..) {
-                // SAFETY: invariant 1. A block that outlives its slab breaks the promise of its
-                // owner: only tests have slabs that end.
+                // SAFETY: invariant 1. The owner of a block must free it before the slab ends; only
+                // tests have slabs that end.
                 unsafe { unmap(span) };
             }
         }
@@ -403,7 +409,8 @@ impl Drop for Slab {
 }
 
 impl Lists {
-    /// A unit with only free slots, in its list.
+    /// Makes a unit whose slots are all free, and puts it into its list. Returns `None` if the
+    /// system has no memory.
     #[cold]
     fn fresh_unit(
         &mut self,
@@ -415,8 +422,9 @@ impl Lists {
         let is_large = slot >= LARGE;
         if is_large || self.roomy.is_null() {
             let span = map()?.as_ptr().cast::<Span>();
-            // SAFETY: fresh memory, which is zero: a valid header but for what is written here. All
-            // its numbers may be 0, its pointers null, and 0 is the first value of `Listed`.
+            // SAFETY: fresh memory is zero, which is a valid header except for the fields written
+            // here. All its numbers may be 0, its pointers null, and 0 is the first value of
+            // `Listed`.
             unsafe {
                 (*span).shard = number;
                 (*span).large = is_large;
@@ -429,7 +437,7 @@ impl Lists {
             }
             self.spans.push(span);
         }
-        // SAFETY: invariant 3; the lock is held. The span just made, or a roomy one, has a free
+        // SAFETY: invariant 3; the lock is held. The new span, or the span in `roomy`, has a free
         // unit.
         unsafe {
             let unit = if is_large {
@@ -467,7 +475,7 @@ impl Lists {
         }
     }
 
-    /// Puts a unit into the list that its slots ask for.
+    /// Puts a unit into the list that matches its free slots.
     ///
     /// # Safety
     /// The unit belongs to this shard.
@@ -523,8 +531,8 @@ impl Lists {
         }
     }
 
-    /// True if a unit of a whole span has only clean slots, and its class has another unit with
-    /// free slots.
+    /// Returns true if a unit of a whole span has only clean slots, and its class has another unit
+    /// with free slots.
     ///
     /// # Safety
     /// The unit belongs to this shard, and no slot of it is in use.
@@ -537,11 +545,11 @@ impl Lists {
         }
     }
 
-    /// Takes a unit of small slots back into its span. Returns the span if it is to be unmapped
-    /// now.
+    /// Takes a unit of small slots back into its span. Returns the span if the caller must unmap
+    /// it.
     ///
     /// # Safety
-    /// The unit is one of the span's, in no list, and no slot of it is in use.
+    /// The unit belongs to the span, is in no list, and has no slot in use.
     unsafe fn free_unit(
         &mut self,
         shard: &Shard,
@@ -613,12 +621,14 @@ impl Lists {
         }
     }
 
-    /// Returns the free pages of a span to the system. True if nothing of the span is in use.
+    /// Returns the free pages of a span to the system. The result is true if no slot of the span is
+    /// in use.
     ///
     /// # Safety
     /// The span belongs to this shard.
     unsafe fn clean_span(&mut self, shard: &Shard, span: *mut Span) -> bool {
-        // SAFETY: invariant 3; the lock is held, and nobody has the memory of free slots and units.
+        // SAFETY: invariant 3; the lock is held, and no code uses the memory of free slots and
+        // units.
         unsafe {
             let start = span.cast::<u8>();
             if !(*span).large {
@@ -652,7 +662,7 @@ impl Lists {
     }
 }
 
-/// The span and the unit of a block or of a unit's header.
+/// Returns the span and the unit of a block or of a unit's header.
 ///
 /// # Safety
 /// The pointer points into a span, at a slot in use.
@@ -669,7 +679,7 @@ unsafe fn unit_of(at: *mut u8) -> (*mut Span, *mut Unit) {
     }
 }
 
-/// Where the slots of a unit begin.
+/// Returns the address of the first slot of a unit.
 ///
 /// # Safety
 /// The pointer points to the header of a unit in a span.
@@ -685,16 +695,16 @@ unsafe fn base_of(unit: *mut Unit) -> *mut u8 {
     }
 }
 
-/// Maps memory for a span: zero, and aligned to its size.
+/// Maps zeroed memory for a span, aligned to its size. Returns `None` if the system has no memory.
 #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
 fn map() -> Option<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let len = 2 * SPAN;
-    // SAFETY: a fresh mapping at an address of the system's choice touches no other memory. What is
-    // unmapped here was just mapped, and nobody knows of it.
+    // SAFETY: a fresh mapping at an address of the system's choice touches no other memory. The
+    // parts that are unmapped here were just mapped, and no other code knows of them.
     unsafe {
-        // Most systems put the next mapping beside the last one, which is aligned.
+        // Most systems put the next mapping beside the last one, so it is aligned.
         let made = mmap_anonymous(null_mut(), SPAN, access, MapFlags::PRIVATE).ok()?;
         if made.addr().is_multiple_of(SPAN) {
             return NonNull::new(made.cast());
@@ -716,7 +726,7 @@ fn map() -> Option<NonNull<u8>> {
 }
 
 /// # Safety
-/// [`map`] returned the span, and nobody has its memory any more.
+/// [`map`] returned the span, and no other code uses its memory any more.
 #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
 unsafe fn unmap(span: *mut Span) {
     // SAFETY: as promised.
@@ -724,10 +734,11 @@ unsafe fn unmap(span: *mut Span) {
     debug_assert!(done.is_ok(), "a span cannot be unmapped: {done:?}");
 }
 
-/// Returns pages to the system; what is read there next is zero. False if the system refuses.
+/// Returns pages to the system; the next read of them gives zeros. Returns false if the system
+/// refuses.
 ///
 /// # Safety
-/// The range is part of a span, whole pages, and nobody has its memory.
+/// The range consists of whole pages of a span, and no code uses its memory.
 #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
 unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
     use rustix::mm::{Advice, madvise};
@@ -735,8 +746,7 @@ unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
     unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) }.is_ok()
 }
 
-// The interpreter knows no mappings: spans come from the allocator there, so that it sees each
-// access.
+// Miri supports no mappings. There, spans come from the allocator, so that Miri checks each access.
 #[cfg(miri)]
 fn map() -> Option<NonNull<u8>> {
     let layout = std::alloc::Layout::from_size_align(SPAN, SPAN).ok()?;
@@ -745,7 +755,7 @@ fn map() -> Option<NonNull<u8>> {
 }
 
 /// # Safety
-/// [`map`] returned the span, and nobody has its memory any more.
+/// [`map`] returned the span, and no other code uses its memory any more.
 #[cfg(miri)]
 unsafe fn unmap(span: *mut Span) {
     let layout = std::alloc::Layout::from_size_align(SPAN, SPAN).expect("a constant");
@@ -754,7 +764,7 @@ unsafe fn unmap(span: *mut Span) {
 }
 
 /// # Safety
-/// The range is part of a span, whole pages, and nobody has its memory.
+/// The range consists of whole pages of a span, and no code uses its memory.
 #[cfg(miri)]
 unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
     // SAFETY: as promised.
@@ -762,19 +772,19 @@ unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
     true
 }
 
-// Elsewhere there are no spans, and the allocator serves all.
+// Other targets have no spans, and the allocator serves all blocks.
 #[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
 fn map() -> Option<NonNull<u8>> {
     None
 }
 
 /// # Safety
-/// Never called: there are no spans.
+/// This function is never called, because the target has no spans.
 #[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
 unsafe fn unmap(_span: *mut Span) {}
 
 /// # Safety
-/// Never called: there are no spans.
+/// This function is never called, because the target has no spans.
 #[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
 unsafe fn return_pages(_start: *mut u8, _len: usize) -> bool {
     false

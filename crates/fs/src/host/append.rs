@@ -37,8 +37,8 @@ const MAPPED_MAX: usize = 4096;
 const WINDOW: u64 = 256 * 1024;
 /// The first one's.
 pub(super) const WINDOW_MIN: u64 = 16 * 1024;
-/// While the windows of the process have this many bytes together, new ones have [`WINDOW_MIN`]:
-/// 300 stores would otherwise hold 100 MB in windows.
+/// Bytes of all windows of the process from which on a new window has [`WINDOW_MIN`] bytes. Without
+/// this limit, 300 stores would hold 100 MB in windows.
 pub(super) const WINDOWS_MOST: u64 = 4 << 20;
 /// Space for windows is taken so much at a time; a small log takes as much as it has.
 const FRESH_MIN: u64 = 64 * 1024;

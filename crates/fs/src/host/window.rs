@@ -21,9 +21,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// Bytes of all windows of the process.
 static OPEN_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of all windows of the process. The system counts them as the process's memory.
+/// Returns the bytes of all windows of the process. The system counts them as the process's memory.
 pub(super) fn open_bytes() -> u64 {
-    // Relaxed: a number for a limit that need not be exact.
+    // Relaxed ordering suffices: the limit need not be exact.
     OPEN_BYTES.load(Relaxed)
 }
 

@@ -250,7 +250,8 @@ impl Meta {
         Ok(self.dir(dir)?.first as Ino)
     }
 
-    /// Names and inodes of a directory, in no order. Costs what the directory has.
+    /// Returns the names and inodes of a directory, in no order. The cost grows with the number of
+    /// names in that directory alone.
     pub fn children(&self, dir: Ino) -> impl Iterator<Item = (&str, Ino)> + '_ {
         self.names.children(dir)
     }
@@ -752,7 +753,7 @@ mod tests {
         assert!(steps() - before <= u64::from(2 * DEPTH));
     }
 
-    /// A directory was listed by a walk over all names of the image.
+    /// Regression test: the listing of a directory walked over all names of the image.
     #[test]
     fn a_directory_is_listed_for_the_cost_of_what_it_has() {
         const FILES: u32 = 5_000;

@@ -1,6 +1,6 @@
-//! Names: which directory has which name for which inode. A hash table over a table of entries of
-//! 24 bytes; the text lies in one piece beside. The entries of a directory are a doubly linked
-//! list, so that a directory is listed for the cost of what it has.
+//! Names: which directory has which name for which inode. A hash table indexes a table of entries
+//! of 24 bytes; the text of all names lies in one buffer. The entries of a directory are a doubly
+//! linked list, so the cost of listing a directory grows with its own names alone.
 
 use hashbrown::HashTable;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::record::Ino;
 use super::runs::count_steps;
 use super::slab::Slab;
 
-/// The end of a list of entries.
+/// The index that ends a list of entries.
 const NONE: u32 = u32::MAX;
 /// Text is kept in pieces of this size.
 const PIECE: usize = 1 << 16;
@@ -20,7 +20,7 @@ struct Entry {
     ino: Ino,
     /// Piece and place of the text.
     at: u32,
-    /// The entries before and behind it in its directory's list, or [`NONE`].
+    /// Indexes of the previous and the next entry of the same directory, or [`NONE`].
     before: u32,
     behind: u32,
     /// Length of the text; 0 for an entry that is free.
@@ -66,7 +66,7 @@ pub struct Names {
     text: Text,
     free: Vec<u32>,
     table: HashTable<u32>,
-    /// The first entry of each directory that has any, by directory.
+    /// The index of the first entry of each directory that has entries, by directory.
     firsts: HashTable<u32>,
 }
 
@@ -201,7 +201,8 @@ impl Names {
         }
     }
 
-    /// Names and inodes of a directory, in no order. Costs what the directory has.
+    /// Returns the names and inodes of a directory, in no order. The cost grows with the number of
+    /// names in that directory alone.
     pub fn children(&self, dir: Ino) -> impl Iterator<Item = (&str, Ino)> + '_ {
         let of = |&i: &u32| self.entries.get(i as usize).dir == dir;
         let mut next = self.firsts.find(hash_dir(dir), of).copied();
@@ -263,7 +264,7 @@ mod tests {
     use crate::chance::Chance;
     use std::collections::BTreeMap;
 
-    /// Each directory lists what it has.
+    /// Compares the list of each directory with the model.
     fn check_children(names: &Names, model: &BTreeMap<(Ino, String), u32>) {
         for dir in 0..6 {
             let mut listed: Vec<(&str, Ino)> = names.children(dir).collect();
@@ -301,7 +302,7 @@ mod tests {
             }
         }
         check_children(&names, &model);
-        // Down to nothing, and from there again.
+        // Remove the names of all directories but one, and add names again.
         for ((dir, name), ino) in std::mem::take(&mut model) {
             if dir != 2 {
                 assert_eq!(names.remove(dir, &name), Some(ino));

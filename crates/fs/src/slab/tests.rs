@@ -1,7 +1,7 @@
-//! Tests of the slab: random blocks against a map of what is in use, limits, trims and threads.
+//! Tests of the slab: random blocks against a map of the memory in use, limits, trims and threads.
 //!
-//! A leaf module with `unsafe`. Invariant: a [`Block`] is memory that its slab gave out, and
-//! `give_back` takes the block, so nobody reads or frees it afterwards.
+//! This is a leaf module with `unsafe`. Invariant: a [`Block`] is memory that its slab returned,
+//! and `give_back` consumes the block, so no code reads or frees it afterwards.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -15,19 +15,19 @@ struct Block {
     fill: u8,
 }
 
-// SAFETY: a block belongs to the test that took it alone.
+// SAFETY: a block belongs only to the test that took it.
 unsafe impl Send for Block {}
 
 impl Block {
     fn take(slab: &Slab, size: usize, lifetime: Lifetime, fill: u8) -> Block {
         let ptr = slab.take(size, lifetime).expect("memory");
-        // SAFETY: `size` bytes that nobody else has.
+        // SAFETY: the block has `size` bytes, and no other code uses them.
         unsafe { ptr.write_bytes(fill, size) };
         Block { ptr, size, fill }
     }
 
     fn check(&self) {
-        // SAFETY: written in `take`, and nobody else has the memory.
+        // SAFETY: `take` wrote the bytes, and no other code uses the memory.
         let bytes = unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.size) };
         assert!(
             bytes.iter().all(|b| *b == self.fill),
@@ -38,12 +38,12 @@ impl Block {
 
     fn give_back(self, slab: &Slab) {
         self.check();
-        // SAFETY: taken from this slab, and given up here.
+        // SAFETY: the block is from this slab, and is consumed here.
         unsafe { slab.give_back(self.ptr) };
     }
 }
 
-/// Sizes of all classes, more small ones than large ones.
+/// Returns a random size; each class can occur, and small sizes are more frequent.
 fn some_size(chance: &mut Chance) -> usize {
     let most = SLAB_MOST >> (chance.next_u64() % 9);
     SLAB_FROM + (chance.next_u64() as usize) % (most - SLAB_FROM + 1)
@@ -87,11 +87,11 @@ fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
     for seed in 0..seeds {
         let slab = Slab::new();
         let mut chance = Chance::new(seed);
-        // By address: where each block ends, and the block.
+        // The end address of each block and the block, by the start address.
         let mut live: BTreeMap<usize, Block> = BTreeMap::new();
         let (mut used, mut most_used) = (0, 0);
         for step in 0..steps {
-            // Grows and shrinks in turn.
+            // The number of blocks grows and shrinks in turn.
             let grows = (step / 500) % 2 == 0;
             if live.is_empty() || chance.next_u64() % 10 < if grows { 7 } else { 3 } {
                 let size = some_size(&mut chance);
@@ -150,7 +150,7 @@ fn freed_memory_beyond_the_limit_returns_without_a_trim() {
     }
 }
 
-/// The pages are really gone: what the system gives instead is zero.
+/// After a trim, the pages are returned: a read of them gives zeros.
 #[test]
 fn a_trim_returns_the_pages_of_free_slots_beside_blocks_in_use() {
     let slab = Slab::new();
@@ -208,7 +208,7 @@ fn a_second_free_is_noticed() {
     let slab = Slab::new();
     let kept = slab.take(2000, Lifetime::Brief).expect("memory");
     let block = slab.take(2000, Lifetime::Brief).expect("memory");
-    // SAFETY: the first call is; the second breaks the promise, and stops at its own check.
+    // SAFETY: the first call is sound. The second call breaks the rule, and stops at the check.
     unsafe {
         slab.give_back(block);
         slab.give_back(block);

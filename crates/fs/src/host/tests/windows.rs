@@ -162,7 +162,7 @@ fn a_log_that_is_refused_a_window_is_written_from_then_on() {
     }
 }
 
-/// Many logs whose windows would each grow to 256 KiB: the process holds little of them together.
+/// The windows of many logs, which would each grow to 256 KiB, take little memory together.
 #[test]
 fn windows_of_many_logs_stay_small_together() {
     use crate::host::append::{WINDOW_MIN, WINDOWS_MOST};
