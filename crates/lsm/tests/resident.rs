@@ -10,9 +10,9 @@ use std::time::Duration;
 const STORES: u64 = 100;
 const BUDGET: u64 = 64 << 20;
 const CACHE: u64 = 32 << 20;
-/// Bytes that a store costs beside its memtables.
+/// Bytes that an open store needs besides its memtables.
 const STORE: u64 = 40 << 10;
-/// Bytes of code, stacks and tables that the process comes to hold while stores work.
+/// Bytes of code, stacks and tables that the process needs while stores work.
 const PROGRAM: u64 = 6 << 20;
 
 #[test]

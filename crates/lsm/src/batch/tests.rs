@@ -148,7 +148,7 @@ fn one_operation_takes_exactly_the_memory_it_needs() {
             .unwrap();
         let exact = AlignedBuf::with_capacity(batch.bytes()).capacity();
         assert_eq!(batch.buf.capacity(), exact);
-        // A slot is at most a sixteenth larger than what lies in it.
+        // A slot is at most a sixteenth larger than the block in it.
         assert!(exact - batch.bytes() <= batch.bytes() / 16);
         let payload = payload(Bytes::from_owner(batch.buf));
         let op = Ops::new(&payload).next().unwrap().unwrap();

@@ -111,8 +111,8 @@ pub(crate) fn checked_len(
     Ok(len)
 }
 
-/// Decompresses a stored value into `out`, whose length is [`payload_len`]. Copies one that is not
-/// compressed.
+/// Decompresses a stored value into `out`, whose length is [`payload_len`]. A value that is not
+/// compressed is copied.
 pub(crate) fn unpack_into(
     kind: Kind,
     codec: Compression,

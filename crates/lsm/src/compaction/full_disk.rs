@@ -1,10 +1,10 @@
-//! Merges on a full disk: which of them probably fit what is left, and which have ended for lack of
-//! space (decision 0027).
+//! Merges on a full disk: which merges probably fit the free space, and which have ended for lack
+//! of space (decision 0027).
 
 use super::pick::{ENTRIES_A_RANGE, PickContext, Plan, Reason, idle};
 use std::cmp::{Ordering, Reverse};
 
-/// What a merge on a full disk may take.
+/// The space that a merge on a full disk may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FullDisk {
     /// Bytes that the outputs of a merge may take.
@@ -14,8 +14,7 @@ pub struct FullDisk {
     pub surely: bool,
 }
 
-/// Bytes by which the room must have grown at least for another attempt of a merge that ended for
-/// lack of space.
+/// Least growth of the room, in bytes, before a merge that ended for lack of space counts as new.
 const LEAST_GROWTH: u64 = 4096;
 
 /// A merge that has ended for lack of space.
@@ -23,30 +22,30 @@ const LEAST_GROWTH: u64 = 4096;
 pub struct TooLarge {
     /// Numbers of the input tables, ascending.
     pub inputs: Vec<u64>,
-    /// Bytes that the outputs could take when the merge was last chosen.
+    /// Largest room, in bytes, that the outputs had in any attempt.
     pub room: u64,
-    /// How often it has ended so.
+    /// Number of attempts that ended for lack of space.
     pub tries: u32,
 }
 
 impl TooLarge {
-    /// True if the room has grown by so much that the merge is worth another attempt. Each attempt
-    /// that fails raises the bar by an eighth, so their number is bounded.
+    /// Returns true if the room has grown enough for another attempt of the merge. Each failed
+    /// attempt raises the bar by an eighth, which bounds the number of attempts.
     pub fn is_out_of_date(&self, room: u64) -> bool {
         room > self.room + (self.room / 8).max(LEAST_GROWTH)
     }
 }
 
 impl Plan {
-    /// Which of two plans should run first is the greater one: one that fits the disk, then the one
-    /// that has failed less often, then the one with the higher score.
+    /// Compares two plans; the greater plan should run first. A plan that fits the disk is greater,
+    /// then a plan that has failed less often, then a plan with a higher score.
     pub fn urgency(&self, other: &Plan) -> Ordering {
         let least_tried = |plan: &Plan| Reverse(plan.failed.map_or(0, |tries| tries + 1));
         let tried = least_tried(self).cmp(&least_tried(other));
         tried.then(self.score.total_cmp(&other.score))
     }
-    /// Estimated bytes of the outputs if each tombstone removes one value. The outputs are larger
-    /// if tombstones meet no values.
+    /// Estimates the bytes of the outputs if each tombstone removes one value. The outputs are
+    /// larger if tombstones meet no values.
     fn bytes_left(&self) -> u64 {
         let (mut values, mut deletes) = (0u64, 0u64);
         for t in self.input_tables() {
@@ -60,8 +59,8 @@ impl Plan {
 }
 
 impl PickContext<'_> {
-    /// How often the merge of these inputs has ended for lack of space. 0 if there is notably more
-    /// room since.
+    /// Returns how often the merge of these inputs has ended for lack of space. The result is 0 if
+    /// the room has grown enough since ([`TooLarge::is_out_of_date`]).
     pub(super) fn tries(&self, plan: &Plan) -> u32 {
         let room = self.shadows.full.map_or(u64::MAX, |full| full.room);
         let mut known = self.too_large.iter();
@@ -72,7 +71,7 @@ impl PickContext<'_> {
             .map_or(0, |t| t.tries)
     }
 
-    /// True when the outputs of a plan probably fit what a full disk has left.
+    /// Returns true if the outputs of a plan probably fit the free space of a full disk.
     pub(super) fn fits(&self, plan: &Plan) -> bool {
         let Some(full) = self.shadows.full else {
             return true;
@@ -88,9 +87,9 @@ impl PickContext<'_> {
     }
 
     /// Plans a merge of the newest tables of level 0 into one table of level 0, as many as probably
-    /// fit. For a full disk where a merge of all of level 0 does not fit. Tombstones in these
-    /// tables then free values in the others. Level 0 always has fewer tables afterwards, so
-    /// deletes can continue.
+    /// fit. The picker uses this plan on a full disk if a merge of all of level 0 does not fit.
+    /// Tombstones in these tables then free values in the other tables. Level 0 always has fewer
+    /// tables afterwards, so deletes can continue.
     pub(super) fn plan_newest(&self, reason: Reason, score: f64) -> Option<Plan> {
         let tables = &self.version.levels[0];
         if !tables.iter().all(|t| idle(t)) {
@@ -103,7 +102,7 @@ impl PickContext<'_> {
                 return None;
             }
             let mut plan = self.plan(0, 0, newest.to_vec(), reason, score)?;
-            // What is older lies beside the output.
+            // The older tables of level 0 remain beside the output.
             plan.deeper.extend(older.iter().map(|t| vec![t.clone()]));
             plan.bottommost = plan.deeper.is_empty();
             self.fits(&plan).then_some(plan)

@@ -83,7 +83,7 @@ pub struct PickContext<'a> {
     pub shadows: Shadows,
     /// Files whose values had better be moved along.
     pub scatter: Scatter<'a>,
-    /// Merges that have ended for lack of space since the last one that did not.
+    /// Merges that have ended for lack of space since the last successful merge.
     pub too_large: &'a [TooLarge],
 }
 
@@ -163,8 +163,8 @@ pub struct Plan {
     pub reason: Reason,
     /// The starting level's score; 0 when the score is not the reason.
     pub score: f64,
-    /// `Some` if the outputs will hardly fit a full disk: how often this merge has ended for lack
-    /// of space.
+    /// `Some` if the outputs will hardly fit a full disk: the number of failed attempts of this
+    /// merge.
     pub failed: Option<u32>,
 }
 
@@ -752,8 +752,8 @@ fn mostly_tombstones(t: &TableFile) -> bool {
 
 /// Returns the most useful compaction that can start now, if one is due. On a full disk,
 /// compactions whose outputs surely fit go first, then those whose outputs probably fit, then the
-/// one that has failed least often. No merge that has failed is chosen again before the others,
-/// unless there is more room since.
+/// one that has failed least often. Unless the room has grown, no failed merge is chosen again
+/// before the others.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     let plan = pick_by_size(ctx);
     let Some(full) = ctx.shadows.full.filter(|full| full.surely) else {
@@ -763,8 +763,8 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     if fits || ctx.too_large.is_empty() {
         return plan;
     }
-    // Nothing surely fits, and it is known which merges have failed: others are chosen by a guess
-    // again.
+    // No merge surely fits. The failed merges are known, so the choice among the others can rely on
+    // estimates.
     let guessing = PickContext {
         shadows: Shadows {
             full: Some(FullDisk {
@@ -778,14 +778,14 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     (pick_by_size(&guessing).filter(|plan| plan.failed.is_none())).or(plan)
 }
 
-/// As [`pick`], with the expected size of outputs as [`FullDisk::surely`] says.
+/// Returns the most useful compaction; [`FullDisk::surely`] selects the expected size of outputs.
 fn pick_by_size(ctx: &PickContext<'_>) -> Option<Plan> {
     let mut too_large: Option<Plan> = None;
     let doubt = |mut plan: Plan| {
         plan.failed = Some(ctx.tries(&plan));
         plan
     };
-    // The first of those that have failed least often.
+    // Keep the first of the plans that have failed least often.
     let prefer = |kept: Option<Plan>, plan: Plan| match kept {
         Some(kept) if kept.failed <= plan.failed => Some(kept),
         _ => Some(plan),

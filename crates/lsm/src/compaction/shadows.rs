@@ -37,8 +37,8 @@ impl Shadows {
             + t.meta.deletes.saturating_add(ranges) as f64 * self.a_record
     }
 
-    /// False when no table hides anything, by the sums of the levels. The deepest level with tables
-    /// has nothing below it.
+    /// Returns false if no table hides a value, by the sums of the levels. Below the deepest level
+    /// with tables there is nothing to hide.
     fn may_hide(&self, v: &FamilyVersion) -> bool {
         let deepest = v.levels.iter().rposition(|l| !l.is_empty()).unwrap_or(0);
         v.levels[..deepest.max(1)].iter().any(|level| {

@@ -170,7 +170,7 @@ enum Leader {
 /// A thread inside `submit` that waits until the queue has room for its batch.
 #[derive(Default)]
 struct HeldSubmit {
-    /// The batch is queued. Changed under the queue's lock.
+    /// True once the batch is queued. The value changes under the queue's lock.
     admitted: AtomicBool,
     /// Wakes this thread alone.
     woken: Condvar,
@@ -225,8 +225,8 @@ impl Queue {
         self.submitted_bytes > 0 && full
     }
 
-    /// Queues as many of the held batches as there is room for, in the order of their arrival, and
-    /// wakes their threads and no others.
+    /// Queues as many held batches as fit, in the order of their arrival. Wakes the threads of
+    /// these batches and no other threads.
     fn admit_held(&mut self, ledger: &MemoryLedger) {
         while !self.is_full(ledger)
             && let Some((pending, thread)) = self.held.pop_front()
@@ -237,8 +237,8 @@ impl Queue {
         }
     }
 
-    /// As [`Queue::admit_held`], when no thread leads any more. If a batch is still held, its
-    /// thread is woken to lead.
+    /// Sets the leader when the thread that led stops, and queues the held batches that fit. If a
+    /// batch is still held, the function wakes the thread of the first one to lead.
     fn give_lead_back(&mut self, leader: Leader, ledger: &MemoryLedger) {
         self.leader = leader;
         self.admit_held(ledger);
@@ -256,7 +256,7 @@ pub(super) struct CommitQueue {
     came: AtomicBool,
     /// The leader is about a synced group: whoever waits for it had better sleep.
     syncs: AtomicBool,
-    /// How often threads of held submits have woken up.
+    /// Number of times that threads of held submits have woken up.
     #[cfg(test)]
     pub(super) wakes: basalt_env::sync::atomic::AtomicUsize,
 }
@@ -326,7 +326,7 @@ impl CommitQueue {
         q.admit_held(ledger);
     }
 
-    /// Submits that wait for room.
+    /// Returns the number of submits that wait for room.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.queue.lock().held.len()
@@ -388,7 +388,7 @@ impl Engine {
         pending: Pending,
     ) {
         let ledger = self.env.ledger();
-        // No queue is told of memory that others gave back.
+        // A queue gets no notice of memory that other stores release, so the function looks here.
         q.admit_held(ledger);
         if q.held.is_empty() && !q.is_full(ledger) {
             return self.queue(q, pending);
@@ -404,7 +404,8 @@ impl Engine {
                 let led = catch_unwind(AssertUnwindSafe(lead));
                 q = self.commit.queue.lock();
                 if let Err(panic) = led {
-                    // The caller gets no ticket: its batch must not stand before others.
+                    // The caller gets no ticket, so its batch must not stay in the queue before
+                    // other batches.
                     q.held.retain(|(_, thread)| !Arc::ptr_eq(thread, &own));
                     let leader = q.leader;
                     q.give_lead_back(leader, ledger);
@@ -658,7 +659,7 @@ impl Engine {
             ticket.wake();
             return true;
         }
-        // The lane's own thread may be among those that are held.
+        // The lane's own thread may be in a held submit.
         q.give_lead_back(Leader::Scheduled, self.env.ledger());
         drop(q);
         self.spawn_leader(delay);

@@ -38,7 +38,7 @@ struct Running {
     now_ms: u64,
     began: Duration,
     claim: Mutex<Option<Claim>>,
-    /// What merges could take when the plan was chosen. `None` if the disk was not full.
+    /// The space that merges could take when the plan was chosen. `None` if the disk was not full.
     full: Option<FullDisk>,
     /// See [`super::separated`].
     epoch: u64,
@@ -77,11 +77,11 @@ struct Done {
     bytes_written: u64,
 }
 
-/// So many merges that have ended for lack of space are remembered.
+/// Greatest number of merges that are remembered after they ended for lack of space.
 const MOST_TOO_LARGE: usize = 256;
 
-/// Notes that a merge has ended for lack of space, which had so many bytes of room when it was
-/// chosen.
+/// Records that a merge has ended for lack of space. `room` is the space in bytes that the merge
+/// had when it was chosen.
 fn note_too_large(known: &mut Vec<TooLarge>, plan: &Plan, room: u64) {
     let inputs = plan.input_numbers();
     if let Some(same) = known.iter_mut().find(|t| t.inputs == inputs) {
@@ -176,8 +176,8 @@ impl Engine {
     /// Queues compactions as long as the tree is out of shape and there are threads for them.
     pub fn schedule_compactions(self: &Arc<Self>) {
         loop {
-            // A merge that has just ended for lack of space left what was free before it removed
-            // its outputs.
+            // A merge that has just ended for lack of space removes its outputs. The free space
+            // that it reported is from before.
             self.see_what_is_free();
             let mut state = self.state.lock();
             let pausing = state.compaction_error.is_some()

@@ -133,7 +133,7 @@ pub(crate) struct State {
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
     pub compaction_pause: Duration,
-    /// Merges that have ended for lack of space since the last one that did not, oldest first.
+    /// Merges that have ended for lack of space since the last successful merge, oldest first.
     pub too_large: Vec<TooLarge>,
     /// Earliest time of the next attempt after a failed flush.
     pub retry_at: Duration,
@@ -560,7 +560,7 @@ impl Engine {
             f.check_entered(a.level as usize, a.number, meta)
                 .expect("a new version keeps the order of its levels");
         }
-        // What the edit does not touch kept the order before it.
+        // Tables that the edit does not touch were in order before the edit.
         #[cfg(debug_assertions)]
         for f in version.families.values() {
             f.check()

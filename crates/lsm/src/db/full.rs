@@ -303,8 +303,8 @@ impl Engine {
         })
     }
 
-    /// True if merges have ended for lack of space, and the disk has notably more room by now than
-    /// any of them had.
+    /// Returns true if merges have ended for lack of space, and the room has grown enough for
+    /// another attempt of each of them.
     pub(super) fn has_more_room(&self, state: &State) -> bool {
         let Some(full) = self.room_for_merges(state) else {
             return false;
@@ -313,8 +313,8 @@ impl Engine {
         full.surely && known.len() > 0 && known.all(|t| t.is_out_of_date(full.room))
     }
 
-    /// The disk is not full any more: merges that ended for lack of space need not wait for the
-    /// time of their next attempt.
+    /// Ends the pause of merges that ended for lack of space. The caller calls it when the disk is
+    /// no longer full.
     fn end_pause_of_merges(&self) {
         let mut state = self.state.lock();
         state.too_large.clear();
@@ -391,7 +391,7 @@ impl Engine {
         Some((space, reserve))
     }
 
-    /// Before collections and merges are chosen on a full disk.
+    /// This runs before collections and merges are chosen on a full disk.
     pub(super) fn see_what_is_free(&self) {
         if self.full.is_refusing() {
             self.free();

@@ -504,7 +504,7 @@ impl Engine {
             let generation = self.active_generation();
             let memory = generation.memory();
             // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The
-            // next group books what the slots really took.
+            // next group books the exact size of the slots.
             let payload = group.memory + group.memory / 16;
             let growth = MemTable::growth(memory, payload, group.entries);
             let scarce = self.env.ledger().free() < growth && !alone;

@@ -198,8 +198,9 @@ fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> R
     Ok(edit)
 }
 
-/// Checks what a log says of an ingestion. `known` is the highest sequence number that the manifest
-/// knows, `None` where edits of it are lost: the edit of an ingestion came first, and was durable.
+/// Checks the record of an ingestion in a log. `known` is the highest sequence number that the
+/// manifest knows, or `None` if edits of the manifest are lost. The edit of an ingestion is durable
+/// before its record is written.
 fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Result<(), String> {
     if record.count != 1 || !record.payload.is_empty() {
         return Err("an ingestion with operations or a payload".into());
@@ -213,10 +214,10 @@ fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Res
     }
 }
 
-/// Checks that a log may hold this record behind one that ends with `last_seq`. Families from
+/// Checks that a log may hold this record behind a record that ends with `last_seq`. Families from
 /// `next_family` up do not exist. `known` is the highest sequence number that the manifest knows,
-/// `None` where edits of it are lost. `Corruption` says what is wrong, and names no place.
-/// Compressed values are not looked at.
+/// or `None` if edits of the manifest are lost. A `Corruption` error says what is wrong, without
+/// file and offset. The check does not decompress values.
 pub(crate) fn check_record(
     record: &Record,
     last_seq: SeqNo,

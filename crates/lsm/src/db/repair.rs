@@ -2,18 +2,19 @@
 //!
 //! The way of a repair:
 //! 1. `check` walks the store. When it finds nothing wrong, nothing is changed.
-//! 2. `learn` reads the catalog, or adds up the edits that still verify, and says whether anything
-//!    may be missing. All that follows is the same for a whole manifest, for a damaged one, and for
-//!    none.
+//! 2. `learn` reads the catalog, or adds up the edits that still verify, and says whether edits may
+//!    be missing. All further steps are the same for a whole manifest, a damaged manifest, and no
+//!    manifest.
 //! 3. `logs`: of every log that the manifest calls live, or that a lost edit may have named, each
 //!    batch that verifies goes into new level-0 tables. No file proves that another is there
 //!    (decision 0026).
 //! 4. `tables`: the readable blocks of damaged tables go into new ones at the same level, with the
-//!    same sequence numbers. In the end every reference leads to a record of its own. Where levels
-//!    are not certain, a family's tables become one sorted run, so that no order between levels has
-//!    to be believed.
-//! 5. `blobs`: the readable records of damaged blob files go into new ones. It follows references:
-//!    one that leads nowhere becomes a tombstone. What is garbage is found out anew.
+//!    same sequence numbers. In the end every reference leads to a record of its own. If the levels
+//!    are not certain, a family's tables become one sorted run, so that repair relies on no order
+//!    between levels.
+//! 5. `blobs`: the readable records of damaged blob files go into new ones. This step follows
+//!    references: a reference without a readable record becomes a tombstone. Garbage is computed
+//!    anew.
 //! 6. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
 //!    names go. A crash before that moment leaves the damaged store as it was (and orphans), after it the repaired one.
 

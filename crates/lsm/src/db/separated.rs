@@ -123,8 +123,8 @@ impl BlobState {
             && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
     }
 
-    /// Files that no collection may take now although none has them: they could not be read and
-    /// wait for another attempt.
+    /// Returns the files that could not be read and wait for another attempt. No collection may
+    /// take them until then.
     pub fn put_off(&self, now: Duration) -> impl Iterator<Item = u64> {
         let waiting = self
             .unreadable

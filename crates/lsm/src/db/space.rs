@@ -208,18 +208,19 @@ pub(crate) struct Space {
     hidden: Mutex<BTreeMap<u32, HiddenGarbage>>,
 }
 
-/// An estimate of a family's hidden garbage, and what it was made from.
+/// An estimate of a family's hidden garbage, and the inputs of the estimate.
 struct HiddenGarbage {
-    /// The tables. A table that only this held would keep its file, so it is not held.
+    /// The tables of the family. The reference is weak, because a strong one would keep the files
+    /// of obsolete tables.
     version: Weak<FamilyVersion>,
     shadows: Shadows,
-    /// Bytes.
+    /// Bytes of hidden garbage.
     bytes: u64,
 }
 
 impl Space {
-    /// Bytes of hidden garbage of a family whose references hide an older one so often. An estimate
-    /// is kept until the tables or the sums over blob files change.
+    /// Returns the bytes of hidden garbage of a family. `hits` is the part of its references that
+    /// hide an older one. An estimate is kept until the tables or the sums over blob files change.
     fn hidden(
         &self,
         family: u32,
@@ -247,7 +248,7 @@ impl Space {
         bytes
     }
 
-    /// Forgets the estimates of families that are gone.
+    /// Forgets the estimates of families that do not exist.
     fn forget_hidden(&self, exists: impl Fn(u32) -> bool) {
         self.hidden.lock().retain(|id, _| exists(*id));
     }
@@ -276,18 +277,20 @@ impl Space {
     }
 }
 
-/// How often a reference is taken to hide an older one until a merge has told: always. What is due
-/// too early teaches.
+/// The assumed part of references that hide an older one, until a merge has measured it: all of
+/// them. A merge that is due too early measures it.
 const UNTIL_LEARNED: f64 = 1.0;
 
-/// What a family that exists has in blob files.
+/// Returns the sums over the blob files of a family, or `None` if the family does not exist or has
+/// no records.
 fn live_of(catalog: &Catalog, family: u32) -> Option<&FamilyBlobs> {
     let exists = catalog.families.contains_key(&family);
     let own = catalog.blobs.totals().families.get(&family);
     own.filter(|_| exists)
 }
 
-/// What entries of a family hide, if a reference hides an older one so often.
+/// Estimates the bytes that entries of a family hide. `hits` is the part of its references that
+/// hide an older one.
 fn shadows_of(own: &FamilyBlobs, hits: f64) -> Shadows {
     let mean = own.live.bytes as f64 / own.live.records as f64;
     Shadows {
@@ -299,8 +302,8 @@ fn shadows_of(own: &FamilyBlobs, hits: f64) -> Shadows {
     }
 }
 
-/// What blob files take, without what their families hide. Costs what collections have in work, not
-/// what there is.
+/// Returns the space that blob files take, without hidden garbage. The cost grows with the number
+/// of files that collections have taken, not with all files.
 fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
     let totals = catalog.blobs.totals();
     let mut fill = Fill {
@@ -365,9 +368,9 @@ fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) 
 }
 
 impl Engine {
-    /// Estimates the hidden garbage of a tree that is about to be installed. Costs a walk over the
-    /// tables of a family if any of them hides something. So an install does it before it takes
-    /// `state`, where [`Engine::fill`] finds the results.
+    /// Estimates the hidden garbage of a tree that is about to be installed. The cost is a walk
+    /// over the tables of a family if any of them hides a value. So an install calls it before it
+    /// takes `state`. Later, [`Engine::fill`] finds the estimates.
     pub(super) fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
         self.space
             .forget_hidden(|id| catalog.families.contains_key(&id));
@@ -379,7 +382,7 @@ impl Engine {
         }
     }
 
-    /// What blob files take now. The caller holds `state`.
+    /// Returns the space that blob files take now. The caller holds `state`.
     pub(super) fn fill(&self, state: &State, view: &View) -> Fill {
         let catalog = &*state.catalog;
         let mut fill = blob_files(catalog, &state.blobs, self.env.clock().now());

@@ -443,8 +443,8 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     assert!(least.unwrap() >= 48 << 10, "a merge left {least:?} bytes");
 }
 
-/// Merges that had ended for lack of space paused for up to a minute, also after something had been
-/// deleted beside the store and writes were taken again.
+/// Regression test: merges that had ended for lack of space paused for up to a minute. They paused
+/// even after files outside the store were deleted and the store took writes again.
 #[test]
 fn merges_that_lacked_space_go_on_at_once_when_somebody_makes_some() {
     let disk = SimFs::new(SimOptions {
@@ -483,7 +483,8 @@ fn merges_that_lacked_space_go_on_at_once_when_somebody_makes_some() {
     let failed = || engine.state.lock().compaction_error.is_some();
     engine.schedule_compactions();
     assert!(failed(), "there is no more room than before");
-    // A part of it is enough for another attempt. Here nothing is due, which ends the error.
+    // A part of that room is enough for another attempt. Here no merge is due, which ends the
+    // error.
     disk.remove(std::path::Path::new("small")).unwrap();
     engine.schedule_compactions();
     assert!(!failed(), "merges wait although there is more room");
@@ -497,7 +498,7 @@ fn merges_that_lacked_space_go_on_at_once_when_somebody_makes_some() {
     }
     engine.schedule_compactions();
     assert!(failed());
-    // Writes are taken again, at the same time.
+    // The store takes writes again at the same time.
     disk.remove(std::path::Path::new("large")).unwrap();
     put().unwrap();
     assert!(!failed(), "merges wait although the disk is not full");

@@ -128,7 +128,7 @@ fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
     db.close().unwrap();
 }
 
-/// Files that `work` walks over, tables and blob files together.
+/// Returns the number of files that `work` walks over, tables and blob files together.
 fn walked(work: impl FnOnce()) -> usize {
     level::WALKED.set(0);
     file_map::WALKED.set(0);
@@ -136,8 +136,8 @@ fn walked(work: impl FnOnce()) -> usize {
     level::WALKED.get() + file_map::WALKED.get()
 }
 
-/// Every install and every rotation added up the bytes of all tables and blob files, and an install
-/// compared all tables with their neighbours.
+/// Regression test: every install and every rotation added up the bytes of all tables and blob
+/// files, and an install compared all tables with their neighbours.
 #[test]
 fn an_install_and_a_change_of_the_view_walk_over_no_files() {
     let (_env, db, mut numbers) = store(5000, 1000);
@@ -168,7 +168,7 @@ fn an_install_and_a_change_of_the_view_walk_over_no_files() {
     assert!(seen <= 10, "to remove a blob file walks over {seen} files");
     let seen = walked(|| engine.change_view(|_, _| {}));
     assert_eq!(seen, 0, "a change of the view walks over files");
-    // A table that hides values makes the tables of its family worth a walk, once.
+    // A table that hides values causes one walk over the tables of its family.
     let upper = Edit {
         add_tables: vec![add_to(5, engine.new_file_number(), 7, &[(blob + 1, 2)])],
         ..Edit::default()
@@ -221,9 +221,9 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     db.close().unwrap();
 }
 
-/// Prints what an install costs in a store of 100,000 tables and 10,000 blob files, in µs: whole,
-/// and what every change of the view does under `state`. Run it with `--release -- --ignored
-/// --nocapture what_an_install_costs`.
+/// Prints the time of an install in a store of 100,000 tables and 10,000 blob files, in µs: the
+/// whole install, and the part that every change of the view spends under `state`. Run it with
+/// `--release -- --ignored --nocapture what_an_install_costs`.
 #[test]
 #[ignore = "a measurement, which asserts nothing"]
 #[expect(

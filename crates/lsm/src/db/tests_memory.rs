@@ -248,8 +248,8 @@ fn a_group_larger_than_the_budget_goes_in() {
     assert_eq!(env.relief().coming(), 0);
 }
 
-/// A store is closed, or abandoned, between its promise and the seal that keeps it: the promise
-/// ends with the store, and the writer of another store goes on.
+/// A store is closed, or abandoned, between its promise and the seal that keeps it. The promise
+/// ends with the store, and the writer of another store continues.
 #[test]
 fn a_promise_ends_when_its_store_is_closed() {
     for abandoned in [false, true] {
@@ -262,7 +262,8 @@ fn a_promise_ends_when_its_store_is_closed() {
                 .unwrap();
         };
         (0..700).for_each(|n| put(&leaving, n));
-        // As by a writer that lacks memory. Jobs are stepped, so the seal has not run.
+        // This is the request of a writer that lacks memory. Jobs are stepped, so the seal has not
+        // run.
         assert!(
             env.relief().ask(env.ledger().room()),
             "nothing was promised"
@@ -282,7 +283,8 @@ fn a_promise_ends_when_its_store_is_closed() {
     }
 }
 
-/// Stores are closed while the writer of another store waits for what they have promised.
+/// Stores are closed while the writer of another store waits for the memory that they have
+/// promised.
 #[test]
 fn a_writer_that_waits_for_memory_goes_on_when_stores_are_closed() {
     let env = Env::builder(SimFs::new(SimOptions::default()))

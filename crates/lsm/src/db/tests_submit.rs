@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
-/// Only a thread that hangs takes so long.
+/// Only a thread that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn batch(f: &Family, key: u32, bytes: usize) -> WriteBatch {
@@ -307,8 +307,8 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
     other.close().unwrap();
 }
 
-/// Each group that was taken from a full queue woke every held submit, and all but a few went back
-/// to sleep. So a later submit could get in before an earlier one.
+/// Regression test: each group that was taken from a full queue woke every held submit, and all but
+/// a few went back to sleep. So a later submit could get in before an earlier one.
 #[test]
 fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
     const HELD: u32 = 24;
@@ -319,7 +319,7 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
     for key in 0..queued {
         db.submit_nowait(batch(&f, 1000 + key as u32, MIB), &FREE);
     }
-    // Nothing is taken from the queue until all are held.
+    // No group is taken from the queue until all submits are held.
     assert!(engine.commit.try_lead());
     let (done, is_done) = mpsc::channel();
     basalt_env::thread::scope(|threads| {
@@ -330,12 +330,12 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
                 let seq = ticket.wait().unwrap();
                 done.send((n, seq)).unwrap();
             });
-            // Only a thread that hangs takes so long.
+            // Only a thread that hangs takes this long.
             while engine.commit.held() <= n as usize {
                 std::thread::yield_now();
             }
         }
-        // A leader takes one batch of this size with each group.
+        // A leader takes one batch of this size in each group.
         engine.lead_group(None, Patience::Wait);
         let mut seqs = Vec::new();
         for _ in 0..HELD {
@@ -349,8 +349,8 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
         seqs.sort_unstable();
         assert!(seqs.is_sorted_by_key(|(_, seq)| *seq), "{seqs:?}");
     });
-    // Each is woken to be let in, and once more at most for each group that some thread left to
-    // another.
+    // Each thread wakes once when its batch is queued. Each group that one thread leaves to another
+    // costs at most one more wake.
     let wakes = engine.commit.wakes.load(Ordering::SeqCst);
     let groups = queued + HELD as usize;
     assert!(

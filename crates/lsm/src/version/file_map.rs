@@ -51,7 +51,7 @@ fn own<V: Clone>(entries: &mut Arc<Vec<(u64, V)>>) -> &mut Vec<(u64, V)> {
 thread_local! {
     /// Entries that this thread has copied because a change met a chunk that another map has, too.
     pub(crate) static COPIED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    /// Entries that this thread has met in walks over maps.
+    /// Number of entries that this thread has met in walks over maps.
     pub(crate) static WALKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -109,7 +109,7 @@ impl<V> FileMap<V> {
         self.iter().next()
     }
 
-    /// The file with the highest number.
+    /// Returns the file with the highest number.
     pub fn last_key_value(&self) -> Option<(&u64, &V)> {
         let (number, value) = self.chunks.last()?.entries.last()?;
         Some((number, value))

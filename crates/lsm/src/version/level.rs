@@ -1,8 +1,8 @@
 //! The tables of one level in their order, with sums that each change maintains.
 //!
 //! Every change of the tree and every commit decision asks for the bytes of levels. A walk over all
-//! tables would cost a store of 100,000 tables milliseconds each time, so a level adds up what
-//! enters and what leaves.
+//! tables would cost a store of 100,000 tables milliseconds each time, so a level updates its sums
+//! when a table enters or leaves.
 
 use super::TableFile;
 use crate::key::Cmp;
@@ -12,7 +12,8 @@ use std::slice;
 use std::sync::Arc;
 
 /// Sums over the tables of a level. They are exact once a manifest has passed
-/// [`super::catalog::Catalog::check_totals`]; numbers that no store has wrap around before that.
+/// [`super::catalog::Catalog::check_totals`]; before that, impossible numbers in a damaged manifest
+/// wrap around.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LevelTotals {
     /// Bytes of the tables' files.
@@ -45,14 +46,14 @@ impl LevelTotals {
     }
 }
 
-/// How many references to values in blob files a table has.
+/// Returns the number of references from a table to values in blob files.
 pub fn references(t: &TableFile) -> u64 {
     let counts = t.meta.references.iter().map(|(_, n)| *n);
     counts.fold(0, u64::saturating_add)
 }
 
-/// One level: a slice of tables in reading order. Clones share the slice until one of them is
-/// changed.
+/// The tables of one level, as a slice in reading order. Clones share the slice until one of them
+/// is changed.
 #[derive(Debug, Clone, Default)]
 pub struct Level {
     tables: Arc<Vec<Arc<TableFile>>>,
@@ -61,7 +62,7 @@ pub struct Level {
 
 #[cfg(test)]
 thread_local! {
-    /// Tables over which this thread has begun to walk with [`Level::iter`].
+    /// Number of tables over which this thread has begun to walk with [`Level::iter`].
     pub(crate) static WALKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -84,7 +85,7 @@ impl<'a> IntoIterator for &'a Level {
 }
 
 impl Level {
-    /// All tables in order.
+    /// Returns all tables in order.
     #[inline]
     pub fn iter(&self) -> slice::Iter<'_, Arc<TableFile>> {
         #[cfg(test)]
@@ -92,13 +93,13 @@ impl Level {
         self.tables.iter()
     }
 
-    /// Sums over the tables. Costs nothing.
+    /// Returns the sums over the tables, in constant time.
     #[inline]
     pub fn totals(&self) -> LevelTotals {
         self.totals
     }
 
-    /// The sums, added up anew.
+    /// Adds up the sums over all tables.
     fn recount(&self) -> LevelTotals {
         let each = self.tables.iter().map(|t| LevelTotals::of(t));
         each.fold(LevelTotals::default(), |sum, t| {
@@ -106,7 +107,7 @@ impl Level {
         })
     }
 
-    /// True when the sums are those of the tables. Costs a walk over all tables.
+    /// Returns true if the sums match the tables. The cost is a walk over all tables.
     pub(super) fn adds_up(&self) -> bool {
         self.totals == self.recount()
     }
@@ -116,14 +117,14 @@ impl Level {
         self.insert(self.tables.len(), table);
     }
 
-    /// Puts a table in at a position.
+    /// Inserts a table at a position.
     pub(super) fn insert(&mut self, at: usize, table: Arc<TableFile>) {
         let own = LevelTotals::of(&table);
         self.totals = self.totals.each(own, u64::wrapping_add);
         Arc::make_mut(&mut self.tables).insert(at, table);
     }
 
-    /// Takes the table at a position out.
+    /// Removes the table at a position.
     pub(super) fn remove(&mut self, at: usize) -> Arc<TableFile> {
         let table = Arc::make_mut(&mut self.tables).remove(at);
         let own = LevelTotals::of(&table);
@@ -131,17 +132,18 @@ impl Level {
         table
     }
 
-    /// Puts all tables in order.
+    /// Sorts all tables.
     pub(super) fn sort_by(&mut self, order: impl Fn(&TableFile, &TableFile) -> Ordering) {
         Arc::make_mut(&mut self.tables).sort_by(|a, b| order(a, b));
     }
 
-    /// The position of a table in level 0, which is ordered by age: the newest first.
+    /// Returns the position of a table in level 0, which is ordered by age: the newest first.
     pub(super) fn position_by_age(&self, max_seq: u64, number: u64) -> usize {
         self.partition_point(|t| (t.meta.max_seq, t.number) > (max_seq, number))
     }
 
-    /// The position of a table in a level below 0, which is ordered by the tables' smallest keys.
+    /// Returns the position of a table in a level below 0, which is ordered by the tables' smallest
+    /// keys.
     pub(super) fn position_by_key(&self, cmp: &Cmp, smallest: &[u8]) -> usize {
         self.partition_point(|t| cmp.internal(&t.meta.smallest, smallest) == Ordering::Less)
     }
@@ -163,7 +165,8 @@ mod tests {
         (env, store)
     }
 
-    /// Of keys from `from` to `to`, with counts that differ from table to table.
+    /// Describes a table with keys from `from` to `to`, with counts that differ from table to
+    /// table.
     fn meta(number: u64, from: u64, to: u64) -> TableMeta {
         let key = |key: u64| internal_key(&key.to_be_bytes(), pack_trailer(1, Kind::Put));
         TableMeta {
@@ -194,7 +197,7 @@ mod tests {
         let mut kept: Vec<(FamilyVersion, [LevelTotals; LEVELS])> = Vec::new();
         for number in 1..1500 {
             if r.below(3) > 0 || there.is_empty() {
-                // One slot of keys for each number, so that tables of a level are apart.
+                // Each number has its own range of keys, so that tables of a level do not overlap.
                 let (level, slot) = (r.below(LEVELS as u64) as usize, (number * 7919) % 1500);
                 let meta = meta(number, 4 * slot, 4 * slot + r.below(4));
                 let table = store.table(number, meta.clone(), Cmp::Bytewise);
@@ -222,7 +225,7 @@ mod tests {
         }
     }
 
-    /// The check of what entered must find what the check of everything finds.
+    /// The check of the tables that entered must find the same errors as the check of all tables.
     #[test]
     fn a_table_that_enters_where_another_has_its_keys_is_found() {
         let (_env, store) = tables();

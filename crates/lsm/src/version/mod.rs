@@ -319,7 +319,7 @@ impl FamilyVersion {
         }
     }
 
-    /// Bytes of a level. Costs nothing: the level keeps the sum.
+    /// Returns the bytes of a level, in constant time: the level keeps the sum.
     pub fn level_bytes(&self, level: usize) -> u64 {
         self.levels[level].totals().bytes
     }
@@ -348,10 +348,11 @@ impl FamilyVersion {
             .collect()
     }
 
-    /// The position of a table in a level, or where it would enter.
+    /// Returns the position of a table in a level, or the position where it would enter.
     fn position(&self, level: usize, meta: &TableMeta, number: u64) -> usize {
         match level {
-            // By the newest sequence number, so that readers stop at the first hit.
+            // Level 0 is ordered by the newest sequence number, so that readers stop at the first
+            // hit.
             0 => self.levels[0].position_by_age(meta.max_seq, number),
             _ => self.levels[level].position_by_key(&self.cmp, &meta.smallest),
         }
@@ -379,8 +380,9 @@ impl FamilyVersion {
         }
     }
 
-    /// Takes a table out; `None` when it is not there. `meta` is what the manifest remembers of the
-    /// table. Costs a binary search, and the move of what lies behind the table.
+    /// Removes a table and returns it, or returns `None` if the level does not have it. `meta` is
+    /// the metadata of the table in the manifest. The cost is a binary search, and the move of the
+    /// tables behind it.
     pub fn remove(
         &mut self,
         level: usize,
@@ -410,9 +412,9 @@ impl FamilyVersion {
         Ok(())
     }
 
-    /// As [`FamilyVersion::check`], of one table that has entered a level and of its neighbours. A
-    /// level that kept the rules before still keeps them if all tables that entered since pass: to
-    /// take tables out breaks no rule.
+    /// Checks the rules of [`FamilyVersion::check`] for one table that has entered a level, and for
+    /// its neighbours. A level that kept the rules before still keeps them if all tables that
+    /// entered since pass. The removal of tables breaks no rule.
     pub fn check_entered(
         &self,
         level: usize,

@@ -55,7 +55,7 @@ pub struct Salvaged {
     pub proven: u64,
 }
 
-/// What is wrong with a hole, for messages.
+/// The reason that messages give for a hole.
 pub const NO_RECORD: &str = "no record verifies in these bytes, which were synced";
 
 /// A part of a file of records.
@@ -70,9 +70,9 @@ pub enum Part<'a> {
 }
 
 impl Salvaged {
-    /// The parts of a file up to `limit`, whose first record stands at `start`. Bytes before
-    /// `synced` were synced, so records that are missing there are holes. What is missing behind
-    /// `synced` is a torn tail: it ends the list as it ends a recovery.
+    /// Returns the parts of a file up to `limit`, whose first record stands at `start`. Bytes
+    /// before `synced` were synced, so records that are missing there are holes. Missing records
+    /// behind `synced` are a torn tail, which ends the list as it ends a recovery.
     pub fn parts(&self, start: u64, limit: u64, synced: u64) -> Vec<Part<'_>> {
         let (mut parts, mut at) = (Vec::new(), start);
         for f in self.found.iter().take_while(|f| f.offset < limit) {

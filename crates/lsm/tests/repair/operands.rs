@@ -1,5 +1,6 @@
 //! Repair of stores with merge operands. The same operand may stand in a log and in the tables that
-//! its flush and later compactions wrote. It counts once, and so does what it was merged with.
+//! its flush and later compactions wrote. The operand counts once, and so do the entries that it
+//! was merged with.
 
 use super::*;
 use basalt_lsm::MergeOperator;
@@ -17,7 +18,8 @@ type Operands = BTreeMap<Vec<u8>, Vec<String>>;
 
 fn append(db: &Db, model: &mut Operands, key: &str, operand: &str) {
     let family = db.default_family();
-    // A write that waits for a sync runs the jobs that are due. The tests keep the disk as it is.
+    // A write that waits for a sync would run the jobs that are due. The tests keep the disk as it
+    // is, so their writes do not wait.
     let options = WriteOptions::UNSYNCED;
     db.merge(&family, key.as_bytes(), operand.as_bytes(), &options)
         .unwrap();
@@ -51,9 +53,10 @@ fn repair_without_a_manifest(fs: &Arc<SimFs>, seed: u64, model: &Operands, what:
     db.close().unwrap();
 }
 
-/// A compaction merges an operand with the value below it, into a value with the operand's number.
-/// The operand itself still stands in its log, which is a blob file. Repair believed the operand
-/// and dropped the value of the same number, and with it everything that the operand stood on.
+/// A compaction merges an operand with the value below it, into a value with the operand's sequence
+/// number. The operand itself still stands in its log, which is a blob file. Regression test:
+/// repair kept the operand and dropped the value with the same number, and so lost all older
+/// operands.
 #[test]
 fn a_value_is_not_exchanged_for_the_operand_that_went_into_it() {
     let seed = 601;
@@ -73,7 +76,7 @@ fn a_value_is_not_exchanged_for_the_operand_that_went_into_it() {
     for key in 0..10 {
         append(&db, &mut model, &format!("key {key}"), "operand");
     }
-    // Values so large that the log stays as a blob file.
+    // The values are so large that the log stays as a blob file.
     for n in 0..10 {
         let key = format!("large {n}");
         let mut value = key.clone().into_bytes();

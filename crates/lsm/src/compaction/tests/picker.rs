@@ -456,14 +456,15 @@ fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
     assert_eq!(chosen(None), oldest);
 }
 
-/// On a full disk the first merge that was too large was tried again and again, and no other.
+/// Regression test: on a full disk the picker repeated the first merge that was too large, and
+/// chose no other merge.
 #[test]
 fn on_a_full_disk_a_merge_that_failed_is_not_tried_again_before_the_others() {
     let o = FamilyOptions {
         base_level_bytes: 100_000_000,
         ..options()
     };
-    // Tombstones over as many values: the outputs of both merges are guessed to be empty.
+    // Each merge has as many tombstones as values, so the estimated outputs are empty.
     let v = tree(
         "L5: 5=a-c*100000~ 6=d-f*100000~
          L6: 3=a-c*100000 4=d-f*100000",
@@ -491,26 +492,27 @@ fn on_a_full_disk_a_merge_that_failed_is_not_tried_again_before_the_others() {
     };
     let (first, second) = (vec![3, 5], vec![4, 6]);
     assert_eq!(chosen(50_000, &[]), (first.clone(), None));
-    // The first has ended for lack of space.
+    // The first merge has ended for lack of space.
     let once = tried(&first, 50_000, 1);
     assert_eq!(
         chosen(50_000, std::slice::from_ref(&once)),
         (second.clone(), None)
     );
-    // Both have: the one that has failed less often is due, which bounds the attempts of each.
+    // Both merges have ended for lack of space. The one that has failed less often is due, which
+    // bounds the attempts of each.
     let twice = tried(&first, 50_000, 2);
     let other = tried(&second, 50_000, 1);
     let both = [twice, other];
     assert_eq!(chosen(50_000, &both), (second.clone(), Some(1)));
     assert_eq!(chosen(54_000, &both), (second.clone(), Some(1)));
-    // There is notably more room: both count as new.
+    // The room has grown enough, so both merges count as new.
     assert_eq!(chosen(60_000, &both), (first.clone(), None));
-    // The one that surely fits goes first, whatever has failed.
+    // The merge that surely fits goes first, no matter which merges have failed.
     assert_eq!(chosen(250_000, &[once]), (first, None));
 }
 
-/// The merge of a family that did not fit a full disk kept all other families from theirs if its
-/// score was higher.
+/// Regression test: on a full disk, a merge with a higher score that did not fit kept all other
+/// families from their merges.
 #[test]
 fn on_a_full_disk_a_merge_that_fits_goes_before_one_of_another_family_that_does_not() {
     let o = options();

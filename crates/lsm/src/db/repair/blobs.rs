@@ -171,7 +171,7 @@ impl Blobs {
         }
     }
 
-    /// True if a reference may be led to this record.
+    /// Returns true if a reference may be changed to lead to this record.
     fn may_claim(&self, file: u64, ordinal: u32) -> bool {
         let free = |r: &Records| !r.claimed[ordinal as usize];
         self.sources[&file].named && self.records(file).is_some_and(free)
@@ -418,7 +418,7 @@ impl Run<'_> {
         keys.push(key.to_vec());
     }
 
-    /// Reads the damaged blob files, so that it is known what they stand for.
+    /// Reads the damaged blob files, so that the lineage says which files their numbers mean.
     pub(super) fn salvage_blobs(&mut self) -> Result<()> {
         let damaged: Vec<u64> = (self.blobs.sources.iter())
             .filter(|(_, s)| s.known.is_some() && !s.sound)
@@ -437,8 +437,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// True if all references of a table lead to records that no other has; it then has them.
-    /// Otherwise the table is to be written anew, and nothing has changed.
+    /// Claims the records that the references of a table lead to, if all references can stay as
+    /// they are. Otherwise the function returns false and claims nothing, and the table must be
+    /// rewritten.
     pub(super) fn claim_references(
         &mut self,
         family: u32,
@@ -474,8 +475,8 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// What a reference becomes: one to a record that no other reference has, or the value, if
-    /// there is none. `None` if the value cannot be read.
+    /// Resolves a reference to a record that no other reference has claimed. If that record is
+    /// already claimed, the result is the value itself. Returns `None` if the value cannot be read.
     pub(super) fn lead(
         &mut self,
         to: &Reference,
@@ -500,8 +501,8 @@ impl Run<'_> {
         Ok(Some((Kind::BlobRef, payload)))
     }
 
-    /// Reports the values that cannot be read, and gives the catalog the blob files that tables
-    /// refer to. The last step: tables are what they will be.
+    /// Reports the values that cannot be read, and puts the blob files that tables refer to into
+    /// the catalog. This is the last step, after all tables have their last form.
     pub(super) fn settle_blobs(&mut self) {
         self.report_lost_values();
         self.install_blobs();

@@ -51,10 +51,10 @@ pub(super) fn recovered_name(id: u32) -> String {
 /// Reads the catalog, or what is left of it. The second value is the damage met. `Ok(None)` for a directory without a store.
 ///
 /// A manifest whose records verify is believed. The store removes a file, or gives back the space
-/// of flushed records, only when a durable edit says so: if something that the manifest names is
-/// gone, an edit may be lost. But only if something else is there that a later edit may have left:
-/// a torn tail, or files that no edit names. Otherwise the files are damaged. Without `CURRENT`,
-/// nothing says that a torn tail had not been synced (decision 0026).
+/// of flushed records, only when a durable edit says so. If a file that the manifest names is gone,
+/// an edit may be lost. Repair assumes so only if a later edit may have left a torn tail or files
+/// that no edit names. Otherwise the files count as damaged. Without `CURRENT`, nothing says that a
+/// torn tail had not been synced (decision 0026).
 pub(in crate::db) fn learn(
     env: &Env,
     dir: &Path,
@@ -111,7 +111,8 @@ pub(in crate::db) fn learn(
                 0..manifest::CURRENT_LEN as u64,
                 "it is missing or damaged; the manifest with the highest number that holds edits is taken",
             ));
-            // Behind the last one that holds a state are those that were made and never written.
+            // Manifests with higher numbers than the last one with a state were created and never
+            // written.
             for (i, &number) in manifests.iter().enumerate().rev() {
                 state = whole(env, dir, number)?;
                 if state.as_ref().is_none_or(|(c, _)| c.store_id != 0) {
@@ -165,7 +166,8 @@ pub(in crate::db) fn learn(
     Ok(Some((l, damage)))
 }
 
-/// True if a file that the manifest names is gone, or synced records of a log are.
+/// Returns true if a file that the manifest names is missing, or synced records of a log are
+/// missing.
 fn lacks_anything(env: &Env, dir: &Path, names: &[String], catalog: &Catalog) -> Result<bool> {
     Ok(missing_files(catalog, names) || lacks_flushed_records(env, dir, catalog)?)
 }
@@ -230,7 +232,7 @@ fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(Catalog, bool)>> 
 }
 
 impl Learned {
-    /// A catalog of which nothing is missing.
+    /// Wraps a catalog from which no edit is missing.
     fn whole(catalog: Catalog) -> Learned {
         Learned {
             catalog,
@@ -241,7 +243,7 @@ impl Learned {
         }
     }
 
-    /// True if a table, blob file or index is there that no edit names.
+    /// Returns true if the directory has a table, blob file or index that no edit names.
     fn has_strangers(&self, names: &[String]) -> bool {
         let indexes = self.catalog.indexes();
         names.iter().any(|n| match StoreFile::parse(n) {
@@ -509,8 +511,7 @@ impl Learned {
             self.catalog.logs.remove(number);
             self.retired.insert(*number);
         }
-        // A log may stay as a blob file. Marks and lineage are made anew, from what references and
-        // records say.
+        // A log may stay as a blob file. Marks and lineage are rebuilt from references and records.
         for b in &edit.add_blobs {
             self.retired.remove(&b.number);
             let blob = CatalogBlob {

@@ -164,7 +164,7 @@ impl Run<'_> {
             self.replaced.push(name);
             return Ok(());
         }
-        // Where the records end; the first one stands behind the header.
+        // The position behind the last record. The first record follows the header.
         let mut at = unit;
         let mut damaged = !sound_header;
         for part in scan.parts(unit, limit, proven) {
@@ -311,7 +311,7 @@ impl Run<'_> {
         record: &Record,
         replay: &mut Replay,
     ) -> Result<std::result::Result<(), String>> {
-        // Without a whole manifest all tables are taken in, those of ingestions among them.
+        // Without a whole manifest, repair keeps all tables, including those of ingestions.
         let known = (self.learned.sure).then_some(self.learned.catalog.last_seq);
         let checked = check_record(record, replay.last_seq, MAX_FAMILY, known)
             .and_then(|()| insertion::check(&record.payload));
@@ -337,9 +337,9 @@ impl Run<'_> {
         Ok(Ok(()))
     }
 
-    /// Writes the memtables of one log out, as its flush would have. A log holds what one
-    /// generation of memtables held. So operands are merged to the same entries, under the same
-    /// sequence numbers, as in a table that the flush may have left.
+    /// Writes the memtables of one log to tables, as a flush of the log does. A log holds the
+    /// batches of one generation of memtables. So operands are merged to the same entries, under
+    /// the same sequence numbers, as in a table that an earlier flush may have left.
     fn write_out(&mut self, replay: &mut Replay) -> Result<()> {
         let families = bind_families(&self.learned.catalog, self.options)?;
         let full = std::mem::replace(&mut replay.generation, self.generation()?);

@@ -336,8 +336,8 @@ impl Run<'_> {
         }
     }
 
-    /// Brings the tables into their last form: every reference leads to a record of its own. Where
-    /// the order between tables is not certain, each family's tables become one sorted run at the
+    /// Brings the tables into their last form: every reference leads to a record of its own. If the
+    /// order between tables is not certain, each family's tables become one sorted run at the
     /// bottom.
     pub(super) fn settle_tables(&mut self) -> Result<()> {
         let ids: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
@@ -374,11 +374,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Merges a family's tables into one sorted run: the newest version of every key, whatever
-    /// table it is in.
+    /// Merges a family's tables into one sorted run with the newest version of every key.
     fn merge_family(&mut self, id: u32, mut tables: Vec<Arc<TableFile>>) -> Result<()> {
-        // Where several tables have one version as an operand, the youngest one has it with what it
-        // was merged with. What was replayed comes last: it has nothing but what its log has.
+        // If several tables have one version as an operand, the youngest table has the operand with
+        // all operands that were merged into it. Tables from replayed logs come last, because they
+        // have only the operands of their log.
         tables.sort_by_key(|t| std::cmp::Reverse(self.original_number(t.number)));
         let name = self.learned.catalog.families[&id].name.clone();
         let level = (LEVELS - 1) as u32;
@@ -409,7 +409,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The number of the table that this one has its entries of; 0 if they are those of a log.
+    /// Returns the number of the table whose entries this table has, or 0 if the entries are from a
+    /// log.
     fn original_number(&self, number: u64) -> u64 {
         if self.replayed.contains(&number) {
             return 0;
@@ -421,11 +422,11 @@ impl Run<'_> {
         }
     }
 
-    /// Puts new tables in the place of one that they have the entries of.
+    /// Replaces a table by new tables that have its entries.
     fn replace(&mut self, name: &str, family: u32, new: Vec<AddTable>) {
         match self.names.iter().any(|n| n == name) {
             true => self.report.tables_kept -= 1,
-            // This repair wrote it.
+            // This repair wrote the table.
             false => self.report.tables_written -= 1,
         }
         if let Some(StoreFile::Table(number)) = StoreFile::parse(name) {
@@ -436,9 +437,9 @@ impl Run<'_> {
         new.into_iter().for_each(|t| self.new_table(t));
     }
 
-    /// Writes the entries of tables anew as one sorted run, in tables of about `most` bytes, and
-    /// leads references to records of their own. Of a key the newest version stays, and what
-    /// operands stand on.
+    /// Rewrites the entries of tables as one sorted run, in tables of about `most` bytes. Each
+    /// reference then leads to a record of its own. The newest version of a key stays, and the
+    /// versions below operands stay.
     fn rewrite(
         &mut self,
         id: u32,
@@ -458,7 +459,7 @@ impl Run<'_> {
         let pieces = readers.iter().flat_map(|r| r.ranges().iter());
         let ranges = Fragments::build(&cmp, pieces, Some(&[]));
         let mut deleted = Dropped::new(&cmp, &ranges, &[]);
-        // All of them stay: deeper tables may hold what they hide.
+        // All range tombstones stay, because deeper tables may hold entries that they hide.
         let mut cutter = Cutter::new(cmp.clone(), ranges.clone());
         let mut iter = MergingIter::new(cmp.clone(), children);
         let mut stripes = Stripes::new(&[]);
@@ -472,7 +473,7 @@ impl Run<'_> {
             let (key, seq, kind) = parse_internal_key(iter.key())?;
             user.clear();
             user.extend_from_slice(key);
-            // All entries of one version.
+            // Collect all entries of one version.
             same.clear();
             same.push((kind, iter.value().to_vec()));
             iter.next()?;
@@ -491,7 +492,7 @@ impl Run<'_> {
             }
             let (kind, value) = self.settle_version(id, &cmp, &user, seq, &mut same, &mut made)?;
             made.operands |= kind == Kind::Merge;
-            // Below operands there is more of their key, and a table ends between keys only.
+            // More versions of the key follow an operand, and a table may end only between keys.
             let new_key = last_key
                 .as_deref()
                 .is_none_or(|k| cmp.user(k, &user).is_ne());
@@ -524,8 +525,9 @@ impl Run<'_> {
         Ok(made)
     }
 
-    /// What one version becomes, of which `same` are all entries, operands last: the first value
-    /// that can be read. A tombstone if it had one that cannot.
+    /// Returns the entry for one version: the first of its values that can be read. `same` has all
+    /// entries of the version, operands last. If no value can be read and one is lost, the result
+    /// is a tombstone.
     fn settle_version(
         &mut self,
         family: u32,
@@ -561,13 +563,13 @@ impl Run<'_> {
     }
 }
 
-/// What tables were written anew as.
+/// The result of rewriting tables.
 #[derive(Default)]
 struct Rewritten {
     tables: Vec<AddTable>,
-    /// Values that could not be read.
+    /// Number of values that could not be read.
     lost: u64,
-    /// Operands are among the entries.
+    /// True if the entries include operands.
     operands: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The blob files of a catalog, with sums that each change maintains.
 //!
 //! The bound on garbage (decision 0021) is compared with these sums after every change of the tree,
-//! under a lock that each commit group takes. A walk over all blob files would hold the groups up
-//! by as much as the store has files.
+//! under a lock that each commit group takes. A walk over all blob files would delay the groups in
+//! proportion to the number of files.
 
 use super::CatalogBlob;
 use crate::blob::FamilyShare;
@@ -10,18 +10,18 @@ use crate::version::file_map::FileMap;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-/// What a family has in blob files.
+/// The records of a family in blob files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FamilyBlobs {
-    /// Records that are not marked, and their bytes.
+    /// Number and bytes of the records that are not marked.
     pub live: FamilyShare,
-    /// How many files hold records of the family that are so long in the mean. The key is the mean
+    /// Number of files by the mean length of the family's records in the file. The key is the mean
     /// in bytes, as the bits of an `f64`: positive numbers have the order of their bits.
     means: FileMap<u32>,
 }
 
 impl FamilyBlobs {
-    /// The longest that the family's records are in the mean in any file, in bytes.
+    /// Returns the greatest mean length of the family's records in any file, in bytes.
     pub fn longest_mean(&self) -> f64 {
         let longest = self.means.last_key_value();
         longest.map_or(0.0, |(mean, _)| f64::from_bits(*mean))
@@ -29,23 +29,24 @@ impl FamilyBlobs {
 }
 
 /// Sums over the blob files of a catalog. They are exact once a manifest has passed
-/// [`super::Catalog::check_totals`]; numbers that no store has wrap around before that.
+/// [`super::Catalog::check_totals`]; before that, impossible numbers in a damaged manifest wrap
+/// around.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlobTotals {
     /// Bytes of the files and of their indexes.
     pub disk: u64,
-    /// Bytes of all records, marked ones and those of dropped families among them.
+    /// Bytes of all records, including marked records and records of dropped families.
     pub records: u64,
-    /// By family, dropped ones among them as long as a file has their records.
+    /// Sums by family. A dropped family stays here as long as a file has records of it.
     pub families: BTreeMap<u32, FamilyBlobs>,
 }
 
-/// Bytes of a blob file and of its index.
+/// Returns the bytes of a blob file and of its index.
 pub fn disk_bytes(blob: &CatalogBlob) -> u64 {
     blob.meta.size + blob.meta.index.map_or(0, |i| i.size)
 }
 
-/// The part of a family in a file that is not marked.
+/// Returns the records of a family in a file that are not marked.
 fn live(blob: &CatalogBlob, family: u32, all: FamilyShare) -> FamilyShare {
     let marked = blob.garbage.families().get(&family);
     let marked = marked.copied().unwrap_or_default();
@@ -60,7 +61,7 @@ fn mean(share: FamilyShare) -> u64 {
 }
 
 impl BlobTotals {
-    /// The sums of some files, added up anew.
+    /// Adds up the sums over some files.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a CatalogBlob>) -> BlobTotals {
         let mut totals = BlobTotals::default();
         files.into_iter().for_each(|blob| totals.add(blob));
@@ -109,7 +110,7 @@ impl BlobTotals {
     }
 }
 
-/// The blob files of a catalog by number. A clone shares all files that neither of the two changes.
+/// The blob files of a catalog by number. A clone shares all files that neither copy changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlobTable {
     files: FileMap<CatalogBlob>,
@@ -134,12 +135,12 @@ impl<'a> IntoIterator for &'a BlobTable {
 }
 
 impl BlobTable {
-    /// Sums over the files. Costs nothing.
+    /// Returns the sums over the files, in constant time.
     pub fn totals(&self) -> &BlobTotals {
         &self.totals
     }
 
-    /// Puts a file in and returns what was there of it.
+    /// Inserts a file and returns the former entry with its number.
     pub fn insert(&mut self, number: u64, blob: CatalogBlob) -> Option<CatalogBlob> {
         self.totals.add(&blob);
         let former = self.files.insert(number, blob);
@@ -147,14 +148,14 @@ impl BlobTable {
         former
     }
 
-    /// Takes a file out and returns what was there of it.
+    /// Removes a file and returns its entry.
     pub fn remove(&mut self, number: &u64) -> Option<CatalogBlob> {
         let former = self.files.remove(number);
         former.iter().for_each(|blob| self.totals.subtract(blob));
         former
     }
 
-    /// Changes what is known of a file. `None` when it is not there.
+    /// Changes the entry of a file. Returns `None` if the file is not in the table.
     pub fn change<T>(
         &mut self,
         number: &u64,
@@ -167,7 +168,7 @@ impl BlobTable {
         Some(out)
     }
 
-    /// Forgets all files.
+    /// Removes all files.
     pub fn clear(&mut self) {
         *self = BlobTable::default();
     }
