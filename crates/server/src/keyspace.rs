@@ -31,7 +31,7 @@ use crate::layout::{self, DataType, KEY_PREFIX_LEN};
 use crate::names::Layer;
 use crate::store::{Done, Store, Value, View, Write};
 use basalt::{Bytes, Error, Result};
-use over::Over;
+use pending_writes::NewestVersion;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -171,7 +171,7 @@ pub(crate) struct Keyspace {
 /// Everything captured that a scan of the whole keyspace needs, to run on another thread.
 pub(crate) struct Capture {
     pub view: Box<dyn View>,
-    overlay: Vec<(Bytes, Over)>,
+    overlay: Vec<(Bytes, NewestVersion)>,
     layers: Vec<(u64, Arc<Layer>)>,
     pub from: Vec<u8>,
     pub to: Vec<u8>,
@@ -642,9 +642,9 @@ impl Keyspace {
     }
 
     /// The newest version of a key in the overlay, with its rank if there are layers.
-    fn over(&self, versions: &[Version]) -> Over {
+    fn newest_version(&self, versions: &[Version]) -> NewestVersion {
         let newest = versions.last().expect("never empty");
-        Over {
+        NewestVersion {
             rank: if self.layers.is_empty() {
                 0
             } else {
@@ -698,11 +698,11 @@ impl Keyspace {
                 std::ops::Bound::Included(from),
                 std::ops::Bound::Excluded(to),
             ))
-            .map(|(k, v)| (&k[..], self.over(v)));
+            .map(|(k, v)| (&k[..], self.newest_version(v)));
         let layers = self.layers.iter().map(|l| (l.rank, &*l.layer));
         let paused = merge(
             &*view,
-            over::merged(overlay, layers, from, to),
+            pending_writes::merged(overlay, layers, from, to),
             from,
             to,
             self.now_ms,
@@ -718,7 +718,10 @@ impl Keyspace {
         let range = Bytes::copy_from_slice(from)..Bytes::copy_from_slice(to);
         let above = self.overlay.range(range).next_back();
         let stored = self.store.view().last(from, to, work)?;
-        let layers = self.layers.iter().map(|l| over::last(&l.layer, from, to));
+        let layers = self
+            .layers
+            .iter()
+            .map(|l| pending_writes::last(&l.layer, from, to));
         let last = above.map(|(k, _)| k.to_vec()).max(stored);
         let last = last.max(layers.max().flatten());
         Ok(last.map(redis_key))
@@ -733,7 +736,7 @@ impl Keyspace {
             overlay: self
                 .overlay
                 .range(Bytes::copy_from_slice(&from)..Bytes::copy_from_slice(&to))
-                .map(|(k, v)| (k.clone(), self.over(v)))
+                .map(|(k, v)| (k.clone(), self.newest_version(v)))
                 .collect(),
             layers: (self.layers.iter())
                 .map(|l| (l.rank, l.layer.clone()))
@@ -765,7 +768,7 @@ impl Capture {
         let layers = self.layers.iter().map(|(rank, layer)| (*rank, &**layer));
         let paused = merge(
             &*self.view,
-            over::merged(overlay, layers, from, &self.to),
+            pending_writes::merged(overlay, layers, from, &self.to),
             from,
             &self.to,
             self.now_ms,
@@ -846,7 +849,7 @@ fn merge<'a>(
     Ok(paused.or(stopped_at))
 }
 
-mod over;
+mod pending_writes;
 mod reading;
 
 pub(crate) use reading::{LOOP_BYTES, LOOP_READS, Missed};

@@ -70,7 +70,7 @@ pub(crate) struct ManyPiece {
 }
 
 /// What was read of one name.
-enum Read {
+enum NameRead {
     /// The piece had no room for it.
     NoRoom,
     Absent,
@@ -84,12 +84,12 @@ enum Read {
 
 /// What was read of a piece.
 pub(crate) struct ManyRead {
-    list: Vec<(u32, Read)>,
+    list: Vec<(u32, NameRead)>,
     buffer: Bytes,
 }
 
 /// A layer whose effect on the answers is not found out to the end.
-struct Behind {
+struct PendingLayer {
     layer: Arc<Layer>,
     /// Its epoch, or nothing when that has ended.
     written_by: Epochs,
@@ -122,7 +122,7 @@ pub(crate) struct ManyFetch {
     /// Keys that could not be read, and why one of them could not.
     failed: usize,
     failure: Option<Error>,
-    behind: VecDeque<Behind>,
+    behind: VecDeque<PendingLayer>,
     /// Layers since the fetch began.
     layers: u64,
     /// Names that were written after a layer that the fetch is behind by, and the layers before.
@@ -327,12 +327,12 @@ impl ManyFetch {
                 continue;
             }
             match read {
-                Read::NoRoom => self.unread.push(name),
-                Read::Until(at) if at > now_ms => self.set(place, Found::Until(at)),
-                Read::Absent | Read::Until(_) => self.set(place, Found::Absent),
-                Read::There => self.set(place, Found::There),
-                Read::Part(start, len) => self.set(place, Found::Part { piece, start, len }),
-                Read::Long(data) => self.set_value(
+                NameRead::NoRoom => self.unread.push(name),
+                NameRead::Until(at) if at > now_ms => self.set(place, Found::Until(at)),
+                NameRead::Absent | NameRead::Until(_) => self.set(place, Found::Absent),
+                NameRead::There => self.set(place, Found::There),
+                NameRead::Part(start, len) => self.set(place, Found::Part { piece, start, len }),
+                NameRead::Long(data) => self.set_value(
                     place,
                     Value {
                         data_type: DataType::String,
@@ -340,7 +340,7 @@ impl ManyFetch {
                         expire_at_ms: None,
                     },
                 ),
-                Read::Failed(e) => {
+                NameRead::Failed(e) => {
                     self.failure = Some(e);
                     self.set(place, Found::Failed);
                 }
@@ -378,7 +378,7 @@ impl ManyFetch {
     /// Notes that a layer takes effect, with an epoch.
     pub fn follow_layer(&mut self, layer: &Arc<Layer>, epoch: Epochs) {
         if self.asked > 0 {
-            self.behind.push_back(Behind {
+            self.behind.push_back(PendingLayer {
                 layer: layer.clone(),
                 written_by: epoch,
                 number: self.layers,
@@ -485,16 +485,16 @@ pub(crate) fn read_many(
         let mut buffer = Vec::new();
         let found = store.get_strings(&keys, piece.budget_bytes);
         let one = |found: Option<Result<Option<Bytes>>>| match found {
-            None => Read::NoRoom,
-            Some(Ok(None)) => Read::Absent,
+            None => NameRead::NoRoom,
+            Some(Ok(None)) => NameRead::Absent,
             // A short string would keep alive the block that it was read with.
             Some(Ok(Some(data))) if data.len() < COPIED => {
                 let start = buffer.len() as u32;
                 buffer.extend_from_slice(&data);
-                Read::Part(start, data.len() as u32)
+                NameRead::Part(start, data.len() as u32)
             }
-            Some(Ok(Some(data))) => Read::Long(data),
-            Some(Err(e)) => Read::Failed(e),
+            Some(Ok(Some(data))) => NameRead::Long(data),
+            Some(Err(e)) => NameRead::Failed(e),
         };
         let found = found.into_iter().map(one);
         read.list.extend(piece.list.into_iter().zip(found));
@@ -503,10 +503,10 @@ pub(crate) fn read_many(
     }
     let one = |key: Bytes| match store.get_meta(&key, false, usize::MAX) {
         Ok(found) => match found.flatten() {
-            None => Read::Absent,
-            Some((meta, _)) => meta.expire_at_ms.map_or(Read::There, Read::Until),
+            None => NameRead::Absent,
+            Some((meta, _)) => meta.expire_at_ms.map_or(NameRead::There, NameRead::Until),
         },
-        Err(e) => Read::Failed(e),
+        Err(e) => NameRead::Failed(e),
     };
     let found = keys.take_while(|_| wanted()).map(one);
     read.list.extend(piece.list.into_iter().zip(found));

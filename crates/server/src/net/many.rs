@@ -129,7 +129,7 @@ pub(super) struct Prepared {
 }
 
 /// What a table is made of.
-enum Source {
+enum TableInput {
     Request(Request),
     /// The table is there, and only the places for the answers are to be made again.
     Names(Arc<Names>),
@@ -137,7 +137,7 @@ enum Source {
 
 struct Job {
     asker: Asker,
-    source: Source,
+    input: TableInput,
     kind: Kind,
     secret: u64,
 }
@@ -145,9 +145,9 @@ struct Job {
 impl Job {
     fn run(self) -> Prepared {
         let is_write = !matches!(self.kind, Kind::Read(_));
-        let names = match self.source {
-            Source::Names(names) => names,
-            Source::Request(request) => {
+        let names = match self.input {
+            TableInput::Names(names) => names,
+            TableInput::Request(request) => {
                 Arc::new(Names::new(request, self.kind.step(), is_write, self.secret))
             }
         };
@@ -277,7 +277,7 @@ impl Server {
                     if let Some(fetch) = self.exec.keys.end_many(c.id) {
                         self.preparer.discard(Box::new(fetch));
                     }
-                    command.stage = self.ask_for(c, slot, kind, Source::Names(names));
+                    command.stage = self.ask_for(c, slot, kind, TableInput::Names(names));
                 }
             }
         }
@@ -299,13 +299,13 @@ impl Server {
             self.fetcher.wait(asker, first);
             return Stage::New(request);
         }
-        self.ask_for(c, slot, kind, Source::Request(request))
+        self.ask_for(c, slot, kind, TableInput::Request(request))
     }
 
-    fn ask_for(&mut self, c: &Connection, slot: usize, kind: Kind, source: Source) -> Stage {
+    fn ask_for(&mut self, c: &Connection, slot: usize, kind: Kind, input: TableInput) -> Stage {
         let job = Job {
             asker: Asker { slot, id: c.id },
-            source,
+            input,
             kind,
             secret: self.exec.env.random().next_u64(),
         };

@@ -9,7 +9,7 @@ use std::iter::Peekable;
 
 /// The newest version of a key in the overlay.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Over {
+pub(super) struct NewestVersion {
     /// Where it stands among all writes; 0 if there are no layers.
     pub rank: u64,
     pub entry: Option<OverlayEntry>,
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
 /// The newest write of each key in a range of the store, in order. The range lies in one
 /// generation.
 pub(super) fn merged<'a>(
-    overlay: impl Iterator<Item = (&'a [u8], Over)>,
+    overlay: impl Iterator<Item = (&'a [u8], NewestVersion)>,
     layers: impl Iterator<Item = (u64, &'a Layer)>,
     from: &[u8],
     to: &[u8],
@@ -69,12 +69,12 @@ pub(super) fn merged<'a>(
     }
 }
 
-struct Merged<'a, I: Iterator<Item = (&'a [u8], Over)>> {
+struct Merged<'a, I: Iterator<Item = (&'a [u8], NewestVersion)>> {
     overlay: Peekable<I>,
     layers: Vec<Cursor<'a>>,
 }
 
-impl<'a, I: Iterator<Item = (&'a [u8], Over)>> Iterator for Merged<'a, I> {
+impl<'a, I: Iterator<Item = (&'a [u8], NewestVersion)>> Iterator for Merged<'a, I> {
     type Item = (Cow<'a, [u8]>, Option<OverlayEntry>);
 
     fn next(&mut self) -> Option<Self::Item> {
