@@ -29,7 +29,8 @@ pub(crate) const PIECE_BYTES: usize = 16 << 20;
 /// After so many fetches for one request, the loop reads what is missing itself: a request ends
 /// however often others write its keys.
 pub(crate) const ROUNDS: u32 = 3;
-/// After so many layers, a fetch forgets all of its answers instead of asking each layer for a key.
+/// Number of layers after which a fetch forgets all of its answers, instead of asking each layer
+/// for a key.
 const MOST_LAYERS: usize = 8;
 /// Fetched strings below this length are copied: each would keep the whole block that it was read
 /// with.
@@ -145,7 +146,8 @@ pub(crate) struct Fetch {
     values: usize,
     /// Fetches for the same request, this one included.
     pub rounds: u32,
-    /// Layers that took effect since the fetch began: what they write was forgotten with that.
+    /// Layers that took effect since the fetch began. The answers for keys that they write do not
+    /// count.
     layers: Vec<Arc<Layer>>,
 }
 
@@ -238,12 +240,12 @@ impl Fetch {
     /// The keys that a piece had no room for and that were not written since.
     pub fn take_unread(&mut self) -> Vec<Bytes> {
         let mut unread = std::mem::take(&mut self.unread);
-        // Written since: forgotten.
+        // A key that was written since has no answer.
         unread.retain(|key| matches!(self.answers.get(&self.hash(key)), Some(None)));
         unread
     }
 
-    /// A layer takes effect: what was read before of the keys that it writes is not true any more.
+    /// Forgets the answers for the keys that a layer writes, because the layer takes effect.
     pub fn forget_layer(&mut self, layer: &Arc<Layer>) {
         self.layers.push(layer.clone());
         if self.layers.len() > MOST_LAYERS {

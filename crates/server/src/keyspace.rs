@@ -17,10 +17,11 @@
 //!    hear of a later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the
 //!    store holds a newer one, whatever becomes of the earlier epochs.
 //! 6. The writes of a command with very many names are a [`Layer`] of their epoch, which reads ask
-//!    beside the overlay. It comes and goes in one step. No key of it is looked at when its epoch
-//!    completes, so rule 5 has another form for it: an epoch with a layer ends after all epochs
-//!    before it, and before all after it, whatever callback comes first. Commits are decided in
-//!    this order, so the wait is for a callback that runs already.
+//!    beside the overlay. A layer enters and leaves in one step. The loop looks at no key of a
+//!    layer when its epoch completes, so rule 5 has another form for layers. An epoch with a layer
+//!    ends after all earlier epochs and before all later epochs, in whatever order the callbacks
+//!    run. The engine decides commits in this order, so an epoch waits only for a callback that
+//!    already runs.
 //!
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
@@ -71,7 +72,7 @@ impl Default for EpochLimits {
 #[derive(Debug)]
 struct Version {
     slot: u8,
-    /// Layers that the epoch had when it wrote this.
+    /// Number of layers that the epoch had when it wrote this version.
     layers: u8,
     value: Option<Value>,
 }
@@ -83,7 +84,7 @@ struct PlacedLayer {
     layer: Arc<Layer>,
 }
 
-/// Layers of one epoch from which on it takes no further command.
+/// Number of layers from which on an epoch takes no further command.
 const LAYERS: u8 = 16;
 
 #[derive(Debug, Default)]
@@ -91,9 +92,9 @@ struct Epoch {
     /// Epochs are numbered in their order, from 1.
     number: u64,
     keys: Vec<Bytes>,
-    /// How many layers it has.
+    /// Number of layers of the epoch.
     layers: u8,
-    /// How its commit ended, when the callback has run and an epoch before it has to end first.
+    /// The result of its commit, if the callback has run and an earlier epoch has to end first.
     told: Option<Result<()>>,
     bytes: usize,
     depends_on: Epochs,
@@ -108,8 +109,8 @@ impl Epoch {
         self.keys.is_empty() && self.layers == 0 && self.flushed_from.is_none()
     }
 
-    /// Where a write stands among all others: `place` is 2n for a write after n layers of the
-    /// epoch, and 2n + 1 for the layer that follows.
+    /// Returns the position of a write among all writes. `place` is 2n for a write after n layers
+    /// of the epoch, and 2n + 1 for the layer that follows.
     fn rank(&self, place: u8) -> u64 {
         self.number << 8 | u64::from(place)
     }
@@ -129,12 +130,12 @@ pub(crate) struct Keyspace {
     store: Arc<dyn Store>,
     limits: EpochLimits,
     overlay: BTreeMap<Bytes, SmallVec<[Version; 1]>>,
-    /// In the order of their effect.
+    /// Layers in the order in which they took effect.
     layers: Vec<PlacedLayer>,
-    /// What is not needed any more and takes long to be freed.
+    /// Layers that are no longer needed. Freeing them takes long.
     discarded: Vec<Arc<Layer>>,
     epochs: [Option<Epoch>; SLOTS],
-    /// Epochs begun so far.
+    /// Number of epochs begun so far.
     begun: u64,
     open: usize,
     in_flight: usize,
@@ -152,7 +153,7 @@ pub(crate) struct Keyspace {
     scratch: Vec<u8>,
     /// What requests wait for, by client id.
     fetches: BTreeMap<u64, Fetch>,
-    /// What requests with very many names wait for, by client id.
+    /// Fetches that requests with very many names wait for, by client id.
     many: BTreeMap<u64, ManyFetch>,
     /// The fetch whose answers the running command has.
     current: Option<u64>,
@@ -164,7 +165,7 @@ pub(crate) struct Keyspace {
     /// turn ends after some of them.
     reads: u64,
     read_bytes: u64,
-    /// Names that were looked for or written on the loop.
+    /// Number of names that were looked up or written on the loop.
     names: u64,
 }
 
@@ -380,8 +381,8 @@ impl Keyspace {
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
     }
 
-    /// Carries out the writes of a command with very many names, in one step. The command has read
-    /// what the epochs `depends_on` wrote.
+    /// Carries out the writes of a command with very many names, in one step. `depends_on` are the
+    /// epochs whose writes the command has read.
     pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
         assert!(
             layer.generation() == self.generation,
@@ -409,7 +410,7 @@ impl Keyspace {
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
     }
 
-    /// Takes what is not needed any more, to be freed on another thread.
+    /// Takes the layers that are no longer needed, so that another thread frees them.
     pub fn take_discarded(&mut self) -> Vec<Arc<Layer>> {
         std::mem::take(&mut self.discarded)
     }
@@ -472,7 +473,7 @@ impl Keyspace {
             }
         }
         if open.layers > 0 {
-            // Later writes of a batch stand.
+            // In a batch, the later write of a key wins.
             writes.sort_by_key(|(rank, _)| *rank);
         }
         let mut writes: Vec<Write> = writes.into_iter().map(|(_, write)| write).collect();
@@ -503,9 +504,9 @@ impl Keyspace {
     }
 
     /// Takes note that the commit of a submitted epoch has ended, in any order of epochs. Returns
-    /// the epochs that end with it, and each open epoch that depended on one that failed: the
-    /// caller resolves everything that waits for them before the next command runs. Also says
-    /// whether a flush has become durable, so that its space should be reclaimed.
+    /// the epochs that end with it, and each open epoch that depended on one that failed. The
+    /// caller resolves everything that waits for them before the next command runs. The second
+    /// value is true if a flush has become durable, so that its space should be reclaimed.
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
         assert!(slot != self.open, "the open epoch was not submitted");
         let epoch = self.epochs[slot].as_mut().expect("the epoch is known");
@@ -518,7 +519,7 @@ impl Keyspace {
         (ended, flushed)
     }
 
-    /// An epoch whose commit has ended, if no epoch has to end before it (rule 6).
+    /// Returns an epoch whose commit has ended, if no other epoch has to end before it (rule 6).
     fn next_to_end(&mut self) -> Option<(usize, Result<()>)> {
         let submitted = |slot: &usize| *slot != self.open && self.epochs[*slot].is_some();
         let submitted: SmallVec<[usize; SLOTS]> = (0..SLOTS).filter(submitted).collect();
@@ -615,8 +616,8 @@ impl Keyspace {
         epoch
     }
 
-    /// What an epoch in flight, or the open one, makes of an engine key: `None` if none of them
-    /// writes it.
+    /// Returns the newest write of an engine key among the epochs in flight and the open one, or
+    /// `None` if none of them writes the key.
     fn newest(&self, stored: &[u8]) -> Option<(usize, Option<Value>)> {
         let version = self
             .overlay
@@ -641,7 +642,7 @@ impl Keyspace {
             .rank(2 * version.layers)
     }
 
-    /// The newest version of a key in the overlay, with its rank if there are layers.
+    /// Returns the newest version of a key in the overlay, with its rank if there are layers.
     fn newest_version(&self, versions: &[Version]) -> NewestVersion {
         let newest = versions.last().expect("never empty");
         NewestVersion {

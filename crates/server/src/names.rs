@@ -1,9 +1,8 @@
-//! The names of one request with very many of them, and the writes of such a request.
+//! The names of a request with very many names, and the writes of such a request.
 //!
-//! A request may have a million names. Whatever is done for each of them in one go would hold up
-//! all other clients, so the table of the names is made on another thread. It consists of a few
-//! long arrays and the request itself: no name costs an allocation, and the end of the table costs
-//! none either.
+//! A request may have a million names. Work for each of them in one turn would delay all other
+//! clients, so another thread makes the table of the names. The table consists of a few long arrays
+//! and the request itself: no single name costs an allocation or a deallocation.
 
 use crate::catalog::DATABASE;
 use crate::fetch::many::ManyFetch;
@@ -18,13 +17,14 @@ use std::sync::Arc;
 /// The names of a request, in the order of the request, with an index by key.
 pub(crate) struct Names {
     request: Request,
-    /// Arguments from one name to the next: 2 where a value follows each name.
+    /// Number of arguments from one name to the next: 2 if a value follows each name.
     step: usize,
     /// For each name, the last name with the same key.
     last: Vec<u32>,
-    /// An open hash table of names that are the last with their key, each plus 1; 0 is empty.
+    /// An open hash table of the names that are the last with their key. A slot has the index of
+    /// the name plus 1, or 0 if it is empty.
     slots: Vec<u32>,
-    /// Random, so that no client can choose keys with the same hash.
+    /// Random seed of the hash, so that no client can choose keys with the same hash.
     secret: u64,
     /// The last name of each key, in the order of keys. Empty if the order is not needed.
     sorted: Vec<u32>,
@@ -33,7 +33,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// Indexes the names of a request: each `step`-th argument, from the first after the command's
-    /// name. The cost is that of a sort if they are to be `sorted`.
+    /// name. If `is_sorted` is true, the cost is that of a sort.
     pub fn new(request: Request, step: usize, is_sorted: bool, secret: u64) -> Names {
         let len = (request.len() - 1) / step;
         let mut names = Names {
@@ -64,47 +64,47 @@ impl Names {
         names
     }
 
-    /// Number of names.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.last.len()
     }
 
-    /// Bytes of the longest name.
+    /// Returns the bytes of the longest name.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The key that a name stands for.
+    /// Returns the key of a name.
     pub fn key(&self, name: usize) -> &[u8] {
         self.request.arg(1 + name * self.step)
     }
 
-    /// The argument after a name.
+    /// Returns the argument after a name.
     fn value(&self, name: usize) -> &[u8] {
         self.request.arg(2 + name * self.step)
     }
 
-    /// True if no later name has the same key.
+    /// Returns true if no later name has the same key.
     pub fn is_last(&self, name: usize) -> bool {
         self.last[name] as usize == name
     }
 
-    /// The last name with the same key.
+    /// Returns the last name with the same key.
     pub fn last(&self, name: usize) -> usize {
         self.last[name] as usize
     }
 
-    /// The last name with a key.
+    /// Returns the last name with a given key.
     pub fn find(&self, key: &[u8]) -> Option<usize> {
         self.place(key).1.map(|n| n as usize)
     }
 
-    /// The slot of a key, and the name in it.
+    /// Returns the slot of a key, and the name in it.
     fn place(&self, key: &[u8]) -> (usize, Option<u32>) {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.secret);
         hasher.write(key);
-        // Half of the slots are empty at the least, and their number is a power of two.
+        // At least half of the slots are empty, and their number is a power of two.
         let mask = self.slots.len() - 1;
         let mut slot = hasher.finish() as usize & mask;
         loop {
@@ -116,20 +116,21 @@ impl Names {
         }
     }
 
-    /// Bytes of memory that the request and its index hold.
+    /// Returns the bytes of memory that the request and its index hold.
     pub fn memory(&self) -> usize {
         let words = self.last.capacity() + self.slots.capacity() + self.sorted.capacity();
         self.request.memory() + words * size_of::<u32>()
     }
 }
 
-/// The writes of one command with very many names, as one layer over the store. It is made once,
-/// and takes effect in one step however many names it has.
+/// The writes of one command with very many names, as one layer over the store. A layer is made
+/// once, and takes effect in one step for any number of names.
 pub(crate) struct Layer {
     names: Arc<Names>,
-    /// What the names' keys begin with in the store: their database and generation.
+    /// Prefix of the engine keys of the names: their database and generation.
     prefix: [u8; KEY_PREFIX_LEN],
-    /// For a deletion, what was there when it took effect. `None` if each name has a value.
+    /// For a deletion, the answers for the names at the moment when it took effect. `None` if each
+    /// name has a value.
     deleted: Option<Arc<ManyFetch>>,
 }
 
@@ -140,8 +141,8 @@ pub(crate) enum LayerWrite<'a> {
 }
 
 impl Layer {
-    /// A layer that sets names to the arguments behind them, or deletes them. Requires sorted
-    /// names.
+    /// Makes a layer that sets names to the arguments behind them, or deletes them. The names must
+    /// be sorted.
     pub fn new(names: Arc<Names>, generation: u32, deleted: Option<Arc<ManyFetch>>) -> Layer {
         Layer {
             names,
@@ -150,23 +151,23 @@ impl Layer {
         }
     }
 
-    /// The names.
+    /// Returns the names.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// What its keys begin with in the store.
+    /// Returns the prefix of the engine keys of the layer.
     pub fn prefix(&self) -> &[u8; KEY_PREFIX_LEN] {
         &self.prefix
     }
 
-    /// The generation of its keys.
+    /// Returns the generation of the keys of the layer.
     pub fn generation(&self) -> u32 {
         let (_, generation, _) = layout::decode_key(&self.prefix).expect("a prefix of Redis keys");
         generation
     }
 
-    /// What a name, the last of its key, becomes.
+    /// Returns the write for a name, which must be the last of its key.
     fn write(&self, name: usize) -> LayerWrite<'_> {
         match self.deleted {
             Some(_) => LayerWrite::Delete,
@@ -174,7 +175,8 @@ impl Layer {
         }
     }
 
-    /// What the layer makes of a Redis key: `None` if it does not write it.
+    /// Returns what the layer writes to a Redis key, or `None` if it does not write the key. The
+    /// inner `None` is a deletion.
     pub fn get(&self, key: &[u8]) -> Option<Option<Value>> {
         let name = self.names.find(key)?;
         match self.deleted {
@@ -191,29 +193,30 @@ impl Layer {
         self.names.request.arg_kept(2 + name * self.names.step)
     }
 
-    /// True if the layer writes a Redis key.
+    /// Returns true if the layer writes a Redis key.
     pub fn has(&self, key: &[u8]) -> bool {
         self.names.find(key).is_some()
     }
 
-    /// Number of distinct keys.
+    /// Returns the number of distinct keys.
     pub fn len(&self) -> usize {
         self.names.sorted.len()
     }
 
-    /// The `n`-th key in order, and whether it has a value.
+    /// Returns the `n`-th key in order, and true if the layer gives it a value.
     pub fn nth(&self, n: usize) -> (&[u8], bool) {
         let name = self.names.sorted[n] as usize;
         (self.names.key(name), self.deleted.is_none())
     }
 
-    /// The first place in the order of keys whose key is at least this one.
+    /// Returns the first position in the order of keys whose key is at least `key`.
     pub fn place(&self, key: &[u8]) -> usize {
         let keys = &self.names.sorted;
         keys.partition_point(|name| self.names.key(*name as usize) < key)
     }
 
-    /// The keys and what they become, in order. Keys that were absent are not deleted again.
+    /// Returns the keys and their writes, in the order of keys. Keys that were absent are not
+    /// deleted again.
     pub fn writes(&self) -> impl Iterator<Item = (&[u8], LayerWrite<'_>)> {
         let names = self.names.sorted.iter().map(|name| *name as usize);
         let is_needed = |name: &usize| self.deleted.as_ref().is_none_or(|f| f.is_there(*name));
@@ -221,7 +224,7 @@ impl Layer {
         names.map(|name| (self.names.key(name), self.write(name)))
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the layer holds.
     pub fn memory(&self) -> usize {
         self.names.memory() + self.deleted.as_ref().map_or(0, |f| f.memory())
     }

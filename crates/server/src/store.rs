@@ -42,7 +42,7 @@ pub(crate) enum Write {
 }
 
 impl Write {
-    /// Bytes that it adds to a batch, roughly.
+    /// Returns roughly the bytes that the write adds to a batch.
     fn bytes(&self) -> usize {
         match self {
             Write::Put { key, value } => key.len() + value.data.len(),

@@ -68,7 +68,8 @@ fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Most patterns of one CONFIG GET. Each is compiled, and compared with all settings.
+/// Greatest number of patterns of one CONFIG GET. Each pattern is compiled, and compared with all
+/// settings.
 const PATTERNS: usize = 1_024;
 
 pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
@@ -80,7 +81,7 @@ pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
     }
     let mut all: Vec<_> = settings(c).into_iter().map(|s| (s, false)).collect();
     for pattern in r.args().skip(2) {
-        // Each is compiled once.
+        // Each pattern is compiled once.
         let pattern = glob::Pattern::new(pattern, true, LONGEST_NAME);
         for ((name, _), wanted) in &mut all {
             *wanted = *wanted || pattern.matches(name.as_bytes());

@@ -107,10 +107,11 @@ pub(crate) fn docs(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// Most bytes of a reply about commands: it is made in one turn of the loop.
+/// Greatest length of a reply about commands, in bytes. The loop makes such a reply in one turn.
 const LONGEST_REPLY: usize = 4 << 20;
 
-/// A request may name a command very often, and what is said of it is longer than its name.
+/// Returns an error if the reply exceeds its limit. A request may name a command many times, and
+/// each description is longer than the name.
 fn check_length(c: &Context<'_>) -> Result<(), Failure> {
     let limit = c.exec.options.reply_hard_bytes.min(LONGEST_REPLY);
     if c.reply.len() > limit {

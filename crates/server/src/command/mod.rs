@@ -397,11 +397,11 @@ impl Executor {
     }
 }
 
-/// Most arguments of a command that takes no list of keys. All of them are looked at in one turn of
-/// the loop.
+/// Greatest number of arguments of a command that takes no list of keys. The loop looks at all of
+/// them in one turn.
 const MOST_ARGUMENTS: usize = 65_536;
 
-/// Refuses so many options, names or patterns that other clients would wait for them.
+/// Refuses requests with so many options, names or patterns that other clients would wait long.
 fn check_arguments(spec: &Spec, request: &Request) -> Result<(), Failure> {
     let takes_list = spec.keys.1 < 0;
     if !takes_list && request.len() > MOST_ARGUMENTS {

@@ -471,7 +471,8 @@ fn errors_are_counted_by_their_code() {
     assert!(stats(&mut w).is_empty());
 }
 
-/// A million options of a SET, or patterns of a CONFIG GET, took seconds of one turn of the loop.
+/// Regression test: a SET with a million options, or a CONFIG GET with a million patterns, took
+/// seconds of one turn of the loop.
 #[test]
 fn a_command_without_a_list_of_keys_takes_no_million_arguments() {
     let mut w = World::new();

@@ -1,12 +1,12 @@
 //! The fetch of a request with very many names. Its answers follow writes: once every name has an
-//! answer, all of them are those of that moment.
+//! answer, all answers are those of that moment.
 //!
 //! The answers are one array, with one place for each name, and the strings of a piece are one
-//! buffer. So nothing is allocated for a single name, and nothing is freed for one.
+//! buffer. So no single name costs an allocation or a deallocation.
 //!
-//! A [`Layer`] changes very many keys in one step, so its effect on the answers is found out later,
-//! some names at a time: the fetch is *behind* by that layer until then, and its answers are not
-//! used before. Answers that followed a write which came after the layer are newer, and stay.
+//! A [`Layer`] changes very many keys in one step, so the fetch applies its effect on the answers
+//! later, some names at a time. Until then the fetch is *behind* by that layer, and its answers are
+//! not used. An answer from a write that came after the layer is newer, and stays.
 
 use super::{COPIED, Need};
 use crate::catalog::DATABASE;
@@ -18,25 +18,25 @@ use basalt::{Bytes, Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What is known of a name, in 16 bytes.
+/// The answer for a name so far, in 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// It was not asked for yet.
+    /// The name was not asked for yet.
     Unasked,
-    /// It is being read.
+    /// The name is being read.
     Reading,
     Absent,
-    /// It is there, without an expiry.
+    /// The key exists, without an expiry.
     There,
-    /// It is there until then, ms since 1970.
+    /// The key exists until this time, in ms since 1970.
     Until(u64),
-    /// A string, as a part of the buffer of a piece.
+    /// A string that is a part of the buffer of a piece.
     Part {
         piece: u32,
         start: u32,
         len: u32,
     },
-    /// A string by its place in the list of values.
+    /// A string, as an index into the list of values.
     Value(u32),
     Failed,
 }
@@ -63,53 +63,55 @@ pub(crate) struct ManyPiece {
     need: Need,
     generation: u32,
     names: Arc<Names>,
-    /// Numbers of names.
+    /// Indexes of the names to read.
     list: Vec<u32>,
-    /// Bytes of values from which on the rest is left for the next piece.
+    /// When the piece has this many bytes of values, the remaining names are left for the next
+    /// piece.
     budget_bytes: usize,
 }
 
-/// What was read of one name.
+/// The result of reading one name.
 enum NameRead {
     /// The piece had no room for it.
     NoRoom,
     Absent,
     There,
     Until(u64),
-    /// So many bytes of the buffer.
+    /// A part of the buffer: its start and its length in bytes.
     Part(u32, u32),
     Long(Bytes),
     Failed(Error),
 }
 
-/// What was read of a piece.
+/// The result of reading a piece.
 pub(crate) struct ManyRead {
     list: Vec<(u32, NameRead)>,
     buffer: Bytes,
 }
 
-/// A layer whose effect on the answers is not found out to the end.
+/// A layer whose effect on the answers is not applied to all names yet.
 struct PendingLayer {
     layer: Arc<Layer>,
-    /// Its epoch, or nothing when that has ended.
+    /// The epoch of the layer; empty once that epoch has ended.
     written_by: Epochs,
-    /// Layers before it.
+    /// Number of layers that took effect before this one since the fetch began.
     number: u64,
-    /// Names that were asked for when the layer took effect are below.
+    /// The names below this index had been asked for when the layer took effect.
     asked: usize,
-    /// The next name to be looked at: of the fetch or of the layer, whichever has less of them.
+    /// Index of the next name to look at. It counts the names of the fetch or of the layer,
+    /// whichever are fewer.
     next: usize,
 }
 
-/// See the module.
+/// The fetch of a request with very many names (see the module).
 pub(crate) struct ManyFetch {
     need: Need,
     /// The generation that the keys are read under.
     generation: u32,
     names: Arc<Names>,
-    /// By the last name of each key.
+    /// Answers by name. Only the last name of each key has one.
     answers: Vec<Found>,
-    /// Names below were asked for.
+    /// The names below this index were asked for.
     asked: usize,
     /// Names that a piece had no room for.
     unread: Vec<u32>,
@@ -117,25 +119,26 @@ pub(crate) struct ManyFetch {
     values: Vec<Value>,
     /// Bytes of strings among the answers.
     bytes: usize,
-    /// Keys that are there.
+    /// Number of keys that exist.
     there: usize,
-    /// Keys that could not be read, and why one of them could not.
+    /// Number of keys that could not be read; `failure` is the error of one of them.
     failed: usize,
     failure: Option<Error>,
     behind: VecDeque<PendingLayer>,
-    /// Layers since the fetch began.
+    /// Number of layers since the fetch began.
     layers: u64,
-    /// Names that were written after a layer that the fetch is behind by, and the layers before.
+    /// Names that were written after a layer that the fetch is behind by, with the number of layers
+    /// before the write.
     newer: BTreeMap<u32, u64>,
     /// The epochs in flight, or open, whose writes are among the answers.
     pub depends_on: Epochs,
-    /// An answer came from a commit that failed, or the keyspace was flushed.
+    /// True if an answer came from a commit that failed, or the keyspace was flushed.
     pub is_void: bool,
-    /// Every name was asked for, and every answer has come.
+    /// True if every name was asked for, and every answer has come.
     has_all: bool,
 }
 
-/// The places of the answers for so many names. It takes long for many.
+/// Allocates the places for the answers of `names` names. The time grows with the number of names.
 pub(crate) fn places(names: usize) -> Places {
     Places(vec![Found::Unasked; names])
 }
@@ -144,7 +147,7 @@ pub(crate) fn places(names: usize) -> Places {
 pub(crate) struct Places(Vec<Found>);
 
 impl ManyFetch {
-    /// A fetch whose `places` are as many as the names.
+    /// Makes a fetch. Panics unless there is one place for each name.
     pub fn new(need: Need, generation: u32, names: Arc<Names>, places: Places) -> ManyFetch {
         assert_eq!(names.len(), places.0.len(), "a place for each name");
         ManyFetch {
@@ -186,7 +189,8 @@ impl ManyFetch {
         self.bytes
     }
 
-    /// True if every name was asked for; false if the strings of some are too long for a reply.
+    /// Returns true if every name was asked for. The result is false if the strings are too long
+    /// for a reply.
     pub fn has_all(&self) -> bool {
         self.has_all
     }
@@ -196,7 +200,7 @@ impl ManyFetch {
         self.has_all = true;
     }
 
-    /// Bytes of memory that it holds besides the names.
+    /// Returns the bytes of memory that the fetch holds besides the names.
     pub fn memory(&self) -> usize {
         let behind = self.behind.iter().map(|b| b.layer.memory());
         let newer = self.newer.len() * 2 * size_of::<(u32, u64)>();
@@ -206,22 +210,23 @@ impl ManyFetch {
         self.bytes + places + values + pieces + newer + behind.sum::<usize>()
     }
 
-    /// Keys that are there, or whose time has ended since.
+    /// Returns the number of keys that exist, or that have expired since they were read.
     pub fn there(&self) -> usize {
         self.there
     }
 
-    /// Why a key could not be read, if one could not.
+    /// Returns the error of a key that could not be read, if there is one.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref().filter(|_| self.failed > 0)
     }
 
-    /// True if a name, the last of its key, is there, or its time has ended since.
+    /// Returns true if the key of a name exists, or has expired since it was read. The name must be
+    /// the last of its key.
     pub fn is_there(&self, name: usize) -> bool {
         self.answers[name].is_there()
     }
 
-    /// The answer for a name, at a time.
+    /// Returns the answer for a name at a given time.
     pub fn answer(&self, name: usize, now_ms: u64) -> ManyAnswer<'_> {
         match self.answers[self.names.last(name)] {
             Found::Unasked | Found::Absent => ManyAnswer::Absent,
@@ -258,7 +263,7 @@ impl ManyFetch {
     }
 
     fn set_value(&mut self, name: usize, value: Value) {
-        // A value that is replaced must not stay in memory, nor its bytes in the sum.
+        // A replaced value must not stay in memory, and its bytes must leave the sum.
         let place = match self.answers[name] {
             Found::Value(n) => {
                 self.set(name, Found::Absent);
@@ -273,9 +278,9 @@ impl ManyFetch {
         self.set(name, Found::Value(place));
     }
 
-    /// The names that are asked for next: those that a piece had no room for, and up to `most`
-    /// others. Names for which `written` knows a write get that as their answer, with the epoch of
-    /// the write. Also returns true if no name is left.
+    /// Returns the names to ask for next: those that a piece had no room for, and new ones up to
+    /// `most`. If `written` returns a write for a name, the write is its answer, with its epoch.
+    /// The second value is true if no name is left.
     pub fn ask(
         &mut self,
         most: usize,
@@ -283,7 +288,7 @@ impl ManyFetch {
         now_ms: u64,
     ) -> (Vec<u32>, bool) {
         let mut list = std::mem::take(&mut self.unread);
-        // Written since: answered by the write.
+        // A name that was written since is answered by the write.
         list.retain(|name| self.answers[*name as usize] == Found::Reading);
         let names = self.names.clone();
         let end = names
@@ -306,7 +311,7 @@ impl ManyFetch {
         (list, end == names.len())
     }
 
-    /// A piece of names that were asked for.
+    /// Makes a piece from names that were asked for.
     pub fn piece(&self, list: Vec<u32>, budget_bytes: usize) -> ManyPiece {
         ManyPiece {
             need: self.need,
@@ -317,7 +322,8 @@ impl ManyFetch {
         }
     }
 
-    /// Takes what was read. Names that were written since they were asked for have newer answers.
+    /// Takes the result of a piece. Names that were written since they were asked for keep their
+    /// newer answers.
     pub fn take(&mut self, read: ManyRead, now_ms: u64) {
         let piece = self.pieces.len() as u32;
         self.pieces.push(read.buffer);
@@ -375,7 +381,7 @@ impl ManyFetch {
         self.written(name, value, epoch, now_ms);
     }
 
-    /// Notes that a layer takes effect, with an epoch.
+    /// Notes that a layer of an epoch takes effect.
     pub fn follow_layer(&mut self, layer: &Arc<Layer>, epoch: Epochs) {
         if self.asked > 0 {
             self.behind.push_back(PendingLayer {
@@ -389,13 +395,13 @@ impl ManyFetch {
         self.layers += 1;
     }
 
-    /// True if layers took effect whose writes are not among the answers yet.
+    /// Returns true if layers took effect whose writes are not among the answers yet.
     pub fn is_behind(&self) -> bool {
         !self.behind.is_empty()
     }
 
-    /// Looks at up to `most` names for writes of layers. Returns how many it looked at, and the
-    /// layers that it needs no more.
+    /// Applies the writes of layers to the answers, for up to `most` names. Returns the number of
+    /// names that it looked at, and the layers that it no longer needs.
     pub fn catch_up(&mut self, most: usize, now_ms: u64) -> (usize, Vec<Arc<Layer>>) {
         let mut done = Vec::new();
         let mut looked = 0;
@@ -443,7 +449,7 @@ impl ManyFetch {
         (looked, done)
     }
 
-    /// An epoch has ended.
+    /// Notes that an epoch has ended.
     pub fn epoch_ended(&mut self, slot: usize, failed: bool) {
         let bit = 1 << slot;
         self.is_void |= failed && self.depends_on & bit != 0;
@@ -455,8 +461,8 @@ impl ManyFetch {
     }
 }
 
-/// Reads the names of a piece, at least one, as far as its bytes reach. Returns early, without the
-/// rest of the names, once the answers are not `wanted` any more.
+/// Reads at least one name of a piece, and more as long as the byte budget allows. Returns early,
+/// without the other names, once the answers are not `wanted` any more.
 pub(crate) fn read_many(
     store: &dyn Store,
     piece: ManyPiece,
@@ -487,7 +493,7 @@ pub(crate) fn read_many(
         let one = |found: Option<Result<Option<Bytes>>>| match found {
             None => NameRead::NoRoom,
             Some(Ok(None)) => NameRead::Absent,
-            // A short string would keep alive the block that it was read with.
+            // The short string is copied, because it would keep its whole block in memory.
             Some(Ok(Some(data))) if data.len() < COPIED => {
                 let start = buffer.len() as u32;
                 buffer.extend_from_slice(&data);

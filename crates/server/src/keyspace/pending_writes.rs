@@ -1,4 +1,5 @@
-//! What lies over the store, in the order of keys: the overlay's versions and the layers' writes.
+//! Writes that are not in the store yet, in the order of keys: the overlay's versions and the
+//! layers' writes.
 
 use super::OverlayEntry;
 use crate::layout::{DataType, KEY_PREFIX_LEN};
@@ -10,12 +11,13 @@ use std::iter::Peekable;
 /// The newest version of a key in the overlay.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewestVersion {
-    /// Where it stands among all writes; 0 if there are no layers.
+    /// Position of the version among all writes; 0 if there are no layers.
     pub rank: u64,
     pub entry: Option<OverlayEntry>,
 }
 
-/// The keys of a layer in a range of the store, as places in the order of the layer's keys.
+/// Returns the keys of a layer in a range of the store, as positions in the order of the layer's
+/// keys.
 fn range(layer: &Layer, from: &[u8], to: &[u8]) -> std::ops::Range<usize> {
     let prefix = layer.prefix();
     let begin = match from.split_at_checked(KEY_PREFIX_LEN) {
@@ -31,7 +33,7 @@ fn range(layer: &Layer, from: &[u8], to: &[u8]) -> std::ops::Range<usize> {
     begin..end.max(begin)
 }
 
-/// The last engine key of a layer in a range of the store.
+/// Returns the last engine key of a layer in a range of the store.
 pub(super) fn last(layer: &Layer, from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
     let last = range(layer, from, to).next_back()?;
     Some([&layer.prefix()[..], layer.nth(last).0].concat())
@@ -49,8 +51,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The newest write of each key in a range of the store, in order. The range lies in one
-/// generation.
+/// Returns the newest write of each key in a range of the store, in the order of keys. The range
+/// lies in one generation.
 pub(super) fn merged<'a>(
     overlay: impl Iterator<Item = (&'a [u8], NewestVersion)>,
     layers: impl Iterator<Item = (u64, &'a Layer)>,

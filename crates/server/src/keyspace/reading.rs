@@ -289,13 +289,13 @@ impl Keyspace {
         self.names += n as u64;
     }
 
-    /// The generation that keys are written under.
+    /// Returns the generation under which keys are written.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Begins, or begins again, the fetch of a request with very many names. Returns the fetch that
-    /// the client had.
+    /// Begins, or begins again, the fetch of a request with very many names. Returns the former
+    /// fetch of the client.
     pub fn begin_many(
         &mut self,
         client: u64,
@@ -307,9 +307,9 @@ impl Keyspace {
         self.many.insert(client, fetch)
     }
 
-    /// The next piece of the fetch of a request with very many names, of up to `most` names. `None`
-    /// if all names were read, or if their strings exceed `limit_bytes`, so that the reply would be
-    /// too long.
+    /// Returns the next piece of the fetch of a request with very many names, with up to `most`
+    /// names. The result is `None` if all names were read, or if their strings exceed
+    /// `limit_bytes`, the limit of the reply.
     pub fn next_many(
         &mut self,
         client: u64,
@@ -317,7 +317,7 @@ impl Keyspace {
         limit_bytes: usize,
         now_ms: u64,
     ) -> Option<ManyPiece> {
-        // Others read this keyspace for the names' writes.
+        // The fetch leaves the map while this keyspace is read for the names' writes.
         let mut fetch = self.many.remove(&client)?;
         let budget_bytes = match fetch.need() {
             Need::Strings => limit_bytes.checked_sub(fetch.bytes()),
@@ -328,7 +328,7 @@ impl Keyspace {
             let prefix = layout::key_prefix(DATABASE, fetch.generation());
             let mut stored = prefix.to_vec();
             let is_clear = self.overlay.is_empty() && self.layers.is_empty();
-            // The overlay's answer is at hand, and what the store has is about to change.
+            // The overlay's answer is in memory and is newer than the store's.
             let written = |key: &[u8]| {
                 if is_clear {
                     return None;
@@ -348,15 +348,16 @@ impl Keyspace {
         piece
     }
 
-    /// Takes what was read of very many names for a client; nothing, when it waits no more.
+    /// Gives the result of a piece to the fetch of a client. If the client no longer waits, the
+    /// result is dropped.
     pub fn take_many(&mut self, client: u64, read: ManyRead, now_ms: u64) {
         if let Some(fetch) = self.many.get_mut(&client) {
             fetch.take(read, now_ms);
         }
     }
 
-    /// Lets the answers of a client's fetch follow the layers that took effect, for up to `most`
-    /// names. True if there is more to be followed.
+    /// Applies the layers that took effect to the answers of a client's fetch, for up to `most`
+    /// names. Returns true if more names remain.
     pub fn catch_up(&mut self, client: u64, most: usize, now_ms: u64) -> bool {
         let Some(fetch) = self.many.get_mut(&client) else {
             return false;
@@ -367,13 +368,13 @@ impl Keyspace {
         fetch.is_behind()
     }
 
-    /// The fetch of a client whose request has very many names.
+    /// Returns the fetch of a client whose request has very many names.
     pub fn many(&self, client: u64) -> Option<&ManyFetch> {
         self.many.get(&client)
     }
 
-    /// Takes out a fetch that has an answer for every name, if the answers are true now. Also
-    /// returns what they depend on.
+    /// Removes and returns a fetch that has an answer for every name, if the answers are true now.
+    /// The second value is the epochs that the answers depend on.
     pub fn freeze(&mut self, client: u64) -> Option<(ManyFetch, Epochs)> {
         let is_true = |f: &ManyFetch| !f.is_void && f.generation() == self.generation;
         let fetch = self.many.get(&client).filter(|f| is_true(f))?;
@@ -383,8 +384,8 @@ impl Keyspace {
         self.many.remove(&client).map(|f| (f, depends_on))
     }
 
-    /// Forgets the fetch of a request with very many names, and returns it: it takes long to be
-    /// dropped.
+    /// Removes and returns the fetch of a request with very many names. Dropping a fetch takes
+    /// long.
     pub fn end_many(&mut self, client: u64) -> Option<ManyFetch> {
         self.many.remove(&client)
     }
@@ -412,7 +413,7 @@ impl Keyspace {
         current.map_or(0, |f| f.rounds)
     }
 
-    /// Forgets what was fetched for a client.
+    /// Forgets the fetch of a client.
     pub fn end_fetch(&mut self, client: u64) {
         self.fetches.remove(&client);
     }
@@ -455,7 +456,7 @@ impl Keyspace {
                 continue;
             }
             let in_store = stored(key);
-            // The overlay's answer is at hand, and what the store has is about to change.
+            // The overlay's answer is in memory and is newer than the store's.
             if self.newest(&in_store).is_none() && fetch.ask(key) {
                 piece.push(in_store);
             }

@@ -60,14 +60,14 @@ impl World {
         let data = Bytes::copy_from_slice(value.as_bytes());
         self.command(|k| k.put(key.as_bytes(), data, None)).1
     }
-    /// The writes of an MSET as a layer.
+    /// Carries out an MSET as a layer.
     fn put_many(&mut self, pairs: &[(String, String)]) -> Epochs {
         let arguments = pairs.iter().flat_map(|(k, v)| [&k[..], v]);
         let names = names(arguments, 2);
         let layer = Layer::new(names, self.keys.generation(), None);
         self.command(|k| k.put_layer(layer, 0)).1
     }
-    /// Fetches names in pieces of up to `most`, and takes one piece after the other.
+    /// Fetches names in pieces of up to `most` names, and takes one piece after the other.
     fn fetch_many(&mut self, names: &Arc<Names>, need: Need, most: usize) {
         self.begin_many(names, need);
         while let Some(piece) = self.keys.next_many(CLIENT, most, usize::MAX, 1_000) {
@@ -79,7 +79,7 @@ impl World {
         let places = places(names.len());
         self.keys.begin_many(CLIENT, need, names.clone(), places);
     }
-    /// Deletes the names of a fetch that has all answers; how many were there.
+    /// Deletes the names of a fetch that has all answers. Returns the number of keys that existed.
     fn delete_many(&mut self) -> (usize, Epochs) {
         while self.keys.catch_up(CLIENT, 1, 1_000) {}
         let (fetch, seen) = self.keys.freeze(CLIENT).expect("all are answered");
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// The client whose request has many names.
+/// Id of the client whose request has many names.
 const CLIENT: u64 = 9;
 
 fn names<'a>(arguments: impl IntoIterator<Item = &'a str>, step: usize) -> Arc<Names> {
@@ -527,7 +527,7 @@ fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
 /// A command with many names of the model, whose names are being fetched.
 struct ModelFetch {
     names: Vec<String>,
-    /// What the command does: reads, deletes, or sets what is absent.
+    /// The command: it reads, deletes, or sets if all keys are absent.
     kind: u64,
     piece: Option<ManyPiece>,
     has_all: bool,
@@ -565,7 +565,7 @@ fn random_histories_agree_with_a_model() {
             let state = model_state(now());
             // At the end everything is submitted, decided and told.
             let choice = if step < 200 {
-                // Layers keep epochs in order: half of the histories have none.
+                // Layers keep epochs in order, so half of the histories have no layers.
                 random.below(if history % 2 == 0 { 16 } else { 28 })
             } else {
                 10 + step % 5
@@ -732,7 +732,7 @@ fn random_histories_agree_with_a_model() {
                         submitted[i].told = true;
                         failures += u64::from(submitted[i].has_failed());
                     }
-                    // It is held back for an epoch before it, or has ended.
+                    // The epoch waits for an earlier epoch, or has ended.
                     assert!(submitted[i].told || submitted[..i].iter().any(|e| !e.told));
                 }
                 _ => {}
@@ -752,8 +752,8 @@ fn random_histories_agree_with_a_model() {
     assert!(layers > 1000 && held_back > 100 && fetched > 500 && void > 50 && behind > 100);
 }
 
-/// The writes of a command with many names are one step: they come and go together, in the order of
-/// the epoch's other writes, and a batch has them in that order too.
+/// The writes of a command with many names take effect and leave in one step, in the order of the
+/// epoch's other writes. The batch has them in the same order.
 #[test]
 fn a_layer_stands_between_the_writes_before_and_after_it() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
@@ -800,9 +800,9 @@ fn a_layer_stands_between_the_writes_before_and_after_it() {
     }
 }
 
-/// A layer leaves without a look at its keys. So an epoch that wrote one of them later ends after
-/// it, though its callback ran first: its version would be gone, and the layer's older one would
-/// show.
+/// A layer leaves without a look at its keys. So an epoch that wrote one of these keys later must
+/// end after the layer, even if its callback ran first. Otherwise its version would be gone, and
+/// the layer's older value would show.
 #[test]
 fn an_epoch_after_a_layer_ends_after_it() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
@@ -834,8 +834,8 @@ fn an_epoch_after_a_layer_ends_after_it() {
     assert!(w.keys.is_settled());
 }
 
-/// The count of a DEL with many names is that of the moment at which it takes effect: it follows
-/// single writes, the layers of other commands, and writes after these.
+/// The count of a DEL with many names is that of the moment at which the DEL takes effect. The
+/// count follows single writes, the layers of other commands, and writes after these layers.
 #[test]
 fn a_fetch_of_many_names_follows_layers() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
@@ -861,13 +861,14 @@ fn a_fetch_of_many_names_follows_layers() {
         for name in list {
             assert_eq!(w.get(name).0, None);
         }
-        // Nothing of it is in the store, and the layer it saw fails with it.
+        // The store has none of these writes, and the layer that the command saw fails together
+        // with it.
         w.submit();
         w.store.release(0, Err(io()));
         w.complete();
         assert_eq!(w.scan(), ["a", "b"]);
     }
-    // A layer whose epoch has failed before its effect was found out leaves no trace.
+    // A layer whose epoch failed before the fetch applied it changes no answer.
     w.fetch_many(&names(list, 1), Need::Meta, 2);
     w.put_many(&[pair("c", "1"), pair("d", "1")]);
     w.submit();
@@ -876,8 +877,8 @@ fn a_fetch_of_many_names_follows_layers() {
     assert_eq!(w.delete_many().0, 2);
 }
 
-/// What a small command fetched is forgotten when a layer writes the key, also if the layer's epoch
-/// has ended before the command runs.
+/// A small command forgets its answer for a key when a layer writes the key. This holds even if the
+/// layer's epoch has ended before the command runs.
 #[test]
 fn a_layer_makes_a_fetch_forget() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
@@ -903,7 +904,7 @@ fn a_layer_makes_a_fetch_forget() {
     w.keys.use_fetch(None);
 }
 
-/// A deletion of many names writes those only that are there.
+/// A deletion of many names writes only the keys that exist.
 #[test]
 fn a_layer_deletes_what_is_there() {
     let mut w = World::new();

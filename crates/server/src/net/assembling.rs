@@ -1,4 +1,4 @@
-//! Replies of commands with very many names, made in pieces ([`super::many`]): each turn of the
+//! Replies of commands with very many names ([`super::many`]), made in pieces: each turn of the
 //! loop adds the answers of some names to a reply.
 
 use super::connection::Connection;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// Names whose answers one turn adds to a reply.
 const NAMES_A_TURN: usize = 1024;
 
-/// What the answers are for.
+/// The content of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The number of names that are there.
+    /// The number of names whose keys exist.
     Existing,
-    /// The number of keys that were there.
+    /// The number of keys that existed.
     Deleted,
     /// The strings.
     Strings,
@@ -36,7 +36,7 @@ pub(super) struct Assembly {
 }
 
 impl Assembly {
-    /// A reply that begins with `reply`.
+    /// Begins a reply with the bytes in `reply`.
     pub fn new(fetch: Arc<ManyFetch>, purpose: Purpose, now_ms: u64, reply: Reply) -> Assembly {
         Assembly {
             fetch,
@@ -58,7 +58,7 @@ impl Assembly {
     /// one.
     fn add(&mut self, end: usize, limit: usize) -> Result<(), String> {
         for name in self.next..end {
-            // A key named twice is deleted once.
+            // A key that is named twice is deleted once.
             if self.purpose == Purpose::Deleted && !self.fetch.names().is_last(name) {
                 continue;
             }

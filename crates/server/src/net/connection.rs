@@ -75,7 +75,7 @@ pub(crate) struct Connection {
     pub fetch_gone: Option<Arc<AtomicBool>>,
     /// What the request that waits has to fetch, while the fetches of others take all places.
     pub needs_fetch: Option<Need>,
-    /// The command with very many names that waits. `parked` has only its name then.
+    /// The command with very many names that waits. While it waits, `parked` has only its name.
     pub many: Option<Box<ManyCommand>>,
     /// The reply with many names that is being made.
     pub assembly: Option<Box<Assembly>>,

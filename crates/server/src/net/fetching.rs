@@ -27,7 +27,7 @@ pub(super) const FETCHES: usize = 16;
 /// Pieces that one turn of the loop takes in, and as many that it asks for.
 const PIECES_A_TURN: usize = 4;
 
-/// What was read of the keys of a piece.
+/// The result of reading the keys of a piece.
 pub(super) struct Fetched {
     asker: Asker,
     answers: Answers,
@@ -96,8 +96,8 @@ impl Fetcher {
         self.came.push_back(fetched);
     }
 
-    /// Lets a client's request wait for others' fetches to end. `first` for one that has waited
-    /// before.
+    /// Lets a client's request wait until fetches of other clients end. If `first` is true, the
+    /// request has waited before and goes to the front.
     pub fn wait(&mut self, asker: Asker, first: bool) {
         match first {
             true => self.waiting.push_front(asker),
@@ -188,11 +188,12 @@ impl Server {
         true
     }
 
-    /// Asks for the next piece of a client's fetch with very many names; false when all was read.
+    /// Asks for the next piece of a client's fetch with very many names. Returns false if all names
+    /// were read.
     pub(super) fn fetch_many(&mut self, c: &mut Connection, slot: usize) -> bool {
         let limit = self.exec.options.reply_hard_bytes;
         let now_ms = self.exec.env.clock().wall_ms();
-        // It is behind by less then when it has read all.
+        // The fetch applies layers here, so that fewer remain when all names were read.
         self.exec.keys.catch_up(c.id, PIECE_NAMES, now_ms);
         let piece = (self.exec.keys).next_many(c.id, PIECE_NAMES, limit, now_ms);
         let Some(piece) = piece else { return false };

@@ -1,13 +1,12 @@
 //! Commands with more than [`MANY_NAMES`] names: EXISTS, TOUCH, MGET, DEL, UNLINK, MSET and MSETNX.
 //!
-//! Such a command is atomic as all are, and no step of it on the loop is longer than some names:
+//! Such a command is atomic, and each of its steps on the loop handles a bounded number of names:
 //! 1. Another thread makes a table of the names ([`Names`]).
-//! 2. For all but MSET the names are fetched, a piece after the other, and the answers follow
+//! 2. For all commands but MSET, the fetch reads the names piece by piece, and the answers follow
 //!    writes ([`crate::fetch::many`]).
 //! 3. When every name has an answer, the command takes effect, in one step. The writes of DEL,
 //!    UNLINK, MSET and MSETNX are one [`Layer`] of the open epoch.
-//! 4. What has to be counted or replied for each name comes after, in pieces
-//!    ([`super::assembling`]).
+//! 4. Then the counts and the reply are made in pieces ([`super::assembling`]).
 
 use super::assembling::{Assembly, Purpose};
 use super::background::{Asker, join, start};
@@ -26,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-/// With more names than this, a command runs in pieces.
+/// A command with more names than this runs in pieces.
 const MANY_NAMES: usize = 1024;
 
 /// What a command does with its names.
@@ -50,7 +49,7 @@ impl Kind {
         })
     }
 
-    /// What has to be read of the names.
+    /// Returns what has to be read for each name.
     fn need(self) -> Option<Need> {
         match self {
             Kind::Set => None,
@@ -59,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Arguments from one name to the next.
+    /// Returns the number of arguments from one name to the next.
     fn step(self) -> usize {
         match self {
             Kind::Set | Kind::SetAbsent => 2,
@@ -68,14 +67,14 @@ impl Kind {
     }
 }
 
-/// How far a command with very many names has come.
+/// The stage of a command with very many names.
 enum Stage {
-    /// It has not begun, or waits for others to end.
+    /// The command has not begun, or waits until fetches of other clients end.
     New(Request),
-    /// Its table of names is being made.
+    /// Its table of names is being made on the other thread.
     Preparing,
-    /// Its table of names is there. With places for the answers, the names are fetched next.
-    /// Without, they are being fetched, or need not be.
+    /// Its table of names is made. If there are places for the answers, the names are fetched next.
+    /// Otherwise the names are being fetched, or need no fetch.
     Prepared(Arc<Names>, Option<Places>),
 }
 
@@ -84,13 +83,13 @@ pub(super) struct ManyCommand {
     spec: &'static Spec,
     kind: Kind,
     stage: Stage,
-    /// Bytes of memory of the request.
+    /// Bytes of memory that the request holds.
     request_bytes: usize,
 }
 
 impl ManyCommand {
-    /// The command of a request, if it has very many names. Leaves a request in its place that only
-    /// names the command.
+    /// Takes the command of a request if it has very many names. Leaves a request that has only the
+    /// name of the command.
     pub fn take(request: &mut Request) -> Option<Box<ManyCommand>> {
         if request.len() <= MANY_NAMES {
             return None;
@@ -106,12 +105,12 @@ impl ManyCommand {
         }))
     }
 
-    /// True if it writes.
+    /// Returns true if the command writes.
     pub fn is_write(&self) -> bool {
         self.spec.writes()
     }
 
-    /// Bytes of memory that it holds, besides its fetch.
+    /// Returns the bytes of memory that the command holds, besides its fetch.
     pub fn memory(&self) -> usize {
         match &self.stage {
             Stage::Prepared(names, _) => names.memory(),
@@ -128,10 +127,10 @@ pub(super) struct Prepared {
     places: Option<Places>,
 }
 
-/// What a table is made of.
+/// The input of a table of names.
 enum TableInput {
     Request(Request),
-    /// The table is there, and only the places for the answers are to be made again.
+    /// A table that was made before: only the places for the answers are made again.
     Names(Arc<Names>),
 }
 
@@ -165,32 +164,32 @@ enum Work {
     Drop(Box<dyn Send>),
 }
 
-/// The thread that makes tables of names, and frees large memory. It is another one than the thread
-/// that fetches: a table of a million names takes longer than most reads.
+/// The thread that makes tables of names, and frees large memory. It is not the fetching thread,
+/// because a table of a million names takes longer than most reads.
 #[derive(Default)]
 pub(super) struct Preparer {
     queue: Option<mpsc::Sender<Work>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Tables that are awaited.
+    /// Number of tables that are awaited.
     awaited: usize,
 }
 
 impl Preparer {
-    /// Tables are awaited.
+    /// Returns true if tables are awaited.
     pub fn is_busy(&self) -> bool {
         self.awaited > 0
     }
 
-    /// How many tables are awaited.
+    /// Returns the number of tables that are awaited.
     pub fn awaited(&self) -> usize {
         self.awaited
     }
 
-    /// Frees memory that takes long to be freed, on the thread.
+    /// Frees memory on the thread, because freeing it takes long.
     pub fn discard(&mut self, what: Box<dyn Send>) {
         if let Some(queue) = &self.queue {
-            // Without a thread it is freed here.
+            // If there is no thread, the memory is freed here.
             let _ = queue.send(Work::Drop(what));
         }
     }
@@ -230,7 +229,8 @@ impl Drop for Preparer {
 }
 
 impl Server {
-    /// Goes on with a client's command with very many names. False when it waits, and runs again.
+    /// Continues a client's command with very many names. Returns false if the command waits and
+    /// runs again later.
     pub(super) fn run_many(&mut self, c: &mut Connection, slot: usize, first: bool) -> bool {
         let mut command = c.many.take().expect("the caller has seen it");
         let kind = command.kind;
@@ -261,7 +261,7 @@ impl Server {
                 let is_whole = (self.exec.keys.many(c.id)).is_some_and(|f| !f.is_void);
                 command.stage = Stage::Prepared(names.clone(), None);
                 if is_whole && self.exec.keys.catch_up(c.id, PIECE_NAMES, now_ms) {
-                    // Others have their turn first.
+                    // Other clients have their turn first.
                     c.unparked = true;
                     enqueue(&mut self.run_list, c, slot);
                 } else if let Some((fetch, depends_on)) =
@@ -273,7 +273,7 @@ impl Server {
                     self.take_effect(c, slot, command.spec, kind, ready);
                     return true;
                 } else {
-                    // A write that it followed failed, or the keyspace was flushed.
+                    // A write among the answers failed, or the keyspace was flushed.
                     if let Some(fetch) = self.exec.keys.end_many(c.id) {
                         self.preparer.discard(Box::new(fetch));
                     }
@@ -285,7 +285,7 @@ impl Server {
         false
     }
 
-    /// Has the table of names made, if others leave room for it.
+    /// Asks for the table of names, unless too many fetches of other clients run.
     fn prepare(
         &mut self,
         c: &mut Connection,
@@ -313,7 +313,7 @@ impl Server {
         Stage::Preparing
     }
 
-    /// Takes in a table of names.
+    /// Takes a table of names that was made.
     pub(super) fn prepared(&mut self, prepared: Prepared) {
         self.preparer.awaited -= 1;
         let slot = prepared.asker.slot;
@@ -350,13 +350,13 @@ impl Server {
             self.preparer.discard(Box::new(fetch));
         }
         if !self.fetch_many(c, slot) {
-            // All of it is at hand.
+            // All answers are in memory.
             c.unparked = true;
             enqueue(&mut self.run_list, c, slot);
         }
     }
 
-    /// Lets a command take effect.
+    /// Lets a command take effect in one step.
     fn take_effect(
         &mut self,
         c: &mut Connection,
@@ -437,7 +437,7 @@ impl Server {
         }
     }
 
-    /// Answers a command that is not carried out.
+    /// Replies with an error to a command that is not carried out.
     fn fail(&mut self, c: &mut Connection, slot: usize, spec: &'static Spec, text: &str) {
         let (mut reply, replies) = self.exec.execute_in_pieces(slot, spec);
         self.exec.counters.count_errors(text.as_bytes(), 1);
@@ -447,7 +447,7 @@ impl Server {
         }
     }
 
-    /// Has another thread free what commands with very many names held.
+    /// Passes the layers that are no longer needed to the thread that frees them.
     pub(super) fn discard_layers(&mut self) {
         for layer in self.exec.keys.take_discarded() {
             self.preparer.discard(Box::new(layer));
@@ -455,19 +455,19 @@ impl Server {
     }
 }
 
-/// What a command takes effect with.
+/// The input with which a command takes effect.
 enum Ready {
     Names(Arc<Names>),
     Fetched(Box<ManyFetch>, Epochs),
 }
 
-/// The error of a request that cannot be carried out whatever its names are.
+/// Returns the error of a request whose number of arguments is wrong.
 fn refused(name: &str, kind: Kind, request: &Request) -> Option<String> {
     let is_odd = !(request.len() - 1).is_multiple_of(kind.step());
     is_odd.then(|| wrong_arguments(name))
 }
 
-/// True if a name is too long to be written.
+/// Returns true if a name is too long to be written.
 fn is_too_long(kind: Kind, names: &Names) -> bool {
     !matches!(kind, Kind::Read(_)) && names.longest() > layout::MAX_KEY_LEN
 }

@@ -73,7 +73,7 @@ enum Event {
     Slow(SlowResult),
     /// What was read for a request that waits for it.
     Fetched(Fetched),
-    /// The names of a command with very many of them.
+    /// A table of names of a command with very many names.
     Prepared(Prepared),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),

@@ -124,7 +124,8 @@ impl Server {
                             return false;
                         }
                         if is_full && is_write(c, &request) {
-                            // Reads go on: they take none of the room that writes wait for.
+                            // Reads continue, because they take none of the room that writes wait
+                            // for.
                             c.parked = Some(request);
                             c.unparked = true;
                             if !c.stalled {
@@ -280,7 +281,7 @@ impl Server {
     }
 }
 
-/// True if a client's request writes.
+/// Returns true if a client's request writes.
 fn is_write(c: &Connection, request: &Request) -> bool {
     match &c.many {
         Some(many) => many.is_write(),

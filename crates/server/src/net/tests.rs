@@ -197,8 +197,8 @@ fn many_epochs_are_in_flight_and_then_writes_share_one() {
     w.join();
 }
 
-/// While the writes on their way took all their room, no client was served at all: a PING waited
-/// for the commit of others.
+/// Regression test: while pending writes took all their room, no client was served at all, and a
+/// PING waited for the commit of other clients.
 #[test]
 fn only_writes_wait_for_room_for_writes() {
     let w = World::new(|options| options.pending_write_bytes = 10_000);
@@ -1043,14 +1043,14 @@ fn a_read_of_many_names_never_sees_half_of_a_write() {
     w.join();
 }
 
-/// An MSET or MSETNX of the names `n0` to `n2999`, all with one value.
+/// Returns an MSET or MSETNX of the names `n0` to `n2999`, all with one value.
 fn many_pairs(command: &str, value: &str) -> String {
     let pairs: String = (0..3000).map(|n| format!(" n{n} {value}")).collect();
     format!("{command}{pairs}")
 }
 
-/// The last step of a DEL looked at all its names in one turn, and an MSET wrote them in one: a
-/// million names delayed every other client by two seconds.
+/// Regression test: the last step of a DEL looked at all its names in one turn, and an MSET wrote
+/// all in one turn. A million names delayed every other client by two seconds.
 #[test]
 fn a_write_of_many_names_is_in_pieces() {
     let w = World::new(|_| {});
@@ -1099,8 +1099,8 @@ fn a_write_of_many_names_is_in_pieces() {
     w.join();
 }
 
-/// What a DEL with many names deletes and counts is what is there when it takes effect, whatever
-/// others write while its names are read.
+/// A DEL with many names deletes and counts the keys that exist when it takes effect, whatever
+/// other clients write while its names are read.
 #[test]
 fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
     let w = holding_fetches();
@@ -1137,7 +1137,7 @@ fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
         ":3000\r\n",
     );
     run("SET other a", &set, "SET n0 a", "+OK\r\n", ":0\r\n");
-    // All names are written by another command with many names, in one step.
+    // Another command with many names writes all names in one step.
     run(
         "SET n0 a",
         &deleted,
@@ -1156,7 +1156,7 @@ fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
     let (mut c, mut d) = (w.client(), w.client());
     send(&mut c, "GET n2");
     expect(&mut c, "$1\r\nv\r\n");
-    // The client goes while its names are read.
+    // The client disconnects while its names are read.
     w.store.0.lock().hold_fetches = true;
     w.store.0.lock().reads.clear();
     send(&mut d, &deleted);
@@ -1171,8 +1171,8 @@ fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
     w.join();
 }
 
-/// The reply to a write of many names waits for its commit, and so does the reply of a client that
-/// sees one of the names. If the commit fails, both get its error, and all names are as before.
+/// The reply to a write of many names waits for its commit. So does the reply to a client that
+/// reads one of the names. If the commit fails, both get its error, and all names are as before.
 #[test]
 fn a_write_of_many_names_commits_or_fails_as_one() {
     let w = World::new(|_| {});

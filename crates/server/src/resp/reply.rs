@@ -266,7 +266,7 @@ mod tests {
         );
     }
 
-    /// A reply of a million names was copied twice on its way to the socket.
+    /// Regression test: a reply of a million names was copied twice on its way to the socket.
     #[test]
     fn a_long_reply_is_moved_and_not_copied() {
         let mut long = Reply::default();

@@ -1,5 +1,5 @@
-//! Encodes the batches of epochs and submits them. Long ones are encoded on a thread: the copy of
-//! 32 MiB, or of the writes of a million names, would hold up all clients.
+//! Encodes the batches of epochs and submits them. Long batches are encoded on a thread. On the
+//! loop, a copy of 32 MiB, or of the writes of a million names, would delay all clients.
 
 use super::{Done, Write};
 use crate::catalog::DATABASE;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// Bytes of a batch from which on it is encoded on the thread.
+/// A batch of at least this many bytes is encoded on the thread.
 const LONG_BATCH: usize = 256 << 10;
 
 struct Epoch {
@@ -22,18 +22,19 @@ struct Epoch {
     done: Done,
 }
 
-/// The thread, and the way to it.
+/// The encoding thread, and its queue.
 struct Worker {
     queue: Option<mpsc::Sender<Epoch>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// See the module. Epochs are submitted to the engine in the order in which they come.
+/// Encodes and submits epochs (see the module). The engine gets the epochs in the order of
+/// [`Encoder::submit`].
 pub(super) struct Encoder {
     db: Db,
     keys: Family,
-    /// Epochs that went to the thread and are not submitted yet. While there are any, all others
-    /// have to go there too.
+    /// Number of epochs that went to the thread and are not submitted yet. While it is not 0, all
+    /// epochs go to the thread.
     queued: Arc<AtomicUsize>,
     worker: Mutex<Worker>,
 }
@@ -75,7 +76,7 @@ impl Encoder {
             Some(queue) => {
                 self.queued.fetch_add(1, Ordering::AcqRel);
                 if let Err(mpsc::SendError(epoch)) = queue.send(epoch) {
-                    // The thread has panicked. Its epochs are lost, so none may follow them.
+                    // The thread has panicked. Its epochs are lost, so no epoch may follow them.
                     (epoch.done)(Err(broken("the thread that encodes batches has ended")));
                 }
             }
@@ -90,7 +91,7 @@ impl Drop for Encoder {
         let worker = self.worker.get_mut();
         worker.queue = None;
         if let Some(thread) = worker.thread.take() {
-            // A panic was reported by its thread.
+            // The thread has already reported its panic.
             let _ = thread.join();
         }
     }

@@ -111,8 +111,8 @@ fn cursor_numbers_are_not_given_out_again_after_a_power_cut() {
     }
 }
 
-/// A long batch is encoded on a thread. Short ones behind it take the same way, so that they do not
-/// overtake it.
+/// A long batch is encoded on a thread. Short batches behind it go to the same thread, so that they
+/// do not overtake it.
 #[test]
 fn epochs_are_submitted_in_order_whatever_thread_encodes_them() {
     const EPOCHS: u8 = 60;
