@@ -155,9 +155,10 @@ impl EnvBuilder {
         self
     }
     /// If `true`, the environment has the process's allocator return unused pages to the system. It
-    /// does so after a flush and after a store closes or goes idle, at most twice a second, while
-    /// the process holds more than the ledger and a sixteenth of the budget. Set it only if the
-    /// process runs little else. Default `false`, because the allocator belongs to the program.
+    /// does so after a flush and after a store closes or goes idle, at most twice a second. The
+    /// condition is that the process holds more than the ledger and a sixteenth of the budget. Set
+    /// it only if the process runs little else. Default `false`, because the allocator belongs to
+    /// the program.
     pub fn trims_memory(mut self, yes: bool) -> Self {
         self.trims_memory = yes;
         self

@@ -25,7 +25,7 @@
 //! 2. A slot is in use exactly if its bit in [`Unit::free`] is not set, its unit is not free, and
 //!    its number is below [`Unit::count`]. Only the caller that took the slot uses its memory.
 //! 3. A header changes only under the lock of the shard that owns the span. [`Span::shard`],
-//!    [`Span::large`] and [`Unit::slot`] do not change while a slot of the unit is in use, so the
+//!    [`Span::large`] and [`Unit::slot`] do not change while a slot of the unit is in use. So the
 //!    owner of a slot reads them without the lock.
 //! 4. Headers are read and written through raw pointers only. No reference to one exists.
 #![allow(unsafe_code)]

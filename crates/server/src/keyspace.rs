@@ -616,8 +616,8 @@ impl Keyspace {
         epoch
     }
 
-    /// Returns the newest write of an engine key among the epochs in flight and the open one, or
-    /// `None` if none of them writes the key.
+    /// Returns the newest write of an engine key among the epochs in flight and the open one. The
+    /// result is `None` if none of them writes the key.
     fn newest(&self, stored: &[u8]) -> Option<(usize, Option<Value>)> {
         let version = self
             .overlay

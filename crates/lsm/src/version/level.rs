@@ -1,7 +1,7 @@
 //! The tables of one level in their order, with sums that each change maintains.
 //!
 //! Every change of the tree and every commit decision asks for the bytes of levels. A walk over all
-//! tables would cost a store of 100,000 tables milliseconds each time, so a level updates its sums
+//! tables would cost a store of 100,000 tables milliseconds each time. So a level updates its sums
 //! when a table enters or leaves.
 
 use super::TableFile;

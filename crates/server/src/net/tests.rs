@@ -1099,8 +1099,8 @@ fn a_write_of_many_names_is_in_pieces() {
     w.join();
 }
 
-/// A DEL with many names deletes and counts the keys that exist when it takes effect, whatever
-/// other clients write while its names are read.
+/// A DEL with many names deletes and counts the keys that exist when it takes effect. Writes of
+/// other clients while its names are read count, too.
 #[test]
 fn a_write_of_many_names_follows_writes_until_it_takes_effect() {
     let w = holding_fetches();

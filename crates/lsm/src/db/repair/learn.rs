@@ -151,9 +151,7 @@ pub(in crate::db) fn learn(
                 true => {
                     "an edit after this position may be lost: files or synced log records that the earlier edits name are missing, and the directory has files that no edit names"
                 }
-                false => {
-                    "an edit after this position may be lost: what stands there does not verify"
-                }
+                false => "an edit after this position may be lost: the bytes there do not verify",
             };
             let name = file_name(number);
             l.losses

@@ -397,7 +397,10 @@ impl Run<'_> {
         for (i, table) in tables.iter().enumerate() {
             let name = table_name(table.number);
             if self.supposed.contains(&table.number) {
-                self.set_aside(&name, "that it is of this family is supposed, not known");
+                self.set_aside(
+                    &name,
+                    "no edit names the family of this table, so the family is a guess",
+                );
             }
             let new = if i == 0 {
                 made.tables.clone()
