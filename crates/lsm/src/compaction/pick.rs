@@ -83,7 +83,7 @@ pub struct PickContext<'a> {
     pub shadows: Shadows,
     /// Files whose values had better be moved along.
     pub scatter: Scatter<'a>,
-    /// Merges that have ended for lack of space since the last successful merge.
+    /// Merges that have ended for lack of space and whose inputs are still there.
     pub too_large: &'a [TooLarge],
 }
 

@@ -419,6 +419,13 @@ impl Engine {
             #[cfg(test)]
             self.commit.wakes.fetch_add(1, SeqCst);
         }
+        // While this thread led, the first held thread was this one, which did not wait. If no thread
+        // leads now, the next one has to.
+        if q.leader != Leader::Active
+            && let Some((_, first)) = q.held.front()
+        {
+            first.woken.notify_one();
+        }
     }
 
     fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: Pending) {

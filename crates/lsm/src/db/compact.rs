@@ -99,6 +99,14 @@ fn note_too_large(known: &mut Vec<TooLarge>, plan: &Plan, room: u64) {
     });
 }
 
+/// Forgets the merges that ended for lack of space and cannot be chosen again, because an input is
+/// gone. The others stay known: a small merge that succeeds makes no large one fit.
+fn forget_ended(state: &mut State) {
+    let families = &state.catalog.families;
+    let exists = |number: &u64| families.values().any(|f| f.tables.contains_key(number));
+    state.too_large.retain(|t| t.inputs.iter().all(exists));
+}
+
 impl Engine {
     /// Compactions that may run at once; one thread stays for flushes.
     pub(super) fn max_compactions(&self) -> usize {
@@ -360,7 +368,7 @@ impl Engine {
             Ok(()) => {
                 state.compaction_error = None;
                 state.compaction_pause = RETRY_PAUSE;
-                state.too_large.clear();
+                forget_ended(&mut state);
                 self.note_hurry(&mut state, &self.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
@@ -374,14 +382,11 @@ impl Engine {
             Err(_) if running.plan.reason == Reason::Scattered => {}
             Err(e) => {
                 // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
-                let guessed = self
-                    .room_for_merges(&state)
-                    .is_some_and(|full| !full.surely);
-                let at_once = guessed && e.kind() == ErrorKind::NoSpace;
-                if e.kind() == ErrorKind::NoSpace
-                    && let Some(full) = running.full
-                {
-                    note_too_large(&mut state.too_large, &running.plan, full.room);
+                let is_first = (self.room_for_merges(&state)).is_none_or(|full| !full.surely);
+                let at_once = is_first && e.kind() == ErrorKind::NoSpace;
+                if e.kind() == ErrorKind::NoSpace {
+                    let room = running.full.map_or(0, |full| full.room);
+                    note_too_large(&mut state.too_large, &running.plan, room);
                 }
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));

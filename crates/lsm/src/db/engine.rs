@@ -133,7 +133,7 @@ pub(crate) struct State {
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
     pub compaction_pause: Duration,
-    /// Merges that have ended for lack of space since the last successful merge, oldest first.
+    /// Merges that have ended for lack of space and whose inputs are still there, oldest first.
     pub too_large: Vec<TooLarge>,
     /// Earliest time of the next attempt after a failed flush.
     pub retry_at: Duration,

@@ -291,14 +291,18 @@ impl Engine {
         unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
     }
 
-    /// What a merge may take on a full disk. `None` while it is not full.
+    /// Returns the space that merges may take if the disk is full. The disk also counts as full for
+    /// merges if one of them has ended for lack of space, even if writes are taken: between the two
+    /// limits, a merge that is chosen without regard to its size would fail again and again.
     pub(super) fn room_for_merges(&self, state: &State) -> Option<FullDisk> {
-        self.full.is_refusing().then(|| {
+        let error = state.compaction_error.as_ref();
+        let surely =
+            !state.too_large.is_empty() || error.is_some_and(|e| e.kind() == ErrorKind::NoSpace);
+        (self.full.is_refusing() || surely).then(|| {
             let kept = self.kept_from_merges(self.full.reserve.load(SeqCst));
-            let error = state.compaction_error.as_ref();
             FullDisk {
                 room: self.full.free_bytes().saturating_sub(kept),
-                surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
+                surely,
             }
         })
     }
@@ -310,7 +314,7 @@ impl Engine {
             return false;
         };
         let mut known = state.too_large.iter();
-        full.surely && known.len() > 0 && known.all(|t| t.is_out_of_date(full.room))
+        known.len() > 0 && known.all(|t| t.is_out_of_date(full.room))
     }
 
     /// Ends the pause of merges that ended for lack of space. The caller calls it when the disk is
@@ -391,9 +395,11 @@ impl Engine {
         Some((space, reserve))
     }
 
-    /// This runs before collections and merges are chosen on a full disk.
+    /// Asks the disk how much is free, if merges or collections are chosen by that. This runs before
+    /// each choice.
     pub(super) fn see_what_is_free(&self) {
-        if self.full.is_refusing() {
+        let is_short = || self.room_for_merges(&self.state.lock()).is_some();
+        if self.full.is_refusing() || is_short() {
             self.free();
         }
     }

@@ -9,6 +9,7 @@ use crate::blob::counts::{PackCounts, ReadCounts};
 use crate::compaction::{compaction_debt, level_targets, scores};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{BudgetUse, Counter, Env, Gauge, IoPriority};
+use basalt_fs::ErrorKind;
 use std::sync::Arc;
 
 /// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].
@@ -561,13 +562,13 @@ impl Engine {
             });
         }
         let full = self.fullness();
+        // A merge that lacked space is tried again, and writes go on until too much waits for it.
+        let is_stuck = self.view().backlog.holds_writers();
         let (live_logs, compactions, blobs, read_only) = {
             let s = self.state.lock();
-            let error = s
-                .halt
-                .as_ref()
-                .or(s.flush_error.as_ref())
-                .or(s.compaction_error.as_ref());
+            let merge = (s.compaction_error.as_ref())
+                .filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
+            let error = s.halt.as_ref().or(s.flush_error.as_ref()).or(merge);
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
                 s.compactions.len() as u64,

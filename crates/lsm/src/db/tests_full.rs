@@ -504,3 +504,55 @@ fn merges_that_lacked_space_go_on_at_once_when_somebody_makes_some() {
     assert!(!failed(), "merges wait although the disk is not full");
     process.db.close().unwrap();
 }
+
+/// Regression test: any merge that succeeded made the store forget which merges were too large for
+/// the disk. The next choice took one of them again, wrote until the disk was full, and failed again.
+#[test]
+fn a_merge_that_succeeds_forgets_only_merges_whose_inputs_are_gone() {
+    let disk = SimFs::new(SimOptions::default());
+    let process = Process::open(BASE, &disk, 1, "filling");
+    let (env, db) = (&process.env, &process.db);
+    let options = FamilyOptions {
+        l0_compaction_trigger: 2,
+        ..FamilyOptions::default()
+    };
+    let other = db.create_family("other", options).unwrap();
+    db.put(&db.default_family(), b"key", b"value", &WriteOptions::SYNC)
+        .unwrap();
+    db.flush().unwrap();
+    let engine = db.engine();
+    let large = {
+        let mut state = engine.state.lock();
+        let tables = &state.catalog.families[&db.default_family().id()].tables;
+        let large: Vec<u64> = tables.keys().copied().collect();
+        for inputs in [large.clone(), vec![u64::MAX]] {
+            state.too_large.push(crate::compaction::TooLarge {
+                inputs,
+                room: u64::MAX / 2,
+                tries: 1,
+            });
+        }
+        large
+    };
+    let merged = || {
+        db.stats().families[1]
+            .levels
+            .iter()
+            .map(|l| l.compactions)
+            .sum::<u64>()
+    };
+    let mut rounds = 0;
+    while merged() == 0 {
+        db.put(&other, b"key", b"value", &WriteOptions::SYNC)
+            .unwrap();
+        db.flush().unwrap();
+        while env.jobs().step() {}
+        rounds += 1;
+        assert!(rounds < 10, "the other family is never merged");
+    }
+    let known: Vec<Vec<u64>> = (engine.state.lock().too_large.iter())
+        .map(|t| t.inputs.clone())
+        .collect();
+    assert_eq!(known, [large]);
+    process.db.close().unwrap();
+}

@@ -73,6 +73,11 @@ impl Backlog {
         self.level0 > 0.0 || self.debt > 0.0
     }
 
+    /// Returns true if writers wait for it.
+    pub fn holds_writers(&self) -> bool {
+        self.level0 >= 1.0 || self.debt >= 1.0
+    }
+
     /// The worst of all families.
     pub fn of(view: &View) -> Backlog {
         let mut worst = Backlog {
