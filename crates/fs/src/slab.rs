@@ -20,8 +20,8 @@
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariants:
 //! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
-//!    initialised header. The slab unmaps a span once, after the span left `spans`, when none of
-//!    its slots is in use.
+//!    initialised header. The slab unmaps a span after the span left `spans`, when none of its
+//!    slots is in use. If the system refuses, the span is unchanged and returns to `spans`.
 //! 2. A slot is in use exactly if its bit in [`Unit::free`] is not set, its unit is not free, and
 //!    its number is below [`Unit::count`]. Only the caller that took the slot uses its memory.
 //! 3. A header changes only under the lock of the shard that owns the span. [`Span::shard`],
@@ -37,7 +37,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes of a page.
+/// Bytes of a page. The slab serves no blocks on systems with larger pages.
 const PAGE: usize = 4096;
 /// Bytes and alignment of a span.
 const SPAN: usize = 4 << 20;
@@ -190,9 +190,91 @@ fn sub(from: &AtomicUsize, bytes: usize) {
     from.store(from.load(Relaxed) - bytes, Relaxed);
 }
 
+/// The system calls of a slab. Tests can change what the system answers.
+struct System {
+    /// Bytes of a page of the system. 0 stands for the page size of the real system.
+    #[cfg(test)]
+    page: AtomicUsize,
+    /// Number of calls that returned pages.
+    #[cfg(test)]
+    returns: AtomicUsize,
+    /// If true, the system refuses to unmap spans.
+    #[cfg(test)]
+    keeps_spans: std::sync::atomic::AtomicBool,
+}
+
+impl System {
+    const fn new() -> System {
+        System {
+            #[cfg(test)]
+            page: AtomicUsize::new(0),
+            #[cfg(test)]
+            returns: AtomicUsize::new(0),
+            #[cfg(test)]
+            keeps_spans: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the bytes of a page of the system.
+    fn page(&self) -> usize {
+        #[cfg(test)]
+        match self.page.load(Relaxed) {
+            0 => {}
+            page => return page,
+        }
+        page_size()
+    }
+
+    /// Maps zeroed memory for a span, aligned to its size. Returns `None` if the system has no
+    /// memory, or if its pages are not [`PAGE`] bytes. A slot could share a larger page with its
+    /// neighbour, and then the pages of the slot could not be returned.
+    fn map(&self) -> Option<NonNull<u8>> {
+        if self.page() != PAGE {
+            return None;
+        }
+        map()
+    }
+
+    /// Unmaps a span. Returns false if the system refuses. It does so if a mapping around the span
+    /// would be split, and the process has as many mappings as it may have. Nothing changes then.
+    ///
+    /// # Safety
+    /// [`System::map`] returned the span. No other code uses its memory, and no code uses it
+    /// afterwards if the result is true.
+    unsafe fn unmap(&self, span: *mut Span) -> bool {
+        #[cfg(test)]
+        if self.keeps_spans.load(Relaxed) {
+            return false;
+        }
+        // SAFETY: as promised.
+        unsafe { unmap(span) }
+    }
+
+    /// Returns pages to the system; the next read of them gives zeros. Returns false if the system
+    /// refuses, or if the range does not consist of whole pages of the system. The system would
+    /// round the length up and take the bytes behind the range, too.
+    ///
+    /// # Safety
+    /// The range is a part of a span, and no code uses its memory.
+    unsafe fn return_pages(&self, start: *mut u8, len: usize) -> bool {
+        let page = self.page();
+        if !start.addr().is_multiple_of(page) || !len.is_multiple_of(page) {
+            return false;
+        }
+        #[cfg(test)]
+        self.returns.fetch_add(1, Relaxed);
+        // This changes nothing after the check. Without the check, it does what the system would.
+        #[cfg(test)]
+        let len = len.next_multiple_of(page);
+        // SAFETY: as promised.
+        unsafe { return_pages(start, len) }
+    }
+}
+
 /// An allocator of slots for blocks of [`SLAB_FROM`] to [`SLAB_MOST`] bytes.
 pub(crate) struct Slab {
     shards: [Shard; SHARDS],
+    system: System,
 }
 
 /// The memory of a slab, in bytes.
@@ -222,6 +304,7 @@ impl Slab {
                     dirty: AtomicUsize::new(0),
                 }
             }; SHARDS],
+            system: System::new(),
         }
     }
 
@@ -248,7 +331,7 @@ impl Slab {
         let unit = match (dirty.is_null(), clean.is_null()) {
             (false, _) => dirty,
             (true, false) => clean,
-            _ => lists.fresh_unit(shard, n, slot, lists_of)?,
+            _ => lists.fresh_unit(&self.system, shard, n, slot, lists_of)?,
         };
         // SAFETY: invariants 2 and 3: a listed or fresh unit has a free slot, and the lock is held.
         unsafe {
@@ -305,7 +388,8 @@ impl Slab {
             let (span, unit) = unit_of(block);
             let (shard, slot, is_large) =
                 (&self.shards[(*span).shard], (*unit).slot, (*span).large);
-            let cleans = is_large && shard.is_full_with(slot) && return_pages(block, slot);
+            let cleans =
+                is_large && shard.is_full_with(slot) && self.system.return_pages(block, slot);
             let mut lists = shard.lists.lock();
             let number = block.offset_from_unsigned(base_of(unit)) / slot;
             let (word, bit) = (number / 64, 1u64 << (number % 64));
@@ -335,15 +419,20 @@ impl Slab {
                 if shard.is_full_with(UNIT) {
                     // The unit is in no list, and the span does not count it as free yet.
                     drop(lists);
-                    cleans = return_pages(base_of(unit), UNIT);
+                    cleans = self.system.return_pages(base_of(unit), UNIT);
                     lists = shard.lists.lock();
                 }
                 gone = lists.free_unit(shard, span, unit, cleans);
             }
         }
         if !gone.is_null() {
-            // SAFETY: invariant 1: the span has just left the list, with no slot in use.
-            unsafe { unmap(gone) };
+            // SAFETY: invariants 1 and 3: the span has just left the lists, with no slot in use. The
+            // lock is held while it returns to them.
+            unsafe {
+                if !self.system.unmap(gone) {
+                    self.shards[(*gone).shard].lists.lock().insert(gone);
+                }
+            }
         }
     }
 
@@ -351,21 +440,21 @@ impl Slab {
     /// lock of a shard while it returns the pages of one span.
     pub(crate) fn trim(&self) {
         for shard in &self.shards {
-            let mut at = 0;
+            let mut below = usize::MAX;
             loop {
                 let mut lists = shard.lists.lock();
-                let Some(&span) = lists.spans.get(at) else {
+                // From the last span to the first: the end of `spans` takes the place of a span that
+                // leaves it.
+                below = below.min(lists.spans.len());
+                let Some(&span) = below.checked_sub(1).and_then(|at| lists.spans.get(at)) else {
                     break;
                 };
-                at += 1;
+                below -= 1;
                 // SAFETY: invariants 1 and 3; the lock is held, and no code uses free memory.
                 unsafe {
-                    let is_empty = lists.clean_span(shard, span);
+                    let is_empty = lists.clean_span(&self.system, shard, span);
                     if is_empty {
-                        lists.remove(span);
-                        unmap(span);
-                        // Another span took its place.
-                        at -= 1;
+                        lists.discard(&self.system, span);
                     }
                 }
             }
@@ -414,6 +503,7 @@ impl Lists {
     #[cold]
     fn fresh_unit(
         &mut self,
+        system: &System,
         shard: &Shard,
         number: usize,
         slot: usize,
@@ -421,7 +511,7 @@ impl Lists {
     ) -> Option<*mut Unit> {
         let is_large = slot >= LARGE;
         if is_large || self.roomy.is_null() {
-            let span = map()?.as_ptr().cast::<Span>();
+            let span = system.map()?.as_ptr().cast::<Span>();
             // SAFETY: fresh memory is zero, which is a valid header except for the fields written
             // here. All its numbers may be 0, its pointers null, and 0 is the first value of
             // `Listed`.
@@ -562,12 +652,7 @@ impl Lists {
             let number = unit.offset_from_unsigned((&raw mut (*span).units).cast::<Unit>());
             let bit = 1u64 << number;
             if (*span).free == 0 {
-                (*span).prev = null_mut();
-                (*span).next = self.roomy;
-                if !self.roomy.is_null() {
-                    (*self.roomy).prev = span;
-                }
-                self.roomy = span;
+                self.link_roomy(span);
             }
             (*span).free |= bit;
             if is_clean {
@@ -581,6 +666,20 @@ impl Lists {
                 return span;
             }
             null_mut()
+        }
+    }
+
+    /// # Safety
+    /// The span belongs to this shard and is not in the list of those with free units.
+    unsafe fn link_roomy(&mut self, span: *mut Span) {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            (*span).prev = null_mut();
+            (*span).next = self.roomy;
+            if !self.roomy.is_null() {
+                (*self.roomy).prev = span;
+            }
+            self.roomy = span;
         }
     }
 
@@ -621,12 +720,44 @@ impl Lists {
         }
     }
 
+    /// Puts a span that left the lists back into them.
+    ///
+    /// # Safety
+    /// The span belongs to this shard, is in no list, and no slot of it is in use. Its pages were
+    /// returned.
+    unsafe fn insert(&mut self, span: *mut Span) {
+        // SAFETY: invariant 3; the lock is held.
+        unsafe {
+            (*span).at = self.spans.len();
+            self.spans.push(span);
+            if (*span).large {
+                self.list(&raw mut (*span).units[0]);
+            } else {
+                self.link_roomy(span);
+            }
+        }
+    }
+
+    /// Unmaps a span, or keeps it in the lists if the system refuses.
+    ///
+    /// # Safety
+    /// The span belongs to this shard, and no slot of it is in use. Its pages were returned.
+    unsafe fn discard(&mut self, system: &System, span: *mut Span) {
+        // SAFETY: as promised, and invariant 1: the span leaves the lists before it is unmapped.
+        unsafe {
+            self.remove(span);
+            if !system.unmap(span) {
+                self.insert(span);
+            }
+        }
+    }
+
     /// Returns the free pages of a span to the system. The result is true if no slot of the span is
     /// in use.
     ///
     /// # Safety
     /// The span belongs to this shard.
-    unsafe fn clean_span(&mut self, shard: &Shard, span: *mut Span) -> bool {
+    unsafe fn clean_span(&mut self, system: &System, shard: &Shard, span: *mut Span) -> bool {
         // SAFETY: invariant 3; the lock is held, and no code uses the memory of free slots and
         // units.
         unsafe {
@@ -635,7 +766,7 @@ impl Lists {
                 let mut dirty = (*span).free & !(*span).clean;
                 while dirty != 0 {
                     let number = dirty.trailing_zeros() as usize;
-                    if return_pages(start.add(number * UNIT), UNIT) {
+                    if system.return_pages(start.add(number * UNIT), UNIT) {
                         (*span).clean |= 1 << number;
                         sub(&shard.dirty, UNIT);
                     }
@@ -649,7 +780,7 @@ impl Lists {
                 let mut dirty = (*unit).free[w] & !(*unit).clean[w];
                 while dirty != 0 {
                     let bit = dirty.trailing_zeros() as usize;
-                    if return_pages(base_of(unit).add((w * 64 + bit) * slot), slot) {
+                    if system.return_pages(base_of(unit).add((w * 64 + bit) * slot), slot) {
                         (*unit).clean[w] |= 1 << bit;
                         sub(&shard.dirty, slot);
                     }
@@ -707,6 +838,7 @@ fn map() -> Option<NonNull<u8>> {
         // Most systems put the next mapping beside the last one, so it is aligned.
         let made = mmap_anonymous(null_mut(), SPAN, access, MapFlags::PRIVATE).ok()?;
         if made.addr().is_multiple_of(SPAN) {
+            use_small_pages(made.cast());
             return NonNull::new(made.cast());
         }
         let _ = munmap(made, SPAN);
@@ -721,17 +853,37 @@ fn map() -> Option<NonNull<u8>> {
         if behind > 0 {
             let _ = munmap(span.add(SPAN).cast(), behind);
         }
+        use_small_pages(span);
         NonNull::new(span)
     }
 }
 
+/// Asks the system for no huge pages in a span. With a huge page, the first byte written would make
+/// 2 MiB resident. A system without huge pages refuses, which changes nothing.
+///
+/// # Safety
+/// The span was just mapped.
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+unsafe fn use_small_pages(span: *mut u8) {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: as promised. The advice changes no byte.
+    let _ = unsafe { madvise(span.cast(), SPAN, Advice::LinuxNoHugepage) };
+}
+
+/// Unmaps a span. Returns false if the system refuses.
+///
 /// # Safety
 /// [`map`] returned the span, and no other code uses its memory any more.
 #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
-unsafe fn unmap(span: *mut Span) {
+unsafe fn unmap(span: *mut Span) -> bool {
     // SAFETY: as promised.
-    let done = unsafe { rustix::mm::munmap(span.cast(), SPAN) };
-    debug_assert!(done.is_ok(), "a span cannot be unmapped: {done:?}");
+    unsafe { rustix::mm::munmap(span.cast(), SPAN) }.is_ok()
+}
+
+/// Returns the bytes of a page of the system.
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+fn page_size() -> usize {
+    rustix::param::page_size()
 }
 
 /// Returns pages to the system; the next read of them gives zeros. Returns false if the system
@@ -757,10 +909,11 @@ fn map() -> Option<NonNull<u8>> {
 /// # Safety
 /// [`map`] returned the span, and no other code uses its memory any more.
 #[cfg(miri)]
-unsafe fn unmap(span: *mut Span) {
+unsafe fn unmap(span: *mut Span) -> bool {
     let layout = std::alloc::Layout::from_size_align(SPAN, SPAN).expect("a constant");
     // SAFETY: as promised.
     unsafe { std::alloc::dealloc(span.cast(), layout) };
+    true
 }
 
 /// # Safety
@@ -772,6 +925,12 @@ unsafe fn return_pages(start: *mut u8, len: usize) -> bool {
     true
 }
 
+// Spans of other targets have no pages, or there are no spans.
+#[cfg(any(miri, not(all(target_os = "linux", target_pointer_width = "64"))))]
+fn page_size() -> usize {
+    PAGE
+}
+
 // Other targets have no spans, and the allocator serves all blocks.
 #[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
 fn map() -> Option<NonNull<u8>> {
@@ -781,7 +940,9 @@ fn map() -> Option<NonNull<u8>> {
 /// # Safety
 /// This function is never called, because the target has no spans.
 #[cfg(not(any(miri, all(target_os = "linux", target_pointer_width = "64"))))]
-unsafe fn unmap(_span: *mut Span) {}
+unsafe fn unmap(_span: *mut Span) -> bool {
+    false
+}
 
 /// # Safety
 /// This function is never called, because the target has no spans.

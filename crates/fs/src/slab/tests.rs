@@ -261,3 +261,105 @@ fn threads_share_a_slab() {
     slab.trim();
     assert_eq!(slab.usage(), SlabUse::default());
 }
+
+/// The system rounds the length of a range that it takes back up to its own pages.
+#[test]
+fn a_system_with_larger_pages_keeps_blocks_beside_freed_ones() {
+    for page in [16 << 10, 64 << 10] {
+        let slab = Slab::new();
+        let blocks: Vec<Block> = (0..100)
+            .map(|n| Block::take(&slab, 20_000, Lifetime::Cached, n + 1))
+            .collect();
+        slab.system.page.store(page, Relaxed);
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|b| b.fill % 2 == 0);
+        freed.into_iter().for_each(|b| b.give_back(&slab));
+        slab.trim();
+        kept.iter().for_each(Block::check);
+        assert!(slab.take(30_000, Lifetime::Cached).is_none(), "{page}");
+        assert!(slab.take(2_000, Lifetime::Cached).is_none(), "{page}");
+        kept.into_iter().for_each(|b| b.give_back(&slab));
+    }
+}
+
+/// A system with larger pages has no spans from the beginning, so the allocator serves the blocks.
+#[test]
+fn a_system_with_larger_pages_gets_no_span() {
+    let slab = Slab::new();
+    slab.system.page.store(16 << 10, Relaxed);
+    for size in [SLAB_FROM, 5_000, LARGE, SLAB_MOST] {
+        assert!(slab.take(size, Lifetime::Brief).is_none(), "{size}");
+    }
+    assert_eq!(slab.usage(), SlabUse::default());
+}
+
+/// Returns the flags of the mapping at an address, and `None` if the system does not say.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
+fn mapping_flags(at: usize) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut is_inside = false;
+    for line in text.lines() {
+        let first = line.split(' ').next()?;
+        if let Some((from, to)) = first.split_once('-')
+            && let (Ok(from), Ok(to)) = (
+                usize::from_str_radix(from, 16),
+                usize::from_str_radix(to, 16),
+            )
+        {
+            is_inside = (from..to).contains(&at);
+        } else if is_inside && let Some(flags) = line.strip_prefix("VmFlags: ") {
+            return Some(flags.to_owned());
+        }
+    }
+    None
+}
+
+/// With huge pages, the first byte of a span would make 2 MiB resident.
+#[test]
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+#[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
+fn spans_have_no_huge_pages() {
+    if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap_or(false) {
+        return;
+    }
+    let slab = Slab::new();
+    let blocks: Vec<Block> = (0..20)
+        .map(|n| Block::take(&slab, SLAB_MOST, Lifetime::Brief, n))
+        .collect();
+    for block in &blocks {
+        if let Some(flags) = mapping_flags(block.ptr.as_ptr().addr()) {
+            assert!(flags.split(' ').any(|flag| flag == "nh"), "{flags}");
+        }
+    }
+    blocks.into_iter().for_each(|b| b.give_back(&slab));
+}
+
+/// The system refuses to unmap a span if the process has as many mappings as it may have.
+#[test]
+fn a_span_that_cannot_be_unmapped_stays_and_is_used_again() {
+    for size in [2_000, 70_000] {
+        let slab = Slab::new();
+        let take = || -> Vec<Block> {
+            (0..(12 << 20) / size)
+                .map(|n| Block::take(&slab, size, Lifetime::Brief, n as u8))
+                .collect()
+        };
+        let blocks = take();
+        let mapped = slab.usage().mapped;
+        assert!(mapped >= 3 * SPAN);
+        slab.system.keeps_spans.store(true, Relaxed);
+        blocks.into_iter().for_each(|b| b.give_back(&slab));
+        slab.trim();
+        let kept = SlabUse {
+            mapped,
+            ..SlabUse::default()
+        };
+        assert_eq!(slab.usage(), kept);
+        let again = take();
+        assert_eq!(slab.usage().mapped, mapped);
+        slab.system.keeps_spans.store(false, Relaxed);
+        again.into_iter().for_each(|b| b.give_back(&slab));
+        slab.trim();
+        assert_eq!(slab.usage(), SlabUse::default());
+    }
+}
