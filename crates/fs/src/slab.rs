@@ -15,8 +15,9 @@
 //!   time.
 //!
 //! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. The
-//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use, and
-//! returns further freed memory at once. [`Slab::trim`] returns all dirty memory.
+//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use. Beyond
+//! that, a free returns older dirty memory of other classes, so that a class in use keeps its own. If
+//! a few spans have none, the freed block is returned. [`Slab::trim`] returns all dirty memory.
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariants:
 //! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
@@ -69,6 +70,11 @@ const SHARDS: usize = 2;
 const KEPT_PART: usize = 32;
 /// A shard may always keep this many dirty bytes.
 const KEPT_LEAST: usize = 1 << 20;
+/// A free that exceeds the limit of its shard looks for dirty memory in this many spans.
+const LOOKS: usize = 8;
+/// A free that exceeds the limit of its shard returns at most this many slots and units of others.
+/// It returns more than it needs, so that the next frees have room.
+const RETURNS: usize = 8;
 
 const _: () = assert!((SPAN - UNIT) / LARGE <= WORDS * 64 && UNIT / SLAB_FROM <= WORDS * 64);
 const _: () = assert!(size_of::<Span>() <= UNIT && UNITS == 63);
@@ -156,6 +162,8 @@ struct Lists {
     roomy: *mut Span,
     /// All spans.
     spans: Vec<*mut Span>,
+    /// Index into `spans` of the span in which a free last looked for dirty memory.
+    looked_at: usize,
 }
 
 // SAFETY: the spans belong to the shard alone, and invariant 3 holds for any thread that has the
@@ -299,6 +307,7 @@ impl Slab {
                         units: [[null_mut(); 2]; 2 * CLASSES],
                         roomy: null_mut(),
                         spans: Vec::new(),
+                        looked_at: 0,
                     }),
                     used: AtomicUsize::new(0),
                     dirty: AtomicUsize::new(0),
@@ -388,8 +397,14 @@ impl Slab {
             let (span, unit) = unit_of(block);
             let (shard, slot, is_large) =
                 (&self.shards[(*span).shard], (*unit).slot, (*span).large);
-            let cleans =
-                is_large && shard.is_full_with(slot) && self.system.return_pages(block, slot);
+            let mut cleans = false;
+            if is_large && shard.is_full_with(slot) {
+                shard
+                    .lists
+                    .lock()
+                    .make_room(&self.system, shard, slot, span);
+                cleans = shard.is_full_with(slot) && self.system.return_pages(block, slot);
+            }
             let mut lists = shard.lists.lock();
             let number = block.offset_from_unsigned(base_of(unit)) / slot;
             let (word, bit) = (number / 64, 1u64 << (number % 64));
@@ -409,13 +424,16 @@ impl Slab {
                 lists.list(unit);
             } else if is_large {
                 lists.list(unit);
-                if lists.is_spare(unit) {
+                if lists.is_spare(span) {
                     lists.remove(span);
                     gone = span;
                 }
             } else {
                 lists.unlist(unit);
                 let mut cleans = false;
+                if shard.is_full_with(UNIT) {
+                    lists.make_room(&self.system, shard, UNIT, span);
+                }
                 if shard.is_full_with(UNIT) {
                     // The unit is in no list, and the span does not count it as free yet.
                     drop(lists);
@@ -452,7 +470,8 @@ impl Slab {
                 below -= 1;
                 // SAFETY: invariants 1 and 3; the lock is held, and no code uses free memory.
                 unsafe {
-                    let is_empty = lists.clean_span(&self.system, shard, span);
+                    let mut calls = usize::MAX;
+                    let is_empty = lists.clean_span(&self.system, shard, span, &mut calls);
                     if is_empty {
                         lists.discard(&self.system, span);
                     }
@@ -621,17 +640,53 @@ impl Lists {
         }
     }
 
-    /// Returns true if a unit of a whole span has only clean slots, and its class has another unit
-    /// with free slots.
+    /// Returns true if a span has only clean free memory, and the next block of its kind finds room
+    /// in another span.
     ///
     /// # Safety
-    /// The unit belongs to this shard, and no slot of it is in use.
-    unsafe fn is_spare(&self, unit: *mut Unit) -> bool {
+    /// The span belongs to this shard.
+    unsafe fn is_spare(&self, span: *mut Span) -> bool {
         // SAFETY: invariant 3; the lock is held.
         unsafe {
+            if !(*span).large {
+                let is_alone = self.roomy == span && (*span).next.is_null();
+                return (*span).clean == ALL_UNITS && !is_alone;
+            }
+            let unit = &raw mut (*span).units[0];
             let [dirty, clean] = self.units[(*unit).lists];
-            (*unit).listed == Listed::Clean
+            (*unit).used == 0
+                && (*unit).listed == Listed::Clean
                 && (!dirty.is_null() || clean != unit || !(*unit).next.is_null())
+        }
+    }
+
+    /// Returns dirty memory to the system until the shard has room for `bytes` more dirty bytes. Looks
+    /// at a few spans, beginning where the last call ended, and leaves out `own` and spans of its
+    /// class. So the work is bounded, and the shard may still have no room.
+    ///
+    /// # Safety
+    /// `own` belongs to this shard.
+    unsafe fn make_room(&mut self, system: &System, shard: &Shard, bytes: usize, own: *mut Span) {
+        let mut calls = RETURNS;
+        for _ in 0..LOOKS.min(self.spans.len()) {
+            if calls == 0 || !shard.is_full_with(bytes) {
+                return;
+            }
+            self.looked_at = (self.looked_at + 1) % self.spans.len();
+            let span = self.spans[self.looked_at];
+            // SAFETY: invariants 1 and 3; the lock is held, and no code uses free memory.
+            unsafe {
+                let is_like_own = (*span).large
+                    && (*own).large
+                    && (*span).units[0].lists == (*own).units[0].lists;
+                if span == own || is_like_own {
+                    continue;
+                }
+                self.clean_span(system, shard, span, &mut calls);
+                if self.is_spare(span) {
+                    self.discard(system, span);
+                }
+            }
         }
     }
 
@@ -660,8 +715,7 @@ impl Lists {
             } else {
                 add(&shard.dirty, UNIT);
             }
-            let is_alone = self.roomy == span && (*span).next.is_null();
-            if (*span).clean == ALL_UNITS && !is_alone {
+            if self.is_spare(span) {
                 self.remove(span);
                 return span;
             }
@@ -752,19 +806,26 @@ impl Lists {
         }
     }
 
-    /// Returns the free pages of a span to the system. The result is true if no slot of the span is
-    /// in use.
+    /// Returns the free pages of a span to the system, with at most `calls` calls, and subtracts the
+    /// calls from `calls`. The result is true if the span has only clean free memory.
     ///
     /// # Safety
     /// The span belongs to this shard.
-    unsafe fn clean_span(&mut self, system: &System, shard: &Shard, span: *mut Span) -> bool {
+    unsafe fn clean_span(
+        &mut self,
+        system: &System,
+        shard: &Shard,
+        span: *mut Span,
+        calls: &mut usize,
+    ) -> bool {
         // SAFETY: invariant 3; the lock is held, and no code uses the memory of free slots and
         // units.
         unsafe {
             let start = span.cast::<u8>();
             if !(*span).large {
                 let mut dirty = (*span).free & !(*span).clean;
-                while dirty != 0 {
+                while dirty != 0 && *calls > 0 {
+                    *calls -= 1;
                     let number = dirty.trailing_zeros() as usize;
                     if system.return_pages(start.add(number * UNIT), UNIT) {
                         (*span).clean |= 1 << number;
@@ -778,7 +839,8 @@ impl Lists {
             let slot = (*unit).slot;
             for w in 0..WORDS {
                 let mut dirty = (*unit).free[w] & !(*unit).clean[w];
-                while dirty != 0 {
+                while dirty != 0 && *calls > 0 {
+                    *calls -= 1;
                     let bit = dirty.trailing_zeros() as usize;
                     if system.return_pages(base_of(unit).add((w * 64 + bit) * slot), slot) {
                         (*unit).clean[w] |= 1 << bit;

@@ -26,6 +26,18 @@ impl Block {
         Block { ptr, size, fill }
     }
 
+    /// Takes a block and writes only its first byte.
+    fn touch(slab: &Slab, size: usize, lifetime: Lifetime) -> Block {
+        let ptr = slab.take(size, lifetime).expect("memory");
+        // SAFETY: the block has more than one byte, and no other code uses them.
+        unsafe { ptr.write(1) };
+        Block {
+            ptr,
+            size: 1,
+            fill: 1,
+        }
+    }
+
     fn check(&self) {
         // SAFETY: `take` wrote the bytes, and no other code uses the memory.
         let bytes = unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.size) };
@@ -362,4 +374,62 @@ fn a_span_that_cannot_be_unmapped_stays_and_is_used_again() {
         slab.trim();
         assert_eq!(slab.usage(), SlabUse::default());
     }
+}
+
+/// Dirty memory that a burst of other sizes left must not make each later free a system call.
+#[test]
+fn a_size_in_use_keeps_its_memory_after_a_burst_of_other_sizes() {
+    let rounds = if cfg!(miri) { 10 } else { 1_000 };
+    let sizes: &[usize] = &[17_000, 65_536, 200_000];
+    for (size, others) in sizes.iter().flat_map(|s| [(*s, 40_000), (*s, 3_000)]) {
+        let slab = Slab::new();
+        for lifetime in both() {
+            let burst: Vec<Block> = (0..(3 << 20) / others)
+                .map(|_| Block::touch(&slab, others, lifetime))
+                .collect();
+            burst.into_iter().for_each(|b| b.give_back(&slab));
+        }
+        let before = slab.usage();
+        assert!(before.dirty > KEPT_LEAST - UNIT, "{before:?}");
+        slab.system.returns.store(0, Relaxed);
+        for _ in 0..rounds {
+            let four: Vec<Block> = (0..4)
+                .map(|_| Block::touch(&slab, size, Lifetime::Cached))
+                .collect();
+            four.into_iter().for_each(|b| b.give_back(&slab));
+            assert!(slab.usage().dirty <= KEPT_LEAST);
+        }
+        let returns = slab.system.returns.load(Relaxed);
+        assert!(returns <= 4 * RETURNS, "{size}, {others}: {returns}");
+    }
+}
+
+/// The free memory of many spans: the dirty memory of one class lies far from where a free looks.
+#[test]
+#[cfg(not(miri))]
+fn a_free_finds_older_dirty_memory_among_many_spans() {
+    let slab = Slab::new();
+    let stale: Vec<Block> = (0..40)
+        .map(|_| Block::touch(&slab, 25_000, Lifetime::Brief))
+        .collect();
+    let live: Vec<Block> = (0..400)
+        .map(|_| Block::touch(&slab, 500_000, Lifetime::Cached))
+        .collect();
+    let kept = slab.usage().used / KEPT_PART;
+    stale.into_iter().for_each(|b| b.give_back(&slab));
+    let more = (kept - slab.usage().dirty) / slot_size(60_000) + 1;
+    let other: Vec<Block> = (0..more)
+        .map(|_| Block::touch(&slab, 60_000, Lifetime::Brief))
+        .collect();
+    other.into_iter().for_each(|b| b.give_back(&slab));
+    slab.system.returns.store(0, Relaxed);
+    for _ in 0..1_000 {
+        Block::touch(&slab, 100_000, Lifetime::Brief).give_back(&slab);
+    }
+    let returns = slab.system.returns.load(Relaxed);
+    let most = slab.usage().mapped / SPAN / LOOKS + 2 * RETURNS;
+    assert!(returns <= most, "{returns} of {most}");
+    live.into_iter().for_each(|b| b.give_back(&slab));
+    slab.trim();
+    assert_eq!(slab.usage(), SlabUse::default());
 }
