@@ -17,7 +17,8 @@
 //! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. The
 //! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use. Beyond
 //! that, a free returns older dirty memory of other classes, so that a class in use keeps its own. If
-//! a few spans have none, the freed block is returned. [`Slab::trim`] returns all dirty memory.
+//! a few spans have none, the freed block is returned. [`Slab::trim`] returns all dirty memory. It
+//! also returns pages inside units of small slots if no slot in use has bytes in them.
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariants:
 //! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
@@ -48,6 +49,8 @@ const UNIT: usize = 64 << 10;
 const UNITS: usize = SPAN / UNIT - 1;
 /// Bit `i` stands for unit `i`, and unit 0 is the place of the header.
 const ALL_UNITS: u64 = u64::MAX << 1;
+/// Bit `i` stands for page `i` of a unit of small slots.
+const ALL_PAGES: u32 = (1 << (UNIT / PAGE)) - 1;
 /// Bytes of the smallest block that comes from a slab.
 pub(crate) const SLAB_FROM: usize = 1 << 10;
 /// Upper bound, in bytes, for blocks that come from a slab.
@@ -130,9 +133,12 @@ struct Unit {
     listed: Listed,
     /// Bitmap of the free slots.
     free: [u64; WORDS],
-    /// Bitmap of the free slots whose pages were returned to the system. Always 0 in units of small
-    /// slots.
+    /// Bitmap of the free slots whose pages were returned to the system. In a unit of small slots, a
+    /// page that the slot shares with another one may be in use again.
     clean: [u64; WORDS],
+    /// Bitmap of the pages of a unit of small slots that the system does not back. No slot in use
+    /// has bytes in them.
+    returned: u32,
     prev: *mut Unit,
     next: *mut Unit,
 }
@@ -292,7 +298,8 @@ pub struct SlabUse {
     pub used: usize,
     /// Bytes of free memory that the system still backs, in slots of whole pages and in free units.
     pub dirty: usize,
-    /// Bytes of free slots in units of small slots that have other slots in use.
+    /// Bytes of free slots in units of small slots that have other slots in use. Pages that were
+    /// returned to the system do not count.
     pub between: usize,
     /// Spans.
     pub mapped: usize,
@@ -377,6 +384,9 @@ impl Slab {
                 lists.list(unit);
             }
             let number = word * 64 + bit.trailing_zeros() as usize;
+            if !is_large {
+                (*unit).returned &= !pages_of(number, slot);
+            }
             Some(NonNull::new_unchecked(
                 base_of(unit).add(number * (*unit).slot),
             ))
@@ -454,8 +464,8 @@ impl Slab {
         }
     }
 
-    /// Returns the pages of free units and of free slots of whole pages to the system. Holds the
-    /// lock of a shard while it returns the pages of one span.
+    /// Returns the pages of free units and of free slots to the system. A page stays if a slot in
+    /// use has bytes in it. Holds the lock of a shard while it returns the pages of one span.
     pub(crate) fn trim(&self) {
         for shard in &self.shards {
             let mut below = usize::MAX;
@@ -474,6 +484,8 @@ impl Slab {
                     let is_empty = lists.clean_span(&self.system, shard, span, &mut calls);
                     if is_empty {
                         lists.discard(&self.system, span);
+                    } else if !(*span).large {
+                        lists.clean_between(&self.system, span);
                     }
                 }
             }
@@ -494,7 +506,9 @@ impl Slab {
                     for number in (1..=UNITS).filter(|_| !(*span).large) {
                         let unit = &raw const (*span).units[number];
                         if (*span).free >> number & 1 == 0 {
-                            all.between += ((*unit).count - (*unit).used) * (*unit).slot;
+                            let free = ((*unit).count - (*unit).used) * (*unit).slot;
+                            let returned = (*unit).returned.count_ones() as usize * PAGE;
+                            all.between += free.saturating_sub(returned);
                         }
                     }
                 }
@@ -549,6 +563,7 @@ impl Lists {
         // SAFETY: invariant 3; the lock is held. The new span, or the span in `roomy`, has a free
         // unit.
         unsafe {
+            let mut returned = ALL_PAGES;
             let unit = if is_large {
                 let span = *self.spans.last()?;
                 &raw mut (*span).units[0]
@@ -557,6 +572,7 @@ impl Lists {
                 let dirty = (*span).free & !(*span).clean;
                 if dirty != 0 {
                     sub(&shard.dirty, UNIT);
+                    returned = 0;
                 }
                 let from = if dirty != 0 { dirty } else { (*span).free };
                 let bit = from & from.wrapping_neg();
@@ -574,6 +590,7 @@ impl Lists {
             (*unit).used = 0;
             (*unit).lists = lists_of;
             (*unit).listed = Listed::No;
+            (*unit).returned = returned;
             for w in 0..WORDS {
                 let here = count.saturating_sub(w * 64).min(64) as u32;
                 (*unit).free[w] = u64::MAX.checked_shr(64 - here).unwrap_or(0);
@@ -853,6 +870,55 @@ impl Lists {
             (*unit).used == 0 && (*unit).listed == Listed::Clean
         }
     }
+
+    /// Returns pages to the system that only free slots have bytes in, in all units of a span of
+    /// small slots that have slots in use.
+    ///
+    /// # Safety
+    /// The span belongs to this shard, and has units of small slots.
+    unsafe fn clean_between(&mut self, system: &System, span: *mut Span) {
+        // SAFETY: invariants 2 and 3; the lock is held, and no code uses the memory of free slots.
+        unsafe {
+            let in_use = !(*span).free & ALL_UNITS;
+            for number in (1..=UNITS).filter(|number| in_use >> number & 1 == 1) {
+                let unit = &raw mut (*span).units[number];
+                let (slot, count) = ((*unit).slot, (*unit).count);
+                // A unit without slots in use is about to become free, and is in no list.
+                if (*unit).used == 0 || (*unit).used == count {
+                    continue;
+                }
+                let mut backed = ALL_PAGES & !(*unit).returned;
+                for n in 0..count {
+                    if (*unit).free[n / 64] >> (n % 64) & 1 == 0 {
+                        backed &= !pages_of(n, slot);
+                    }
+                }
+                while backed != 0 {
+                    let first = backed.trailing_zeros();
+                    let pages = (backed >> first).trailing_ones();
+                    let run = ((1u32 << pages) - 1) << first;
+                    let start = base_of(unit).add(first as usize * PAGE);
+                    if system.return_pages(start, pages as usize * PAGE) {
+                        (*unit).returned |= run;
+                    }
+                    backed &= !run;
+                }
+                for n in 0..count {
+                    let (word, bit) = (n / 64, 1u64 << (n % 64));
+                    if (*unit).free[word] & bit != 0 && pages_of(n, slot) & !(*unit).returned == 0 {
+                        (*unit).clean[word] |= bit;
+                    }
+                }
+                self.list(unit);
+            }
+        }
+    }
+}
+
+/// Returns the bitmap of the pages of a unit that a small slot has bytes in.
+fn pages_of(number: usize, slot: usize) -> u32 {
+    let (first, last) = (number * slot / PAGE, (number * slot + slot - 1) / PAGE);
+    (2u32 << last) - (1 << first)
 }
 
 /// Returns the span and the unit of a block or of a unit's header.

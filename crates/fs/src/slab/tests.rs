@@ -129,7 +129,11 @@ fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
             }
             if chance.below(200) == 0 {
                 slab.trim();
-                assert_eq!(slab.usage().dirty, 0);
+                let now = slab.usage();
+                assert_eq!(now.dirty, 0);
+                // The pages at both ends of a small block stay, and no others.
+                let small = live.values().filter(|b| slot_size(b.size) < LARGE).count();
+                assert!(now.between < 2 * PAGE * small.max(1), "{now:?}");
                 live.values().for_each(Block::check);
             }
             let now = slab.usage();
@@ -432,4 +436,52 @@ fn a_free_finds_older_dirty_memory_among_many_spans() {
     live.into_iter().for_each(|b| b.give_back(&slab));
     slab.trim();
     assert_eq!(slab.usage(), SlabUse::default());
+}
+
+/// A sixteenth of small blocks stays, spread over all units, and larger ones follow. The memory that
+/// the system backs is the blocks and the rest of their pages.
+#[test]
+fn few_small_blocks_keep_only_their_pages_after_a_trim() {
+    let all = if cfg!(miri) { 64 } else { 4096 };
+    for (size, pages) in [(1_100, 2), (4096, 1), (4200, 3), (9_000, 4)] {
+        let slab = Slab::new();
+        let blocks: Vec<Block> = (0..all)
+            .map(|n| Block::take(&slab, size, Lifetime::Cached, n as u8 | 1))
+            .collect();
+        let full = slab.usage().used;
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks
+            .into_iter()
+            .enumerate()
+            .partition(|(n, _)| n % 16 == 0);
+        let addresses: Vec<NonNull<u8>> = freed.iter().map(|(_, b)| b.ptr).collect();
+        freed.into_iter().for_each(|(_, b)| b.give_back(&slab));
+        let before = slab.usage();
+        assert!(before.between > full / 3, "{size}: {before:?}");
+        slab.trim();
+        kept.iter().for_each(|(_, b)| b.check());
+        let after = slab.usage();
+        assert_eq!(after.dirty, 0);
+        let most = kept.len() * pages * PAGE;
+        assert!(after.used + after.between <= most, "{size}: {after:?}");
+        // Most pages of freed blocks read as zero. The span is mapped, because the blocks that stay
+        // are spread over all units.
+        // SAFETY: invariant 1 of the slab: no span with a block in use is unmapped.
+        let zero = |at: &&NonNull<u8>| unsafe { at.read() } == 0;
+        assert!(
+            addresses.iter().filter(zero).count() * 2 >= addresses.len(),
+            "{size}"
+        );
+        // The slots between are used again.
+        let again: Vec<Block> = addresses
+            .iter()
+            .map(|_| Block::take(&slab, size, Lifetime::Cached, 3))
+            .collect();
+        assert_eq!(slab.usage().used, full);
+        assert_eq!(slab.usage().mapped, before.mapped);
+        kept.iter().for_each(|(_, b)| b.check());
+        again.into_iter().for_each(|b| b.give_back(&slab));
+        kept.into_iter().for_each(|(_, b)| b.give_back(&slab));
+        slab.trim();
+        assert_eq!(slab.usage(), SlabUse::default());
+    }
 }
