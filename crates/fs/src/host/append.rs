@@ -37,9 +37,18 @@ const MAPPED_MAX: usize = 4096;
 const WINDOW: u64 = 256 * 1024;
 /// The first one's.
 pub(super) const WINDOW_MIN: u64 = 16 * 1024;
-/// Bytes of all windows of the process from which on a new window has [`WINDOW_MIN`] bytes. Without
-/// this limit, 300 stores would hold 100 MB in windows.
+/// Bytes that the windows of the process have together, without those that have [`WINDOW_MIN`]
+/// bytes. Without this limit, 300 stores would hold 100 MB in windows.
 pub(super) const WINDOWS_MOST: u64 = 4 << 20;
+
+/// Returns the most bytes of a new window while all windows of the process have `open` bytes. A
+/// window takes a part of what is left of [`WINDOWS_MOST`], so that logs that are idle and keep their
+/// windows leave something for the others.
+pub(super) fn window_most(open: u64) -> u64 {
+    let left = WINDOWS_MOST.saturating_sub(open);
+    let part = left / (WINDOWS_MOST / WINDOW);
+    (part / PAGE * PAGE).clamp(WINDOW_MIN, WINDOW)
+}
 /// Space for windows is taken so much at a time; a small log takes as much as it has.
 const FRESH_MIN: u64 = 64 * 1024;
 const FRESH_MAX: u64 = 1 << 20;
@@ -186,11 +195,7 @@ impl HostFile {
             tail.fresh_to = to;
         }
         // Each page of a window goes to the device with the next sync: the first ones are small.
-        let most = if window::open_bytes() < WINDOWS_MOST {
-            WINDOW
-        } else {
-            WINDOW_MIN
-        };
+        let most = window_most(window::open_bytes());
         let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, most);
         let len = len.max((end - start).next_multiple_of(PAGE));
         let len = len.min(tail.fresh_to - start);

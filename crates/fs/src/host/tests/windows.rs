@@ -185,3 +185,23 @@ fn windows_of_many_logs_stay_small_together() {
     assert!(held >= WINDOWS_MOST / 2, "windows were open: {held}");
     drop(logs);
 }
+
+/// Idle logs keep their windows for ever. The windows of other logs must not become the smallest ones
+/// because of a few of them.
+#[test]
+fn idle_logs_leave_room_for_the_windows_of_others() {
+    use crate::host::append::{WINDOW_MIN, WINDOWS_MOST, window_most};
+    let mut open = 0;
+    for idle in 0..1000 {
+        let most = window_most(open);
+        assert!(most.is_multiple_of(4096) && most >= WINDOW_MIN);
+        match idle {
+            0 => assert_eq!(most, 256 << 10),
+            1..=17 => assert!(most >= 64 << 10, "{most} beside {idle} idle logs"),
+            _ => {}
+        }
+        assert!(open + most <= WINDOWS_MOST || most == WINDOW_MIN);
+        open += most;
+    }
+    assert_eq!(window_most(open), WINDOW_MIN);
+}
