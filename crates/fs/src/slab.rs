@@ -15,10 +15,10 @@
 //!   time.
 //!
 //! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. The
-//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use. Beyond
-//! that, a free returns older dirty memory of other classes, so that a class in use keeps its own. If
-//! a few spans have none, the freed block is returned. [`Slab::trim`] returns all dirty memory. It
-//! also returns pages inside units of small slots if no slot in use has bytes in them.
+//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use.
+//! Beyond that, a free returns older dirty memory of other classes, so that a class in use keeps
+//! its own. If a few spans have none, the freed block is returned. [`Slab::trim`] returns all dirty
+//! memory. It also returns pages inside units of small slots if no slot in use has bytes in them.
 //!
 //! This is one of the leaf modules that may use `unsafe`. Invariants:
 //! 1. A span in `Lists::spans` is one mapping of [`SPAN`] bytes at a multiple of [`SPAN`], with an
@@ -133,8 +133,8 @@ struct Unit {
     listed: Listed,
     /// Bitmap of the free slots.
     free: [u64; WORDS],
-    /// Bitmap of the free slots whose pages were returned to the system. In a unit of small slots, a
-    /// page that the slot shares with another one may be in use again.
+    /// Bitmap of the free slots whose pages were returned to the system. In a unit of small slots,
+    /// a page that the slot shares with another one may be in use again.
     clean: [u64; WORDS],
     /// Bitmap of the pages of a unit of small slots that the system does not back. No slot in use
     /// has bytes in them.
@@ -454,8 +454,8 @@ impl Slab {
             }
         }
         if !gone.is_null() {
-            // SAFETY: invariants 1 and 3: the span has just left the lists, with no slot in use. The
-            // lock is held while it returns to them.
+            // SAFETY: invariants 1 and 3: the span has just left the lists, with no slot in use.
+            // The lock is held while it returns to them.
             unsafe {
                 if !self.system.unmap(gone) {
                     self.shards[(*gone).shard].lists.lock().insert(gone);
@@ -471,8 +471,8 @@ impl Slab {
             let mut below = usize::MAX;
             loop {
                 let mut lists = shard.lists.lock();
-                // From the last span to the first: the end of `spans` takes the place of a span that
-                // leaves it.
+                // From the last span to the first: the end of `spans` takes the place of a span
+                // that leaves it.
                 below = below.min(lists.spans.len());
                 let Some(&span) = below.checked_sub(1).and_then(|at| lists.spans.get(at)) else {
                     break;
@@ -677,9 +677,9 @@ impl Lists {
         }
     }
 
-    /// Returns dirty memory to the system until the shard has room for `bytes` more dirty bytes. Looks
-    /// at a few spans, beginning where the last call ended, and leaves out `own` and spans of its
-    /// class. So the work is bounded, and the shard may still have no room.
+    /// Returns dirty memory to the system until the shard has room for `bytes` more dirty bytes.
+    /// Looks at a few spans, beginning where the last call ended, and leaves out `own` and spans of
+    /// its class. So the work is bounded, and the shard may still have no room.
     ///
     /// # Safety
     /// `own` belongs to this shard.
@@ -823,8 +823,8 @@ impl Lists {
         }
     }
 
-    /// Returns the free pages of a span to the system, with at most `calls` calls, and subtracts the
-    /// calls from `calls`. The result is true if the span has only clean free memory.
+    /// Returns the free pages of a span to the system, with at most `calls` calls, and subtracts
+    /// the calls from `calls`. The result is true if the span has only clean free memory.
     ///
     /// # Safety
     /// The span belongs to this shard.

@@ -438,8 +438,8 @@ fn a_free_finds_older_dirty_memory_among_many_spans() {
     assert_eq!(slab.usage(), SlabUse::default());
 }
 
-/// A sixteenth of small blocks stays, spread over all units, and larger ones follow. The memory that
-/// the system backs is the blocks and the rest of their pages.
+/// A sixteenth of small blocks stays, spread over all units, and larger ones follow. The memory
+/// that the system backs is the blocks and the rest of their pages.
 #[test]
 fn few_small_blocks_keep_only_their_pages_after_a_trim() {
     let all = if cfg!(miri) { 64 } else { 4096 };
