@@ -39,6 +39,12 @@ pub(super) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
+    /// Returns its bytes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.len as u64
+    }
+
     /// Maps `len` bytes (not 0) from `start` on, both whole pages. The file must reach so far, with space allocated.
     pub(super) fn open(fd: BorrowedFd<'_>, start: u64, len: usize) -> rustix::io::Result<Window> {
         let access = ProtFlags::READ | ProtFlags::WRITE;

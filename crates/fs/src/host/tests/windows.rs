@@ -168,7 +168,6 @@ fn windows_of_many_logs_stay_small_together() {
     use crate::host::append::{WINDOW_MIN, WINDOWS_MOST};
     let dir = Dir::new();
     let fs = dir.fs();
-    let before = crate::host::window::open_bytes();
     let logs: Vec<_> = (0..100)
         .map(|n| mapped_log(&fs, &format!("{n}.log")))
         .collect();
@@ -179,10 +178,12 @@ fn windows_of_many_logs_stay_small_together() {
             put(f, &piece, Intent::Lazy);
         }
     }
-    let held = crate::host::window::open_bytes() - before;
-    let most = WINDOWS_MOST + 100 * WINDOW_MIN + (256 << 10);
+    // Other tests have windows at the same time. They only leave less for these.
+    let window = |f: &Arc<dyn File>| host(f).tail.lock().window.as_ref().map(|w| w.bytes());
+    let held: u64 = logs.iter().filter_map(window).sum();
+    let most = WINDOWS_MOST + 100 * WINDOW_MIN;
     assert!(held <= most, "{held} of {most}");
-    assert!(held >= WINDOWS_MOST / 2, "windows were open: {held}");
+    assert!(held >= 100 * WINDOW_MIN, "windows were open: {held}");
     drop(logs);
 }
 
