@@ -89,6 +89,15 @@ pub(crate) struct ManyRead {
     buffer: Bytes,
 }
 
+/// The strings of one piece.
+struct PieceBuffer {
+    data: Bytes,
+    /// Bytes of the strings that are still answers.
+    live: usize,
+    /// The names that were answered from the buffer.
+    names: Vec<u32>,
+}
+
 /// A layer whose effect on the answers is not applied to all names yet.
 struct PendingLayer {
     layer: Arc<Layer>,
@@ -115,10 +124,17 @@ pub(crate) struct ManyFetch {
     asked: usize,
     /// Names that a piece had no room for.
     unread: Vec<u32>,
-    pieces: Vec<Bytes>,
-    values: Vec<Value>,
+    pieces: Vec<PieceBuffer>,
+    /// Values by index. A free index has `None`.
+    values: Vec<Option<Value>>,
+    /// Indexes of `values` that are free.
+    free_values: Vec<u32>,
     /// Bytes of strings among the answers.
     bytes: usize,
+    /// Bytes of values, and of buffers with what is no answer any more.
+    held: usize,
+    /// Number of names that the pieces list.
+    piece_names: usize,
     /// Number of keys that exist.
     there: usize,
     /// Number of keys that could not be read; `failure` is the error of one of them.
@@ -159,7 +175,10 @@ impl ManyFetch {
             unread: Vec::new(),
             pieces: Vec::new(),
             values: Vec::new(),
+            free_values: Vec::new(),
             bytes: 0,
+            held: 0,
+            piece_names: 0,
             there: 0,
             failed: 0,
             failure: None,
@@ -205,9 +224,11 @@ impl ManyFetch {
         let behind = self.behind.iter().map(|b| b.layer.memory());
         let newer = self.newer.len() * 2 * size_of::<(u32, u64)>();
         let places = self.answers.capacity() * size_of::<Found>();
-        let values = self.values.capacity() * size_of::<Value>();
-        let pieces = self.pieces.capacity() * size_of::<Bytes>();
-        self.bytes + places + values + pieces + newer + behind.sum::<usize>()
+        let values = self.values.capacity() * size_of::<Option<Value>>();
+        let indexes = self.free_values.capacity() + self.unread.capacity() + self.piece_names;
+        let pieces = self.pieces.capacity() * size_of::<PieceBuffer>();
+        let lists = places + values + pieces + newer + indexes * size_of::<u32>();
+        self.held + lists + behind.sum::<usize>()
     }
 
     /// Returns the number of keys that exist, or that have expired since they were read.
@@ -235,9 +256,9 @@ impl ManyFetch {
             Found::Until(_) => ManyAnswer::Absent,
             Found::Part { piece, start, len } => {
                 let (start, len) = (start as usize, len as usize);
-                ManyAnswer::String(&self.pieces[piece as usize][start..start + len])
+                ManyAnswer::String(&self.pieces[piece as usize].data[start..start + len])
             }
-            Found::Value(n) => match &self.values[n as usize] {
+            Found::Value(n) => match self.value(n) {
                 v if v.expire_at_ms.is_some_and(|at| at <= now_ms) => ManyAnswer::Absent,
                 v => ManyAnswer::Shared(&v.data),
             },
@@ -252,30 +273,89 @@ impl ManyFetch {
         let failed = |f| usize::from(f == Found::Failed);
         self.failed = self.failed + failed(found) - failed(old);
         self.bytes = self.bytes + self.bytes_of(found) - self.bytes_of(old);
+        match old {
+            Found::Value(n) => {
+                let value = self.values[n as usize].take().expect("it was an answer");
+                self.held -= value.data.len();
+                self.free_values.push(n);
+            }
+            Found::Part { piece, len, .. } => {
+                self.pieces[piece as usize].live -= len as usize;
+                self.shrink(piece);
+            }
+            _ => {}
+        }
+    }
+
+    fn value(&self, n: u32) -> &Value {
+        let value = self.values[n as usize].as_ref();
+        value.expect("an answer has its value")
     }
 
     fn bytes_of(&self, found: Found) -> usize {
         match found {
             Found::Part { len, .. } => len as usize,
-            Found::Value(n) => self.values[n as usize].data.len(),
+            Found::Value(n) => self.value(n).data.len(),
             _ => 0,
         }
     }
 
     fn set_value(&mut self, name: usize, value: Value) {
-        // A replaced value must not stay in memory, and its bytes must leave the sum.
-        let place = match self.answers[name] {
-            Found::Value(n) => {
-                self.set(name, Found::Absent);
-                self.values[n as usize] = value;
+        // The replaced value gives its index back first.
+        self.set(name, Found::Absent);
+        self.held += value.data.len();
+        let n = match self.free_values.pop() {
+            Some(n) => {
+                self.values[n as usize] = Some(value);
                 n
             }
-            _ => {
-                self.values.push(value);
+            None => {
+                self.values.push(Some(value));
                 self.values.len() as u32 - 1
             }
         };
-        self.set(name, Found::Value(place));
+        self.set(name, Found::Value(n));
+    }
+
+    /// Copies the strings of a buffer that are still answers, if they are less than half of the
+    /// buffer. So buffers hold less than twice the bytes of the answers, and each byte is copied
+    /// less often than a byte is written over.
+    fn shrink(&mut self, piece: u32) {
+        let buffer = &mut self.pieces[piece as usize];
+        if 2 * buffer.live >= buffer.data.len() {
+            return;
+        }
+        let old = std::mem::take(&mut buffer.data);
+        let mut kept = Vec::with_capacity(buffer.live);
+        let answers = &mut self.answers;
+        let names = buffer.names.len();
+        buffer
+            .names
+            .retain(|name| match &mut answers[*name as usize] {
+                Found::Part {
+                    piece: own,
+                    start,
+                    len,
+                } if *own == piece => {
+                    let from = *start as usize;
+                    *start = kept.len() as u32;
+                    kept.extend_from_slice(&old[from..from + *len as usize]);
+                    true
+                }
+                _ => false,
+            });
+        buffer.names.shrink_to_fit();
+        self.piece_names -= names - buffer.names.len();
+        self.held -= old.len() - kept.len();
+        buffer.data = kept.into();
+    }
+
+    /// Returns the bytes of values and buffers in memory.
+    #[cfg(test)]
+    pub fn strings_in_memory(&self) -> usize {
+        let values = self.values.iter().flatten().map(|v| v.data.len());
+        let pieces = self.pieces.iter().map(|p| p.data.len());
+        values.sum::<usize>() + pieces.sum::<usize>()
     }
 
     /// Returns the names to ask for next: those that a piece had no room for, and new ones up to
@@ -326,7 +406,12 @@ impl ManyFetch {
     /// newer answers.
     pub fn take(&mut self, read: ManyRead, now_ms: u64) {
         let piece = self.pieces.len() as u32;
-        self.pieces.push(read.buffer);
+        self.held += read.buffer.len();
+        let mut buffer = PieceBuffer {
+            data: read.buffer,
+            live: 0,
+            names: Vec::new(),
+        };
         for (name, read) in read.list {
             let place = name as usize;
             if self.answers[place] != Found::Reading {
@@ -337,7 +422,11 @@ impl ManyFetch {
                 NameRead::Until(at) if at > now_ms => self.set(place, Found::Until(at)),
                 NameRead::Absent | NameRead::Until(_) => self.set(place, Found::Absent),
                 NameRead::There => self.set(place, Found::There),
-                NameRead::Part(start, len) => self.set(place, Found::Part { piece, start, len }),
+                NameRead::Part(start, len) => {
+                    buffer.live += len as usize;
+                    buffer.names.push(name);
+                    self.set(place, Found::Part { piece, start, len });
+                }
                 NameRead::Long(data) => self.set_value(
                     place,
                     Value {
@@ -352,6 +441,10 @@ impl ManyFetch {
                 }
             }
         }
+        self.piece_names += buffer.names.len();
+        self.pieces.push(buffer);
+        // Other writes may have answered the names while the piece was read.
+        self.shrink(piece);
     }
 
     fn written(&mut self, name: usize, value: Option<&Value>, epoch: Epochs, now_ms: u64) {

@@ -984,3 +984,109 @@ fn a_command_fetched_for_too_often_reads_no_more_strings_than_its_reply_has_room
         assert_eq!(found, most, "room for {room} bytes");
     }
 }
+
+/// A value that counts the values in memory.
+struct Tracked(Vec<u8>, Arc<std::sync::atomic::AtomicUsize>);
+
+impl Tracked {
+    fn value(len: usize, alive: &Arc<std::sync::atomic::AtomicUsize>) -> Bytes {
+        alive.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Bytes::from_owner(Tracked(vec![7; len], alive.clone()))
+    }
+}
+
+impl AsRef<[u8]> for Tracked {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+fn numbered(n: usize) -> Vec<String> {
+    (0..n).map(|n| format!("n{n}")).collect()
+}
+
+/// Regression test: a deleted value stayed in the list of values of a fetch, and the next value got
+/// another place. Pairs of SET and DEL filled the memory, and nothing counted it.
+#[test]
+fn a_fetch_of_many_names_keeps_no_value_that_is_no_answer() {
+    const LEN: usize = 10_000;
+    let mut w = World::new();
+    let list = numbered(1500);
+    let index = names(list.iter().map(|s| &s[..]), 1);
+    w.begin_many(&index, Need::Strings);
+    let piece = w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000);
+    let before = w.keys.fetch_memory(CLIENT);
+    let alive = Arc::default();
+    for _ in 0..100 {
+        let value = Tracked::value(LEN, &alive);
+        w.command(|k| k.put(b"n3", value, None));
+        w.submit();
+        w.complete();
+        assert!(w.keys.fetch_memory(CLIENT) >= before + LEN, "it is counted");
+        w.command(|k| k.delete(b"n3"));
+        w.submit();
+        w.complete();
+        let alive = alive.load(std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(alive, 0, "values in memory");
+    }
+    assert!(w.keys.fetch_memory(CLIENT) < before + LEN);
+    drop(piece);
+}
+
+/// Regression test: a fetch kept the buffers of its pieces whole, and counted only the strings that
+/// were still answers. A client that wrote each name after it was read made 24 MB count as nothing.
+#[test]
+fn a_fetch_of_many_names_counts_its_buffers_and_frees_what_is_no_answer() {
+    const LEN: usize = 1000;
+    let mut w = World::new();
+    let list = numbered(3000);
+    for name in &list {
+        w.put(name, &format!("{name}{}", "v".repeat(LEN)));
+    }
+    w.submit();
+    w.complete();
+    let index = names(list.iter().map(|s| &s[..]), 1);
+    w.begin_many(&index, Need::Strings);
+    let mut done = 0;
+    while let Some(piece) = w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000) {
+        let read = read_many(&w.store, piece, || true);
+        w.keys.take_many(CLIENT, read, 1_000);
+        let to = (done + 1024).min(list.len());
+        for (n, name) in list[done..to].iter().enumerate() {
+            let fetch = w.keys.many(CLIENT).unwrap();
+            let (held, memory) = (fetch.strings_in_memory(), fetch.memory());
+            assert!(held <= memory, "{held} bytes in memory, {memory} counted");
+            assert!(
+                held <= 2 * fetch.bytes() + 2 * LEN,
+                "{held} bytes in memory"
+            );
+            // Every tenth name keeps its answer.
+            if n % 10 != 0 {
+                w.put(name, "x");
+            }
+        }
+        done = to;
+        w.submit();
+        w.complete();
+    }
+    let fetch = w.keys.many(CLIENT).unwrap();
+    for (n, name) in list.iter().enumerate() {
+        let kept = (n % 1024).is_multiple_of(10);
+        let expected = match kept {
+            true => format!("{name}{}", "v".repeat(LEN)),
+            false => "x".into(),
+        };
+        let found = match fetch.answer(n, 1_000) {
+            ManyAnswer::String(data) => data.to_vec(),
+            ManyAnswer::Shared(data) => data.to_vec(),
+            _ => panic!("no string for {name}"),
+        };
+        assert_eq!(String::from_utf8(found).unwrap(), expected);
+    }
+}
