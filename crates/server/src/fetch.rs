@@ -14,13 +14,12 @@
 pub(crate) mod many;
 
 use crate::layout::{self, DataType};
-use crate::names::Layer;
+use crate::names::{KeyHash, Layer};
 use crate::store::{Store, Value};
 use basalt::{Bytes, Error, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 
 /// Names of one piece of a fetch: the thread that reads serves other clients after so many.
 pub(crate) const PIECE_NAMES: usize = 1024;
@@ -29,15 +28,12 @@ pub(crate) const PIECE_BYTES: usize = 16 << 20;
 /// After so many fetches for one request, the loop reads what is missing itself: a request ends
 /// however often others write its keys.
 pub(crate) const ROUNDS: u32 = 3;
-/// Number of layers after which a fetch forgets all of its answers, instead of asking each layer
-/// for a key.
-const MOST_LAYERS: usize = 8;
 /// Fetched strings below this length are copied: each would keep the whole block that it was read
 /// with.
 const COPIED: usize = 8 << 10;
 /// Bytes that an entry of the table of answers takes, with its share of the places that a table
 /// leaves empty.
-const ENTRY_BYTES: usize = (size_of::<(NameHash, Option<Answer>)>() + 1) * 8 / 7;
+const ENTRY_BYTES: usize = (size_of::<(NameHash, Asked)>() + 1) * 8 / 7;
 /// Bytes that an answer with a value takes besides the value.
 const BOXED_BYTES: usize = size_of::<Value>() + 16;
 
@@ -102,6 +98,17 @@ pub(crate) struct Piece {
     pub budget_bytes: usize,
 }
 
+impl Piece {
+    /// Returns the answers of a piece that could not be read, as a function of the error.
+    pub fn failure(&self) -> impl FnOnce(Error) -> Vec<(Bytes, Option<Answer>)> + use<> {
+        let keys: Vec<Bytes> = self.keys.iter().map(redis_key).collect();
+        |e| {
+            let failed = |key| (key, Some(Answer::Failed(Box::new(e.clone()))));
+            keys.into_iter().map(failed).collect()
+        }
+    }
+}
+
 /// The bytes that GETRANGE means by two places in a string of `len` bytes.
 pub(crate) fn range_of(len: usize, start: i64, end: i64) -> std::ops::Range<usize> {
     let len = len as i64;
@@ -130,13 +137,24 @@ pub(crate) fn part_of(data: &Bytes, start: i64, end: i64) -> Bytes {
 /// once in 2^128 pairs.
 type NameHash = (u64, u64);
 
+/// A key that was asked for.
+struct Asked {
+    /// The Redis key.
+    key: Bytes,
+    hash: KeyHash,
+    /// `None` while the key is being read.
+    answer: Option<Answer>,
+}
+
 /// What one request waits for.
 pub(crate) struct Fetch {
     need: Need,
     /// The generation that the keys are read under.
     generation: u32,
-    /// By Redis key; `None` while it is being read.
-    answers: HashMap<NameHash, Option<Answer>, BuildHasherDefault<DefaultHasher>>,
+    /// By Redis key.
+    answers: HashMap<NameHash, Asked, BuildHasherDefault<DefaultHasher>>,
+    /// Bytes of the keys that were asked for.
+    key_bytes: usize,
     secrets: (u64, u64),
     /// Names that a piece had no room for.
     unread: Vec<Bytes>,
@@ -146,18 +164,15 @@ pub(crate) struct Fetch {
     values: usize,
     /// Fetches for the same request, this one included.
     pub rounds: u32,
-    /// Layers that took effect since the fetch began. The answers for keys that they write do not
-    /// count.
-    layers: Vec<Arc<Layer>>,
 }
 
 impl Fetch {
     pub fn new(need: Need, generation: u32, rounds: u32, secrets: (u64, u64)) -> Fetch {
         Fetch {
-            layers: Vec::new(),
             need,
             generation,
             answers: HashMap::default(),
+            key_bytes: 0,
             secrets,
             unread: Vec::new(),
             bytes: 0,
@@ -191,26 +206,28 @@ impl Fetch {
 
     /// Bytes of memory that it holds.
     pub fn memory(&self) -> usize {
-        let layers = self.layers.iter().map(|layer| layer.memory());
         let answers = self.values * BOXED_BYTES + self.answers.capacity() * ENTRY_BYTES;
-        self.bytes + answers + layers.sum::<usize>()
+        self.bytes + answers + self.key_bytes
     }
 
     /// The answer for a key, if it was read and the key was not written since.
     pub fn answer(&self, key: &[u8]) -> Option<&Answer> {
-        if self.layers.iter().any(|layer| layer.has(key)) {
-            return None;
-        }
-        self.answers.get(&self.hash(key))?.as_ref()
+        self.answers.get(&self.hash(key))?.answer.as_ref()
     }
 
-    /// Notes that a key is being read; false when it was asked for before.
-    pub fn ask(&mut self, key: &[u8]) -> bool {
-        let hash = self.hash(key);
-        match self.answers.entry(hash) {
+    /// Notes that a key is being read, given as the store has it; false when it was asked for
+    /// before.
+    pub fn ask(&mut self, stored: &Bytes, hash: KeyHash) -> bool {
+        let key = redis_key(stored);
+        match self.answers.entry(self.hash(&key)) {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {
-                place.insert(None);
+                self.key_bytes += stored.len();
+                place.insert(Asked {
+                    key,
+                    hash,
+                    answer: None,
+                });
                 true
             }
         }
@@ -220,7 +237,7 @@ impl Fetch {
     /// a key to be asked for again.
     pub fn take(&mut self, key: Bytes, answer: Option<Answer>) {
         let hash = self.hash(&key);
-        let Some(place) = self.answers.get_mut(&hash) else {
+        let Some(Asked { answer: place, .. }) = self.answers.get_mut(&hash) else {
             return;
         };
         // A write came before: what was read is older.
@@ -241,24 +258,31 @@ impl Fetch {
     pub fn take_unread(&mut self) -> Vec<Bytes> {
         let mut unread = std::mem::take(&mut self.unread);
         // A key that was written since has no answer.
-        unread.retain(|key| matches!(self.answers.get(&self.hash(key)), Some(None)));
+        let is_asked = |key: &Bytes| self.answers.get(&self.hash(key));
+        unread.retain(|key| is_asked(key).is_some_and(|asked| asked.answer.is_none()));
         unread
     }
 
-    /// Forgets the answers for the keys that a layer writes, because the layer takes effect.
-    pub fn forget_layer(&mut self, layer: &Arc<Layer>) {
-        self.layers.push(layer.clone());
-        if self.layers.len() > MOST_LAYERS {
-            self.layers.clear();
-            self.answers.clear();
-            self.unread.clear();
-            (self.bytes, self.values) = (0, 0);
+    /// Forgets the answers for the keys that a layer writes, because the layer takes effect. A
+    /// request with such a fetch has at most 1,024 names, so the fetch looks for each of them.
+    pub fn forget_layer(&mut self, layer: &Layer) {
+        let written = |_: &NameHash, asked: &mut Asked| layer.has(&asked.key, asked.hash);
+        let forgotten: Vec<_> = self.answers.extract_if(written).collect();
+        for (_, asked) in forgotten {
+            self.forgotten(asked);
         }
     }
 
     /// The key is written: what was read of it before is not true any more.
     pub fn forget(&mut self, key: &[u8]) {
-        if let Some(Some(answer)) = self.answers.remove(&self.hash(key)) {
+        if let Some(asked) = self.answers.remove(&self.hash(key)) {
+            self.forgotten(asked);
+        }
+    }
+
+    fn forgotten(&mut self, asked: Asked) {
+        self.key_bytes -= layout::KEY_PREFIX_LEN + asked.key.len();
+        if let Some(answer) = asked.answer {
             self.bytes -= answer.bytes().unwrap_or(0);
             self.values -= usize::from(answer.bytes().is_some());
         }

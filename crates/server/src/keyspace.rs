@@ -29,7 +29,7 @@ use crate::catalog::DATABASE;
 use crate::fetch::many::ManyFetch;
 use crate::fetch::{self, Fetch};
 use crate::layout::{self, DataType, KEY_PREFIX_LEN};
-use crate::names::Layer;
+use crate::names::{HeldLayer, KeyHash, Layer};
 use crate::store::{Done, Store, Value, View, Write};
 use basalt::{Bytes, Error, Result};
 use pending_writes::NewestVersion;
@@ -37,6 +37,7 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A set of epochs by slot.
 pub(crate) type Epochs = u16;
@@ -81,12 +82,11 @@ struct Version {
 struct PlacedLayer {
     slot: usize,
     rank: u64,
-    layer: Arc<Layer>,
+    layer: HeldLayer,
 }
 
 /// Number of layers from which on an epoch takes no further command.
 const LAYERS: u8 = 16;
-
 #[derive(Debug, Default)]
 struct Epoch {
     /// Epochs are numbered in their order, from 1.
@@ -96,7 +96,9 @@ struct Epoch {
     layers: u8,
     /// The result of its commit, if the callback has run and an earlier epoch has to end first.
     told: Option<Result<()>>,
+    /// Bytes of single writes.
     bytes: usize,
+    layer_bytes: usize,
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
     flushed_from: Option<u32>,
@@ -134,12 +136,19 @@ pub(crate) struct Keyspace {
     layers: Vec<PlacedLayer>,
     /// Layers that are no longer needed. Freeing them takes long.
     discarded: Vec<Arc<Layer>>,
+    /// Bytes of the layers in epochs, and of those that fetches are behind by.
+    layer_bytes: Arc<AtomicUsize>,
+    /// True if there may be room again for a command that waits for room, or if such a command's
+    /// fetch has fallen behind.
+    room_came: bool,
+    /// The secret of hashes of keys.
+    secret: u64,
     epochs: [Option<Epoch>; SLOTS],
     /// Number of epochs begun so far.
     begun: u64,
     open: usize,
     in_flight: usize,
-    /// Bytes of all epochs together.
+    /// Bytes of all epochs together, without their layers.
     pending_bytes: usize,
     pending_bytes_peak: usize,
     generation: u32,
@@ -191,7 +200,8 @@ pub(crate) struct OverlayEntry {
 }
 
 impl Keyspace {
-    pub fn new(store: Arc<dyn Store>, limits: EpochLimits) -> Result<Keyspace> {
+    /// Makes a keyspace over a store. `secret` is a random number.
+    pub fn new(store: Arc<dyn Store>, limits: EpochLimits, secret: u64) -> Result<Keyspace> {
         assert!(
             limits.in_flight >= 1 && limits.in_flight <= SLOTS - 2,
             "epochs in flight and the open one need a slot each"
@@ -208,6 +218,9 @@ impl Keyspace {
             overlay: BTreeMap::new(),
             layers: Vec::new(),
             discarded: Vec::new(),
+            layer_bytes: Arc::default(),
+            room_came: false,
+            secret,
             epochs,
             begun: 1,
             open: 0,
@@ -272,10 +285,10 @@ impl Keyspace {
     /// No further command is taken until the open epoch could be submitted, or one on its way has ended.
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
-        open.bytes >= self.limits.bytes
+        open.bytes + open.layer_bytes >= self.limits.bytes
             || open.keys.len() >= self.limits.writes
             || open.layers >= LAYERS
-            || self.pending_bytes >= self.limits.pending_bytes
+            || self.pending_bytes() >= self.limits.pending_bytes
     }
 
     /// Nothing is collected and nothing is on its way.
@@ -287,9 +300,10 @@ impl Keyspace {
                 .is_empty()
     }
 
-    /// Bytes of keys and values that are not in the store yet.
+    /// Bytes of keys and values that are not in the store yet, and of layers that fetches are
+    /// behind by. Each layer counts once, however many fetches hold it.
     pub fn pending_bytes(&self) -> usize {
-        self.pending_bytes
+        self.pending_bytes + self.layer_bytes.load(Ordering::Relaxed)
     }
 
     /// The most that [`Keyspace::pending_bytes`] has been.
@@ -348,8 +362,11 @@ impl Keyspace {
         for fetch in self.fetches.values_mut() {
             fetch.forget(key);
         }
-        for fetch in self.many.values_mut() {
-            fetch.follow(key, value.as_ref(), written_by, self.now_ms);
+        if !self.many.is_empty() {
+            let hashed = (key, KeyHash::of(self.secret, key));
+            for fetch in self.many.values_mut() {
+                fetch.follow(hashed, value.as_ref(), written_by, self.now_ms);
+            }
         }
         let slot = self.open as u8;
         let layers = self.open_epoch().layers;
@@ -378,41 +395,7 @@ impl Keyspace {
         let open = self.open_epoch();
         open.bytes = open.bytes + grown - shrunk;
         self.pending_bytes = self.pending_bytes + grown - shrunk;
-        self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
-    }
-
-    /// Carries out the writes of a command with very many names, in one step. `depends_on` are the
-    /// epochs whose writes the command has read.
-    pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
-        assert!(
-            layer.generation() == self.generation,
-            "made for the present keys"
-        );
-        self.touch_flush();
-        self.touched |= depends_on;
-        self.wrote = true;
-        self.changes += 1;
-        let layer = Arc::new(layer);
-        for fetch in self.fetches.values_mut() {
-            fetch.forget_layer(&layer);
-        }
-        for fetch in self.many.values_mut() {
-            fetch.follow_layer(&layer, 1 << self.open);
-        }
-        let bytes = layer.memory();
-        let slot = self.open;
-        let open = self.open_epoch();
-        let rank = open.rank(2 * open.layers + 1);
-        open.layers += 1;
-        open.bytes += bytes;
-        self.layers.push(PlacedLayer { slot, rank, layer });
-        self.pending_bytes += bytes;
-        self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes);
-    }
-
-    /// Takes the layers that are no longer needed, so that another thread frees them.
-    pub fn take_discarded(&mut self) -> Vec<Arc<Layer>> {
-        std::mem::take(&mut self.discarded)
+        self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes());
     }
 
     /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time however many there are.
@@ -468,8 +451,9 @@ impl Keyspace {
             writes.push((open.rank(2 * version.layers), write));
         }
         for placed in self.layers.iter().filter(|placed| placed.slot == slot) {
-            if !flushed || placed.layer.generation() == open.flushed_to {
-                writes.push((placed.rank, Write::Layer(placed.layer.clone())));
+            let layer = placed.layer.layer();
+            if !flushed || layer.generation() == open.flushed_to {
+                writes.push((placed.rank, Write::Layer(layer.clone())));
             }
         }
         if open.layers > 0 {
@@ -608,7 +592,7 @@ impl Keyspace {
         }
         if epoch.layers > 0 {
             let ended = self.layers.extract_if(.., |placed| placed.slot == slot);
-            self.discarded.extend(ended.map(|placed| placed.layer));
+            (self.discarded).extend(ended.map(|placed| placed.layer.layer().clone()));
         }
         if self.flush == Some(slot) {
             self.flush = None;
@@ -619,16 +603,32 @@ impl Keyspace {
     /// Returns the newest write of an engine key among the epochs in flight and the open one. The
     /// result is `None` if none of them writes the key.
     fn newest(&self, stored: &[u8]) -> Option<(usize, Option<Value>)> {
+        let hash = match self.layers.is_empty() {
+            true => None,
+            false => Some(KeyHash::of(self.secret, &stored[KEY_PREFIX_LEN..])),
+        };
+        self.newest_of(stored, hash, true)
+    }
+
+    /// As [`Keyspace::newest`], with the hash of the Redis key, which is needed if there are layers.
+    /// Without `with_data`, the value may be empty.
+    fn newest_of(
+        &self,
+        stored: &[u8],
+        hash: Option<KeyHash>,
+        with_data: bool,
+    ) -> Option<(usize, Option<Value>)> {
         let version = self
             .overlay
             .get(stored)
             .and_then(|versions| versions.last());
-        if !self.layers.is_empty() {
+        if let Some(hash) = hash.filter(|_| !self.layers.is_empty()) {
             let below = version.map_or(0, |v| self.rank(v));
             let (prefix, key) = stored.split_at(KEY_PREFIX_LEN);
             let above = self.layers.iter().rev().take_while(|l| l.rank > below);
-            let mut above = above.filter(|l| l.layer.prefix() == prefix);
-            if let Some(found) = above.find_map(|l| Some((l.slot, l.layer.get(key)?))) {
+            let mut above = above.filter(|l| l.layer.layer().prefix() == prefix);
+            let get = |l: &PlacedLayer| l.layer.layer().get(key, hash, with_data);
+            if let Some(found) = above.find_map(|l| Some((l.slot, get(l)?))) {
                 return Some(found);
             }
         }
@@ -700,7 +700,7 @@ impl Keyspace {
                 std::ops::Bound::Excluded(to),
             ))
             .map(|(k, v)| (&k[..], self.newest_version(v)));
-        let layers = self.layers.iter().map(|l| (l.rank, &*l.layer));
+        let layers = self.layers.iter().map(|l| (l.rank, &**l.layer.layer()));
         let paused = merge(
             &*view,
             pending_writes::merged(overlay, layers, from, to),
@@ -722,7 +722,7 @@ impl Keyspace {
         let layers = self
             .layers
             .iter()
-            .map(|l| pending_writes::last(&l.layer, from, to));
+            .map(|l| pending_writes::last(l.layer.layer(), from, to));
         let last = above.map(|(k, _)| k.to_vec()).max(stored);
         let last = last.max(layers.max().flatten());
         Ok(last.map(redis_key))
@@ -740,7 +740,7 @@ impl Keyspace {
                 .map(|(k, v)| (k.clone(), self.newest_version(v)))
                 .collect(),
             layers: (self.layers.iter())
-                .map(|l| (l.rank, l.layer.clone()))
+                .map(|l| (l.rank, l.layer.layer().clone()))
                 .collect(),
             from,
             to,
@@ -850,6 +850,7 @@ fn merge<'a>(
     Ok(paused.or(stopped_at))
 }
 
+mod layers;
 mod pending_writes;
 mod reading;
 

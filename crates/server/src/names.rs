@@ -13,6 +13,43 @@ use basalt::Bytes;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The hash of a Redis key under a random secret of the server, so that no client can choose keys
+/// with the same hash. One hash serves for all layers and fetches, because a key may be long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyHash(u64);
+
+impl KeyHash {
+    /// Hashes a key. Hashes under different secrets must not meet.
+    pub fn of(secret: u64, key: &[u8]) -> KeyHash {
+        #[cfg(test)]
+        hashed::count(key.len());
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(secret);
+        hasher.write(key);
+        KeyHash(hasher.finish())
+    }
+}
+
+/// Counts what a test's thread hashes.
+#[cfg(test)]
+pub(crate) mod hashed {
+    use std::cell::Cell;
+
+    thread_local! {
+        static BYTES: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub fn count(bytes: usize) {
+        BYTES.set(BYTES.get() + bytes);
+    }
+
+    /// Returns the bytes of keys that this thread has hashed.
+    pub fn bytes() -> usize {
+        BYTES.get()
+    }
+}
 
 /// The names of a request, in the order of the request, with an index by key.
 pub(crate) struct Names {
@@ -24,8 +61,8 @@ pub(crate) struct Names {
     /// An open hash table of the names that are the last with their key. A slot has the index of
     /// the name plus 1, or 0 if it is empty.
     slots: Vec<u32>,
-    /// Random seed of the hash, so that no client can choose keys with the same hash.
-    secret: u64,
+    /// The hash of each name.
+    hashes: Vec<KeyHash>,
     /// The last name of each key, in the order of keys. Empty if the order is not needed.
     sorted: Vec<u32>,
     longest: usize,
@@ -41,13 +78,15 @@ impl Names {
             step,
             last: vec![0; len],
             slots: vec![0; (2 * len).next_power_of_two()],
-            secret,
+            hashes: vec![KeyHash(0); len],
             sorted: Vec::new(),
             longest: 0,
         };
         for name in (0..len).rev() {
             names.longest = names.longest.max(names.key(name).len());
-            let (slot, found) = names.place(names.key(name));
+            let hash = KeyHash::of(secret, names.key(name));
+            names.hashes[name] = hash;
+            let (slot, found) = names.place(names.key(name), hash);
             names.last[name] = found.unwrap_or(name as u32);
             if found.is_none() {
                 names.slots[slot] = name as u32 + 1;
@@ -94,23 +133,27 @@ impl Names {
         self.last[name] as usize
     }
 
+    /// Returns the hash of the key of a name.
+    pub fn hash(&self, name: usize) -> KeyHash {
+        self.hashes[name]
+    }
+
     /// Returns the last name with a given key.
-    pub fn find(&self, key: &[u8]) -> Option<usize> {
-        self.place(key).1.map(|n| n as usize)
+    pub fn find(&self, key: &[u8], hash: KeyHash) -> Option<usize> {
+        self.place(key, hash).1.map(|n| n as usize)
     }
 
     /// Returns the slot of a key, and the name in it.
-    fn place(&self, key: &[u8]) -> (usize, Option<u32>) {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.secret);
-        hasher.write(key);
+    fn place(&self, key: &[u8], hash: KeyHash) -> (usize, Option<u32>) {
         // At least half of the slots are empty, and their number is a power of two.
         let mask = self.slots.len() - 1;
-        let mut slot = hasher.finish() as usize & mask;
+        let mut slot = hash.0 as usize & mask;
         loop {
             match self.slots[slot] {
                 0 => return (slot, None),
-                n if self.key(n as usize - 1) == key => return (slot, Some(n - 1)),
+                n if self.hashes[n as usize - 1] == hash && self.key(n as usize - 1) == key => {
+                    return (slot, Some(n - 1));
+                }
                 _ => slot = (slot + 1) & mask,
             }
         }
@@ -119,7 +162,8 @@ impl Names {
     /// Returns the bytes of memory that the request and its index hold.
     pub fn memory(&self) -> usize {
         let words = self.last.capacity() + self.slots.capacity() + self.sorted.capacity();
-        self.request.memory() + words * size_of::<u32>()
+        let hashes = self.hashes.capacity() * size_of::<KeyHash>();
+        self.request.memory() + words * size_of::<u32>() + hashes
     }
 }
 
@@ -176,14 +220,18 @@ impl Layer {
     }
 
     /// Returns what the layer writes to a Redis key, or `None` if it does not write the key. The
-    /// inner `None` is a deletion.
-    pub fn get(&self, key: &[u8]) -> Option<Option<Value>> {
-        let name = self.names.find(key)?;
+    /// inner `None` is a deletion. Without `with_data`, the value is empty, and nothing is copied.
+    pub fn get(&self, key: &[u8], hash: KeyHash, with_data: bool) -> Option<Option<Value>> {
+        let name = self.names.find(key, hash)?;
         match self.deleted {
             Some(_) => Some(None),
             None => Some(Some(Value {
                 data_type: DataType::String,
-                data: self.kept(name),
+                data: if with_data {
+                    self.kept(name)
+                } else {
+                    Bytes::new()
+                },
                 expire_at_ms: None,
             })),
         }
@@ -194,8 +242,8 @@ impl Layer {
     }
 
     /// Returns true if the layer writes a Redis key.
-    pub fn has(&self, key: &[u8]) -> bool {
-        self.names.find(key).is_some()
+    pub fn has(&self, key: &[u8], hash: KeyHash) -> bool {
+        self.names.find(key, hash).is_some()
     }
 
     /// Returns the number of distinct keys.
@@ -227,5 +275,44 @@ impl Layer {
     /// Returns the bytes of memory that the layer holds.
     pub fn memory(&self) -> usize {
         self.names.memory() + self.deleted.as_ref().map_or(0, |f| f.memory())
+    }
+}
+
+/// A layer that a keyspace, or a fetch that is behind, holds. The bytes of the layer are counted
+/// once, until the last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct HeldLayer {
+    layer: Arc<Layer>,
+    _count: Arc<LayerCount>,
+}
+
+struct LayerCount {
+    bytes: usize,
+    total: Arc<AtomicUsize>,
+}
+
+impl Drop for LayerCount {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl HeldLayer {
+    /// Adds the bytes of the layer to a total.
+    pub fn new(layer: Layer, total: &Arc<AtomicUsize>) -> HeldLayer {
+        let bytes = layer.memory();
+        total.fetch_add(bytes, Ordering::Relaxed);
+        HeldLayer {
+            layer: Arc::new(layer),
+            _count: Arc::new(LayerCount {
+                bytes,
+                total: total.clone(),
+            }),
+        }
+    }
+
+    /// Returns the layer.
+    pub fn layer(&self) -> &Arc<Layer> {
+        &self.layer
     }
 }

@@ -414,6 +414,8 @@ pub(crate) mod memory {
         /// again.
         pub hold_fetches: bool,
         pub loop_thread: Option<std::thread::ThreadId>,
+        /// Reads on other threads panic.
+        pub panic_fetches: bool,
         pub retired: u32,
         pub closed: bool,
         /// Blocks of cursor numbers given out.
@@ -483,7 +485,9 @@ pub(crate) mod memory {
             let thread = std::thread::current().id();
             let mut s = self.0.lock();
             s.reads.push((thread, of));
+            let panics = s.panic_fetches && s.loop_thread.is_some_and(|t| t != thread);
             drop(s);
+            assert!(!panics, "the test asks for a panic");
             let held = || {
                 let s = self.0.lock();
                 s.hold_fetches && s.loop_thread.is_some_and(|t| t != thread)

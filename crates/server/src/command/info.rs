@@ -102,6 +102,7 @@ fn memory(e: &mut Executor, out: &mut String) {
     line!(out, "maxmemory_policy:noeviction");
     line!(out, "mem_clients_normal:{}", e.client_bytes);
     line!(out, "mem_clients_peak:{}", e.client_bytes_peak);
+    line!(out, "mem_clients_gone:{}", e.gone_client_bytes);
     line!(out, "mem_pending_writes:{}", e.keys.pending_bytes());
     line!(
         out,

@@ -267,6 +267,8 @@ pub(crate) struct Executor {
     pub listening: SocketAddr,
     pub client_bytes: u64,
     pub client_bytes_peak: u64,
+    /// Bytes of requests whose clients have gone, and which another thread still holds.
+    pub gone_client_bytes: u64,
     pub budget_gauges: budgets::BudgetGauges,
     /// Commands and time at the last INFO, for rates.
     pub sampled: (u64, Duration),

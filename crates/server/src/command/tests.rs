@@ -47,7 +47,7 @@ impl World {
         World {
             store: store.clone(),
             exec: Executor {
-                keys: Keyspace::new(Arc::new(store), EpochLimits::default()).unwrap(),
+                keys: Keyspace::new(Arc::new(store), EpochLimits::default(), 5).unwrap(),
                 budget_gauges: budgets::BudgetGauges::new(&env),
                 env,
                 options: ServerOptions::default(),
@@ -65,6 +65,7 @@ impl World {
                 listening: address,
                 client_bytes: 0,
                 client_bytes_peak: 0,
+                gone_client_bytes: 0,
                 sampled: (0, Duration::ZERO),
             },
             clock,

@@ -12,11 +12,14 @@ use super::{COPIED, Need};
 use crate::catalog::DATABASE;
 use crate::keyspace::Epochs;
 use crate::layout::{self, DataType};
-use crate::names::{Layer, Names};
+use crate::names::{HeldLayer, KeyHash, Layer, Names};
 use crate::store::{Store, Value};
 use basalt::{Bytes, Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// Bytes of names that one step of a fetch looks at. It looks at one name at least.
+const STEP_BYTES: usize = 256 << 10;
 
 /// The answer for a name so far, in 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +73,27 @@ pub(crate) struct ManyPiece {
     budget_bytes: usize,
 }
 
+impl ManyPiece {
+    /// Returns the result of a piece that could not be read, as a function of the error.
+    pub fn failure(&self) -> impl FnOnce(Error) -> ManyRead + use<> {
+        let list = self.list.clone();
+        |e| ManyRead {
+            list: (list
+                .into_iter()
+                .map(|name| (name, NameRead::Failed(e.clone()))))
+            .collect(),
+            buffer: Bytes::new(),
+        }
+    }
+
+    /// Returns the bytes of the names to read.
+    #[cfg(test)]
+    pub fn key_bytes(&self) -> usize {
+        let names = self.list.iter().map(|name| self.names.key(*name as usize));
+        names.map(<[u8]>::len).sum()
+    }
+}
+
 /// The result of reading one name.
 enum NameRead {
     /// The piece had no room for it.
@@ -100,7 +124,7 @@ struct PieceBuffer {
 
 /// A layer whose effect on the answers is not applied to all names yet.
 struct PendingLayer {
-    layer: Arc<Layer>,
+    layer: HeldLayer,
     /// The epoch of the layer; empty once that epoch has ended.
     written_by: Epochs,
     /// Number of layers that took effect before this one since the fetch began.
@@ -162,6 +186,13 @@ pub(crate) fn places(names: usize) -> Places {
 /// Places for answers.
 pub(crate) struct Places(Vec<Found>);
 
+impl Places {
+    /// Returns the bytes of memory that the places take.
+    pub fn memory(&self) -> usize {
+        self.0.capacity() * size_of::<Found>()
+    }
+}
+
 impl ManyFetch {
     /// Makes a fetch. Panics unless there is one place for each name.
     pub fn new(need: Need, generation: u32, names: Arc<Names>, places: Places) -> ManyFetch {
@@ -219,16 +250,16 @@ impl ManyFetch {
         self.has_all = true;
     }
 
-    /// Returns the bytes of memory that the fetch holds besides the names.
+    /// Returns the bytes of memory that the fetch holds besides the names. The layers that it is
+    /// behind by are counted as writes on their way.
     pub fn memory(&self) -> usize {
-        let behind = self.behind.iter().map(|b| b.layer.memory());
         let newer = self.newer.len() * 2 * size_of::<(u32, u64)>();
         let places = self.answers.capacity() * size_of::<Found>();
         let values = self.values.capacity() * size_of::<Option<Value>>();
         let indexes = self.free_values.capacity() + self.unread.capacity() + self.piece_names;
         let pieces = self.pieces.capacity() * size_of::<PieceBuffer>();
         let lists = places + values + pieces + newer + indexes * size_of::<u32>();
-        self.held + lists + behind.sum::<usize>()
+        self.held + lists + self.behind.capacity() * size_of::<PendingLayer>()
     }
 
     /// Returns the number of keys that exist, or that have expired since they were read.
@@ -360,11 +391,11 @@ impl ManyFetch {
 
     /// Returns the names to ask for next: those that a piece had no room for, and new ones up to
     /// `most`. If `written` returns a write for a name, the write is its answer, with its epoch.
-    /// The second value is true if no name is left.
+    /// The second value is true if no name is left. The list is shorter if the names are long.
     pub fn ask(
         &mut self,
         most: usize,
-        mut written: impl FnMut(&[u8]) -> Option<(Epochs, Option<Value>)>,
+        mut written: impl FnMut(&[u8], KeyHash) -> Option<(Epochs, Option<Value>)>,
         now_ms: u64,
     ) -> (Vec<u32>, bool) {
         let mut list = std::mem::take(&mut self.unread);
@@ -374,12 +405,17 @@ impl ManyFetch {
         let end = names
             .len()
             .min(self.asked + most.saturating_sub(list.len()));
-        for name in self.asked..end {
+        let unread = list.iter().map(|name| names.key(*name as usize).len());
+        let mut bytes: usize = unread.sum();
+        while self.asked < end && bytes < STEP_BYTES {
+            let name = self.asked;
             let key = names.key(name);
+            self.asked += 1;
+            bytes += key.len();
             if !names.is_last(name) || key.len() > layout::MAX_KEY_LEN {
                 continue;
             }
-            match written(key) {
+            match written(key, names.hash(name)) {
                 Some((epoch, value)) => self.written(name, value.as_ref(), epoch, now_ms),
                 None => {
                     self.set(name, Found::Reading);
@@ -387,8 +423,7 @@ impl ManyFetch {
                 }
             }
         }
-        self.asked = end;
-        (list, end == names.len())
+        (list, self.asked == names.len())
     }
 
     /// Makes a piece from names that were asked for.
@@ -464,8 +499,15 @@ impl ManyFetch {
     }
 
     /// Notes what a write of an epoch gives to a key.
-    pub fn follow(&mut self, key: &[u8], value: Option<&Value>, epoch: Epochs, now_ms: u64) {
-        let Some(name) = self.names.find(key).filter(|n| *n < self.asked) else {
+    pub fn follow(
+        &mut self,
+        (key, hash): (&[u8], KeyHash),
+        value: Option<&Value>,
+        epoch: Epochs,
+        now_ms: u64,
+    ) {
+        let found = self.names.find(key, hash);
+        let Some(name) = found.filter(|n| *n < self.asked) else {
             return;
         };
         if !self.behind.is_empty() {
@@ -475,7 +517,7 @@ impl ManyFetch {
     }
 
     /// Notes that a layer of an epoch takes effect.
-    pub fn follow_layer(&mut self, layer: &Arc<Layer>, epoch: Epochs) {
+    pub fn follow_layer(&mut self, layer: &HeldLayer, epoch: Epochs) {
         if self.asked > 0 {
             self.behind.push_back(PendingLayer {
                 layer: layer.clone(),
@@ -493,14 +535,27 @@ impl ManyFetch {
         !self.behind.is_empty()
     }
 
-    /// Applies the writes of layers to the answers, for up to `most` names. Returns the number of
-    /// names that it looked at, and the layers that it no longer needs.
+    /// Returns the number of layers whose writes are not among the answers yet.
+    pub fn layers_behind(&self) -> usize {
+        self.behind.len()
+    }
+
+    /// Takes the layers that the fetch is behind by. The fetch must not be used any more.
+    pub fn take_layers(&mut self) -> Vec<Arc<Layer>> {
+        self.is_void = true;
+        let behind = self.behind.drain(..);
+        behind.map(|b| b.layer.layer().clone()).collect()
+    }
+
+    /// Applies the writes of layers to the answers, for up to `most` names, and fewer if they are
+    /// long. Returns the number of names that it looked at, and the layers that it no longer needs.
     pub fn catch_up(&mut self, most: usize, now_ms: u64) -> (usize, Vec<Arc<Layer>>) {
         let mut done = Vec::new();
         let mut looked = 0;
+        let mut bytes = 0;
         let names = self.names.clone();
         while let Some(b) = self.behind.front_mut() {
-            let layer = b.layer.clone();
+            let layer = b.layer.layer().clone();
             let by_layer = layer.names().len() < b.asked;
             let end = if by_layer {
                 layer.names().len()
@@ -509,28 +564,36 @@ impl ManyFetch {
             };
             let (asked, number, epoch) = (b.asked, b.number, b.written_by);
             let from = b.next;
-            let to = end.min(from + (most - looked));
-            b.next = to;
-            looked += to - from;
-            for n in from..to {
-                let (key, name) = match by_layer {
-                    true if layer.names().is_last(n) => {
-                        let key = layer.names().key(n);
-                        (key, names.find(key).filter(|name| *name < asked))
-                    }
-                    false if names.is_last(n) => (names.key(n), Some(n)),
-                    _ => continue,
+            let most_to = end.min(from + (most - looked));
+            let mut to = from;
+            let own = if by_layer { layer.names() } else { &*names };
+            while to < most_to && bytes < STEP_BYTES {
+                let n = to;
+                to += 1;
+                let (key, hash) = (own.key(n), own.hash(n));
+                bytes += key.len();
+                if !own.is_last(n) {
+                    continue;
+                }
+                let found = match by_layer {
+                    true => names.find(key, hash).filter(|name| *name < asked),
+                    false => Some(n),
                 };
-                let Some(name) = name else { continue };
+                let Some(name) = found else { continue };
                 let is_newer = |at: &u64| *at > number;
                 if self.newer.get(&(name as u32)).is_some_and(is_newer) {
                     continue;
                 }
-                if let Some(value) = layer.get(key) {
+                let with_data = self.need == Need::Strings;
+                if let Some(value) = layer.get(key, hash, with_data) {
                     self.written(name, value.as_ref(), epoch, now_ms);
                 }
             }
+            looked += to - from;
             if to < end {
+                if let Some(b) = self.behind.front_mut() {
+                    b.next = to;
+                }
                 break;
             }
             done.push(layer);

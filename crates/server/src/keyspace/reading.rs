@@ -6,7 +6,7 @@ use crate::catalog::DATABASE;
 use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead, Places};
 use crate::fetch::{self, Answer, Fetch, Known, Meta, Need, PIECE_BYTES, PIECE_NAMES, Piece};
 use crate::layout::{self, DataType};
-use crate::names::Names;
+use crate::names::{KeyHash, Names};
 use crate::store::Value;
 use basalt::{Bytes, Error, Result};
 use std::sync::Arc;
@@ -304,12 +304,15 @@ impl Keyspace {
         places: Places,
     ) -> Option<ManyFetch> {
         let fetch = ManyFetch::new(need, self.generation, names, places);
-        self.many.insert(client, fetch)
+        let before = self.end_many(client);
+        self.many.insert(client, fetch);
+        before
     }
 
     /// Returns the next piece of the fetch of a request with very many names, with up to `most`
     /// names. The result is `None` if all names were read, or if their strings exceed
-    /// `limit_bytes`, the limit of the reply.
+    /// `limit_bytes`, the limit of the reply. The result is also `None` if the answers do not count
+    /// any more, because the keyspace was flushed or a commit failed.
     pub fn next_many(
         &mut self,
         client: u64,
@@ -317,8 +320,12 @@ impl Keyspace {
         limit_bytes: usize,
         now_ms: u64,
     ) -> Option<ManyPiece> {
+        if self.many.get(&client)?.is_void {
+            return None;
+        }
         // The fetch leaves the map while this keyspace is read for the names' writes.
         let mut fetch = self.many.remove(&client)?;
+        let with_data = fetch.need() == Need::Strings;
         let budget_bytes = match fetch.need() {
             Need::Strings => limit_bytes.checked_sub(fetch.bytes()),
             _ => Some(usize::MAX),
@@ -329,13 +336,13 @@ impl Keyspace {
             let mut stored = prefix.to_vec();
             let is_clear = self.overlay.is_empty() && self.layers.is_empty();
             // The overlay's answer is in memory and is newer than the store's.
-            let written = |key: &[u8]| {
+            let written = |key: &[u8], hash: KeyHash| {
                 if is_clear {
                     return None;
                 }
                 stored.truncate(prefix.len());
                 stored.extend_from_slice(key);
-                let (slot, value) = self.newest(&stored)?;
+                let (slot, value) = self.newest_of(&stored, Some(hash), with_data)?;
                 Some((1 << slot, value))
             };
             let (list, ended) = fetch.ask(most, written, now_ms);
@@ -364,6 +371,7 @@ impl Keyspace {
         };
         let (looked, done) = fetch.catch_up(most, now_ms);
         self.names += looked as u64;
+        self.room_came |= !done.is_empty();
         self.discarded.extend(done);
         fetch.is_behind()
     }
@@ -387,7 +395,10 @@ impl Keyspace {
     /// Removes and returns the fetch of a request with very many names. Dropping a fetch takes
     /// long.
     pub fn end_many(&mut self, client: u64) -> Option<ManyFetch> {
-        self.many.remove(&client)
+        let mut fetch = self.many.remove(&client)?;
+        self.discarded.extend(fetch.take_layers());
+        self.room_came = true;
+        Some(fetch)
     }
 
     /// Fetches that requests wait for.
@@ -434,6 +445,10 @@ impl Keyspace {
         keys: &mut dyn Iterator<Item = &[u8]>,
     ) -> Option<Piece> {
         let fetch = self.fetches.get(&client)?;
+        if fetch.generation() != self.generation {
+            // The answers would not count.
+            return None;
+        }
         let budget_bytes = match fetch.need() {
             Need::Strings => PIECE_BYTES.min(limit_bytes.checked_sub(fetch.bytes())?),
             _ => PIECE_BYTES,
@@ -457,7 +472,9 @@ impl Keyspace {
             }
             let in_store = stored(key);
             // The overlay's answer is in memory and is newer than the store's.
-            if self.newest(&in_store).is_none() && fetch.ask(key) {
+            let hash = KeyHash::of(self.secret, key);
+            let written = self.newest_of(&in_store, Some(hash), false);
+            if written.is_none() && fetch.ask(&in_store, hash) {
                 piece.push(in_store);
             }
         }

@@ -25,7 +25,7 @@ impl World {
         World::with(MemoryStore::default(), EpochLimits::default())
     }
     fn with(store: MemoryStore, limits: EpochLimits) -> World {
-        let keys = Keyspace::new(Arc::new(store.clone()), limits).unwrap();
+        let keys = Keyspace::new(Arc::new(store.clone()), limits, SECRET).unwrap();
         World {
             store,
             keys,
@@ -103,12 +103,20 @@ impl World {
     }
 }
 
+/// The secret of hashes of keys.
+const SECRET: u64 = 5;
+
 /// Id of the client whose request has many names.
 const CLIENT: u64 = 9;
 
 fn names<'a>(arguments: impl IntoIterator<Item = &'a str>, step: usize) -> Arc<Names> {
     let request: Vec<&str> = std::iter::once("command").chain(arguments).collect();
-    Arc::new(Names::new(Request::from_arguments(&request), step, true, 5))
+    Arc::new(Names::new(
+        Request::from_arguments(&request),
+        step,
+        true,
+        SECRET,
+    ))
 }
 
 fn io() -> Error {
@@ -740,6 +748,8 @@ fn random_histories_agree_with_a_model() {
         }
         let state = model_state(submitted.iter().filter(|e| !e.has_failed()));
         assert!(w.keys.is_settled() && w.keys.overlay.is_empty() && w.keys.layers.is_empty());
+        // A fetch holds the layers that it is behind by.
+        w.keys.end_many(CLIENT);
         assert_eq!(w.keys.pending_bytes(), 0);
         assert_eq!(w.scan(), state.keys().cloned().collect::<Vec<_>>());
         for (key, value) in state {
@@ -1089,4 +1099,177 @@ fn a_fetch_of_many_names_counts_its_buffers_and_frees_what_is_no_answer() {
         };
         assert_eq!(String::from_utf8(found).unwrap(), expected);
     }
+}
+
+impl World {
+    /// Writes a layer of one key, and commits it.
+    fn commit_layer(&mut self, key: &str) {
+        self.put_many(&[(key.to_string(), "x".to_string())]);
+        assert!(self.submit());
+        self.complete();
+    }
+}
+
+/// Regression test: each fetch counted each layer that took effect meanwhile as memory of its
+/// client. One MSET of 60 MB counted as 300 MB for five readers of other keys, and they were
+/// disconnected.
+#[test]
+fn a_layer_counts_once_and_for_no_reader() {
+    const LEN: usize = 1 << 20;
+    let mut w = World::new();
+    let list = numbered(1500);
+    let index = names(list.iter().map(|s| &s[..]), 1);
+    w.begin_many(&index, Need::Meta);
+    let small: u64 = CLIENT + 1;
+    w.keys.begin_fetch(small, Need::Value, (1, 2));
+    let mut keys = [&b"a"[..]].into_iter();
+    let piece = w.keys.next_piece(small, usize::MAX, &mut keys);
+    let many_piece = w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000);
+    let before = (w.keys.fetch_memory(CLIENT), w.keys.fetch_memory(small));
+    w.put_many(&[("other".to_string(), "v".repeat(LEN))]);
+    let pending = w.keys.pending_bytes();
+    assert!((LEN..2 * LEN).contains(&pending), "{pending} bytes pending");
+    let after = (w.keys.fetch_memory(CLIENT), w.keys.fetch_memory(small));
+    assert!(after.0 < before.0 + LEN && after.1 < before.1 + LEN);
+    assert!(w.submit());
+    w.complete();
+    assert_eq!(w.keys.pending_bytes(), pending, "the fetch holds the layer");
+    while w.keys.catch_up(CLIENT, 1024, 1_000) {}
+    assert_eq!(w.keys.pending_bytes(), 0);
+    // A fetch that ends early gives back what it is behind by.
+    w.put_many(&[("other".to_string(), "v".repeat(LEN))]);
+    assert!(w.submit());
+    w.complete();
+    assert!(w.keys.pending_bytes() >= LEN);
+    let ended = w.keys.end_many(CLIENT);
+    assert_eq!(w.keys.pending_bytes(), 0);
+    drop((ended, piece, many_piece));
+}
+
+/// Regression test: after nine layers of other keys, a fetch forgot all its answers. After three
+/// such fetches, the loop read a value of any length itself.
+#[test]
+fn layers_of_other_keys_spoil_no_fetch() {
+    let mut w = World::new();
+    w.store.0.lock().apart_from = 1000;
+    w.put("long", &"v".repeat(LOOP_BYTES + 1));
+    assert!(w.submit());
+    w.complete();
+    let (found, _) = w.command(|k| k.get(b"long"));
+    let Err(Missed::Fetch(need)) = found else {
+        panic!("the loop read a long value");
+    };
+    w.keys.begin_fetch(CLIENT, need, (1, 2));
+    let mut keys = [&b"long"[..]].into_iter();
+    let piece = w.keys.next_piece(CLIENT, usize::MAX, &mut keys);
+    let read = crate::fetch::read(&w.store, piece.unwrap(), || true);
+    for n in 0..100 {
+        w.commit_layer(&format!("other{n}"));
+        if n == 50 {
+            w.keys.take_answers(CLIENT, read.clone());
+        }
+    }
+    let spent = w.keys.spent();
+    w.keys.use_fetch(Some(CLIENT));
+    let (found, _) = w.command(|k| k.get(b"long").unwrap());
+    assert_eq!(found.map(|v| v.data.len()), Some(LOOP_BYTES + 1));
+    assert_eq!(w.keys.spent(), spent, "the loop read nothing");
+    w.commit_layer("long");
+    let (found, _) = w.command(|k| k.get(b"long").unwrap());
+    assert_eq!(found.map(|v| v.data.len()), Some(1), "its own key counts");
+    w.keys.use_fetch(None);
+}
+
+/// Regression test: a fetch of a flushed keyspace was read to its end before it began again.
+#[test]
+fn a_fetch_of_a_flushed_keyspace_reads_no_further() {
+    let mut w = World::new();
+    let list = numbered(3000);
+    let index = names(list.iter().map(|s| &s[..]), 1);
+    w.begin_many(&index, Need::Meta);
+    assert!(w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000).is_some());
+    w.keys.begin_fetch(CLIENT, Need::Meta, (1, 2));
+    w.command(|k| k.flush().unwrap());
+    assert!(w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000).is_none());
+    let mut keys = list.iter().map(|s| s.as_bytes());
+    let piece = w.keys.next_piece(CLIENT, usize::MAX, &mut keys);
+    assert!(piece.is_none());
+    assert!(w.keys.freeze(CLIENT).is_none());
+}
+
+/// Regression test: other clients wrote layers faster than a fetch applied them, so its command
+/// never took effect. Layers in flight had no limit besides their bytes.
+#[test]
+fn no_layer_is_taken_while_a_fetch_is_far_behind_or_many_are_in_flight() {
+    let mut w = World::new();
+    let list = numbered(3000);
+    let index = names(list.iter().map(|s| &s[..]), 1);
+    w.begin_many(&index, Need::Meta);
+    assert!(w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000).is_some());
+    let mut layers = 0;
+    while !w.keys.is_full_of_layers() {
+        w.commit_layer("other");
+        layers += 1;
+        assert!(layers <= 8, "never full");
+    }
+    assert!(!w.keys.is_full(), "single writes go on");
+    w.keys.take_room_came();
+    assert!(!w.keys.catch_up(CLIENT, 1024, 1_000), "within one step");
+    assert!(!w.keys.is_full_of_layers());
+    assert!(w.keys.take_room_came(), "writes that wait look again");
+    w.keys.end_many(CLIENT);
+    w.store.hold(true);
+    let mut layers = 0;
+    while !w.keys.is_full_of_layers() {
+        w.put_many(&[("k".to_string(), "x".to_string())]);
+        layers += 1;
+        if layers % 4 == 0 {
+            w.submit();
+        }
+        assert!(layers <= 32, "never full");
+    }
+    assert!(!w.keys.is_full(), "single writes go on");
+}
+
+/// Regression test: a step looked at 1,024 names, however long they were, and hashed each of them
+/// once for each layer.
+#[test]
+fn a_step_of_long_names_is_bounded_in_bytes() {
+    const LEN: usize = 60_000;
+    let mut w = World::new();
+    w.store.hold(true);
+    for n in 0..10 {
+        w.put_many(&[(format!("other{n}"), "x".to_string())]);
+    }
+    let list: Vec<_> = (0..40).map(|n| format!("{n}{}", "x".repeat(LEN))).collect();
+    let index = names(list.iter().map(|s| &s[..]), 1);
+    w.begin_many(&index, Need::Meta);
+    let hashed = crate::names::hashed::bytes();
+    let (mut steps, mut bytes) = (0, 0);
+    while let Some(piece) = w.keys.next_many(CLIENT, 1024, usize::MAX, 1_000) {
+        let step = piece.key_bytes();
+        assert!(step <= (256 << 10) + 2 * LEN, "{step} bytes in a step");
+        (steps, bytes) = (steps + 1, bytes + step);
+        let read = read_many(&w.store, piece, || true);
+        w.keys.take_many(CLIENT, read, 1_000);
+    }
+    assert!(steps >= 8 && bytes >= 40 * LEN, "{steps} steps");
+    let hashed = crate::names::hashed::bytes() - hashed;
+    assert_eq!(hashed, 0, "the table of names has the hashes");
+    let many: Vec<_> = list.iter().map(|k| (k.clone(), "v".to_string())).collect();
+    w.put_many(&many);
+    let before = w.keys.names();
+    let mut steps = 0;
+    while w.keys.catch_up(CLIENT, 1024, 1_000) {
+        steps += 1;
+    }
+    assert!(
+        steps >= 7,
+        "{steps} steps for {} names",
+        w.keys.names() - before
+    );
+    let hashed_before = crate::names::hashed::bytes();
+    w.command(|k| k.meta(list[3].as_bytes()).unwrap());
+    let hashed = crate::names::hashed::bytes() - hashed_before;
+    assert_eq!(hashed, list[3].len(), "one hash for all layers");
 }

@@ -171,7 +171,7 @@ impl Server {
                 self.preparer.discard(assembly);
             }
             if let Some(many) = c.many.take() {
-                self.preparer.discard(many);
+                self.preparer.discard_command(many);
             }
             self.exec.client_bytes -= c.accounted as u64;
             self.exec.sessions[slot] = None;

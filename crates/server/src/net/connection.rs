@@ -69,6 +69,8 @@ pub(crate) struct Connection {
     pub unparked: bool,
     /// Another thread reads the keys of the request that waits.
     pub fetching: bool,
+    /// The request that waits writes, and has a place for its fetch.
+    pub write_place: bool,
     /// Names of that request that were asked for.
     pub fetched_names: usize,
     /// Tells the thread that fetches that no request waits for the pieces of this fetch any more.
@@ -135,6 +137,7 @@ impl Connection {
             parked: None,
             unparked: false,
             fetching: false,
+            write_place: false,
             fetched_names: 0,
             fetch_gone: None,
             needs_fetch: None,

@@ -14,8 +14,9 @@ use crate::fetch::many::{ManyPiece, ManyRead, read_many};
 use crate::fetch::{Answer, Need, PIECE_NAMES, Piece, read};
 use crate::resp::request::Request;
 use crate::store::Store;
-use basalt::Bytes;
+use basalt::{Bytes, Error, ErrorKind};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -23,6 +24,9 @@ use std::thread::JoinHandle;
 
 /// Requests with fetches at a time: each write looks into the answers of all of them.
 pub(super) const FETCHES: usize = 16;
+/// Requests with fetches that write. A write that has all answers may wait for room, and keeps its
+/// place meanwhile. The other places are left to reads, so that only writes wait for room.
+const WRITE_FETCHES: usize = 12;
 
 /// Pieces that one turn of the loop takes in, and as many that it asks for.
 const PIECES_A_TURN: usize = 4;
@@ -57,12 +61,23 @@ impl Job {
     /// and disconnect could queue work without end.
     fn run(self, store: &dyn Store) -> Fetched {
         let wanted = || !self.gone.load(Ordering::Acquire);
+        // A panic fails this request only: the pieces behind it need this thread.
+        let panicked = || Error::new(ErrorKind::Poisoned, "reading keys has panicked");
+        let answers = match self.keys {
+            Keys::Few(piece) => {
+                let failure = piece.failure();
+                let read = catch_unwind(AssertUnwindSafe(|| read(store, piece, wanted)));
+                Answers::Few(read.unwrap_or_else(|_| failure(panicked())))
+            }
+            Keys::Many(piece) => {
+                let failure = piece.failure();
+                let read = catch_unwind(AssertUnwindSafe(|| read_many(store, piece, wanted)));
+                Answers::Many(read.unwrap_or_else(|_| failure(panicked())))
+            }
+        };
         Fetched {
             asker: self.asker,
-            answers: match self.keys {
-                Keys::Few(piece) => Answers::Few(read(store, piece, wanted)),
-                Keys::Many(piece) => Answers::Many(read_many(store, piece, wanted)),
-            },
+            answers,
         }
     }
 }
@@ -76,14 +91,18 @@ pub(super) struct Fetcher {
     /// Pieces that are being read, or were read and are in `came`.
     pieces: usize,
     came: VecDeque<Fetched>,
-    /// Clients whose requests wait for others' fetches to end.
+    /// Clients whose reads wait for others' fetches to end.
     waiting: VecDeque<Asker>,
+    /// Clients whose writes wait for others' fetches to end.
+    waiting_writes: VecDeque<Asker>,
+    /// Number of requests that write and have a place.
+    writes: usize,
 }
 
 impl Fetcher {
     /// Results are awaited, or requests wait for others' fetches to end.
     pub fn is_busy(&self) -> bool {
-        self.pieces > 0 || !self.waiting.is_empty()
+        self.pieces > 0 || !self.waiting.is_empty() || !self.waiting_writes.is_empty()
     }
 
     /// Pieces that were read wait to be taken in.
@@ -98,10 +117,14 @@ impl Fetcher {
 
     /// Lets a client's request wait until fetches of other clients end. If `first` is true, the
     /// request has waited before and goes to the front.
-    pub fn wait(&mut self, asker: Asker, first: bool) {
+    fn wait(&mut self, asker: Asker, writes: bool, first: bool) {
+        let waiting = match writes {
+            true => &mut self.waiting_writes,
+            false => &mut self.waiting,
+        };
         match first {
-            true => self.waiting.push_front(asker),
-            false => self.waiting.push_back(asker),
+            true => waiting.push_front(asker),
+            false => waiting.push_back(asker),
         }
     }
 
@@ -146,9 +169,9 @@ impl Server {
         need: Need,
         first: bool,
     ) {
-        let asker = Asker { slot, id: c.id };
-        if !c.fetching && self.exec.keys.fetches() >= FETCHES {
-            self.fetcher.wait(asker, first);
+        let writes = table::resolve(request).is_ok_and(|spec| spec.writes());
+        let taken = self.exec.keys.fetches();
+        if !c.fetching && !self.take_place(c, slot, taken, writes, first) {
             // When there is room, the fetch begins. The request would only find again that it needs one.
             c.needs_fetch = Some(need);
             return;
@@ -166,6 +189,32 @@ impl Server {
             c.unparked = true;
             enqueue(&mut self.run_list, c, slot);
         }
+    }
+
+    /// Takes a place for a request's fetch, if `taken` places are taken so far. Otherwise the
+    /// request waits, and the result is false.
+    pub(super) fn take_place(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        taken: usize,
+        writes: bool,
+        first: bool,
+    ) -> bool {
+        let new_write = writes && !c.write_place;
+        if taken >= FETCHES || (new_write && self.fetcher.writes >= WRITE_FETCHES) {
+            let asker = Asker { slot, id: c.id };
+            self.fetcher.wait(asker, writes, first);
+            return false;
+        }
+        c.write_place = writes;
+        self.fetcher.writes += usize::from(new_write);
+        true
+    }
+
+    /// Gives back the place of a client's request that writes.
+    pub(super) fn give_place_back(&mut self, c: &mut Connection) {
+        self.fetcher.writes -= usize::from(std::mem::take(&mut c.write_place));
     }
 
     /// Asks for the next piece of a client's fetch; false when all was read.
@@ -255,6 +304,7 @@ impl Server {
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
         c.give_up_fetch();
+        self.give_place_back(c);
         if std::mem::take(&mut c.fetching) {
             self.exec.keys.end_fetch(c.id);
             if let Some(fetch) = self.exec.keys.end_many(c.id) {
@@ -265,15 +315,28 @@ impl Server {
 
     /// Lets requests run again that waited for others' fetches to end.
     pub(super) fn unpark_fetches(&mut self) {
+        let taken = self.exec.keys.fetches() + self.preparer.awaited();
+        let room = FETCHES.saturating_sub(taken);
+        let for_writes = room.min(WRITE_FETCHES.saturating_sub(self.fetcher.writes));
+        let mut waiting = std::mem::take(&mut self.fetcher.waiting_writes);
+        let begun = self.unpark_some(&mut waiting, for_writes);
+        self.fetcher.waiting_writes = waiting;
+        let mut waiting = std::mem::take(&mut self.fetcher.waiting);
+        self.unpark_some(&mut waiting, room - begun);
+        self.fetcher.waiting = waiting;
+    }
+
+    /// Lets up to `most` of the waiting requests run again. Returns their number.
+    fn unpark_some(&mut self, waiting: &mut VecDeque<Asker>, most: usize) -> usize {
         // They may leave faster than there is room.
-        if self.fetcher.waiting.len() > 2 * self.connections.len() {
+        if waiting.len() > 2 * self.connections.len() {
             let connections = &self.connections;
             let here = |asker: &Asker| connections[asker.slot].as_ref().map(|c| c.id);
-            (self.fetcher.waiting).retain(|asker| here(asker) == Some(asker.id));
+            waiting.retain(|asker| here(asker) == Some(asker.id));
         }
-        let mut room = FETCHES.saturating_sub(self.exec.keys.fetches() + self.preparer.awaited());
-        while room > 0
-            && let Some(asker) = self.fetcher.waiting.pop_front()
+        let mut begun = 0;
+        while begun < most
+            && let Some(asker) = waiting.pop_front()
         {
             let c = self.connections[asker.slot].as_mut();
             // A request that ran again while a server stops may wait here twice.
@@ -281,8 +344,9 @@ impl Server {
             if let Some(c) = c.filter(waits) {
                 c.unparked = true;
                 enqueue(&mut self.run_list, c, asker.slot);
-                room -= 1;
+                begun += 1;
             }
         }
+        begun
     }
 }

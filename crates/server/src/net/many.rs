@@ -11,7 +11,6 @@
 use super::assembling::{Assembly, Purpose};
 use super::background::{Asker, join, start};
 use super::connection::Connection;
-use super::fetching::FETCHES;
 use super::{Event, Server, Shared, enqueue};
 use crate::command::table::{self, Spec};
 use crate::command::{store_error, wrong_arguments};
@@ -21,6 +20,8 @@ use crate::keyspace::Epochs;
 use crate::layout;
 use crate::names::{Layer, Names};
 use crate::resp::request::Request;
+use basalt::{Error, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -76,6 +77,8 @@ enum Stage {
     /// Its table of names is made. If there are places for the answers, the names are fetched next.
     /// Otherwise the names are being fetched, or need no fetch.
     Prepared(Arc<Names>, Option<Places>),
+    /// Its table could not be made.
+    Failed,
 }
 
 /// A command with very many names that has not taken effect.
@@ -83,7 +86,7 @@ pub(super) struct ManyCommand {
     spec: &'static Spec,
     kind: Kind,
     stage: Stage,
-    /// Bytes of memory that the request holds.
+    /// Bytes of memory that the request holds, or that the input of the table being made holds.
     request_bytes: usize,
 }
 
@@ -105,26 +108,32 @@ impl ManyCommand {
         }))
     }
 
-    /// Returns true if the command writes.
-    pub fn is_write(&self) -> bool {
-        self.spec.writes()
-    }
-
     /// Returns the bytes of memory that the command holds, besides its fetch.
     pub fn memory(&self) -> usize {
         match &self.stage {
-            Stage::Prepared(names, _) => names.memory(),
+            Stage::Prepared(names, places) => {
+                names.memory() + places.as_ref().map_or(0, Places::memory)
+            }
             _ => self.request_bytes,
         }
     }
 }
 
-/// The table of names for a client.
+/// The result of making the table of names for a client.
 pub(super) struct Prepared {
     asker: Asker,
-    names: Arc<Names>,
-    /// Places for the answers if the names have to be fetched.
-    places: Option<Places>,
+    /// Bytes of the input of the table.
+    input_bytes: usize,
+    result: Table,
+}
+
+enum Table {
+    /// The table, with places for the answers if the names have to be fetched.
+    Made(Arc<Names>, Option<Places>),
+    /// The client has gone before the table was made.
+    GivenUp,
+    /// Making the table has panicked.
+    Failed,
 }
 
 /// The input of a table of names.
@@ -137,12 +146,31 @@ enum TableInput {
 struct Job {
     asker: Asker,
     input: TableInput,
+    /// Bytes of the input.
+    input_bytes: usize,
     kind: Kind,
     secret: u64,
+    /// Set when no request waits for the table any more.
+    gone: Arc<AtomicBool>,
 }
 
 impl Job {
+    /// Makes the table, unless its client has gone. A panic fails this request only: the jobs
+    /// behind it need this thread.
     fn run(self) -> Prepared {
+        let (asker, input_bytes) = (self.asker, self.input_bytes);
+        let result = match self.gone.load(Ordering::Acquire) {
+            true => Table::GivenUp,
+            false => catch_unwind(AssertUnwindSafe(|| self.table())).unwrap_or(Table::Failed),
+        };
+        Prepared {
+            asker,
+            input_bytes,
+            result,
+        }
+    }
+
+    fn table(self) -> Table {
         let is_write = !matches!(self.kind, Kind::Read(_));
         let names = match self.input {
             TableInput::Names(names) => names,
@@ -151,11 +179,7 @@ impl Job {
             }
         };
         let places = self.kind.need().map(|_| places(names.len()));
-        Prepared {
-            asker: self.asker,
-            names,
-            places,
-        }
+        Table::Made(names, places)
     }
 }
 
@@ -173,9 +197,24 @@ pub(super) struct Preparer {
     thread: Option<JoinHandle<()>>,
     /// Number of tables that are awaited.
     awaited: usize,
+    /// Bytes of the inputs of awaited tables whose clients have gone.
+    gone_bytes: usize,
 }
 
 impl Preparer {
+    /// Returns the bytes that are held for clients that have gone.
+    pub fn gone_bytes(&self) -> usize {
+        self.gone_bytes
+    }
+
+    /// Drops a command whose client is gone, or takes no reply.
+    pub fn discard_command(&mut self, command: Box<ManyCommand>) {
+        if matches!(command.stage, Stage::Preparing) {
+            self.gone_bytes += command.request_bytes;
+        }
+        self.discard(command);
+    }
+
     /// Returns true if tables are awaited.
     pub fn is_busy(&self) -> bool {
         self.awaited > 0
@@ -241,10 +280,27 @@ impl Server {
                     self.preparer.discard(Box::new(request));
                     return true;
                 }
-                None => command.stage = self.prepare(c, slot, kind, request, first),
+                None => {
+                    let writes = command.spec.writes();
+                    command.stage = self.prepare(c, slot, kind, request, writes, first);
+                }
             },
             Stage::Preparing => command.stage = Stage::Preparing,
-            Stage::Prepared(names, _) if kind.need().is_none() => {
+            Stage::Failed => {
+                let text = store_error(&Error::new(
+                    ErrorKind::Poisoned,
+                    "making the table of the names of a request has panicked",
+                ));
+                self.fail(c, slot, command.spec, &text);
+                return true;
+            }
+            Stage::Prepared(names, places) if kind.need().is_none() => {
+                if !self.has_room_for_layer() {
+                    command.stage = Stage::Prepared(names, places);
+                    self.stall(c, slot);
+                    c.many = Some(command);
+                    return false;
+                }
                 self.take_effect(c, slot, command.spec, kind, Ready::Names(names));
                 return true;
             }
@@ -264,6 +320,8 @@ impl Server {
                     // Other clients have their turn first.
                     c.unparked = true;
                     enqueue(&mut self.run_list, c, slot);
+                } else if is_whole && command.spec.writes() && !self.has_room_for_layer() {
+                    self.stall(c, slot);
                 } else if let Some((fetch, depends_on)) =
                     is_whole.then(|| self.exec.keys.freeze(c.id)).flatten()
                 {
@@ -274,6 +332,7 @@ impl Server {
                     return true;
                 } else {
                     // A write among the answers failed, or the keyspace was flushed.
+                    command.request_bytes = names.memory();
                     if let Some(fetch) = self.exec.keys.end_many(c.id) {
                         self.preparer.discard(Box::new(fetch));
                     }
@@ -285,6 +344,14 @@ impl Server {
         false
     }
 
+    /// Returns true if a further layer is taken now.
+    fn has_room_for_layer(&mut self) -> bool {
+        if self.exec.keys.is_full_of_layers() {
+            self.submit();
+        }
+        !self.exec.keys.is_full_of_layers()
+    }
+
     /// Asks for the table of names, unless too many fetches of other clients run.
     fn prepare(
         &mut self,
@@ -292,22 +359,29 @@ impl Server {
         slot: usize,
         kind: Kind,
         request: Request,
+        writes: bool,
         first: bool,
     ) -> Stage {
-        let asker = Asker { slot, id: c.id };
-        if self.exec.keys.fetches() + self.preparer.awaited >= FETCHES {
-            self.fetcher.wait(asker, first);
+        let taken = self.exec.keys.fetches() + self.preparer.awaited;
+        if !self.take_place(c, slot, taken, writes, first) {
             return Stage::New(request);
         }
         self.ask_for(c, slot, kind, TableInput::Request(request))
     }
 
-    fn ask_for(&mut self, c: &Connection, slot: usize, kind: Kind, input: TableInput) -> Stage {
+    fn ask_for(&mut self, c: &mut Connection, slot: usize, kind: Kind, input: TableInput) -> Stage {
+        c.give_up_fetch();
+        let gone = c.fetch_gone.insert(Arc::default()).clone();
         let job = Job {
             asker: Asker { slot, id: c.id },
+            input_bytes: match &input {
+                TableInput::Request(request) => request.memory(),
+                TableInput::Names(names) => names.memory(),
+            },
+            gone,
             input,
             kind,
-            secret: self.exec.env.random().next_u64(),
+            secret: self.exec.keys.secret(),
         };
         self.preparer.prepare(job, &self.shared);
         Stage::Preparing
@@ -318,17 +392,20 @@ impl Server {
         self.preparer.awaited -= 1;
         let slot = prepared.asker.slot;
         let c = self.connections[slot].as_mut();
-        let c = c.filter(|c| c.id == prepared.asker.id);
-        match c.and_then(|c| Some((c.many.as_mut()?, &mut c.unparked, &mut c.queued))) {
-            Some((command, unparked, queued)) => {
-                command.stage = Stage::Prepared(prepared.names, prepared.places);
-                *unparked = true;
-                if !std::mem::replace(queued, true) {
-                    self.run_list.push(slot);
-                }
-            }
-            None => self.preparer.discard(Box::new(prepared)),
+        let c = c.filter(|c| c.id == prepared.asker.id && c.many.is_some());
+        let Some(c) = c else {
+            self.preparer.gone_bytes -= prepared.input_bytes;
+            self.preparer.discard(Box::new(prepared));
+            return;
+        };
+        if let Some(command) = c.many.as_mut() {
+            command.stage = match prepared.result {
+                Table::Made(names, places) => Stage::Prepared(names, places),
+                Table::GivenUp | Table::Failed => Stage::Failed,
+            };
         }
+        c.unparked = true;
+        enqueue(&mut self.run_list, c, slot);
     }
 
     /// Begins to fetch the names of a command, or begins again.
@@ -470,4 +547,113 @@ fn refused(name: &str, kind: Kind, request: &Request) -> Option<String> {
 /// Returns true if a name is too long to be written.
 fn is_too_long(kind: Kind, names: &Names) -> bool {
     !matches!(kind, Kind::Read(_)) && names.longest() > layout::MAX_KEY_LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::ServerOptions;
+    use crate::store::memory::MemoryStore;
+    use basalt::env::EnvBuilder;
+    use basalt::fs::{HostFs, HostOptions};
+
+    /// A server that does not run.
+    fn server() -> Server {
+        let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
+        let env = EnvBuilder::new(fs).build();
+        let options = ServerOptions {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ..ServerOptions::default()
+        };
+        let listener = super::super::accepting::listen(options.listen).unwrap();
+        Server::over(&env, options, listener, Arc::new(MemoryStore::default())).unwrap()
+    }
+
+    fn job(arguments: &[&str], gone: bool) -> Job {
+        let request = Request::from_arguments(arguments);
+        Job {
+            asker: Asker { slot: 0, id: 7 },
+            input_bytes: request.memory(),
+            input: TableInput::Request(request),
+            kind: Kind::Delete,
+            secret: 5,
+            gone: Arc::new(AtomicBool::new(gone)),
+        }
+    }
+
+    fn results(server: &Server, n: usize) -> Vec<Prepared> {
+        let mut found = Vec::new();
+        while found.len() < n {
+            for event in std::mem::take(&mut *server.shared.events.lock()) {
+                if let Event::Prepared(prepared) = event {
+                    found.push(prepared);
+                }
+            }
+            basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
+        }
+        found
+    }
+
+    /// Regression test: the table of a client that had gone was made all the same, and its request
+    /// stayed in memory meanwhile without being counted.
+    #[test]
+    fn no_table_is_made_for_a_client_that_has_gone_and_its_request_counts() {
+        let mut server = server();
+        server.connections.push(None);
+        let shared = server.shared.clone();
+        let arguments = vec!["del"; 2000];
+        let mut request = Request::from_arguments(&arguments);
+        let mut command = ManyCommand::take(&mut request).unwrap();
+        command.stage = Stage::Preparing;
+        let bytes = command.request_bytes;
+        let job = job(&arguments, true);
+        assert_eq!(job.input_bytes, bytes);
+        server.preparer.prepare(job, &shared);
+        server.preparer.discard_command(command);
+        assert_eq!(server.preparer.gone_bytes(), bytes);
+        let prepared = results(&server, 1).remove(0);
+        assert!(matches!(prepared.result, Table::GivenUp));
+        server.prepared(prepared);
+        assert_eq!(
+            (server.preparer.gone_bytes(), server.preparer.awaited),
+            (0, 0)
+        );
+    }
+
+    /// Regression test: a panic ended the thread that makes tables, and every later command with
+    /// many names waited for ever.
+    #[test]
+    fn a_table_that_panics_fails_and_the_next_is_made() {
+        let mut server = server();
+        let shared = server.shared.clone();
+        // No command has a request without arguments.
+        server.preparer.prepare(job(&[], false), &shared);
+        server.preparer.prepare(job(&["del", "k"], false), &shared);
+        let results = results(&server, 2);
+        assert!(matches!(results[0].result, Table::Failed));
+        assert!(matches!(results[1].result, Table::Made(..)));
+    }
+
+    /// The places for answers count before the fetch begins.
+    #[test]
+    fn places_for_answers_count() {
+        let names = Arc::new(Names::new(
+            Request::from_arguments(&["del", "k"]),
+            1,
+            true,
+            5,
+        ));
+        let memory = |places| {
+            let stage = Stage::Prepared(names.clone(), places);
+            let spec = table::resolve(&Request::from_arguments(&["del", "k"])).unwrap();
+            let command = ManyCommand {
+                spec,
+                kind: Kind::Delete,
+                stage,
+                request_bytes: 0,
+            };
+            command.memory()
+        };
+        assert_eq!(memory(Some(places(1000))), memory(None) + 16_000);
+    }
 }

@@ -258,7 +258,7 @@ impl Server {
             }),
             signals: None,
             exec: Executor {
-                keys: Keyspace::new(store, limits)?,
+                keys: Keyspace::new(store, limits, env.random().next_u64())?,
                 env: env.clone(),
                 sync: options.sync,
                 sessions: Vec::new(),
@@ -274,6 +274,7 @@ impl Server {
                 listening,
                 client_bytes: 0,
                 client_bytes_peak: 0,
+                gone_client_bytes: 0,
                 budget_gauges: BudgetGauges::new(env),
                 sampled: (0, now),
                 options,
@@ -381,6 +382,9 @@ impl Server {
             self.drop_idle();
             self.book();
             self.discard_layers();
+            if self.exec.keys.take_room_came() {
+                self.wake_stalled();
+            }
             // Last: clients that were dropped above gave back what others wait for.
             self.unpark_fetches();
             if self.stopping.is_some() && self.stopped() {

@@ -96,12 +96,7 @@ impl Server {
                 self.to_write.push(asker.slot);
             }
         }
-        for slot in std::mem::take(&mut self.stalled) {
-            if let Some(c) = &mut self.connections[slot] {
-                c.stalled = false;
-                enqueue(&mut self.run_list, c, slot);
-            }
-        }
+        self.wake_stalled();
     }
 
     fn slow_done(&mut self, result: SlowResult) {
@@ -214,7 +209,9 @@ impl Server {
         }
         let peak = &mut self.exec.client_bytes_peak;
         *peak = (*peak).max(self.exec.client_bytes);
-        let bytes = self.exec.client_bytes + self.exec.keys.pending_bytes() as u64;
+        let gone = self.preparer.gone_bytes() as u64;
+        self.exec.gone_client_bytes = gone;
+        let bytes = self.exec.client_bytes + gone + self.exec.keys.pending_bytes() as u64;
         if self.booked.bytes() != bytes {
             self.booked.resize(bytes);
         }

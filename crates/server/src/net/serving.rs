@@ -80,7 +80,7 @@ impl Server {
                     self.end_fetch(&mut c);
                     self.connections[victim] = Some(c);
                     if let Some(many) = many {
-                        self.preparer.discard(many);
+                        self.preparer.discard_command(many);
                     }
                 }
                 Some(c) if c.id == id => self.drop_client(victim),
@@ -97,7 +97,10 @@ impl Server {
         loop {
             c.starved = false;
             loop {
-                if c.closing || c.slow || c.reply_bytes() > self.exec.options.reply_soft_bytes {
+                // A command with very many names that has begun ends: while its fetch is behind, no
+                // layer of another client is taken.
+                let is_unread = c.reply_bytes() > self.exec.options.reply_soft_bytes;
+                if c.closing || c.slow || (is_unread && c.many.is_none()) {
                     return true;
                 }
                 if c.parked.is_some() && !c.unparked {
@@ -123,15 +126,11 @@ impl Server {
                             // A browser was led here: it gets no chance to send commands in a body.
                             return false;
                         }
-                        if is_full && is_write(c, &request) {
+                        if is_full && c.many.is_none() && is_write(&request) {
                             // Reads continue, because they take none of the room that writes wait
-                            // for.
+                            // for. A command with very many names waits when it is ready.
                             c.parked = Some(request);
-                            c.unparked = true;
-                            if !c.stalled {
-                                c.stalled = true;
-                                self.stalled.push(slot);
-                            }
+                            self.stall(c, slot);
                             return true;
                         }
                         if c.many.is_none() {
@@ -180,6 +179,24 @@ impl Server {
         }
     }
 
+    /// Lets a client's request wait for room for its writes.
+    pub(super) fn stall(&mut self, c: &mut Connection, slot: usize) {
+        c.unparked = true;
+        if !std::mem::replace(&mut c.stalled, true) {
+            self.stalled.push(slot);
+        }
+    }
+
+    /// Lets the requests that wait for room look again.
+    pub(super) fn wake_stalled(&mut self) {
+        for slot in std::mem::take(&mut self.stalled) {
+            if let Some(c) = &mut self.connections[slot] {
+                c.stalled = false;
+                enqueue(&mut self.run_list, c, slot);
+            }
+        }
+    }
+
     /// Runs a request; false when it must run again later.
     fn execute(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
         self.reply.clear();
@@ -190,7 +207,11 @@ impl Server {
             return false;
         }
         if c.many.is_some() {
-            return self.run_many(c, slot, first);
+            let ended = self.run_many(c, slot, first);
+            if ended {
+                self.give_place_back(c);
+            }
+            return ended;
         }
         self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
         self.exec.keys.use_fetch(c.fetching.then_some(c.id));
@@ -281,12 +302,9 @@ impl Server {
     }
 }
 
-/// Returns true if a client's request writes.
-fn is_write(c: &Connection, request: &Request) -> bool {
-    match &c.many {
-        Some(many) => many.is_write(),
-        None => table::resolve(request).is_ok_and(|spec| spec.writes()),
-    }
+/// Returns true if a request writes.
+fn is_write(request: &Request) -> bool {
+    table::resolve(request).is_ok_and(|spec| spec.writes())
 }
 
 /// What an HTTP request begins with, which a web page can make a browser send here.

@@ -1369,3 +1369,71 @@ fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
     w.stop.shutdown();
     w.join();
 }
+
+/// Regression test: writes that had all answers and waited for room kept all places for fetches, so
+/// reads waited for the commits of other clients.
+#[test]
+fn writes_that_wait_for_room_leave_places_to_reads() {
+    let w = World::new(|o| o.pending_write_bytes = 100_000);
+    hold_fetches(&w);
+    set_long(&w, &["long"]);
+    let mut deletes: Vec<_> = (0..16).map(|_| w.client()).collect();
+    for c in &mut deletes {
+        send(c, &of_many("DEL"));
+    }
+    let mut b = w.client();
+    wait_until(|| info(&mut b, "fetched_requests") >= 12);
+    w.store.hold(true);
+    let mut s = w.client();
+    send(&mut s, &format!("SET k {}", "v".repeat(50_000)));
+    send(&mut s, &format!("SET n1 {}", "v".repeat(55_000)));
+    w.wait_held(1);
+    w.store.0.lock().hold_fetches = false;
+    // Nothing is committed before these are answered.
+    let mut g = w.client();
+    send(&mut g, "GET long");
+    let mut reply = vec![0; LONG + 12];
+    g.read_exact(&mut reply).unwrap();
+    for _ in 0..4 {
+        // None of its names is among the writes on their way.
+        send(&mut g, &of_many("EXISTS long").replace(" n", " x"));
+        expect(&mut g, ":1\r\n");
+    }
+    w.store.hold(false);
+    while w.store.held() > 0 {
+        w.store.release(0, Ok(()));
+    }
+    expect(&mut s, "+OK\r\n+OK\r\n");
+    let mut deleted = 0;
+    for c in &mut deletes {
+        let mut reply = [0; 4];
+        c.read_exact(&mut reply).unwrap();
+        assert!(&reply == b":0\r\n" || &reply == b":1\r\n");
+        deleted += usize::from(reply[1] == b'1');
+    }
+    assert_eq!(deleted, 1, "n1 was deleted once");
+    w.stop.shutdown();
+    w.join();
+}
+
+/// Regression test: a panic ended the thread that reads, and all requests with fetches waited for
+/// ever. The server could not stop.
+#[test]
+fn a_read_that_panics_is_an_error_and_later_reads_go_on() {
+    let w = World::new(|_| {});
+    hold_fetches(&w);
+    w.store.0.lock().hold_fetches = false;
+    set_long(&w, &["long"]);
+    w.store.0.lock().panic_fetches = true;
+    let mut a = w.client();
+    let error = "-MISCONF poisoned: reading keys has panicked\r\n";
+    for request in ["GET long", &of_many("MGET"), &of_many("DEL")] {
+        send(&mut a, request);
+        expect(&mut a, error);
+    }
+    w.store.0.lock().panic_fetches = false;
+    send(&mut a, &of_many("EXISTS long"));
+    expect(&mut a, ":1\r\n");
+    w.stop.shutdown();
+    w.join();
+}

@@ -19,7 +19,29 @@ const LONG_BATCH: usize = 256 << 10;
 struct Epoch {
     writes: Vec<Write>,
     sync: bool,
-    done: Done,
+    done: Report,
+}
+
+/// Reports the result of an epoch once. A report that is dropped, by a panic or with a queue,
+/// reports a failure. Otherwise the epoch would stay in flight, and the server could not stop.
+struct Report(Option<Done>);
+
+impl Report {
+    fn send(mut self, result: Result<()>) {
+        if let Some(done) = self.0.take() {
+            done(result);
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(Err(broken(
+                "the result of a commit is lost: a thread has panicked",
+            )));
+        }
+    }
 }
 
 /// The encoding thread, and its queue.
@@ -54,6 +76,7 @@ impl Encoder {
 
     /// Submits the writes of an epoch, now or on the thread.
     pub fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
+        let done = Report(Some(done));
         let epoch = Epoch { writes, sync, done };
         let is_long = epoch.writes.iter().map(Write::bytes).sum::<usize>() >= LONG_BATCH;
         if !is_long && self.queued.load(Ordering::Acquire) == 0 {
@@ -65,7 +88,9 @@ impl Encoder {
             let (db, keys, queued) = (self.db.clone(), self.keys.clone(), self.queued.clone());
             let run = move || {
                 for epoch in receiver {
-                    submit(&db, &keys, epoch);
+                    // A panic has been reported, and its epoch fails. The epochs behind it in the
+                    // queue need this thread.
+                    let _ = catch_unwind(AssertUnwindSafe(|| submit(&db, &keys, epoch)));
                     queued.fetch_sub(1, Ordering::AcqRel);
                 }
             };
@@ -76,8 +101,8 @@ impl Encoder {
             Some(queue) => {
                 self.queued.fetch_add(1, Ordering::AcqRel);
                 if let Err(mpsc::SendError(epoch)) = queue.send(epoch) {
-                    // The thread has panicked. Its epochs are lost, so no epoch may follow them.
-                    (epoch.done)(Err(broken("the thread that encodes batches has ended")));
+                    let ended = broken("the thread that encodes batches has ended");
+                    epoch.done.send(Err(ended));
                 }
             }
             // The thread could not be started: a slow submission is better than none.
@@ -108,8 +133,8 @@ fn submit(db: &Db, keys: &Family, epoch: Epoch) {
     match batch.unwrap_or_else(|_| Err(broken("encoding a batch has panicked"))) {
         Ok(batch) => db
             .submit_nowait(batch, &WriteOptions { sync })
-            .on_complete(move |r| done(r.map(|_| ()))),
-        Err(e) => done(Err(e)),
+            .on_complete(move |r| done.send(r.map(|_| ()))),
+        Err(e) => done.send(Err(e)),
     }
 }
 
@@ -142,4 +167,24 @@ fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
         }
     }
     Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_is_dropped_reports_a_failure_once() {
+        let (sender, results) = mpsc::channel();
+        let report = || {
+            let sender = sender.clone();
+            let done = move |r: Result<()>| sender.send(r.map_err(|e| e.kind())).unwrap();
+            Report(Some(Box::new(done)))
+        };
+        report().send(Ok(()));
+        drop(report());
+        drop(sender.clone());
+        let results: Vec<_> = results.try_iter().collect();
+        assert_eq!(results, [Ok(()), Err(ErrorKind::Poisoned)]);
+    }
 }

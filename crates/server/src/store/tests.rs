@@ -142,3 +142,39 @@ fn epochs_are_submitted_in_order_whatever_thread_encodes_them() {
     assert_eq!(&found.data[..], [EPOCHS - 1; 8]);
     store.close().unwrap();
 }
+
+/// Regression test: a panic ended the thread that encodes batches, and the results of the epochs in
+/// its queue were lost. Their clients waited for ever, and the server could not stop.
+#[test]
+fn a_panic_while_an_epoch_is_submitted_loses_no_result() {
+    let env = EnvBuilder::new(SimFs::new(SimOptions::default())).build();
+    let store = DbStore::open(&env, Path::new("db"), engine_defaults()).unwrap();
+    let write = |key: &[u8]| Write::Put {
+        key: Bytes::copy_from_slice(key),
+        value: Value {
+            data_type: DataType::String,
+            data: vec![1; 1 << 20].into(),
+            expire_at_ms: None,
+        },
+    };
+    let (sender, results) = std::sync::mpsc::channel();
+    for n in 0..4 {
+        let sender = sender.clone();
+        let key = layout::encode_key(DATABASE, 0, b"k");
+        // The engine refuses the long key, so the callback runs on the thread that encodes.
+        let (write, panics) = match n % 2 {
+            0 => (write(&vec![b'k'; 100_000]), true),
+            _ => (write(&key), false),
+        };
+        let done = Box::new(move |r: Result<()>| {
+            sender.send((n, r.is_ok())).unwrap();
+            assert!(!panics, "a callback that panics");
+        });
+        store.submit(vec![write], false, done);
+    }
+    drop(sender);
+    let mut results: Vec<_> = results.iter().collect();
+    results.sort();
+    assert_eq!(results, [(0, false), (1, true), (2, false), (3, true)]);
+    store.close().unwrap();
+}

@@ -1,0 +1,65 @@
+//! The layers of a keyspace: how they enter, and when no further one is taken.
+
+use super::{Epochs, Keyspace, PlacedLayer};
+use crate::fetch::many::ManyFetch;
+use crate::names::{HeldLayer, Layer};
+use std::sync::Arc;
+
+/// Number of layers in all epochs from which on no further layer is taken: each read, and each step
+/// of a scan, asks all of them.
+const LAYERS_IN_ALL: usize = 32;
+/// No further layer is taken while a fetch is behind by this many, so that the fetch comes to its
+/// end however many layers other clients write.
+const LAYERS_BEHIND: usize = 8;
+
+impl Keyspace {
+    /// Returns true if no further layer is taken.
+    pub fn is_full_of_layers(&self) -> bool {
+        let is_late = |fetch: &ManyFetch| fetch.layers_behind() >= LAYERS_BEHIND;
+        self.is_full() || self.layers.len() >= LAYERS_IN_ALL || self.many.values().any(is_late)
+    }
+
+    /// Returns true if commands that wait for room should look again, since the last call.
+    pub fn take_room_came(&mut self) -> bool {
+        std::mem::take(&mut self.room_came)
+    }
+
+    /// Returns the secret of hashes of keys.
+    pub fn secret(&self) -> u64 {
+        self.secret
+    }
+
+    /// Carries out the writes of a command with very many names, in one step. `depends_on` are the
+    /// epochs whose writes the command has read.
+    pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
+        assert!(
+            layer.generation() == self.generation,
+            "made for the present keys"
+        );
+        self.touch_flush();
+        self.touched |= depends_on;
+        self.wrote = true;
+        self.changes += 1;
+        let bytes = layer.memory();
+        let layer = HeldLayer::new(layer, &self.layer_bytes);
+        for fetch in self.fetches.values_mut() {
+            fetch.forget_layer(layer.layer());
+        }
+        for fetch in self.many.values_mut() {
+            fetch.follow_layer(&layer, 1 << self.open);
+        }
+        self.room_came = true;
+        let slot = self.open;
+        let open = self.open_epoch();
+        let rank = open.rank(2 * open.layers + 1);
+        open.layers += 1;
+        open.layer_bytes += bytes;
+        self.layers.push(PlacedLayer { slot, rank, layer });
+        self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes());
+    }
+
+    /// Takes the layers that are no longer needed, so that another thread frees them.
+    pub fn take_discarded(&mut self) -> Vec<Arc<Layer>> {
+        std::mem::take(&mut self.discarded)
+    }
+}
