@@ -20,7 +20,6 @@
 //!    as a table may have come into a gap between another plan's inputs since that was made.
 
 mod departed;
-mod full_disk;
 mod gather;
 mod input;
 mod output;
@@ -34,7 +33,6 @@ mod split;
 mod tests;
 pub(crate) mod visibility;
 
-pub use full_disk::{FullDisk, TooLarge};
 pub use output::table_options;
 pub(crate) use output::{Sink, internal_key_of};
 pub use pick::{
@@ -44,5 +42,5 @@ pub use pick::{
 pub(crate) use run::{Deeper, Rules, merge};
 pub use run::{Job, Outcome, combine, run};
 pub use scattered::{Scatter, Scattered};
-pub use shadows::Shadows;
+pub use shadows::{FullDisk, Shadows};
 pub use split::{KeyRange, subranges};

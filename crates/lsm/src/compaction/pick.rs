@@ -18,7 +18,6 @@
 //! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
 //! counts, so that none waits for ever.
 
-use super::full_disk::{FullDisk, TooLarge};
 use super::scattered::Scatter;
 use super::shadows::Shadows;
 use crate::compaction::output::GRANDPARENT_FACTOR;
@@ -83,8 +82,6 @@ pub struct PickContext<'a> {
     pub shadows: Shadows,
     /// Files whose values had better be moved along.
     pub scatter: Scatter<'a>,
-    /// Merges that have ended for lack of space and whose inputs are still there.
-    pub too_large: &'a [TooLarge],
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -163,9 +160,6 @@ pub struct Plan {
     pub reason: Reason,
     /// The starting level's score; 0 when the score is not the reason.
     pub score: f64,
-    /// `Some` if the outputs will hardly fit a full disk: the number of failed attempts of this
-    /// merge.
-    pub failed: Option<u32>,
 }
 
 impl Plan {
@@ -185,15 +179,21 @@ impl Plan {
             open: hull.open,
         }
     }
-    /// Numbers of all input tables, ascending.
-    pub fn input_numbers(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.input_tables().map(|t| t.number).collect();
-        numbers.sort_unstable();
-        numbers
-    }
     /// Bytes of all input tables.
     pub fn input_bytes(&self) -> u64 {
         self.input_tables().map(|t| t.meta.size).sum()
+    }
+    /// Estimated bytes of the outputs if each tombstone removes one value. The outputs are larger if
+    /// tombstones meet no values.
+    fn bytes_left(&self) -> u64 {
+        let (mut values, mut deletes) = (0u64, 0u64);
+        for t in self.input_tables() {
+            let ranges = t.meta.range_deletes.saturating_mul(ENTRIES_A_RANGE);
+            deletes = deletes.saturating_add(t.meta.deletes.saturating_add(ranges));
+            values += t.meta.entries.saturating_sub(t.meta.deletes);
+        }
+        let left = values.saturating_sub(deletes) as f64 / values.max(1) as f64;
+        (self.input_bytes() as f64 * left) as u64
     }
 }
 
@@ -469,7 +469,7 @@ impl PickContext<'_> {
 
     /// The plan for tables of one level, which are a closure (level 0: an older part of one). `None` when another compaction
     /// has a table that it needs, or writes where it would.
-    pub(super) fn plan(
+    fn plan(
         &self,
         level: usize,
         output_level: usize,
@@ -555,7 +555,6 @@ impl PickContext<'_> {
             gathered,
             reason,
             score,
-            failed: None,
         })
     }
 
@@ -569,6 +568,40 @@ impl PickContext<'_> {
             .is_some_and(|c| c != self.options.compression);
         t.meta.soonest_expiry_ms <= self.now_ms
             || (bottommost && (compression || t.meta.range_deletes > 0 || mostly_tombstones(t)))
+    }
+
+    /// True when the outputs of a plan probably fit what a full disk has left.
+    fn fits(&self, plan: &Plan) -> bool {
+        let Some(full) = self.shadows.full else {
+            return true;
+        };
+        let expected = match full.surely {
+            true => plan.input_bytes(),
+            false => plan.bytes_left(),
+        };
+        plan.trivial_move || expected <= full.room
+    }
+
+    /// Plans a merge of the newest tables of level 0 into one table of level 0, as many as probably fit.
+    /// For a full disk where a merge of all of level 0 does not fit. Tombstones in these tables then free
+    /// values in the others. Level 0 always has fewer tables afterwards, so deletes can continue.
+    fn plan_newest(&self, reason: Reason, score: f64) -> Option<Plan> {
+        let tables = &self.version.levels[0];
+        if !tables.iter().all(|t| idle(t)) {
+            return None;
+        }
+        (2..=tables.len()).rev().find_map(|n| {
+            let (newest, older) = tables.split_at(n);
+            let first = newest.iter().map(|t| t.meta.min_seq).min()?;
+            if older.iter().any(|t| t.meta.max_seq >= first) {
+                return None;
+            }
+            let mut plan = self.plan(0, 0, newest.to_vec(), reason, score)?;
+            // What is older lies beside the output.
+            plan.deeper.extend(older.iter().map(|t| vec![t.clone()]));
+            plan.bottommost = plan.deeper.is_empty();
+            self.fits(&plan).then_some(plan)
+        })
     }
 
     /// Level 0 into the base level: the oldest table and all that overlap it directly or through others. When that is too
@@ -750,46 +783,10 @@ fn mostly_tombstones(t: &TableFile) -> bool {
     deletes > 0 && deletes.saturating_mul(3) >= t.meta.entries
 }
 
-/// Returns the most useful compaction that can start now, if one is due. On a full disk,
-/// compactions whose outputs surely fit go first, then those whose outputs probably fit, then the
-/// one that has failed least often. Unless the room has grown, no failed merge is chosen again
-/// before the others.
+/// Returns the most useful compaction that can start now, if one is due. On a full disk, compactions
+/// whose outputs probably fit go first.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
-    let plan = pick_by_size(ctx);
-    let Some(full) = ctx.shadows.full.filter(|full| full.surely) else {
-        return plan;
-    };
-    let fits = plan.as_ref().is_none_or(|plan| plan.failed.is_none());
-    if fits || ctx.too_large.is_empty() {
-        return plan;
-    }
-    // No merge surely fits. The failed merges are known, so the choice among the others can rely on
-    // estimates.
-    let guessing = PickContext {
-        shadows: Shadows {
-            full: Some(FullDisk {
-                surely: false,
-                ..full
-            }),
-            ..ctx.shadows
-        },
-        ..*ctx
-    };
-    (pick_by_size(&guessing).filter(|plan| plan.failed.is_none())).or(plan)
-}
-
-/// Returns the most useful compaction; [`FullDisk::surely`] selects the expected size of outputs.
-fn pick_by_size(ctx: &PickContext<'_>) -> Option<Plan> {
-    let mut too_large: Option<Plan> = None;
-    let doubt = |mut plan: Plan| {
-        plan.failed = Some(ctx.tries(&plan));
-        plan
-    };
-    // Keep the first of the plans that have failed least often.
-    let prefer = |kept: Option<Plan>, plan: Plan| match kept {
-        Some(kept) if kept.failed <= plan.failed => Some(kept),
-        _ => Some(plan),
-    };
+    let mut too_large = None;
     for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.hurried, &ctx.shadows) {
         if score < 1.0 {
             break;
@@ -814,23 +811,19 @@ fn pick_by_size(ctx: &PickContext<'_>) -> Option<Plan> {
                 false => Reason::LevelBytes,
             };
             let candidates = ctx.candidates(level).into_iter();
-            let plans = candidates.filter_map(|t| {
+            let mut plans = candidates.filter_map(|t| {
                 let start = closure(ctx.version, level, vec![t]);
                 ctx.plan(level, level + 1, start, reason, score)
             });
-            let mut last = None;
-            for plan in plans {
-                if ctx.fits(&plan) {
-                    return Some(plan);
-                }
-                last = prefer(last, doubt(plan));
+            let first = plans.next();
+            match first.as_ref().is_none_or(|plan| ctx.fits(plan)) {
+                true => first,
+                false => plans.find(|plan| ctx.fits(plan)).or(first),
             }
-            last
         };
         match plan {
             Some(plan) if ctx.fits(&plan) => return Some(plan),
-            Some(plan) => too_large = prefer(too_large, doubt(plan)),
-            None => {}
+            plan => too_large = too_large.or(plan),
         }
     }
     let fits = |plan: &Plan| ctx.fits(plan);

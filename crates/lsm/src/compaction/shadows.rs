@@ -3,11 +3,20 @@
 //! It is not known, it is estimated: from how many references and tombstones stand above other tables, and from what compactions have lately
 //! found below such entries. References are small, so merging them early is cheap against the values that it lets go of.
 
-use super::full_disk::FullDisk;
 use super::pick::{ENTRIES_A_RANGE, idle};
 use crate::version::level::references;
 use crate::version::{FamilyVersion, LEVELS, TableFile};
 use std::sync::Arc;
+
+/// What a merge on a full disk may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FullDisk {
+    /// Bytes that the outputs of a merge may take.
+    pub room: u64,
+    /// True if the last merge ended for lack of space. Merges whose inputs are not larger than `room`
+    /// are then preferred.
+    pub surely: bool,
+}
 
 /// What an entry of an upper level is likely to hide of a family's blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -37,8 +46,7 @@ impl Shadows {
             + t.meta.deletes.saturating_add(ranges) as f64 * self.a_record
     }
 
-    /// Returns false if no table hides a value, by the sums of the levels. Below the deepest level
-    /// with tables there is nothing to hide.
+    /// False when no table hides anything, by the sums of the levels. The deepest level with tables has nothing below it.
     fn may_hide(&self, v: &FamilyVersion) -> bool {
         let deepest = v.levels.iter().rposition(|l| !l.is_empty()).unwrap_or(0);
         v.levels[..deepest.max(1)].iter().any(|level| {

@@ -9,9 +9,7 @@ use super::flush::table_info;
 use super::generation::FamilyEntry;
 use super::scattered::Paid;
 use super::separated::BlobChange;
-use crate::compaction::{
-    Claim, FullDisk, Job, KeyRange, Outcome, PickContext, Plan, Reason, TooLarge,
-};
+use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
@@ -38,8 +36,6 @@ struct Running {
     now_ms: u64,
     began: Duration,
     claim: Mutex<Option<Claim>>,
-    /// The space that merges could take when the plan was chosen. `None` if the disk was not full.
-    full: Option<FullDisk>,
     /// See [`super::separated`].
     epoch: u64,
     /// For its events.
@@ -75,36 +71,6 @@ struct Done {
     outputs: Vec<TableInfo>,
     bytes_read: u64,
     bytes_written: u64,
-}
-
-/// Greatest number of merges that are remembered after they ended for lack of space.
-const MOST_TOO_LARGE: usize = 256;
-
-/// Records that a merge has ended for lack of space. `room` is the space in bytes that the merge
-/// had when it was chosen.
-fn note_too_large(known: &mut Vec<TooLarge>, plan: &Plan, room: u64) {
-    let inputs = plan.input_numbers();
-    if let Some(same) = known.iter_mut().find(|t| t.inputs == inputs) {
-        same.room = room.max(same.room);
-        same.tries += 1;
-        return;
-    }
-    if known.len() == MOST_TOO_LARGE {
-        known.remove(0);
-    }
-    known.push(TooLarge {
-        inputs,
-        room,
-        tries: 1,
-    });
-}
-
-/// Forgets the merges that ended for lack of space and cannot be chosen again, because an input is
-/// gone. The others stay known: a small merge that succeeds makes no large one fit.
-fn forget_ended(state: &mut State) {
-    let families = &state.catalog.families;
-    let exists = |number: &u64| families.values().any(|f| f.tables.contains_key(number));
-    state.too_large.retain(|t| t.inputs.iter().all(exists));
 }
 
 impl Engine {
@@ -174,23 +140,18 @@ impl Engine {
                     still_for,
                     shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),
                     scatter: paid.scatter(),
-                    too_large: &state.too_large,
                 })?;
                 Some((plan, f.clone()))
             })
-            .max_by(|a, b| a.0.urgency(&b.0))
+            .max_by(|a, b| a.0.score.total_cmp(&b.0.score))
     }
 
     /// Queues compactions as long as the tree is out of shape and there are threads for them.
     pub fn schedule_compactions(self: &Arc<Self>) {
         loop {
-            // A merge that has just ended for lack of space removes its outputs. The free space
-            // that it reported is from before.
-            self.see_what_is_free();
             let mut state = self.state.lock();
             let pausing = state.compaction_error.is_some()
-                && self.env.clock().now() < state.compaction_retry_at
-                && !self.has_more_room(&state);
+                && self.env.clock().now() < state.compaction_retry_at;
             if self.closing.load(SeqCst)
                 || pausing
                 || state.exclusive
@@ -214,19 +175,12 @@ impl Engine {
                 .compactions
                 .push(plan.reach(&family.options.comparator));
             self.begin_gathering(&mut state, &plan);
-            let full = self.room_for_merges(&state);
             drop(state);
-            self.start(plan, family, claim, full);
+            self.start(plan, family, claim);
         }
     }
 
-    fn start(
-        self: &Arc<Self>,
-        plan: Plan,
-        family: FamilyEntry,
-        claim: Claim,
-        full: Option<FullDisk>,
-    ) {
+    fn start(self: &Arc<Self>, plan: Plan, family: FamilyEntry, claim: Claim) {
         // Reads indexes to find even cuts: outside the lock.
         let ranges = subranges(
             &family.options.comparator,
@@ -249,7 +203,6 @@ impl Engine {
             now_ms: self.env.clock().wall_ms(),
             began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
-            full,
             number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges,
             parts: Mutex::new((0..parts).map(|_| None).collect()),
@@ -368,7 +321,6 @@ impl Engine {
             Ok(()) => {
                 state.compaction_error = None;
                 state.compaction_pause = RETRY_PAUSE;
-                forget_ended(&mut state);
                 self.note_hurry(&mut state, &self.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
@@ -382,12 +334,10 @@ impl Engine {
             Err(_) if running.plan.reason == Reason::Scattered => {}
             Err(e) => {
                 // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
-                let is_first = (self.room_for_merges(&state)).is_none_or(|full| !full.surely);
-                let at_once = is_first && e.kind() == ErrorKind::NoSpace;
-                if e.kind() == ErrorKind::NoSpace {
-                    let room = running.full.map_or(0, |full| full.room);
-                    note_too_large(&mut state.too_large, &running.plan, room);
-                }
+                let guessed = self
+                    .room_for_merges(&state)
+                    .is_some_and(|full| !full.surely);
+                let at_once = guessed && e.kind() == ErrorKind::NoSpace;
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
                 state.compaction_retry_at = self.env.clock().now();
@@ -566,7 +516,6 @@ impl Engine {
             now_ms: self.env.clock().wall_ms(),
             began: self.env.clock().now(),
             claim: Mutex::new(Some(claim)),
-            full: None,
             number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges: vec![(None, None)],
             parts: Mutex::new(vec![None]),

@@ -18,7 +18,7 @@ use super::shown::Shown;
 use super::space::Space;
 use super::stats::Counters;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
-use crate::compaction::{Reach, TooLarge};
+use crate::compaction::Reach;
 use crate::key::SeqNo;
 use crate::listener::Event;
 use crate::options::Options;
@@ -133,8 +133,6 @@ pub(crate) struct State {
     pub compaction_error: Option<Error>,
     pub compaction_retry_at: Duration,
     pub compaction_pause: Duration,
-    /// Merges that have ended for lack of space and whose inputs are still there, oldest first.
-    pub too_large: Vec<TooLarge>,
     /// Earliest time of the next attempt after a failed flush.
     pub retry_at: Duration,
     /// Writes fail with this until [`Engine::resume`] mends it.
@@ -228,7 +226,6 @@ impl Engine {
                 compaction_error: None,
                 compaction_retry_at: Duration::ZERO,
                 compaction_pause: RETRY_PAUSE,
-                too_large: Vec::new(),
                 retry_at: Duration::ZERO,
                 halt: None,
                 promised: BTreeMap::new(),
@@ -560,7 +557,7 @@ impl Engine {
             f.check_entered(a.level as usize, a.number, meta)
                 .expect("a new version keeps the order of its levels");
         }
-        // Tables that the edit does not touch were in order before the edit.
+        // What the edit does not touch kept the order before it.
         #[cfg(debug_assertions)]
         for f in version.families.values() {
             f.check()

@@ -12,7 +12,7 @@
 //! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
 //! help. Decision 0027.
 
-use super::engine::{Engine, RETRY_PAUSE, State, Writer};
+use super::engine::{Engine, State, Writer};
 use super::log::{GroupSize, log_path};
 use crate::batch::{Ops, WriteBatch};
 use crate::compaction::FullDisk;
@@ -291,42 +291,16 @@ impl Engine {
         unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
     }
 
-    /// Returns the space that merges may take if the disk is full. The disk also counts as full for
-    /// merges if one of them has ended for lack of space, even if writes are taken: between the two
-    /// limits, a merge that is chosen without regard to its size would fail again and again.
+    /// What a merge may take on a full disk. `None` while it is not full.
     pub(super) fn room_for_merges(&self, state: &State) -> Option<FullDisk> {
-        let error = state.compaction_error.as_ref();
-        let surely =
-            !state.too_large.is_empty() || error.is_some_and(|e| e.kind() == ErrorKind::NoSpace);
-        (self.full.is_refusing() || surely).then(|| {
+        self.full.is_refusing().then(|| {
             let kept = self.kept_from_merges(self.full.reserve.load(SeqCst));
+            let error = state.compaction_error.as_ref();
             FullDisk {
                 room: self.full.free_bytes().saturating_sub(kept),
-                surely,
+                surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
             }
         })
-    }
-
-    /// Returns true if merges have ended for lack of space, and the room has grown enough for
-    /// another attempt of each of them.
-    pub(super) fn has_more_room(&self, state: &State) -> bool {
-        let Some(full) = self.room_for_merges(state) else {
-            return false;
-        };
-        let mut known = state.too_large.iter();
-        known.len() > 0 && known.all(|t| t.is_out_of_date(full.room))
-    }
-
-    /// Ends the pause of merges that ended for lack of space. The caller calls it when the disk is
-    /// no longer full.
-    fn end_pause_of_merges(&self) {
-        let mut state = self.state.lock();
-        state.too_large.clear();
-        let error = state.compaction_error.as_ref();
-        if error.is_some_and(|e| e.kind() == ErrorKind::NoSpace) {
-            state.compaction_retry_at = self.env.clock().now();
-            state.compaction_pause = RETRY_PAUSE;
-        }
     }
 
     fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
@@ -371,7 +345,6 @@ impl Engine {
             self.retry_later();
         } else {
             self.full.wanted.store(0, SeqCst);
-            self.end_pause_of_merges();
         }
         self.schedule();
     }
@@ -395,11 +368,9 @@ impl Engine {
         Some((space, reserve))
     }
 
-    /// Asks the disk how much is free, if merges or collections are chosen by that. This runs before
-    /// each choice.
+    /// Before collections are chosen on a full disk.
     pub(super) fn see_what_is_free(&self) {
-        let is_short = || self.room_for_merges(&self.state.lock()).is_some();
-        if self.full.is_refusing() || is_short() {
+        if self.full.is_refusing() {
             self.free();
         }
     }

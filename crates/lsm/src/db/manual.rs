@@ -293,7 +293,6 @@ impl Engine {
                     still_for: std::time::Duration::ZERO,
                     shadows: Default::default(),
                     scatter: gathered.scatter(),
-                    too_large: &[],
                 };
                 let step = if Arc::ptr_eq(&view, &self.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)

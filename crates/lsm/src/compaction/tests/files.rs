@@ -96,7 +96,6 @@ impl Room {
             still_for: Default::default(),
             shadows: Default::default(),
             scatter: Default::default(),
-            too_large: &[],
         });
         plan.expect("level 0 is due")
     }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Claim, FullDisk, PickContext, Plan, Reach, Shadows, TooLarge, compaction_debt, level_targets,
-    pick, scores, subranges,
+    Claim, FullDisk, PickContext, Plan, Reach, Shadows, compaction_debt, level_targets, pick,
+    scores, subranges,
 };
 use crate::options::Compression;
 use crate::version::FamilyVersion;
@@ -66,7 +66,6 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         still_for: Default::default(),
         shadows: Default::default(),
         scatter: Default::default(),
-        too_large: &[],
     }
 }
 
@@ -454,87 +453,4 @@ fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
     let oldest = "level 0 tables: L0[3] L6[2] -> L6 bottom";
     assert_eq!(full(1000, true), oldest);
     assert_eq!(chosen(None), oldest);
-}
-
-/// Regression test: on a full disk the picker repeated the first merge that was too large, and
-/// chose no other merge.
-#[test]
-fn on_a_full_disk_a_merge_that_failed_is_not_tried_again_before_the_others() {
-    let o = FamilyOptions {
-        base_level_bytes: 100_000_000,
-        ..options()
-    };
-    // Each merge has as many tombstones as values, so the estimated outputs are empty.
-    let v = tree(
-        "L5: 5=a-c*100000~ 6=d-f*100000~
-         L6: 3=a-c*100000 4=d-f*100000",
-    );
-    let tried = |inputs: &[u64], room, tries| TooLarge {
-        inputs: inputs.to_vec(),
-        room,
-        tries,
-    };
-    let chosen = |room, too_large: &[TooLarge]| {
-        let shadows = Shadows {
-            full: Some(FullDisk {
-                room,
-                surely: !too_large.is_empty(),
-            }),
-            ..Shadows::default()
-        };
-        let plan = pick(&PickContext {
-            shadows,
-            too_large,
-            ..context(&v, &o)
-        });
-        let plan = plan.expect("both are due");
-        (plan.input_numbers(), plan.failed)
-    };
-    let (first, second) = (vec![3, 5], vec![4, 6]);
-    assert_eq!(chosen(50_000, &[]), (first.clone(), None));
-    // The first merge has ended for lack of space.
-    let once = tried(&first, 50_000, 1);
-    assert_eq!(
-        chosen(50_000, std::slice::from_ref(&once)),
-        (second.clone(), None)
-    );
-    // Both merges have ended for lack of space. The one that has failed less often is due, which
-    // bounds the attempts of each.
-    let twice = tried(&first, 50_000, 2);
-    let other = tried(&second, 50_000, 1);
-    let both = [twice, other];
-    assert_eq!(chosen(50_000, &both), (second.clone(), Some(1)));
-    assert_eq!(chosen(54_000, &both), (second.clone(), Some(1)));
-    // The room has grown enough, so both merges count as new.
-    assert_eq!(chosen(60_000, &both), (first.clone(), None));
-    // The merge that surely fits goes first, no matter which merges have failed.
-    assert_eq!(chosen(250_000, &[once]), (first, None));
-}
-
-/// Regression test: on a full disk, a merge with a higher score that did not fit kept all other
-/// families from their merges.
-#[test]
-fn on_a_full_disk_a_merge_that_fits_goes_before_one_of_another_family_that_does_not() {
-    let o = options();
-    let pick_of = |text: &str| {
-        let shadows = Shadows {
-            full: Some(FullDisk {
-                room: 500,
-                surely: false,
-            }),
-            ..Shadows::default()
-        };
-        let v = tree(text);
-        pick(&PickContext {
-            shadows,
-            ..context(&v, &o)
-        })
-        .expect("it is due")
-    };
-    let large =
-        pick_of("L0: 9=a-z*9000 8=a-z*9000 7=a-z*9000 6=a-z*9000 5=a-z*9000\nL6: 1=a-z*9000");
-    let small = pick_of("L0: 4=a-z*400~\nL6: 2=a-z*400");
-    assert!(large.score > small.score, "{} {}", large.score, small.score);
-    assert_eq!((large.failed, small.failed), (Some(0), None));
-    assert!(small.urgency(&large).is_gt());
 }

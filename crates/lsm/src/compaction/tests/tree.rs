@@ -74,7 +74,6 @@ impl Tree {
             still_for: Default::default(),
             shadows: Default::default(),
             scatter: Default::default(),
-            too_large: &[],
         }
     }
 
