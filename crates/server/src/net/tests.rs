@@ -1386,8 +1386,9 @@ fn writes_that_wait_for_room_leave_places_to_reads() {
     w.store.hold(true);
     let mut s = w.client();
     send(&mut s, &format!("SET k {}", "v".repeat(50_000)));
-    send(&mut s, &format!("SET n1 {}", "v".repeat(55_000)));
     w.wait_held(1);
+    send(&mut s, &format!("SET n1 {}", "v".repeat(55_000)));
+    w.wait_held(2);
     w.store.0.lock().hold_fetches = false;
     // Nothing is committed before these are answered.
     let mut g = w.client();
