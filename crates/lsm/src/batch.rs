@@ -3,27 +3,41 @@
 //! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
 //! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
 //! kinds that carry a value its length (varint) and the value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob
-//! record ([`crate::blob::record`]), which is where the value stays; its sequence number and header checksum come with its place. Such a value is
+//! record ([`crate::separated::record`]), which is where the value stays; its sequence number and header checksum come with its place. Such a value is
 //! compressed here, once, where its family says so; what memtables are to have of it is kept beside the record until they have it. `PutTtl` values start with 8 bytes of expiry; the value of a
 //! `RangeDelete` is the first key behind the range.
 
 #[cfg(test)]
 mod tests;
 
-use crate::blob::{Form, packed, record};
-use crate::codec::Effort;
-use crate::db::Family;
+use crate::codec::{Compression, Effort};
+use crate::encoding::{get_varint32, put_varint_aligned as put_varint, varint_len};
+use crate::entry::expiry_len;
+use crate::family::Family;
 use crate::key::Kind;
-use crate::options::Compression;
-use crate::wal::{RECORD_HEADER, Separated};
+use crate::separated::{Form, compressed, record};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+/// Bytes in front of a batch's operations, which the log fills with the header of its record.
+pub const RECORD_HEADER: usize = 40;
+
 /// Largest batch in bytes, all operations together, with values of the lengths that they have before they are compressed.
 pub const MAX_BATCH_LEN: usize = 2 << 30;
+
+/// A blob record in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Separated {
+    /// Where it begins in the payload.
+    pub at: u32,
+    /// Its operation's place in the batch: how far its sequence number is behind the batch's first.
+    pub op: u32,
+    /// Its value is compressed.
+    pub packed: bool,
+}
 
 /// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
 #[derive(Clone)]
@@ -45,37 +59,6 @@ impl Default for WriteBatch {
     fn default() -> WriteBatch {
         WriteBatch::new()
     }
-}
-
-/// Bytes of a varint.
-pub(crate) fn varint_len(n: u64) -> usize {
-    (64 - (n | 1).leading_zeros() as usize).div_ceil(7)
-}
-
-fn put_varint(buf: &mut AlignedBuf, mut n: u64) {
-    let mut tmp = [0u8; 10];
-    let mut i = 0;
-    while n >= 0x80 {
-        tmp[i] = n as u8 | 0x80;
-        n >>= 7;
-        i += 1;
-    }
-    tmp[i] = n as u8;
-    buf.extend_from_slice(&tmp[..=i]);
-}
-
-/// Reads a varint of at most 32 bits; `None` when it is cut off or too long.
-pub(crate) fn get_varint32(bytes: &[u8], at: &mut usize) -> Option<u32> {
-    let mut n = 0u64;
-    for shift in (0..35).step_by(7) {
-        let b = *bytes.get(*at)?;
-        *at += 1;
-        n |= u64::from(b & 0x7f) << shift;
-        if b < 0x80 {
-            return u32::try_from(n).ok();
-        }
-    }
-    None
 }
 
 /// `InvalidArgument` for a key or a value that is too long.
@@ -330,7 +313,7 @@ impl WriteBatch {
             true => Cow::Borrowed(value),
             false => Cow::Owned([prefix, value].concat()),
         };
-        let done = packed::pack(kind, codec, Effort::Writer, &payload, |form, stored| {
+        let done = compressed::pack(kind, codec, Effort::Writer, &payload, |form, stored| {
             self.reserve(1 + record::HEADER_LEN + key.len() + stored.len());
             let at = self.begin_record(key, true);
             self.buf.extend_from_slice(stored);
@@ -446,11 +429,6 @@ impl<'a> Ops<'a> {
             record_at: Some(at),
         })
     }
-}
-
-/// Bytes of expiry in front of a value.
-fn expiry_len(kind: Kind) -> usize {
-    if kind == Kind::PutTtl { 8 } else { 0 }
 }
 
 impl<'a> Iterator for Ops<'a> {

@@ -3,9 +3,33 @@
 //! Promises: whatever bytes come back are as many as were asked for, or an error says why not; nothing more is allocated than that.
 //! Contexts are kept by each thread, because making one costs more than compressing a few kilobytes.
 
-use crate::options::Compression;
 use basalt_fs::{AlignedBuf, Bytes, Lifetime};
 use std::cell::RefCell;
+
+/// How blocks of tables, and separated values, are compressed. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None = 0,
+    /// lz4: cheap, about 2:1 on text.
+    Lz4 = 1,
+    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is compressed in the background.
+    Zstd = 2,
+}
+
+impl Compression {
+    /// The one with this persisted number.
+    pub(crate) fn from_u8(n: u8) -> Option<Compression> {
+        match n {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            2 => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
+}
 
 /// Less is never worth it.
 const LEAST: usize = 16;

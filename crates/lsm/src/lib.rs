@@ -15,6 +15,9 @@ pub mod blob;
 mod codec;
 pub mod compaction;
 pub mod db;
+mod encoding;
+mod entry;
+mod family;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -22,13 +25,16 @@ pub mod fuzzing;
 mod hexdump;
 pub mod iter;
 pub mod key;
+mod limits;
 pub mod listener;
 pub mod memtable;
 pub mod merge;
 pub mod options;
 pub mod prefix;
 mod ranges;
+pub mod separated;
 mod sink;
+mod snapshot;
 pub mod table;
 pub mod version;
 pub mod wal;
@@ -38,6 +44,7 @@ pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 pub use batch::WriteBatch;
 pub use db::{Db, Family, Iter, Snapshot, Ticket};
 pub use key::{Comparator, Kind, SeqNo};
+pub use limits::{MAX_KEY_LEN, MAX_VALUE_LEN};
 pub use listener::{Event, EventListener};
 pub use merge::{MergeOperator, MergeRefusal};
 pub use options::{
@@ -45,12 +52,6 @@ pub use options::{
     Options, ReadOptions, WriteOptions,
 };
 pub use prefix::{PrefixExtractor, Prefixes};
-
-/// Longest user key in bytes.
-pub const MAX_KEY_LEN: usize = 64 * 1024;
-
-/// Longest value in bytes.
-pub const MAX_VALUE_LEN: usize = 1 << 30;
 
 /// The filesystem in user space keeps the same contract as the simulated disk, and all of these tests.
 #[cfg(test)]

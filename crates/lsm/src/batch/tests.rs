@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::blob::packed;
-use crate::db::Family;
+use crate::family::Family;
 use crate::wal::RECORD_HEADER;
 use basalt_env::Random;
 

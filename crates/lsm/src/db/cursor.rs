@@ -4,10 +4,10 @@
 use super::Family;
 use super::engine::Engine;
 use super::generation::View;
-use super::read::Snapshot;
 use crate::iter::ReadAhead;
 use crate::key::SeqNo;
 use crate::options::ReadOptions;
+use crate::snapshot::Snapshot;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::sync::{Arc, Weak};
 

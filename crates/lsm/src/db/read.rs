@@ -5,50 +5,21 @@ use super::generation::{Opened, View};
 use super::many::Referred;
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::blob::{How, Name, Reference};
-use crate::iter::user::{self, UserIter, Values, expiry_of};
-use crate::iter::{InternalIter, LevelIter, MergingIter, ReadAhead};
+use crate::entry::{Found, expiry_of};
+use crate::iter::user::{self, UserIter, Values};
+use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, ReadAhead, Source};
 use crate::key::{Cmp, Kind, SeqNo};
-use crate::memtable::Found;
 use crate::merge::Merging;
 use crate::options::ReadOptions;
 use crate::prefix::Narrowing;
-use crate::ranges::{Cover, MaskedIter, Source};
-use crate::table::{ReadBudget, ReadPattern};
+use crate::snapshot::Snapshot;
+use crate::table::{InternalIter, ReadBudget, ReadPattern};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use basalt_env::sync::{Mutex, spin_loop};
+use basalt_env::sync::spin_loop;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A view of the store as of one moment, until dropped. Cheap to clone.
-#[derive(Clone)]
-pub struct Snapshot(Arc<Pinned>);
-
-struct Pinned {
-    seq: SeqNo,
-    store: u64,
-    live: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
-}
-
-impl Snapshot {
-    /// Everything up to this sequence number is visible.
-    pub fn seq(&self) -> SeqNo {
-        self.0.seq
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let mut live = self.live.lock();
-        if let Some(n) = live.get_mut(&self.seq) {
-            *n -= 1;
-            if *n == 0 {
-                live.remove(&self.seq);
-            }
-        }
-    }
-}
 
 /// What a point read reads.
 struct Asked<'a> {
@@ -65,11 +36,7 @@ impl Engine {
         // newer than this moment to drop older versions for.
         let seq = self.visible.load(SeqCst);
         *live.entry(seq).or_default() += 1;
-        Snapshot(Arc::new(Pinned {
-            seq,
-            store: self.owner,
-            live: self.snapshots.clone(),
-        }))
+        Snapshot::new(seq, self.owner, self.snapshots.clone())
     }
 
     /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
@@ -80,7 +47,7 @@ impl Engine {
         loop {
             let view = self.view();
             let seq = match &options.snapshot {
-                Some(s) if s.0.store != self.owner => {
+                Some(s) if s.store() != self.owner => {
                     return Err(Error::invalid("the snapshot belongs to another store"));
                 }
                 Some(s) => s.seq(),
@@ -166,8 +133,10 @@ impl Engine {
             .operands(family, key, seq, now_ms, asked.fill_cache, budget)?;
         let Some(chain) = chain else { return Ok(None) };
         let entry = &asked.view.families[&family];
-        let (value, expire_at_ms) =
-            chain.merge(&Merging::new(entry.name.clone(), &entry.options), key)?;
+        let (value, expire_at_ms) = chain.merge(
+            &Merging::new(entry.name.clone(), entry.options.merge_operator.clone()),
+            key,
+        )?;
         let shown = budget.take(value.len()).then(|| {
             Some(ValueWithExpiry {
                 value,
@@ -392,7 +361,7 @@ impl Engine {
         self.check_family(view, family)?;
         let entry = &view.families[&family.id];
         let cmp = entry.options.comparator.clone();
-        let merging = Merging::new(entry.name.clone(), &entry.options);
+        let merging = Merging::new(entry.name.clone(), entry.options.merge_operator.clone());
         let prefixes = entry.options.prefix_extractor.clone();
         if prefixes.is_none() && options.prefix_same_as_start {
             return Err(Error::invalid(format!(

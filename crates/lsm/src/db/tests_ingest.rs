@@ -2,6 +2,7 @@
 
 use super::tests_blobs::{FREE, NOW, check, room};
 use super::*;
+use crate::codec::Compression;
 use crate::compaction::Reach;
 use basalt_fs::FaultFs;
 use basalt_fs::fault::{Fault, FaultKind};

@@ -1,6 +1,7 @@
 //! Merge operators through a store's doors: every way to read, names, refusals, expiry, stores that are checked and repaired.
 
 use super::*;
+use crate::merge::MergeOperator;
 use crate::merge::tests::Touchy;
 use crate::merge::{AddU64, Append, Max};
 use basalt_env::{Clock, EnvBuilder, ManualClock};

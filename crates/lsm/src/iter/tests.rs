@@ -4,7 +4,7 @@ use super::*;
 use crate::key::*;
 use crate::merge::Merging;
 use basalt_env::Random;
-use basalt_fs::{Error, ErrorKind};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -180,7 +180,7 @@ pub(crate) fn appending() -> Merging {
         merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
         ..crate::FamilyOptions::default()
     };
-    Merging::new("family".into(), &options)
+    Merging::new("family".into(), options.merge_operator)
 }
 
 pub(crate) fn encode(e: &Version) -> (Vec<u8>, Bytes) {

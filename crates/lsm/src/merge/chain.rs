@@ -1,7 +1,7 @@
 //! [`Chain`]: what a reader meets of a key whose newest version is an operand.
 
 use super::Merging;
-use crate::iter::expiry_of;
+use crate::entry::expiry_of;
 use crate::key::Kind;
 use basalt_fs::{Bytes, Error, Result};
 

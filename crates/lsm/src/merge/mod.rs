@@ -20,7 +20,6 @@ pub(crate) mod tests;
 pub use builtin::{AddI64, AddU64, Append, Max, Min, built_in};
 pub(crate) use chain::Chain;
 
-use crate::options::FamilyOptions;
 use basalt_fs::{Error, ErrorKind, Reach};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,11 +85,11 @@ pub struct Merging {
 }
 
 impl Merging {
-    /// Of a family and its options.
-    pub fn new(family: Arc<str>, options: &FamilyOptions) -> Merging {
+    /// Merging in the family of this name, by its operator if it has one.
+    pub fn new(family: Arc<str>, operator: Option<Arc<dyn MergeOperator>>) -> Merging {
         Merging {
             family: Some(family),
-            operator: options.merge_operator.clone(),
+            operator,
             limit: crate::MAX_VALUE_LEN,
         }
     }

@@ -11,7 +11,7 @@ fn merging(operator: impl MergeOperator + 'static) -> Merging {
         merge_operator: Some(Arc::new(operator)),
         ..FamilyOptions::default()
     };
-    Merging::new("family".into(), &options)
+    Merging::new("family".into(), options.merge_operator)
 }
 
 #[test]

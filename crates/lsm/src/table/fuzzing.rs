@@ -11,7 +11,7 @@ use super::{
     filter, index,
 };
 use crate::fuzzing::{arc, env};
-use crate::iter::InternalIter;
+use crate::table::InternalIter;
 use crate::key::{Cmp, Kind, internal_key, pack_trailer, seek_trailer, split_internal_key};
 use crate::options::Compression;
 use crate::ranges::Fragments;

@@ -5,7 +5,8 @@
 
 use super::block::{RESTART_INTERVAL, TAIL_LEN};
 use super::builder::SECTOR;
-use super::format::{BlockKind, MAX_COMPRESSED_RAW, get_varint, u32_at, u64_at};
+use super::format::{BlockKind, MAX_COMPRESSED_RAW};
+use crate::encoding::{get_varint, u32_at, u64_at};
 use crate::key::TRAILER_LEN;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 

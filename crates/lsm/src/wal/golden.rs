@@ -2,10 +2,11 @@
 //!
 //! `BASALT_REWRITE_GOLDEN=1` writes the document anew; a change of it is a change of the format.
 
-use super::header::{HEADER_LEN, u32_at, u64_at};
+use super::header::HEADER_LEN;
 use super::*;
 use crate::batch::{Ops, WriteBatch};
 use crate::blob::record;
+use crate::encoding::{u32_at, u64_at};
 use crate::key::Kind;
 use basalt_fs::sim::SimOptions;
 use basalt_fs::{FileSystem, LogOptions, SimFs};
@@ -43,7 +44,7 @@ fn golden_log() -> Vec<u8> {
     let mut w = RecordWriter::create(file, path, &header).unwrap();
     let mut one = WriteBatch::new();
     one.push(
-        &crate::db::Family::of_no_store(0),
+        &crate::family::Family::of_no_store(0),
         Kind::Put,
         b"apple",
         &[],
@@ -51,7 +52,7 @@ fn golden_log() -> Vec<u8> {
     )
     .unwrap();
     one.push(
-        &crate::db::Family::of_no_store(300),
+        &crate::family::Family::of_no_store(300),
         Kind::PutTtl,
         b"pear",
         &1_800_000_000_000u64.to_le_bytes(),
@@ -59,7 +60,7 @@ fn golden_log() -> Vec<u8> {
     )
     .unwrap();
     one.push(
-        &crate::db::Family::of_no_store(0),
+        &crate::family::Family::of_no_store(0),
         Kind::Delete,
         b"plum",
         &[],
@@ -68,14 +69,14 @@ fn golden_log() -> Vec<u8> {
     .unwrap();
     let put = |key: &[u8]| {
         let mut b = WriteBatch::new();
-        b.push(&crate::db::Family::of_no_store(1), Kind::Put, key, &[], b"")
+        b.push(&crate::family::Family::of_no_store(1), Kind::Put, key, &[], b"")
             .unwrap();
         b
     };
     let mut large = put(b"k4");
     large
         .push(
-            &crate::db::Family::separating_of_no_store(300, 12),
+            &crate::family::Family::separating_of_no_store(300, 12),
             Kind::Put,
             b"melon",
             &[],
@@ -213,7 +214,7 @@ impl Dump<'_> {
                 at = from + record::HEADER_LEN + op.key.len() + op.value.len();
                 continue;
             }
-            let varint = |n: usize| crate::batch::varint_len(n as u64);
+            let varint = |n: usize| crate::encoding::varint_len(n as u64);
             self.field(1, &format!("kind {:?}", op.kind));
             self.field(varint(op.family as usize), &format!("family {}", op.family));
             self.field(

@@ -39,9 +39,10 @@ mod tests;
 pub mod verify;
 mod writer;
 
+pub use crate::batch::{RECORD_HEADER, Separated};
 pub use header::{LARGEST_UNIT, PACKED_VALUES};
 pub use reader::{Expect, RecordReader};
-pub use separated::{Separated, UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
+pub use separated::{UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
@@ -53,9 +54,6 @@ pub fn begins_one(first: &[u8]) -> bool {
         .iter()
         .any(|at| magic(*at) == Some(&header::MAGIC[..]))
 }
-
-/// Bytes of a record header.
-pub const RECORD_HEADER: usize = 40;
 
 /// Records begin at multiples of this.
 pub const RECORD_ALIGN: usize = 8;

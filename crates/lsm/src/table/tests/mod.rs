@@ -8,12 +8,12 @@ mod ranges;
 mod sectors;
 
 use super::*;
-use crate::iter::InternalIter;
+use crate::table::InternalIter;
 use crate::key::{
     Comparator, Kind, MAX_SEQ, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq,
 };
-use crate::memtable::Found;
+use crate::entry::Found;
 use crate::prefix::PrefixExtractor;
 use basalt_env::{Env, IoPriority, Random};
 use basalt_fs::ErrorKind;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::{Ops, WriteBatch};
 use crate::blob::record;
-use crate::db::Family;
+use crate::family::Family;
 use crate::key::Kind;
 
 const ID: u128 = 5;

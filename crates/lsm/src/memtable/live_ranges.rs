@@ -6,8 +6,8 @@
 //! Nested ranges have many fragments with many numbers each. A run that would hold far more parts than tombstones is not made: its halves
 //! stay apart, so that memory is in proportion to what was written, whatever was written.
 
-use super::{Fragments, Piece};
 use crate::key::{Cmp, SeqNo};
+use crate::ranges::{Fragments, Piece};
 use basalt_env::sync::RwLock;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering as Mem};
 use std::sync::Arc;

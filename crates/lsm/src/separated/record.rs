@@ -13,11 +13,11 @@
 //! | 31 | 1 | how the value is compressed |
 //! | 32 | | key, value |
 //!
-//! Lengths and checksums are those of the value as it is stored; what stands there when it is compressed is `packed`'s.
+//! Lengths and checksums are those of the value as it is stored; what stands there when it is compressed is `compressed`'s.
 
-use super::packed;
+use super::compressed;
+use crate::codec::Compression;
 use crate::key::{Kind, MAX_SEQ, SeqNo};
-use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{AlignedBuf, Error, Lifetime, Result};
 use std::ops::Range;
@@ -142,7 +142,7 @@ impl Head {
         if head.kind == Kind::PutTtl && head.value_len < 8 {
             return Err("an expiring value without its expiry");
         }
-        if head.is_packed() && head.value_len < packed::least(head.kind) {
+        if head.is_packed() && head.value_len < compressed::least(head.kind) {
             return Err("a compressed value without its length");
         }
         Ok(head)
@@ -323,7 +323,7 @@ pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Hea
 
 /// Bytes that the value of a verified record has with its expiry when it is decompressed.
 pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Result<usize> {
-    packed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
+    compressed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
         let what = format!("blob record with a compressed value: {what}");
         Error::corruption(path, offset, what)
     })
@@ -342,10 +342,10 @@ pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result
     let front = HEADER_LEN + head.key_len;
     let bad_value = |what| bad(&format!("with a compressed value: {what}"));
     let stored = &bytes[head.value()];
-    let len = packed::checked_len(head.kind, head.codec, stored).map_err(bad_value)?;
+    let len = compressed::checked_len(head.kind, head.codec, stored).map_err(bad_value)?;
     let mut out = AlignedBuf::with_lifetime(front + len, Lifetime::Cached);
     out.resize(front + len, 0);
-    packed::unpack_into(head.kind, head.codec, stored, &mut out[front..]).map_err(bad_value)?;
+    compressed::unpack_into(head.kind, head.codec, stored, &mut out[front..]).map_err(bad_value)?;
     let mut encoded = Vec::with_capacity(front);
     let form = Form::plain(head.kind, &out[front..]);
     encode_head(&mut encoded, file_id, offset, &name, &form);

@@ -1,11 +1,13 @@
 //! Fragments, live lists and covers against a list of tombstones that is looked through from end to end.
 
 use super::*;
-use crate::iter::InternalIter;
 use crate::iter::tests::{VecIter, random_cmp, seeds};
-use crate::key::{Kind, internal_key, pack_trailer, user_key};
+use crate::key::{Cmp, Kind, SeqNo, internal_key, pack_trailer, user_key};
+use crate::memtable::LiveRanges;
+use crate::ranges::{Fragments, Piece};
 use basalt_env::Random;
 use basalt_fs::Bytes;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 type Tombstone = (Vec<u8>, Vec<u8>, SeqNo);

@@ -6,9 +6,9 @@
 //! varint come first.
 
 use super::Name;
+use crate::encoding::{get_varint, put_varint};
 use crate::key::{Kind, SeqNo};
-use crate::table::format::{get_varint, put_varint};
-use crate::version::edit::MAX_FILE_NUMBER;
+use crate::limits::MAX_FILE_NUMBER;
 use basalt_fs::{Error, ErrorKind, Result};
 
 /// A reference's fields.

@@ -11,9 +11,10 @@
 
 use super::record::Form;
 use crate::MAX_VALUE_LEN;
+use crate::codec::Compression;
 use crate::codec::{self, Effort};
+use crate::entry::expiry_len;
 use crate::key::Kind;
-use crate::options::Compression;
 use std::cell::RefCell;
 
 /// Bytes of the length.
@@ -23,11 +24,6 @@ const SCRATCH_KEPT: usize = 256 << 10;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Bytes of expiry before the value.
-fn expiry_len(kind: Kind) -> usize {
-    if kind == Kind::PutTtl { 8 } else { 0 }
 }
 
 /// A stored value is never shorter.

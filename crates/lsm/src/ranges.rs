@@ -1,20 +1,11 @@
 //! Range tombstones: what `delete_range` leaves behind until nothing it hides is left.
 //!
 //! A range tombstone hides every older version of the user keys in `[from, to)`. Whoever holds some keeps them as [`Fragments`]: disjoint
-//! ranges in order, each with the sequence numbers of the tombstones that cover it. `live` is the memtable's list, which grows;
-//! `cover` asks all sources of a view at once; `mask` lets a cursor jump over what newer sources have deleted.
+//! ranges in order, each with the sequence numbers of the tombstones that cover it. The list of a memtable,
+//! which grows, is `memtable::live_ranges`; all sources of a view are asked by `iter::range_cover`, and `iter::masked` lets a cursor jump
+//! over what newer sources have deleted.
 //!
 //! Promises: an answer never depends on how tombstones were cut or joined; ends are exclusive wherever they are kept.
-
-mod cover;
-mod live;
-mod mask;
-#[cfg(test)]
-mod tests;
-
-pub(crate) use cover::{Cover, Source};
-pub(crate) use live::LiveRanges;
-pub(crate) use mask::MaskedIter;
 
 use crate::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
@@ -79,7 +70,7 @@ impl Fragments {
     }
 
     /// As [`Fragments::build`]; `None` when there would be more than `limit` parts.
-    fn build_within<'a>(
+    pub(crate) fn build_within<'a>(
         cmp: &Cmp,
         pieces: impl Iterator<Item = Piece<'a>>,
         snapshots: Option<&[SeqNo]>,

@@ -3,8 +3,7 @@
 //! It is there for speed alone. What is deleted is decided entry by entry above the merge, so a mask may show entries that are deleted, and
 //! does so after a number of jumps in one movement, for a reader that must not be held up.
 
-use super::Cover;
-use crate::iter::InternalIter;
+use super::{Cover, InternalIter};
 use crate::key::{SeqNo, encode_internal_key, user_key};
 use crate::prefix::Narrow;
 use crate::table::{Landed, Landing};
