@@ -341,10 +341,12 @@ fn decisions(pages: &[Text]) -> Vec<String> {
 const ARROWS: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
-    ("lsm", &["fs", "env"]),
-    // The sources of the two above once more, for tests alone.
+    ("kv", &["fs", "env"]),
+    ("lsm", &["fs", "env", "kv"]),
+    // The sources of the three above once more, for tests alone.
     ("env-schedules", &["fs"]),
-    ("lsm-schedules", &["fs", "env"]),
+    ("kv-schedules", &["fs", "env"]),
+    ("lsm-schedules", &["fs", "env", "kv"]),
     ("basalt", &["fs", "env", "lsm"]),
     ("server", &["basalt"]),
     ("bench", &["basalt"]),
@@ -433,6 +435,7 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
     let crates = [
         "-p basalt-fs ",
         "-p basalt-env ",
+        "-p basalt-kv ",
         "-p basalt-lsm ",
         "-p basalt-lsm-schedules ",
         "-p basalt-server ",

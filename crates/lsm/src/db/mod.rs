@@ -111,6 +111,7 @@ mod values;
 mod warming;
 
 pub use crate::family::Family;
+use crate::family::FamilyConfig;
 pub use crate::snapshot::Snapshot;
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
@@ -210,15 +211,15 @@ impl Db {
     }
 
     fn handle(&self, f: &FamilyEntry) -> Family {
-        Family {
+        Family::new(FamilyConfig {
             id: f.id,
             store: self.engine().owner,
             name: f.name.clone(),
-            operator: f.options.merge_operator.clone(),
+            comparator: f.options.comparator.clone(),
+            merge_operator: f.options.merge_operator.clone(),
             min_blob_size: f.options.min_blob_size,
             blob_compression: f.options.blob_compression,
-            cmp: f.options.comparator.clone(),
-        }
+        })
     }
 
     /// The family that every store has.
@@ -305,22 +306,22 @@ impl Db {
     pub fn drop_family(&self, family: &Family) -> Result<()> {
         let engine = self.engine();
         engine.check_writable()?;
-        if family.id == 0 {
+        if family.id() == 0 {
             return Err(Error::invalid("the family \"default\" cannot be dropped"));
         }
         // No group is between its log record and its memtables while we hold this.
         let mut writer = engine.writer.lock();
         // It may have been closed while the lock was waited for.
         engine.check_open()?;
-        if family.store != engine.owner || !engine.view().families.contains_key(&family.id) {
+        if family.store() != engine.owner || !engine.view().families.contains_key(&family.id()) {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("family {:?} was dropped", family.name),
+                format!("family {:?} was dropped", family.name()),
             ));
         }
         // As in `create_family`: what was written before the drop may not be lost when the drop is not.
         engine.sync_log(&mut writer)?;
-        let id = family.id;
+        let id = family.id();
         let edit = Edit {
             drop_families: vec![id],
             ..Edit::default()
@@ -337,7 +338,7 @@ impl Db {
             return Ok(());
         }
         let view = engine.view();
-        for &(store, family) in &batch.families {
+        for &(store, family) in batch.families() {
             if store != engine.owner {
                 return Err(Error::invalid(
                     "the batch has operations on a family of another store",

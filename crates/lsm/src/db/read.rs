@@ -62,16 +62,16 @@ impl Engine {
     }
 
     pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {
-        if family.store != self.owner {
+        if family.store() != self.owner {
             return Err(Error::invalid(format!(
                 "family {:?} belongs to another store",
-                family.name
+                family.name()
             )));
         }
-        if !view.families.contains_key(&family.id) {
+        if !view.families.contains_key(&family.id()) {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("family {:?} was dropped", family.name),
+                format!("family {:?} was dropped", family.name()),
             ));
         }
         Ok(())
@@ -176,10 +176,10 @@ impl Engine {
     ) -> Result<Option<ValueWithExpiry>> {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
-        let found = view.get(family.id, key, seq, options.fill_cache)?;
+        let found = view.get(family.id(), key, seq, options.fill_cache)?;
         let asked = Asked {
             view: &view,
-            family: family.id,
+            family: family.id(),
             seq,
             fill_cache: options.fill_cache,
         };
@@ -197,10 +197,10 @@ impl Engine {
     ) -> Result<Option<Option<ValueWithExpiry>>> {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
-        let found = view.get(family.id, key, seq, options.fill_cache)?;
+        let found = view.get(family.id(), key, seq, options.fill_cache)?;
         let asked = Asked {
             view: &view,
-            family: family.id,
+            family: family.id(),
             seq,
             fill_cache: options.fill_cache,
         };
@@ -221,7 +221,7 @@ impl Engine {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
         let fill_cache = options.fill_cache;
-        let found = view.get(family.id, key, seq, fill_cache)?;
+        let found = view.get(family.id(), key, seq, fill_cache)?;
         if let Some(found) = &found
             && found.kind == Kind::BlobRef
         {
@@ -236,12 +236,12 @@ impl Engine {
             };
             if let Some(budget) = lengths {
                 let name = Name {
-                    family: family.id,
+                    family: family.id(),
                     key,
                     seq: found.seq,
                 };
                 let (blobs, how) = (&view.version.blobs, How::user(fill_cache));
-                let cmp = &view.families[&family.id].options.comparator;
+                let cmp = &view.families[&family.id()].options.comparator;
                 let Some(len) = blobs.payload_len_within(&name, &to, cmp, how, budget)? else {
                     return Ok(None);
                 };
@@ -252,7 +252,7 @@ impl Engine {
         }
         let asked = Asked {
             view: &view,
-            family: family.id,
+            family: family.id(),
             seq,
             fill_cache,
         };
@@ -281,7 +281,7 @@ impl Engine {
         for (i, (family, _)) in keys.iter().enumerate() {
             let checked = self.check_family(&view, family);
             if checked.is_ok() {
-                by_family.entry(family.id).or_default().push(i);
+                by_family.entry(family.id()).or_default().push(i);
             }
             out.push(Some(checked.map(|()| None)));
         }
@@ -337,10 +337,10 @@ impl Engine {
             && let Some((family, key)) = keys.first()
             && out.iter().all(Option::is_none)
         {
-            let found = view.get(family.id, key, seq, options.fill_cache);
+            let found = view.get(family.id(), key, seq, options.fill_cache);
             let asked = Asked {
                 view: &view,
-                family: family.id,
+                family: family.id(),
                 seq,
                 fill_cache: options.fill_cache,
             };
@@ -359,14 +359,14 @@ impl Engine {
         options: &ReadOptions,
     ) -> Result<ReadAhead> {
         self.check_family(view, family)?;
-        let entry = &view.families[&family.id];
+        let entry = &view.families[&family.id()];
         let cmp = entry.options.comparator.clone();
         let merging = Merging::new(entry.name.clone(), entry.options.merge_operator.clone());
         let prefixes = entry.options.prefix_extractor.clone();
         if prefixes.is_none() && options.prefix_same_as_start {
             return Err(Error::invalid(format!(
                 "prefix_same_as_start on family {:?}, which has no prefix_extractor in its options",
-                family.name
+                family.name()
             )));
         }
         let pattern = if options.fill_cache {
@@ -375,7 +375,7 @@ impl Engine {
             ReadPattern::Uncached
         };
         let mut sources = Sources::default();
-        for (n, mem) in view.memtables(family.id).enumerate() {
+        for (n, mem) in view.memtables(family.id()).enumerate() {
             // The newest is not full yet.
             if n == 0 || mem.has_entries() {
                 sources.add(Box::new(mem.iter()), 0);
@@ -384,7 +384,7 @@ impl Engine {
                 sources.deleted.push(Source::Run(run));
             }
         }
-        if let Some(tables) = view.version.families.get(&family.id) {
+        if let Some(tables) = view.version.families.get(&family.id()) {
             let (from, to) = (
                 options.lower_bound.as_deref(),
                 options.upper_bound.as_deref(),
@@ -432,7 +432,7 @@ impl Engine {
             .with_deleted(deleted, jumps)
             .with_values(Values::of(
                 &view.version.blobs,
-                family.id,
+                family.id(),
                 &entry.habit,
                 options,
             ))

@@ -134,14 +134,16 @@ pub struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// A batch that begins with this sequence number.
     fn of_batch(batch: &'a mut crate::batch::WriteBatch, first_seq: u64) -> Outgoing<'a> {
+        let count = batch.len() as u32;
+        let (buf, separated) = batch.log_record_mut();
         Outgoing {
-            payload_crc: payload_crc(&batch.buf[RECORD_HEADER..], &batch.separated),
-            separated: &batch.separated,
+            payload_crc: payload_crc(&buf[RECORD_HEADER..], separated),
+            separated,
             offset: 0,
             kind: RecordKind::Batch,
             first_seq,
-            count: batch.count,
-            buf: &mut batch.buf,
+            count,
+            buf,
         }
     }
 }

@@ -8,13 +8,13 @@ mod ranges;
 mod sectors;
 
 use super::*;
-use crate::table::InternalIter;
+use crate::entry::Found;
 use crate::key::{
     Comparator, Kind, MAX_SEQ, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq,
 };
-use crate::entry::Found;
 use crate::prefix::PrefixExtractor;
+use crate::table::InternalIter;
 use basalt_env::{Env, IoPriority, Random};
 use basalt_fs::ErrorKind;
 use basalt_fs::sim::{SimFs, SimOptions};

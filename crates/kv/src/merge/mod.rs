@@ -13,12 +13,13 @@
 
 mod builtin;
 mod chain;
-pub(crate) mod fold;
+mod fold;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 pub use builtin::{AddI64, AddU64, Append, Max, Min, built_in};
-pub(crate) use chain::Chain;
+pub use chain::Chain;
+pub use fold::{Fold, Write};
 
 use basalt_fs::{Error, ErrorKind, Reach};
 use std::fmt;
@@ -103,20 +104,20 @@ impl Merging {
         }
     }
 
-    /// With a lower limit of what a merge may give, so that a test can pass it.
-    #[cfg(test)]
-    pub(crate) fn with_limit(mut self, limit: usize) -> Merging {
+    /// With a lower limit of the bytes that a merge may give: tests reach it.
+    #[doc(hidden)]
+    pub fn with_limit(mut self, limit: usize) -> Merging {
         self.limit = limit;
         self
     }
 
     /// True when there is an operator to ask.
-    pub(crate) fn is_possible(&self) -> bool {
+    pub fn is_possible(&self) -> bool {
         self.operator.is_some()
     }
 
     /// The value that the operands give over `existing`, or what a reader of the key is told.
-    pub(crate) fn full(
+    pub fn full(
         &self,
         key: &[u8],
         existing: Option<&[u8]>,
@@ -163,7 +164,7 @@ impl Merging {
     }
 
     /// One operand for several, if the operator has one that is allowed to be that long.
-    pub(crate) fn partial(&self, key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
+    pub fn partial(&self, key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
         let operator = self.operator.as_ref()?;
         let call = || operator.partial_merge(key, operands);
         // Who reads the key hears of a panic, from the full merge.

@@ -3,7 +3,7 @@
 //! `record` is the value with its key and checksums, `compressed` is the form of a compressed value, and `reference` is what an entry
 //! of the tree has in place of the value. The bytes are specified in `docs/format/blob.md`.
 
-pub(crate) mod compressed;
+pub mod compressed;
 pub mod record;
 mod reference;
 

@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const PREFIX_SEED: u64 = 0x7072_6566_6978;
 
 /// The longest name of an extractor, in bytes.
-pub(crate) const MAX_NAME: usize = 255;
+pub const MAX_NAME: usize = 255;
 
 /// Begins the names of what is built in.
 const BUILT_IN: &str = "basalt.";
@@ -79,7 +79,7 @@ impl Prefixes {
     }
 
     /// What is wrong with it, in words for the user.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         match self {
             Prefixes::Fixed(n) | Prefixes::Capped(n) if !(1..=MAX_KEY_LEN).contains(n) => Err(
                 format!("prefix_extractor cuts {n} bytes, allowed are 1 to {MAX_KEY_LEN}"),
@@ -121,7 +121,7 @@ impl Prefixes {
     }
 
     /// True when certainly every key from `first` on and before `end`, in bytewise order, has the prefix of `first`.
-    pub(crate) fn spans_one(&self, first: &[u8], end: &[u8]) -> bool {
+    pub fn spans_one(&self, first: &[u8], end: &[u8]) -> bool {
         let Some(prefix) = self.of(first) else {
             return false;
         };
@@ -139,7 +139,7 @@ impl Prefixes {
 
 /// The hash under which a prefix stands in filters.
 #[inline]
-pub(crate) fn prefix_hash(prefix: &[u8]) -> u64 {
+pub fn prefix_hash(prefix: &[u8]) -> u64 {
     xxh3_64_with_seed(prefix, PREFIX_SEED)
 }
 
@@ -156,13 +156,13 @@ pub struct Narrow {
 
 impl Narrow {
     /// The hash of the prefix, when a filter that was made with the extractor of this name can be asked for it.
-    pub(crate) fn hash_for(&self, extractor: Option<&str>) -> Option<u64> {
+    pub fn hash_for(&self, extractor: Option<&str>) -> Option<u64> {
         (extractor == Some(&*self.name)).then_some(self.hash)
     }
 
     /// True when the key has this prefix.
     #[inline]
-    pub(crate) fn has(&self, key: &[u8]) -> bool {
+    pub fn has(&self, key: &[u8]) -> bool {
         // The comparison first: it decides most, and a user's code is asked less often.
         key.starts_with(&self.member[..self.len])
             && self
@@ -172,14 +172,14 @@ impl Narrow {
     }
 
     /// True when no key between the two user keys, ends included, can have this prefix.
-    pub(crate) fn is_outside(&self, smallest: &[u8], largest: &[u8]) -> bool {
+    pub fn is_outside(&self, smallest: &[u8], largest: &[u8]) -> bool {
         (*self.member < *smallest && !self.has(smallest))
             || (*self.member > *largest && !self.has(largest))
     }
 }
 
 /// How one iterator narrows its sources, and where it ends for the prefix's sake.
-pub(crate) struct Narrowing {
+pub struct Narrowing {
     prefixes: Prefixes,
     name: Arc<str>,
     same_as_start: bool,
@@ -190,7 +190,8 @@ pub(crate) struct Narrowing {
 }
 
 impl Narrowing {
-    pub(crate) fn new(prefixes: Prefixes, same_as_start: bool) -> Narrowing {
+    /// Of a cursor over keys with these prefixes. With `same_as_start`, the cursor stays within the prefix that it was sought to.
+    pub fn new(prefixes: Prefixes, same_as_start: bool) -> Narrowing {
         Narrowing {
             name: prefixes.name().into(),
             prefixes,
@@ -212,7 +213,7 @@ impl Narrowing {
     }
 
     /// The cursor is sought anew, with a key or without one.
-    pub(crate) fn start(&mut self, key: Option<&[u8]>) {
+    pub fn start(&mut self, key: Option<&[u8]>) {
         self.open = key.is_none();
         self.only = match key {
             Some(key) if self.same_as_start => self.to(key),
@@ -221,7 +222,7 @@ impl Narrowing {
     }
 
     /// The cursor landed on a key.
-    pub(crate) fn land(&mut self, key: &[u8]) {
+    pub fn land(&mut self, key: &[u8]) {
         if self.open {
             self.start(Some(key));
         }
@@ -229,12 +230,12 @@ impl Narrowing {
 
     /// False when the key is beyond what may be shown.
     #[inline]
-    pub(crate) fn allows(&self, key: &[u8]) -> bool {
+    pub fn allows(&self, key: &[u8]) -> bool {
         self.only.as_ref().is_none_or(|only| only.has(key))
     }
 
     /// What sources may be narrowed to while the cursor is about to walk up from `from`, included, to `upper`, excluded.
-    pub(crate) fn forward(&self, from: &[u8], upper: Option<&[u8]>) -> Option<Arc<Narrow>> {
+    pub fn forward(&self, from: &[u8], upper: Option<&[u8]>) -> Option<Arc<Narrow>> {
         match upper {
             _ if self.only.is_some() => self.only.clone(),
             Some(upper) if self.prefixes.spans_one(from, upper) => self.to(from),
@@ -243,7 +244,7 @@ impl Narrowing {
     }
 
     /// What sources may be narrowed to while the cursor is about to walk down from before `end` to `lower`, included.
-    pub(crate) fn backward(&self, lower: Option<&[u8]>, end: Option<&[u8]>) -> Option<Arc<Narrow>> {
+    pub fn backward(&self, lower: Option<&[u8]>, end: Option<&[u8]>) -> Option<Arc<Narrow>> {
         if self.only.is_some() {
             return self.only.clone();
         }
@@ -252,7 +253,7 @@ impl Narrowing {
     }
 
     /// As [`Narrowing::backward`], from `last` itself, which has the prefix or is the first key behind it.
-    pub(crate) fn backward_from(&self, lower: Option<&[u8]>, last: &[u8]) -> Option<Arc<Narrow>> {
+    pub fn backward_from(&self, lower: Option<&[u8]>, last: &[u8]) -> Option<Arc<Narrow>> {
         let to = self.backward(lower, Some(last))?;
         (self.only.is_some() || to.has(last)).then_some(to)
     }

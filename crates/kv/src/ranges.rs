@@ -42,8 +42,8 @@ pub struct Fragments {
 }
 
 /// Nothing deleted.
-#[cfg(test)]
-pub(crate) static NOTHING: Fragments = Fragments {
+#[doc(hidden)]
+pub static NOTHING: Fragments = Fragments {
     keys: Vec::new(),
     list: Vec::new(),
     seqs: Vec::new(),
@@ -51,10 +51,12 @@ pub(crate) static NOTHING: Fragments = Fragments {
 
 /// What holds for all keys between two places, the first inclusive, the second not; `None` is unbounded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stretch<'a> {
+pub struct Stretch<'a> {
     /// The newest tombstone that covers them, 0 for none.
     pub seq: SeqNo,
+    /// First user key that it holds for.
     pub from: Option<&'a [u8]>,
+    /// First user key behind it.
     pub to: Option<&'a [u8]>,
 }
 
@@ -70,7 +72,7 @@ impl Fragments {
     }
 
     /// As [`Fragments::build`]; `None` when there would be more than `limit` parts.
-    pub(crate) fn build_within<'a>(
+    pub fn build_within<'a>(
         cmp: &Cmp,
         pieces: impl Iterator<Item = Piece<'a>>,
         snapshots: Option<&[SeqNo]>,
@@ -128,7 +130,7 @@ impl Fragments {
     }
 
     /// Adds a fragment behind the others; joined with the last one when that ends here and has the same numbers.
-    pub(crate) fn push(&mut self, cmp: &Cmp, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
+    pub fn push(&mut self, cmp: &Cmp, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
         let touches = self
             .list
             .last()
@@ -171,19 +173,19 @@ impl Fragments {
     }
 
     /// The range of fragment `i`.
-    pub(crate) fn range(&self, i: usize) -> (&[u8], &[u8]) {
+    pub fn range(&self, i: usize) -> (&[u8], &[u8]) {
         let f = &self.list[i];
         (self.key(f.from, f.from_len), self.key(f.to, f.to_len))
     }
 
     /// The sequence numbers of fragment `i`, newest first.
-    pub(crate) fn seqs_of(&self, i: usize) -> &[SeqNo] {
+    pub fn seqs_of(&self, i: usize) -> &[SeqNo] {
         let end = self.list.get(i + 1).map_or(self.seqs.len(), |f| f.seqs);
         &self.seqs[self.list[i].seqs..end]
     }
 
     /// Fragments.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.list.len()
     }
 
@@ -218,7 +220,7 @@ impl Fragments {
     }
 
     /// The first fragment that ends above the key.
-    pub(crate) fn at_or_after(&self, cmp: &Cmp, key: &[u8]) -> usize {
+    pub fn at_or_after(&self, cmp: &Cmp, key: &[u8]) -> usize {
         self.list
             .partition_point(|f| cmp.user(self.key(f.to, f.to_len), key) != Ordering::Greater)
     }
@@ -229,7 +231,7 @@ impl Fragments {
     }
 
     /// The newest tombstone of at most `upto` that covers the key, and how far that holds.
-    pub(crate) fn stretch(&self, cmp: &Cmp, key: &[u8], upto: SeqNo) -> Stretch<'_> {
+    pub fn stretch(&self, cmp: &Cmp, key: &[u8], upto: SeqNo) -> Stretch<'_> {
         let i = self.at_or_after(cmp, key);
         let before = i.checked_sub(1).map(|b| self.range(b).1);
         if i == self.len() {

@@ -17,7 +17,7 @@ pub struct Found {
 impl Found {
     /// What decides over a key: its newest version, or the range tombstone that is newer.
     #[inline]
-    pub(crate) fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
+    pub fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
         match deleted {
             Some(seq) if point.as_ref().is_none_or(|p| p.seq < seq) => Some(Found {
                 seq,
@@ -30,7 +30,7 @@ impl Found {
 }
 
 /// Reads the expiry in front of a `PutTtl` payload, in ms since 1970. `Corruption` if the payload is too short.
-pub(crate) fn expiry_of(value: &[u8]) -> Result<u64> {
+pub fn expiry_of(value: &[u8]) -> Result<u64> {
     match value.first_chunk::<8>() {
         Some(b) => Ok(u64::from_le_bytes(*b)),
         None => Err(Error::new(
@@ -44,6 +44,6 @@ pub(crate) fn expiry_of(value: &[u8]) -> Result<u64> {
 }
 
 /// Returns the bytes of expiry in front of a value of this kind: 8 or 0.
-pub(crate) fn expiry_len(kind: Kind) -> usize {
+pub fn expiry_len(kind: Kind) -> usize {
     if kind == Kind::PutTtl { 8 } else { 0 }
 }

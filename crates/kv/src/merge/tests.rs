@@ -2,16 +2,11 @@
 
 use super::fold::Fold;
 use super::*;
-use crate::FamilyOptions;
 use basalt_env::Random;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 fn merging(operator: impl MergeOperator + 'static) -> Merging {
-    let options = FamilyOptions {
-        merge_operator: Some(Arc::new(operator)),
-        ..FamilyOptions::default()
-    };
-    Merging::new("family".into(), options.merge_operator)
+    Merging::new("family".into(), Some(Arc::new(operator)))
 }
 
 #[test]
@@ -208,7 +203,7 @@ fn what_cannot_be_merged_goes_by_as_it_is() {
 }
 
 /// Refuses what contains an R, panics at a P.
-pub(crate) struct Touchy;
+pub struct Touchy;
 impl MergeOperator for Touchy {
     fn name(&self) -> &str {
         "test.touchy"

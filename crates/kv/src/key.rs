@@ -82,7 +82,7 @@ impl Kind {
 }
 
 /// Bits of a trailer below the sequence number.
-pub(crate) const SEQ_SHIFT: u32 = 8;
+pub const SEQ_SHIFT: u32 = 8;
 
 /// Packs a trailer.
 pub fn pack_trailer(seq: SeqNo, kind: Kind) -> u64 {

@@ -16,16 +16,16 @@ struct Pinned {
 }
 
 /// Sequence numbers that snapshots keep, and how many snapshots keep each.
-pub(crate) type LiveSnapshots = Arc<Mutex<BTreeMap<SeqNo, usize>>>;
+pub type LiveSnapshots = Arc<Mutex<BTreeMap<SeqNo, usize>>>;
 
 impl Snapshot {
     /// Takes over one count of `seq` in `live`, which the caller has added. The snapshot's last clone gives it back.
-    pub(crate) fn new(seq: SeqNo, store: u64, live: LiveSnapshots) -> Snapshot {
+    pub fn new(seq: SeqNo, store: u64, live: LiveSnapshots) -> Snapshot {
         Snapshot(Arc::new(Pinned { seq, store, live }))
     }
 
     /// The store that the snapshot was taken of, by its number in this process.
-    pub(crate) fn store(&self) -> u64 {
+    pub fn store(&self) -> u64 {
         self.0.store
     }
 

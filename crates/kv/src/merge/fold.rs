@@ -21,10 +21,10 @@ struct Held {
 }
 
 /// Takes the operands that are written: key, sequence number and operand, the newest first.
-pub(crate) type Write<'a> = dyn FnMut(&[u8], SeqNo, &[u8]) -> Result<()> + 'a;
+pub type Write<'a> = dyn FnMut(&[u8], SeqNo, &[u8]) -> Result<()> + 'a;
 
 /// Operands of one key and stripe. See the module.
-pub(crate) struct Fold<'a> {
+pub struct Fold<'a> {
     merging: &'a Merging,
     /// As the newest operand has it: a comparator may call different bytes equal.
     key: Vec<u8>,
@@ -44,6 +44,7 @@ pub(crate) struct Fold<'a> {
 }
 
 impl<'a> Fold<'a> {
+    /// A fold without operands, by this operator.
     pub fn new(merging: &'a Merging) -> Fold<'a> {
         Fold {
             merging,

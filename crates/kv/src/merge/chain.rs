@@ -7,7 +7,7 @@ use basalt_fs::{Bytes, Error, Result};
 
 /// Operands of one key from the newest down, and what they stand over. Values are pinned, not copied.
 #[derive(Default)]
-pub(crate) struct Chain {
+pub struct Chain {
     operands: Vec<Bytes>,
     base: Option<(Bytes, Option<u64>)>,
 }

@@ -1,9 +1,9 @@
 //! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
 
 use super::*;
-use crate::blob::packed;
+use crate::codec::Compression;
 use crate::family::Family;
-use crate::wal::RECORD_HEADER;
+use crate::separated::compressed as packed;
 use basalt_env::Random;
 
 fn scale() -> u64 {
@@ -39,8 +39,8 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
         let expiry = r.next_u64().to_le_bytes();
         let codec = [Compression::None, Compression::Lz4, Compression::Zstd][r.below(3) as usize];
         let of = match r.one_in(2) {
-            true => Family::packing_of_no_store(family, least, codec),
-            false => Family::of_no_store(family),
+            true => Family::detached(family).separating(least, codec),
+            false => Family::detached(family),
         };
         if codec != Compression::None && r.one_in(2) {
             // So that some shrink.
@@ -123,8 +123,8 @@ fn batches_round_trip() {
             let separated: Vec<u32> = separated.iter().map(|s| s.op).collect();
             for (n, (family, kind, key, value)) in (0..).zip(&model) {
                 let family = match separated.contains(&n) {
-                    true => Family::packing_of_no_store(*family, 0, codecs[n as usize]),
-                    false => Family::of_no_store(*family),
+                    true => Family::detached(*family).separating(0, codecs[n as usize]),
+                    false => Family::detached(*family),
                 };
                 batch.push(&family, *kind, key, &[], value).unwrap();
             }
@@ -138,13 +138,7 @@ fn one_operation_takes_exactly_the_memory_it_needs() {
     for len in [0, 100, 100_000, 1 << 20] {
         let mut batch = WriteBatch::new();
         batch
-            .push(
-                &Family::of_no_store(3),
-                Kind::Put,
-                b"key",
-                &[],
-                &vec![1; len],
-            )
+            .push(&Family::detached(3), Kind::Put, b"key", &[], &vec![1; len])
             .unwrap();
         let exact = AlignedBuf::with_capacity(batch.bytes()).capacity();
         assert_eq!(batch.buf.capacity(), exact);
@@ -160,20 +154,20 @@ fn one_operation_takes_exactly_the_memory_it_needs() {
 fn limits_are_refused_and_leave_the_batch_as_it_was() {
     let mut batch = WriteBatch::new();
     batch
-        .push(&Family::of_no_store(0), Kind::Put, b"a", &[], b"1")
+        .push(&Family::detached(0), Kind::Put, b"a", &[], b"1")
         .unwrap();
     let before = batch.buf.to_vec();
     let long = vec![0; MAX_KEY_LEN + 1];
     let huge = vec![0; MAX_VALUE_LEN + 1];
     let e = batch
-        .push(&Family::of_no_store(0), Kind::Put, &long, &[], b"")
+        .push(&Family::detached(0), Kind::Put, &long, &[], b"")
         .unwrap_err();
     assert!(
         e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("65536"),
         "{e}"
     );
     let e = batch
-        .push(&Family::of_no_store(0), Kind::Put, b"b", &[], &huge)
+        .push(&Family::detached(0), Kind::Put, b"b", &[], &huge)
         .unwrap_err();
     assert!(
         e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("1073741824"),
@@ -181,7 +175,7 @@ fn limits_are_refused_and_leave_the_batch_as_it_was() {
     );
     assert_eq!((batch.len(), &batch.buf[..]), (1, &before[..]));
     batch
-        .push(&Family::of_no_store(0), Kind::Put, &long[1..], &[], b"")
+        .push(&Family::detached(0), Kind::Put, &long[1..], &[], b"")
         .unwrap();
     assert_eq!(batch.len(), 2);
 }
@@ -231,7 +225,7 @@ fn any_bytes_decode_or_are_refused() {
                 };
                 batch
                     .push(
-                        &Family::of_no_store(r.below(300) as u32),
+                        &Family::detached(r.below(300) as u32),
                         kind,
                         &key[..r.below(9) as usize],
                         &[],

@@ -21,7 +21,7 @@ pub enum Compression {
 
 impl Compression {
     /// The one with this persisted number.
-    pub(crate) fn from_u8(n: u8) -> Option<Compression> {
+    pub fn from_u8(n: u8) -> Option<Compression> {
         match n {
             0 => Some(Compression::None),
             1 => Some(Compression::Lz4),
@@ -30,6 +30,9 @@ impl Compression {
         }
     }
 }
+
+/// First bytes of every zstd frame.
+const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 /// Less is never worth it.
 const LEAST: usize = 16;
@@ -43,7 +46,7 @@ thread_local! {
 
 /// Who waits while something is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
+pub enum Effort {
     /// A writer, for its put: zstd takes a fifth less time for the last 2 % of what it can save (level 2, on pages of 12 KB).
     Writer,
     /// Nobody: it is done in the background.
@@ -60,12 +63,12 @@ impl Effort {
 }
 
 /// The largest part of so many bytes that what is compressed may take: it is to save an eighth.
-pub(crate) fn most_compressed(raw: usize) -> usize {
+pub fn most_compressed(raw: usize) -> usize {
     raw - raw / 8
 }
 
 /// Compresses into `out`, behind its first `prefix` bytes; false when it would have more than `limit` bytes with these.
-pub(crate) fn compress(
+pub fn compress(
     method: Compression,
     effort: Effort,
     raw: &[u8],
@@ -107,8 +110,15 @@ pub(crate) fn compress(
     out.len() <= limit
 }
 
+/// Returns `raw` compressed if that makes it shorter; `None` otherwise. Of tests and fuzz targets: what stores keep must save more.
+#[doc(hidden)]
+pub fn compressed(method: Compression, raw: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    compress(method, Effort::Background, raw, &mut out, 0, raw.len()).then_some(out)
+}
+
 /// As many bytes as `raw` says, in memory of their own.
-pub(crate) fn decompress(
+pub fn decompress(
     method: Compression,
     stored: &[u8],
     raw: usize,
@@ -120,7 +130,7 @@ pub(crate) fn decompress(
 }
 
 /// Fills `out`.
-pub(crate) fn decompress_into(
+pub fn decompress_into(
     method: Compression,
     stored: &[u8],
     out: &mut [u8],
@@ -157,11 +167,7 @@ fn unzstd<W: zstd::zstd_safe::WriteBuf + ?Sized>(
 }
 
 /// Whether a stream may come to so many bytes, as far as can be told without decompressing it: nothing is allocated for one that cannot.
-pub(crate) fn may_give(
-    method: Compression,
-    stored: &[u8],
-    raw: usize,
-) -> std::result::Result<(), String> {
+pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::Result<(), String> {
     let most = match method {
         Compression::None => stored.len(),
         // A byte of a length stands for 255 at most.
@@ -178,4 +184,19 @@ pub(crate) fn may_give(
         true => Ok(()),
         false => Err(format!("{} bytes cannot give {raw}", stored.len())),
     }
+}
+
+/// Returns the stored and the decompressed length of the zstd frame that `bytes` begin with: for salvage, which does not know
+/// where a block ends. `None` if no whole frame is there, or if either length is above `most`.
+pub fn zstd_frame_len(bytes: &[u8], most: usize) -> Option<(usize, usize)> {
+    if !bytes.starts_with(&ZSTD_MAGIC) {
+        return None;
+    }
+    let bytes = &bytes[..bytes.len().min(most)];
+    let stored = zstd::zstd_safe::find_frame_compressed_size(bytes).ok()?;
+    let raw = match zstd::zstd_safe::get_frame_content_size(bytes) {
+        Ok(Some(n)) => usize::try_from(n).ok()?,
+        _ => zstd::bulk::decompress(&bytes[..stored], most).ok()?.len(),
+    };
+    (raw <= most).then_some((stored, raw))
 }

@@ -39,18 +39,30 @@ pub struct Separated {
     pub packed: bool,
 }
 
+/// What an engine takes out of a batch.
+pub struct BatchParts {
+    /// [`RECORD_HEADER`] bytes for the log, then the operations. Empty if there are none.
+    pub buf: AlignedBuf,
+    /// Number of operations.
+    pub count: u32,
+    /// Blob records among the operations, in order.
+    pub separated: SmallVec<[Separated; 1]>,
+    /// For each blob record with a compressed value, in order: the value with its expiry, uncompressed, for the memtable.
+    pub raw: SmallVec<[Bytes; 1]>,
+}
+
 /// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
 #[derive(Clone)]
 pub struct WriteBatch {
-    pub(crate) buf: AlignedBuf,
-    pub(crate) count: u32,
+    buf: AlignedBuf,
+    count: u32,
     /// Distinct (store, family) of its operations: checked against the store when it is submitted.
-    pub(crate) families: SmallVec<[(u64, u32); 2]>,
+    families: SmallVec<[(u64, u32); 2]>,
     /// Its blob records.
-    pub(crate) separated: SmallVec<[Separated; 1]>,
+    separated: SmallVec<[Separated; 1]>,
     /// Of the compressed ones among them, in order, the values with expiry as memtables get them: who puts a value in has it at hand, and an
     /// insertion that decompressed it would take longer than all else that it does, with the next group waiting.
-    pub(crate) raw: SmallVec<[Bytes; 1]>,
+    raw: SmallVec<[Bytes; 1]>,
     /// What these have more bytes than what is stored of them.
     spared: usize,
 }
@@ -62,7 +74,7 @@ impl Default for WriteBatch {
 }
 
 /// `InvalidArgument` for a key or a value that is too long.
-pub(crate) fn check_lens(key: usize, value: usize) -> Result<()> {
+pub fn check_lens(key: usize, value: usize) -> Result<()> {
     for (what, len, most) in [("key", key, MAX_KEY_LEN), ("value", value, MAX_VALUE_LEN)] {
         if len > most {
             return Err(Error::invalid(format!(
@@ -99,6 +111,32 @@ impl WriteBatch {
     /// Bytes it takes in the log.
     pub fn bytes(&self) -> usize {
         self.buf.len()
+    }
+
+    /// Distinct (store, family id) pairs of its operations.
+    pub fn families(&self) -> &[(u64, u32)] {
+        &self.families
+    }
+
+    /// Its operations, encoded: what [`Ops`] walks. Empty if there are none.
+    pub fn payload(&self) -> &[u8] {
+        self.buf.get(RECORD_HEADER..).unwrap_or_default()
+    }
+
+    /// The memory that becomes its log record, and the blob records in it: for tests that write, or damage, a record without an engine.
+    #[doc(hidden)]
+    pub fn log_record_mut(&mut self) -> (&mut AlignedBuf, &[Separated]) {
+        (&mut self.buf, &self.separated)
+    }
+
+    /// Takes it apart, for an engine that commits it.
+    pub fn into_parts(self) -> BatchParts {
+        BatchParts {
+            buf: self.buf,
+            count: self.count,
+            separated: self.separated,
+            raw: self.raw,
+        }
     }
 
     /// Bytes it would take in the log if no value were compressed: about what memtables get, and what is at most [`MAX_BATCH_LEN`].
@@ -199,7 +237,9 @@ impl WriteBatch {
         }
     }
 
-    pub(crate) fn push(
+    /// Adds an operation of any kind, with a value of two parts. For engines and tests: the methods above check what is particular
+    /// to each kind.
+    pub fn push(
         &mut self,
         family: &Family,
         kind: Kind,
@@ -446,6 +486,6 @@ impl<'a> Iterator for Ops<'a> {
 }
 
 /// The batch's payload as shared memory, for memtables to point into.
-pub(crate) fn payload(buf: Bytes) -> Bytes {
+pub fn payload(buf: Bytes) -> Bytes {
     buf.slice(RECORD_HEADER..)
 }

@@ -33,7 +33,7 @@ pub(super) fn least(kind: Kind) -> usize {
 
 /// Compresses a payload of kind `Put` or `PutTtl` and hands what is to be stored, and how, to `take`. `None` when it stays as it is: that would
 /// not save an eighth.
-pub(crate) fn pack<T>(
+pub fn pack<T>(
     kind: Kind,
     codec: Compression,
     effort: Effort,
@@ -62,7 +62,7 @@ pub(crate) fn pack<T>(
 }
 
 /// Bytes of the payload behind what is stored; what is wrong otherwise.
-pub(crate) fn payload_len(
+pub fn payload_len(
     kind: Kind,
     codec: Compression,
     stored: &[u8],
@@ -81,7 +81,7 @@ pub(crate) fn payload_len(
 }
 
 /// The payload behind what is stored, with `front` bytes before it that are the caller's.
-pub(crate) fn unpack(
+pub fn unpack(
     kind: Kind,
     codec: Compression,
     stored: &[u8],
@@ -94,7 +94,7 @@ pub(crate) fn unpack(
 }
 
 /// [`payload_len`], if the compressed bytes can give as many bytes.
-pub(crate) fn checked_len(
+pub fn checked_len(
     kind: Kind,
     codec: Compression,
     stored: &[u8],
@@ -109,7 +109,7 @@ pub(crate) fn checked_len(
 
 /// Decompresses a stored value into `out`, whose length is [`payload_len`]. A value that is not
 /// compressed is copied.
-pub(crate) fn unpack_into(
+pub fn unpack_into(
     kind: Kind,
     codec: Compression,
     stored: &[u8],
