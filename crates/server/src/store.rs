@@ -568,20 +568,25 @@ pub(crate) mod memory {
             keys.iter().map(&mut one).collect()
         }
         fn get_meta(&self, key: &[u8], _: bool, _: usize) -> Result<Option<Option<Known>>> {
-            self.reading(ReadOf::Meta(key.to_vec()));
             let s = self.0.lock();
-            if s.fail_reads {
+            let fails = s.fail_reads;
+            let apart_from = s.apart_from;
+            let found = s.entries.get(key).cloned();
+            drop(s);
+            // The answer is that of the moment before the wait, so that writes meanwhile change it.
+            self.reading(ReadOf::Meta(key.to_vec()));
+            if fails {
                 return Err(Error::new(ErrorKind::Io, "the disk is gone"));
             }
-            let Some((v, expire_at_ms)) = s.entries.get(key) else {
+            let Some((v, expire_at_ms)) = found else {
                 return Ok(Some(None));
             };
             let meta = Meta {
-                data_type: layout::value_type(v)?,
-                expire_at_ms: *expire_at_ms,
+                data_type: layout::value_type(&v)?,
+                expire_at_ms,
                 len: Some(v.len() - 1),
             };
-            let apart = s.apart_from > 0 && v.len() >= s.apart_from;
+            let apart = apart_from > 0 && v.len() >= apart_from;
             let data = (!apart).then(|| Bytes::copy_from_slice(&v[1..]));
             Ok(Some(Some((meta, data))))
         }
