@@ -56,5 +56,5 @@ pub const MAX_VALUE_LEN: usize = 1 << 30;
 #[cfg(test)]
 #[test]
 fn every_test_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava("every_test_again_on_lava", &[]);
+    basalt_sim::all_tests_on_lava("every_test_again_on_lava", &[]);
 }

@@ -7,8 +7,8 @@ use super::*;
 use crate::batch::{Ops, WriteBatch};
 use crate::blob::record;
 use crate::key::Kind;
-use basalt_fs::sim::SimOptions;
-use basalt_fs::{FileSystem, LogOptions, SimFs};
+use basalt_fs::{FileSystem, LogOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::fmt::Write;
 use std::path::Path;
 
