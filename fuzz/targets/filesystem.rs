@@ -1,4 +1,4 @@
 //! One target of LavaFS: the one that the binary is named after.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| basalt_fs::lava::fuzzing::run(env!("CARGO_BIN_NAME"), input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| basalt_lava_targets::fuzzing::run(env!("CARGO_BIN_NAME"), input));

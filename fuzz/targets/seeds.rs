@@ -15,7 +15,7 @@ fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let engine = basalt_lsm::fuzzing::targets();
     let others = basalt_server::fuzzing::TARGETS.iter().chain(fuzzing::TARGETS);
-    let images = basalt_fs::lava::fuzzing::targets();
+    let images = basalt_lava_targets::fuzzing::targets();
     for target in engine.chain(images).chain(others) {
         let dir = corpus.join(target.name);
         std::fs::create_dir_all(&dir)?;

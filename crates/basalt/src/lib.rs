@@ -11,7 +11,7 @@
 //! use std::sync::Arc;
 //!
 //! # fn main() -> basalt::Result<()> {
-//! # let env = Env::for_tests(basalt::fs::SimFs::new(basalt::fs::sim::SimOptions::default()), 1);
+//! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
 //! let db = Db::open(&env, "store", Options::default())?;
 //! let counters = FamilyOptions {
 //!     merge_operator: Some(Arc::new(AddU64)),
@@ -37,7 +37,7 @@
 //! use basalt::{Db, Env, Options, ReadOptions};
 //!
 //! # fn main() -> basalt::Result<()> {
-//! # let env = Env::for_tests(basalt::fs::SimFs::new(basalt::fs::sim::SimOptions::default()), 1);
+//! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
 //! let db = Db::open(&env, "store", Options::default())?;
 //! let family = db.default_family();
 //! let mut table = db.prepare(&family)?;
@@ -58,6 +58,7 @@ pub use basalt_env as env;
 pub use basalt_env::Env;
 pub use basalt_fs as fs;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+pub use basalt_lava as lava;
 pub use basalt_lsm as lsm;
 pub use basalt_lsm::db::{
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,

@@ -9,12 +9,12 @@
 //! Run with 0 rounds first and subtract: what is left belongs to the path.
 
 use basalt::env::{BlockCache, CacheKey, CachePriority, IoPriority, MemoryLedger, Random};
-use basalt::fs::sim::{SimFs, SimOptions};
 use basalt::fs::{AlignedBuf, Bytes};
 use basalt::lsm::iter::InternalIter;
 use basalt::lsm::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
 use basalt::lsm::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
 use basalt::{Compression, Db, Env, Options, ReadOptions, Result, WriteOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;
 use std::sync::Arc;
 

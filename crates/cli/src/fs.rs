@@ -12,7 +12,7 @@ use crate::place::{Access, Steps, make_image, open_image};
 use crate::point::say;
 use crate::progress::{count, human_bytes, rate};
 use basalt::env::Clock;
-use basalt::fs::lava::image::{self, Format};
+use basalt::lava::image::{self, Format};
 use basalt_bench::args::parse_size;
 use clap::{Args, Subcommand};
 use serde_json::json;

@@ -3,7 +3,7 @@
 
 use crate::escape::{escape, unescape};
 use crate::record::{Format, Line, Lines};
-use basalt::env::mutate::{Target, Verdict};
+use basalt_sim::mutate::{Target, Verdict};
 
 /// Every target of the tool.
 pub const TARGETS: &[Target] = &[
@@ -93,7 +93,7 @@ fn text(format: Format, input: &[u8]) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use basalt::env::mutate::campaigns;
+    use basalt_sim::mutate::campaigns;
 
     #[test]
     fn mutants_of_every_format_are_read_or_refused() {

@@ -3,9 +3,9 @@
 use crate::failure::{Failure, path_behind_colon};
 use crate::progress;
 use basalt::env::Clock;
-use basalt::fs::lava::LavaFs;
-use basalt::fs::lava::image::{self, Format, Step};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
+use basalt::lava::LavaFs;
+use basalt::lava::image::{self, Format, Step};
 use basalt_bench::args::parse_size;
 use clap::Args;
 use indicatif::ProgressBar;

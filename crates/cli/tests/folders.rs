@@ -156,8 +156,8 @@ fn a_killed_load_is_done_again() {
     let s = Scratch::new("kill");
     make_folder(&s, 400, 6);
     let before = tree(&s.path("in"));
-    let seed = basalt::fs::campaign::case().map_or(7, |c| c[0]);
-    let _repeat = basalt::fs::repeat!(a_killed_load_is_done_again, "BASALT_CASE={seed}");
+    let seed = basalt_sim::campaign::case().map_or(7, |c| c[0]);
+    let _repeat = basalt_sim::repeat!(a_killed_load_is_done_again, "BASALT_CASE={seed}");
     let random = Random::from_seed(seed);
     let clock = Clock::system();
     let rounds = 4 * scale();
@@ -176,7 +176,7 @@ fn a_killed_load_is_done_again() {
             "seed {seed} round {round}: {check:?}"
         );
     }
-    basalt::fs::campaign!("killed_loads={killed} of {rounds}");
+    basalt_sim::campaign!("killed_loads={killed} of {rounds}");
     s.run("load", ["--files", "in"]).ok();
     s.run("export", ["--files", "out"]).ok();
     assert!(

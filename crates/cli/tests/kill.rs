@@ -5,7 +5,7 @@
 //! was sent but not acknowledged may be there whole or not at all.
 
 use basalt::env::{Clock, Random, thread};
-use basalt::fs::repeat;
+use basalt_sim::repeat;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
@@ -400,7 +400,7 @@ fn rounds(store: &Place) {
     verify(server.port, &state);
     server.kill();
     store.check();
-    basalt::fs::campaign!("kills={kills} acknowledged={acknowledged}");
+    basalt_sim::campaign!("kills={kills} acknowledged={acknowledged}");
     assert!(
         acknowledged > kills * 20,
         "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing"

@@ -12,7 +12,7 @@
 
 mod harness;
 use basalt::env::{Clock, Random};
-use basalt::fs::{campaign, repeat};
+use basalt_sim::{campaign, repeat};
 use harness::{Ran, Scratch, ended};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -62,6 +62,7 @@ fn texts(ending: &str) -> Vec<Text> {
             let kind = entry.file_type().expect("a kind");
             if kind.is_dir() {
                 let made = ["target", "corpus", "artifacts", "basalt-data"].contains(&&*name);
+                let made = made || name.starts_with("target-");
                 if !name.starts_with('.') && !made {
                     walk(&entry.path(), &path, ending, out);
                 }
@@ -341,16 +342,27 @@ fn decisions(pages: &[Text]) -> Vec<String> {
 const ARROWS: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
+    ("lava", &["fs", "env"]),
+    (SIM, &["fs", "lava"]),
     ("kv", &["fs", "env"]),
     ("lsm", &["fs", "env", "kv"]),
-    // The sources of the three above once more, for tests alone.
+    // The sources of three of these once more, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),
     ("lsm-schedules", &["fs", "env", "kv"]),
-    ("basalt", &["fs", "env", "lsm"]),
+    ("basalt", &["fs", "env", "lava", "lsm"]),
     ("server", &["basalt"]),
     ("bench", &["basalt"]),
     ("cli", &["basalt", "server", "bench"]),
+];
+
+/// The crate of simulated disks and injected faults. No binary contains it: other crates depend on it
+/// in the sections of their manifests that are listed here, and in no other.
+const SIM: &str = "sim";
+const SIM_SECTIONS: &[&str] = &[
+    "[dev-dependencies]",
+    // Set by cargo-fuzz alone.
+    "[target.'cfg(fuzzing)'.dependencies]",
 ];
 
 /// Dependencies between the house's own crates, tests' included.
@@ -373,7 +385,11 @@ fn arrows(manifest: &Text) -> Vec<String> {
             None if name == "basalt" => name,
             None => continue,
         };
-        if !below.contains(&own) {
+        if own == SIM {
+            if !SIM_SECTIONS.contains(&section) {
+                out.push(manifest.complaint(i, "only tests depend on sim: [dev-dependencies]"));
+            }
+        } else if !below.contains(&own) {
             out.push(manifest.complaint(i, &format!("{krate} does not stand above {own}")));
         }
     }
@@ -436,6 +452,8 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-fs ",
         "-p basalt-env ",
         "-p basalt-kv ",
+        "-p basalt-lava ",
+        "-p basalt-sim ",
         "-p basalt-lsm ",
         "-p basalt-lsm-schedules ",
         "-p basalt-server ",
@@ -780,6 +798,28 @@ fn rules_bite() {
         "crates/fs/Cargo.toml",
         &format!("{lints}\n[dependencies]\nbasalt-env.workspace = true"),
     );
+    for (krate, section, own) in [
+        ("fs", "[dependencies]", "basalt-lava"),
+        ("env", "[dependencies]", "basalt-lava"),
+        ("fs", "[dev-dependencies]", "basalt-env"),
+        ("env", "[dependencies]", "basalt-sim"),
+        ("bench", "[dependencies]", "basalt-sim"),
+        ("lsm", "[build-dependencies]", "basalt-sim"),
+        ("lsm", "[target.'cfg(unix)'.dependencies]", "basalt-sim"),
+        ("sim", "[dependencies]", "basalt-env"),
+        ("sim", "[dependencies]", "basalt-lsm"),
+    ] {
+        let manifest = format!("{lints}\n{section}\n{own}.workspace = true");
+        bites(arrows, &format!("crates/{krate}/Cargo.toml"), &manifest);
+    }
+    for (krate, section, own) in [
+        ("fs", SIM_SECTIONS[0], "basalt-sim"),
+        ("lsm", SIM_SECTIONS[1], "basalt-sim"),
+        ("sim", "[dependencies]", "basalt-lava"),
+    ] {
+        let manifest = format!("{lints}\n{section}\n{own}.workspace = true");
+        spares(arrows, &format!("crates/{krate}/Cargo.toml"), &manifest);
+    }
     bites(
         arrows,
         "crates/server/Cargo.toml",

@@ -15,7 +15,6 @@ pub mod clock;
 mod courtesy;
 pub mod jobs;
 pub mod metrics;
-pub use basalt_fs::mutate;
 mod own_metrics;
 mod prefetch;
 pub mod process_memory;

@@ -209,7 +209,7 @@ fn high_passes_low_and_low_is_not_starved() {
     assert_eq!((high.load(SeqCst), low.load(SeqCst)), (800, 800));
     assert_eq!(limit.passed(), 16_000_000);
     // How much Low got meanwhile depends on how threads were scheduled; that all ended shows that none starved.
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "low requests passed while high ones waited: {low_when_high_ended} of 800"
     );
 }

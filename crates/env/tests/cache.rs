@@ -40,9 +40,9 @@ fn cache(capacity: u64) -> (BlockCache, MemoryLedger) {
 
 #[test]
 fn a_random_history_agrees_with_a_model() {
-    for seed in basalt_fs::campaign::cases(0..30 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..30 * support::scale()) {
         let _repeat =
-            basalt_fs::repeat!(a_random_history_agrees_with_a_model, "BASALT_CASE={seed}");
+            basalt_sim::repeat!(a_random_history_agrees_with_a_model, "BASALT_CASE={seed}");
         let context = format!("repeat with seed {seed}");
         let random = Random::from_seed(seed);
         let mut capacity = random.below(40 << 20) >> random.below(12);
@@ -451,7 +451,7 @@ fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
                 theirs += u32::from(lru_hit);
             }
         }
-        basalt_fs::campaign!(
+        basalt_sim::campaign!(
             "exponent {exponent}, scans {scans}: of {asked} reads {ours} hit, with LRU {theirs}"
         );
         assert!(
@@ -508,8 +508,8 @@ fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
 #[test]
 fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
     let (mut refused, mut stayed) = (0, 0);
-    for seed in basalt_fs::campaign::cases(0..20 * support::scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..20 * support::scale()) {
+        let _repeat = basalt_sim::repeat!(
             pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most,
             "BASALT_CASE={seed}"
         );

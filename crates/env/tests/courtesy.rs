@@ -151,7 +151,7 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
             longest = longest.max(waited);
         }
     });
-    basalt_fs::campaign!("longest pause: {longest:?}");
+    basalt_sim::campaign!("longest pause: {longest:?}");
     assert!(longest <= 52 * MS, "{longest:?}");
 }
 

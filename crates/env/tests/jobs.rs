@@ -99,8 +99,8 @@ fn stepped_program(seed: u64) -> Vec<String> {
 #[test]
 fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
     let mut different = std::collections::BTreeSet::new();
-    for seed in basalt_fs::campaign::cases(0..50 * support::scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..50 * support::scale()) {
+        let _repeat = basalt_sim::repeat!(
             stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves,
             "BASALT_CASE={seed}"
         );

@@ -11,8 +11,8 @@ fn any_magnitude(random: &Random) -> u64 {
 
 #[test]
 fn quantiles_are_within_two_percent_of_exact_over_all_of_u64() {
-    for seed in basalt_fs::campaign::cases(0..20 * support::scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..20 * support::scale()) {
+        let _repeat = basalt_sim::repeat!(
             quantiles_are_within_two_percent_of_exact_over_all_of_u64,
             "BASALT_CASE={seed}"
         );

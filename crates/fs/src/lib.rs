@@ -1,5 +1,9 @@
 //! Append-only files for storage engines: the trait [`FileSystem`], what it promises across a
-//! power cut, and its implementations.
+//! power cut, and its implementation on a directory of the host. Under it the contract of block
+//! devices ([`device`]), and the memory that blocks lie in.
+//!
+//! LavaFS, a filesystem of its own on a block device, is the crate `lava`. The simulated disk and
+//! device, injected faults and the conformance suite are the crate `sim`, on which only tests depend.
 //!
 //! # The durability contract
 //!
@@ -35,31 +39,19 @@
 #![deny(missing_docs)]
 
 mod aligned;
-#[doc(hidden)]
-pub mod campaign;
-mod chance;
-pub mod conformance;
+pub mod device;
 mod error;
-pub mod fault;
 mod histogram;
 mod host;
-pub mod lava;
-#[doc(hidden)]
-pub mod mutate;
-mod op;
 mod pages;
-pub mod sim;
 mod slab;
 
 pub use aligned::{ALIGNED_FROM, AlignedBuf, DIRECT_ALIGN};
 pub use bytes::Bytes;
 pub use error::{Error, ErrorKind, Reach, Result};
-pub use fault::FaultFs;
 pub use histogram::{Histogram, HistogramSummary};
-pub use host::{HostFs, HostOptions, ReadBackend};
-pub use op::{OpKind, When};
+pub use host::{CompletedReads, HostFs, HostOptions, ReadBackend};
 pub use pages::{PAGES_FROM, Pages, return_free_pages, slab_usage, slot_size};
-pub use sim::SimFs;
 pub use slab::{Lifetime, SlabUse};
 
 use std::io::IoSlice;

@@ -15,9 +15,9 @@ use crate::version::manifest::{CURRENT_LEN, Current, manifest_path};
 use crate::wal::{self, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter};
 use crate::{Compression, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
 use basalt_env::Env;
-use basalt_env::mutate::{Target, Verdict};
-use basalt_fs::sim::SimOptions;
-use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, FileSystem, Intent, Result, SimFs};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, FileSystem, Intent, Result};
+use basalt_sim::mutate::{Target, Verdict};
+use basalt_sim::{SimFs, SimOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -621,7 +621,7 @@ fn rewrite(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use basalt_env::mutate::campaigns;
+    use basalt_sim::mutate::campaigns;
 
     /// Mutants of a target at scale 1, by what one costs.
     fn mutants(name: &str) -> u64 {

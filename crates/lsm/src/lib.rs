@@ -58,5 +58,5 @@ pub use prefix::{PrefixExtractor, Prefixes};
 #[cfg(test)]
 #[test]
 fn every_test_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava("every_test_again_on_lava", &[]);
+    basalt_sim::all_tests_on_lava("every_test_again_on_lava", &[]);
 }

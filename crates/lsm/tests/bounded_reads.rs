@@ -2,8 +2,8 @@
 //! keys. What a bounded read leaves out is asked again, and in the end everybody has seen the same.
 
 use basalt_env::{Env, EnvBuilder, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_lsm::{Db, Family, Options, ReadOptions, Snapshot, WriteOptions};
+use basalt_sim::{SimFs, SimOptions};
 
 const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
 

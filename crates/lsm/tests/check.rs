@@ -1,10 +1,10 @@
 //! `check` notices every changed byte that the format gives a meaning, and calls no file harmless that may hold live data.
 
 use basalt_env::Env;
-use basalt_fs::sim::{SimOptions, SimSnapshot};
-use basalt_fs::{FileSystem, SimFs};
+use basalt_fs::FileSystem;
 use basalt_lsm::db::{Db, VerifyReport};
 use basalt_lsm::{Compression, Options, WriteOptions};
+use basalt_sim::{SimFs, SimOptions, SimSnapshot};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

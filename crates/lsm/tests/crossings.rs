@@ -2,10 +2,9 @@
 //! lie: in one memtable, in tables of any level, on two sides of a snapshot.
 
 use basalt_env::{Env, EnvBuilder, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{campaign, repeat};
 use basalt_lsm::merge::Append;
 use basalt_lsm::{Db, Family, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -284,11 +283,11 @@ fn operands_under_range_deletes_read_as_the_reference_does() {
         worlds += 1;
         ended += world.ended;
     }
-    basalt_fs::campaign!("worlds={worlds} keys_deleted_by_ranges={ended}");
+    basalt_sim::campaign!("worlds={worlds} keys_deleted_by_ranges={ended}");
     assert!(ended >= 500 * worlds, "{ended} keys deleted by ranges");
 }
 
 #[test]
 fn every_crossing_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava("every_crossing_again_on_lava", &[]);
+    basalt_sim::all_tests_on_lava("every_crossing_again_on_lava", &[]);
 }

@@ -5,8 +5,7 @@
 //! version is never rewritten: a new version gets a new folder.
 
 use basalt_env::Env;
-use basalt_fs::sim::SimOptions;
-use basalt_fs::{AlignedBuf, FileSystem, SimFs};
+use basalt_fs::{AlignedBuf, FileSystem};
 use basalt_lsm::blob::garbage::Garbage;
 use basalt_lsm::blob::lineage::Group;
 use basalt_lsm::blob::{BlobMeta, FamilyShare};
@@ -18,6 +17,7 @@ use basalt_lsm::wal::{FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind,
 use basalt_lsm::{
     Compression, ErrorKind, FamilyOptions, Kind, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

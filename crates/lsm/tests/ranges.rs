@@ -2,11 +2,11 @@
 //! their way: snapshots, flushes, compactions, moves, recovery and damage. The model test of `promises` has them in its histories.
 
 use basalt_env::{Env, EnvBuilder, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_lsm::key::Cmp;
 use basalt_lsm::{
     Comparator, Db, ErrorKind, Family, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_sim::{SimFs, SimOptions};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -571,5 +571,5 @@ fn damaged_tombstones_are_reported_and_salvaged() {
 
 #[test]
 fn every_range_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava("every_range_again_on_lava", &[]);
+    basalt_sim::all_tests_on_lava("every_range_again_on_lava", &[]);
 }

@@ -60,7 +60,7 @@ fn many_stores_hold_what_their_budget_says_and_give_it_back() {
             most_held = most_held.max(resident().expect("asked above") - before);
         }
     }
-    basalt_fs::campaign!("budget={BUDGET} most_booked={most_booked} most_held={most_held}");
+    basalt_sim::campaign!("budget={BUDGET} most_booked={most_booked} most_held={most_held}");
     // Buffers of flushes and compactions are booked past the budget: a piece for each background thread.
     assert!(most_booked <= BUDGET + (16 << 20), "{most_booked}");
     assert!(
@@ -77,7 +77,7 @@ fn many_stores_hold_what_their_budget_says_and_give_it_back() {
     let back = env
         .jobs()
         .wait_until(Some(Duration::from_secs(60)), is_back);
-    basalt_fs::campaign!("held_after_close={}", rest());
+    basalt_sim::campaign!("held_after_close={}", rest());
     assert!(back, "{} after all stores are closed", rest());
     drop(env);
     #[expect(clippy::disallowed_methods, reason = "the test's own folder")]

@@ -5,7 +5,7 @@ use crate::layout::{self, CollectionHeader};
 use crate::resp::request::{Limits, RequestParser};
 use crate::{glob, number};
 use basalt::env::Random;
-use basalt::env::mutate::{Target, Verdict};
+use basalt_sim::mutate::{Target, Verdict};
 use bytes::BytesMut;
 
 /// Every target of this crate.
@@ -201,7 +201,7 @@ fn redis_words(input: &[u8]) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use basalt::env::mutate::campaigns;
+    use basalt_sim::mutate::campaigns;
 
     #[test]
     fn mutants_of_every_format_are_read_or_refused() {

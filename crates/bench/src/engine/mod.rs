@@ -204,7 +204,7 @@ pub fn host_directory(dir: &Path, direct: Switch) -> Result<Arc<dyn FileSystem>,
 
 /// The image in the directory `dir`, made when it is not there.
 fn image(dir: &Path, size: u64) -> Result<Arc<dyn FileSystem>, Stop> {
-    use ::basalt::fs::lava::image::{self, Format};
+    use ::basalt::lava::image::{self, Format};
     let name = "store.lava";
     let path = dir.join(name);
     if !host_directory(dir, Switch::Off)?.exists(Path::new(name))? {

@@ -5,9 +5,9 @@ use crate::Stop;
 use crate::args::Switch;
 use crate::counters::Counters;
 use crate::engine::{host_directory, remove_tree};
-use basalt::fs::lava::LavaFs;
-use basalt::fs::lava::image::{self, Format};
 use basalt::fs::{File, FileSystem};
+use basalt::lava::LavaFs;
+use basalt::lava::image::{self, Format};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

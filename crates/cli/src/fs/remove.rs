@@ -4,8 +4,8 @@ use super::copy::LOCK;
 use super::show::{failed, shown};
 use crate::failure::{Failure, Outcome};
 use crate::progress::{count, human_bytes};
-use basalt::fs::lava::LavaFs;
 use basalt::fs::{FileSystem, LockGuard};
+use basalt::lava::LavaFs;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 

@@ -348,10 +348,11 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// A batch whose results are all there.
-pub(crate) struct Done(pub(crate) VecDeque<(usize, Result<Bytes>)>);
+/// A batch of reads that are complete when it is made: the requests' indices and results, in the
+/// order in which [`ReadCompletions::next`] returns them.
+pub struct CompletedReads(pub VecDeque<(usize, Result<Bytes>)>);
 
-impl ReadCompletions for Done {
+impl ReadCompletions for CompletedReads {
     fn next(&mut self) -> Option<(usize, Result<Bytes>)> {
         self.0.pop_front()
     }
@@ -568,7 +569,9 @@ impl FileSystem for HostFs {
         if reads.len() <= 1 || !ours {
             // One read gains nothing from a ring; and a file that is not ours reads by its own rules.
             let read = |(i, r): (usize, ReadRequest)| (i, r.file.read(r.offset, r.len));
-            return Box::new(Done(reads.into_iter().enumerate().map(read).collect()));
+            return Box::new(CompletedReads(
+                reads.into_iter().enumerate().map(read).collect(),
+            ));
         }
         match &self.shared.reader {
             Reader::Ring(rings, threads) => match rings.take() {

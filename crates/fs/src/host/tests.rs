@@ -97,9 +97,9 @@ fn both_ways() -> [(&'static str, bool); 2] {
 fn random_appends_read_back_in_every_way() {
     let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().unwrap());
     for (name, direct) in both_ways() {
-        for seed in crate::campaign::cases(1..1 + 12 * scale) {
+        for seed in basalt_sim::campaign::cases(1..1 + 12 * scale) {
             let _repeat =
-                crate::repeat!(random_appends_read_back_in_every_way, "BASALT_CASE={seed}");
+                basalt_sim::repeat!(random_appends_read_back_in_every_way, "BASALT_CASE={seed}");
             let dir = Dir::new();
             let fs = dir.fs_with(|o| o.direct(direct));
             let mut rng = Rng(seed);

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::chance::Chance;
+use basalt_sim::rng::Rng;
 use std::collections::BTreeMap;
 
 /// A block with its size and the byte that fills it.
@@ -56,7 +56,7 @@ impl Block {
 }
 
 /// Returns a random size; each class can occur, and small sizes are more frequent.
-fn some_size(chance: &mut Chance) -> usize {
+fn some_size(chance: &mut Rng) -> usize {
     let most = SLAB_MOST >> (chance.next_u64() % 9);
     SLAB_FROM + (chance.next_u64() as usize) % (most - SLAB_FROM + 1)
 }
@@ -98,7 +98,7 @@ fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
     let (seeds, steps) = if cfg!(miri) { (2, 60) } else { (8, 2_000) };
     for seed in 0..seeds {
         let slab = Slab::new();
-        let mut chance = Chance::new(seed);
+        let mut chance = Rng::new(seed);
         // The end address of each block and the block, by the start address.
         let mut live: BTreeMap<usize, Block> = BTreeMap::new();
         let (mut used, mut most_used) = (0, 0);
@@ -243,7 +243,7 @@ fn threads_share_a_slab() {
         for t in 0..threads {
             let (slab, passed) = (&slab, &passed);
             scope.spawn(move || {
-                let mut chance = Chance::new(t);
+                let mut chance = Rng::new(t);
                 let mut own = Vec::new();
                 for step in 0..steps {
                     match chance.next_u64() % 6 {

@@ -70,8 +70,8 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
 
 #[test]
 fn batches_round_trip() {
-    for seed in basalt_fs::campaign::cases(0..300 * scale()) {
-        let _repeat = basalt_fs::repeat!(batches_round_trip, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(0..300 * scale()) {
+        let _repeat = basalt_sim::repeat!(batches_round_trip, "BASALT_CASE={seed}");
         let r = Random::from_seed(seed);
         let (mut batch, model) = random_batch(&r);
         for round in 0..2 {
@@ -200,8 +200,8 @@ fn varints_are_minimal_and_bounded() {
 #[test]
 fn any_bytes_decode_or_are_refused() {
     let (mut decoded, mut refused) = (0u64, 0u64);
-    for seed in basalt_fs::campaign::cases(0..100_000 * scale()) {
-        let _repeat = basalt_fs::repeat!(any_bytes_decode_or_are_refused, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(0..100_000 * scale()) {
+        let _repeat = basalt_sim::repeat!(any_bytes_decode_or_are_refused, "BASALT_CASE={seed}");
         let r = Random::from_seed(seed);
         let mut b = if r.one_in(8) {
             let len = r.below(200);

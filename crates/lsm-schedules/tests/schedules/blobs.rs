@@ -5,12 +5,11 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{campaign, repeat};
 use basalt_lsm_schedules::db::{Bottommost, CompactOptions};
 use basalt_lsm_schedules::{
     Compression, Db, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;

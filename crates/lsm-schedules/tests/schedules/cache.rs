@@ -4,7 +4,8 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
 use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger};
-use basalt_fs::{Bytes, Error, campaign, repeat};
+use basalt_fs::{Bytes, Error};
+use basalt_sim::{campaign, repeat};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -166,7 +167,7 @@ fn a_cache_is_right_in_every_order() {
         case(seed, move || model(&totals));
         schedules += CASE;
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "cache_schedules={schedules} steps={} blocks={} pinned={}",
         counted(&totals, 0),
         counted(&totals, 1),

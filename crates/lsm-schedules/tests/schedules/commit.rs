@@ -3,12 +3,12 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{ErrorKind, campaign, repeat};
+use basalt_fs::ErrorKind;
 use basalt_lsm_schedules::key::Cmp;
 use basalt_lsm_schedules::{
     Comparator, Db, Family, FamilyOptions, Options, ReadOptions, SeqNo, WriteBatch, WriteOptions,
 };
+use basalt_sim::{CrashPolicy, SimFs, SimOptions, campaign, repeat};
 use std::any::Any;
 use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -374,7 +374,7 @@ fn a_commit_queue_is_right_in_every_order() {
         schedules += CASE as u64;
     }
     let [steps, held, panics, cuts] = std::array::from_fn(|i| counted(&totals, i));
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "commit_schedules={schedules} steps={steps} held_back={held} panics={panics} cuts={cuts}"
     );
     if campaign::case().is_none() {

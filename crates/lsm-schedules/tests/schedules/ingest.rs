@@ -4,9 +4,8 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{campaign, repeat};
 use basalt_lsm_schedules::{Db, Family, Options, ReadOptions, WriteOptions};
+use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,7 +144,7 @@ fn added_tables_are_seen_right_in_every_order() {
         schedules += CASE as u64;
     }
     let [steps, between, merged] = std::array::from_fn(|i| counted(&totals, i));
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "ingest_schedules={schedules} steps={steps} reads_between={between} merged={merged}"
     );
     if campaign::case().is_none() {

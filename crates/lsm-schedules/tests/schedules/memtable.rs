@@ -2,10 +2,11 @@
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
-use basalt_fs::{Bytes, campaign, repeat};
+use basalt_fs::Bytes;
 use basalt_lsm_schedules::iter::InternalIter;
 use basalt_lsm_schedules::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
 use basalt_lsm_schedules::memtable::MemTable;
+use basalt_sim::{campaign, repeat};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -195,7 +196,7 @@ fn a_memtable_is_right_in_every_order() {
         case(seed, move || model(&steps, seed % 8 < 6));
         schedules += CASE;
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "memtable_schedules={schedules} steps={}",
         counted(&steps, 0)
     );

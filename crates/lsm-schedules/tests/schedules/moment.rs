@@ -7,9 +7,8 @@
 
 use crate::explore::{CASE, Counts, case, count, counted, counts, scale};
 use basalt_env::EnvBuilder;
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{campaign, repeat};
 use basalt_lsm_schedules::{Db, Family, Options, ReadOptions, WriteOptions};
+use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -82,7 +81,7 @@ fn as_of_a_snapshot(db: &Db, family: &Family, acknowledged: u64) {
 
 fn campaign(name: &str, totals: &Counts, schedules: u64) {
     let [steps, between] = std::array::from_fn(|i| counted(totals, i));
-    basalt_fs::campaign!("{name}={schedules} steps={steps} reads_beside_writes={between}");
+    basalt_sim::campaign!("{name}={schedules} steps={steps} reads_beside_writes={between}");
     if campaign::case().is_none() {
         assert!(
             between > schedules / 4,

@@ -4,12 +4,12 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{ErrorKind, campaign, repeat};
+use basalt_fs::ErrorKind;
 use basalt_lsm_schedules::version::TableStore;
 use basalt_lsm_schedules::{
     Db, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -229,7 +229,7 @@ fn a_version_set_is_right_in_every_order() {
         schedules += CASE as u64;
     }
     let [steps, looks, compacted, ingested] = std::array::from_fn(|i| counted(&totals, i));
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "version_schedules={schedules} steps={steps} looks={looks} compacted={compacted} ingestions={ingested}"
     );
     if campaign::case().is_none() {

@@ -9,9 +9,9 @@ use super::{BlobMeta, FamilyShare, inspect, packed, salvage};
 use crate::codec::Effort;
 use crate::key::Kind;
 use crate::options::Compression;
-use basalt_env::mutate::{Target, Verdict};
 use basalt_env::{Env, IoPriority};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::mutate::{Target, Verdict};
+use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 

@@ -9,8 +9,7 @@ use crate::key::Kind;
 use crate::options::Compression;
 use crate::table::format::BLOCK_TRAILER_LEN;
 use basalt_env::{Env, IoPriority};
-use basalt_fs::SimFs;
-use basalt_fs::sim::SimOptions;
+use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::key::Kind;
 use basalt_env::{Env, EnvBuilder, IoPriority, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{Bytes, ErrorKind, Intent, Result};
+use basalt_sim::{SimFs, SimOptions};
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;

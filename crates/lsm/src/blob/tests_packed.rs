@@ -9,8 +9,8 @@ use crate::options::Compression;
 use crate::table::ReadBudget;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::{CacheKey, Env, EnvBuilder, IoPriority, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{ErrorKind, Result};
+use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -48,7 +48,7 @@ impl Shown {
 mod tests {
     use super::*;
     use crate::{Db, Env, Options};
-    use basalt_fs::sim::{SimFs, SimOptions};
+    use basalt_sim::{SimFs, SimOptions};
 
     /// While one copy cannot be changed yet, none of the others shows the new view.
     fn changes_as_one(set: impl Fn(&Shown, View) + Sync) {

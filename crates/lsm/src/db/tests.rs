@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::options::WriteOptions;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{FileSystem, OpKind, When};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn a_failed_call_and_then_a_power_cut_lose_nothing_acknowledged() {
             }
         }
     }
-    basalt_fs::campaign!("faults_fired={fired}");
+    basalt_sim::campaign!("faults_fired={fired}");
     assert!(fired > 300, "only {fired} faults fired");
 }
 

@@ -5,8 +5,8 @@ use super::*;
 use crate::iter::ReadAhead;
 use crate::merge::Append;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{FileSystem, Intent};
+use basalt_sim::{SimFs, SimOptions};
 use std::io::IoSlice;
 use std::time::Duration;
 
@@ -117,8 +117,8 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
     let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
     let (mut moves, mut entries, mut errors, mut pauses, mut cases) = (0, 0, 0, 0, 0);
     let (mut ahead, mut flying) = (0, 0);
-    for seed in basalt_fs::campaign::cases(0..60 * scale) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..60 * scale) {
+        let _repeat = basalt_sim::repeat!(
             what_is_shown_does_not_depend_on_what_was_read_ahead,
             "BASALT_CASE={seed}"
         );
@@ -210,7 +210,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
         }
         hands.advance(Duration::from_millis(1));
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "stores={cases} moves={moves} entries={entries} of_a_run={ahead} others_on_their_way={flying} errors={errors} pauses={pauses}"
     );
     assert!(entries >= cases * 300, "{entries} entries shown");

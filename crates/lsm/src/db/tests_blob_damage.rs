@@ -5,7 +5,7 @@ use super::tests_gc_drop::{key, options, put_all, value};
 use super::*;
 use crate::listener::{Event, EventListener};
 use basalt_env::sync::Mutex;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

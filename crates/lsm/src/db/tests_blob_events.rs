@@ -3,7 +3,7 @@
 use super::*;
 use crate::listener::{BlobFileInfo, CollectionInfo, Event, EventListener};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

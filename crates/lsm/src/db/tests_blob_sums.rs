@@ -9,7 +9,7 @@ use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
 use basalt_fs::ErrorKind;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -5,9 +5,8 @@ use crate::merge::Append;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, KeyDecision};
 use basalt_env::sync::atomic::{AtomicUsize, Ordering};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{FaultFs, OpKind, When};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::options::{ReadOptions, WriteOptions};
 use basalt_env::{Clock, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::time::Duration;
 
 const START: u64 = 1_700_000_000_000;

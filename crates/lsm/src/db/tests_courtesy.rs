@@ -3,7 +3,7 @@
 use super::*;
 use crate::options::WriteOptions;
 use basalt_env::{Clock, ManualClock, SMALL_PIECE, Spared};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::time::Duration;
 
 const BIG: usize = 1 << 20;

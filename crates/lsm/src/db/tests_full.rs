@@ -2,8 +2,8 @@
 
 use super::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
-use basalt_fs::{FileSystem, campaign};
+use basalt_fs::FileSystem;
+use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, campaign};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -3,9 +3,8 @@
 use super::tests_blobs::{FREE, check, expect};
 use super::*;
 use basalt_env::sync::Mutex;
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{FaultFs, OpKind, When};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
 use std::sync::Arc;
 use std::time::Duration;
 

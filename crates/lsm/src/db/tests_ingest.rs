@@ -4,10 +4,9 @@ use super::tests_blobs::{FREE, NOW, check, room};
 use super::*;
 use crate::codec::Compression;
 use crate::compaction::Reach;
-use basalt_fs::FaultFs;
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{FileSystem, OpKind, When};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::file_map::{self, COPIED};
 use crate::version::level;
 use basalt_env::sync::Mutex;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 
 /// The level that the tables are in.
 const LEVEL: u32 = 6;

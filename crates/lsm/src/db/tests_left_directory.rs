@@ -2,7 +2,7 @@
 
 use super::tests_blobs::{FREE, check, room};
 use super::*;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -154,8 +154,8 @@ fn what_late_readers_leave_is_removed_by_the_next_opening() {
 /// next store's file.
 #[test]
 fn a_removal_that_is_tried_again_asks_again() {
-    use basalt_fs::fault::{Fault, FaultKind};
-    use basalt_fs::{FaultFs, OpKind, When};
+    use basalt_sim::fault::{Fault, FaultKind};
+    use basalt_sim::{FaultFs, OpKind, When};
     let fs = FaultFs::new(SimFs::new(SimOptions::default()), 1);
     let env = Env::for_tests(fs.clone(), 1);
     let db = Db::open(&env, "db", options()).unwrap();
@@ -194,8 +194,8 @@ fn a_removal_that_is_tried_again_asks_again() {
 #[test]
 fn closing_waits_for_a_checkpoint_that_is_being_made() {
     use basalt_env::sync::atomic::Ordering::SeqCst;
-    use basalt_fs::fault::{Fault, FaultKind};
-    use basalt_fs::{FaultFs, OpKind, When};
+    use basalt_sim::fault::{Fault, FaultKind};
+    use basalt_sim::{FaultFs, OpKind, When};
     use std::sync::mpsc;
     for abandon in [false, true] {
         let (met, has_met) = mpsc::sync_channel(1);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::options::WriteOptions;
 use basalt_env::{Clock, EnvBuilder, IoPriority, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 
 const RATE: u64 = 1 << 20;
 

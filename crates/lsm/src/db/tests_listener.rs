@@ -3,9 +3,8 @@
 use super::*;
 use crate::listener::{CompactionInfo, Event, EventListener};
 use crate::options::WriteOptions;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{OpKind, When};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 

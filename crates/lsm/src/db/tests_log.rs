@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::options::{ReadOptions, WriteOptions};
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{FileSystem, OpKind, When};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::path::Path;
 
 const KEYS: u32 = 300;

@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::options::WriteOptions;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{OpKind, When};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::time::Duration;
 
 /// After an edit failed, later edits went into the same manifest, behind bytes that may be there or not. A record that

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, WriteOptions};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use parking_lot::Mutex;
 use std::sync::mpsc;
 

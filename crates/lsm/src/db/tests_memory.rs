@@ -2,9 +2,9 @@
 
 use super::*;
 use basalt_env::{EnvBuilder, Random};
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{FileSystem, OpKind, When};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::merge::{AddU64, Append, Max};
 use crate::merge::{MergeOperator, MergeRefusal};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::time::Duration;
 
 const NOW: u64 = 1_700_000_000_000;

@@ -7,7 +7,7 @@ use crate::options::Compression;
 use crate::table::read_exact;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::time::Duration;
 
 const LONG: usize = 1 << 20;

@@ -6,7 +6,7 @@ use crate::merge::Append;
 use crate::options::Compression;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
 use basalt_fs::FileSystem;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 
 const NOW: u64 = 1_700_000_000_000;

@@ -6,9 +6,8 @@
 use super::*;
 use crate::options::{ReadOptions, WriteOptions};
 use basalt_env::Random;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
-use basalt_fs::{OpKind, When};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -328,14 +327,14 @@ fn threads_failures_and_power_cuts() {
         .and_then(|s| s.parse().ok())
         .unwrap_or(1);
     let (mut ops, mut fired) = (0, 0);
-    for seed in basalt_fs::campaign::cases(0..12 * scale) {
-        let _repeat = basalt_fs::repeat!(threads_failures_and_power_cuts, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(0..12 * scale) {
+        let _repeat = basalt_sim::repeat!(threads_failures_and_power_cuts, "BASALT_CASE={seed}");
         let (o, f) = history(seed);
         (ops, fired) = (ops + o, fired + f);
     }
-    basalt_fs::campaign!("raced_operations={ops} faults_fired={fired}");
+    basalt_sim::campaign!("raced_operations={ops} faults_fired={fired}");
     assert!(
-        basalt_fs::campaign::case().is_some() || fired >= 12 * scale,
+        basalt_sim::campaign::case().is_some() || fired >= 12 * scale,
         "only {fired} faults fired"
     );
 }

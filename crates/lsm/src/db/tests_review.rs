@@ -4,7 +4,7 @@ use super::*;
 use crate::key::{Cmp, Comparator};
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, ReadOptions, WriteOptions};
 use basalt_fs::FileSystem;
-use basalt_fs::sim::{CrashPolicy, SimFs, SimOptions};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use std::cmp::Ordering;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;

@@ -3,9 +3,8 @@
 use super::tests_worn::Reasons;
 use super::*;
 use basalt_env::EnvBuilder;
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{FaultFs, OpKind, When};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
 
 const KEYS: u64 = 3000;
 const LEN: usize = 6000;

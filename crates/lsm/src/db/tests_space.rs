@@ -5,9 +5,9 @@
 
 use super::*;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{FileSystem, OpKind, When};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -529,7 +529,7 @@ fn the_bound_costs_what_greedy_collections_cost() {
         _ => s.chance(KEYS / 10) * 10,
     };
     let skewed = cost(1.25, &mut { skewed }, KEYS, 24_000);
-    basalt_fs::campaign!("write_amplification_at_1.25 uniform={uniform:.2} skewed={skewed:.2}");
+    basalt_sim::campaign!("write_amplification_at_1.25 uniform={uniform:.2} skewed={skewed:.2}");
     assert!(
         uniform < 3.8 && skewed < 3.2,
         "{uniform:.2} for uniform overwrites, {skewed:.2} for skewed ones"

@@ -5,7 +5,7 @@ use super::commit::QUEUE_BYTES;
 use super::throttle::Patience;
 use super::*;
 use basalt_env::EnvBuilder;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;

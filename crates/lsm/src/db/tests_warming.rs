@@ -2,7 +2,7 @@
 
 use super::*;
 use basalt_env::EnvBuilder;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 const LEN: usize = 4000;

@@ -178,8 +178,8 @@ fn model_run(seed: u64, ops: u64, custom: bool) {
 
 #[test]
 fn equals_a_sorted_map() {
-    for seed in basalt_fs::campaign::cases(0..20 * scale()) {
-        let _repeat = basalt_fs::repeat!(equals_a_sorted_map, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(0..20 * scale()) {
+        let _repeat = basalt_sim::repeat!(equals_a_sorted_map, "BASALT_CASE={seed}");
         model_run(seed, 1500, seed % 4 == 3);
     }
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 use basalt_env::Random;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{FileSystem, OpKind, When};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, SimFs, SimOptions, When};
 
 fn environment(fs: Arc<dyn FileSystem>) -> Env {
     Env::builder(fs).threads(1).memory_bytes(64 << 20).build()

@@ -17,8 +17,9 @@ use crate::options::Compression;
 use crate::ranges::Fragments;
 use crate::table::InternalIter;
 use basalt_env::IoPriority;
-use basalt_env::mutate::{Target, Verdict};
-use basalt_fs::{Bytes, FileSystem, SimFs};
+use basalt_fs::{Bytes, FileSystem};
+use basalt_sim::SimFs;
+use basalt_sim::mutate::{Target, Verdict};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -144,7 +145,7 @@ impl Sample {
 fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let fs = SimFs::new(basalt_fs::sim::SimOptions::default());
+        let fs = SimFs::new(basalt_sim::SimOptions::default());
         let env = env(fs.clone());
         let path = Path::new(PATH);
         let file = fs.create(path).expect("create");

@@ -577,8 +577,8 @@ mod tests {
 
     #[test]
     fn edits_survive_encoding_and_mutants_never_panic() {
-        for seed in basalt_fs::campaign::cases(0..300) {
-            let _repeat = basalt_fs::repeat!(
+        for seed in basalt_sim::campaign::cases(0..300) {
+            let _repeat = basalt_sim::repeat!(
                 edits_survive_encoding_and_mutants_never_panic,
                 "BASALT_CASE={seed}"
             );

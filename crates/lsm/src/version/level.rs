@@ -156,7 +156,7 @@ mod tests {
     use crate::key::{Kind, internal_key, pack_trailer};
     use crate::table::TableMeta;
     use basalt_env::{Env, Random};
-    use basalt_fs::sim::{SimFs, SimOptions};
+    use basalt_sim::{SimFs, SimOptions};
     use std::path::Path;
 
     fn tables() -> (Env, Arc<TableStore>) {

@@ -6,8 +6,8 @@ use super::{
     Expect, FileHeader, FileKind, PreviousLog, RECORD_ALIGN, RECORD_HEADER, RecordReader, salvage,
 };
 use crate::fuzzing::{Image, arc};
-use basalt_env::mutate::{Target, Verdict};
 use basalt_fs::{Bytes, File};
+use basalt_sim::mutate::{Target, Verdict};
 use std::path::Path;
 
 const UNIT: u32 = 512;

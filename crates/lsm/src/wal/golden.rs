@@ -9,8 +9,8 @@ use crate::blob::record;
 use crate::codec::Compression;
 use crate::encoding::{u32_at, u64_at};
 use crate::key::Kind;
-use basalt_fs::sim::SimOptions;
-use basalt_fs::{FileSystem, LogOptions, SimFs};
+use basalt_fs::{FileSystem, LogOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::fmt::Write;
 use std::path::Path;
 

@@ -7,11 +7,9 @@ use super::header::{self, COPIES, HEADER_LEN};
 use super::record::{Head, Life};
 use super::*;
 use basalt_env::Random;
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::{CrashPolicy, SimOptions, SimSnapshot};
-use basalt_fs::{
-    Error, ErrorKind, FaultFs, File, FileSystem, LogOptions, OpKind, Result, SimFs, When,
-};
+use basalt_fs::{Error, ErrorKind, File, FileSystem, LogOptions, Result};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, SimSnapshot, When};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -179,8 +177,8 @@ fn fresh_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64, recycled: bool
 
 #[test]
 fn what_was_written_comes_back() {
-    for seed in basalt_fs::campaign::cases(0..12 * scale()) {
-        let _repeat = basalt_fs::repeat!(what_was_written_comes_back, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(0..12 * scale()) {
+        let _repeat = basalt_sim::repeat!(what_was_written_comes_back, "BASALT_CASE={seed}");
         let ((sector, unit), recycled) = (units(seed), seed % 4 < 2);
         let say = format!("wal round trip seed={seed}");
         let r = Random::from_seed(seed);
@@ -344,8 +342,8 @@ fn crash_run(seed: u64, groups: u64) -> u64 {
 #[test]
 fn a_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
     let mut states = 0;
-    for seed in basalt_fs::campaign::cases(0..24 * scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..24 * scale()) {
+        let _repeat = basalt_sim::repeat!(
             a_power_cut_leaves_a_prefix_with_all_that_was_acknowledged,
             "BASALT_CASE={seed}"
         );
@@ -353,7 +351,7 @@ fn a_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
     }
     println!("wal crash_states={states}");
     assert!(
-        basalt_fs::campaign::case().is_some() || states >= 4000 * scale(),
+        basalt_sim::campaign::case().is_some() || states >= 4000 * scale(),
         "only {states} crash states"
     );
 }
@@ -442,8 +440,8 @@ fn one_wrong_reading_cuts_no_record() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let (synced, all, _) = small_log(&fs, path, 512);
     let mut read = 0;
-    for seed in basalt_fs::campaign::cases(0..3000) {
-        let _repeat = basalt_fs::repeat!(one_wrong_reading_cuts_no_record, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(0..3000) {
+        let _repeat = basalt_sim::repeat!(one_wrong_reading_cuts_no_record, "BASALT_CASE={seed}");
         let faulty = FaultFs::new(fs.clone(), seed);
         faulty.inject(Fault {
             op: Some(OpKind::Read),
@@ -462,7 +460,7 @@ fn one_wrong_reading_cuts_no_record() {
         }
     }
     assert!(
-        basalt_fs::campaign::case().is_some() || read > 2000,
+        basalt_sim::campaign::case().is_some() || read > 2000,
         "only {read} were read"
     );
 }
@@ -510,8 +508,8 @@ fn a_seeded_mutator_never_makes_wrong_records() {
     let (_, all, _) = small_log(&fs, path, 512);
     let good = fs.read_all(path).unwrap();
     let (mut whole, mut cut, mut reported) = (0u64, 0u64, 0u64);
-    for seed in basalt_fs::campaign::cases(0..200_000 * scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..200_000 * scale()) {
+        let _repeat = basalt_sim::repeat!(
             a_seeded_mutator_never_makes_wrong_records,
             "BASALT_CASE={seed}"
         );

@@ -6,9 +6,10 @@ mod counting;
 use basalt_env::Env;
 use basalt_fs::{
     Bytes, DirEntry, File, FileStat, FileSystem, FsInfo, FsStats, Intent, LockGuard, LogOptions,
-    ReadCompletions, ReadRequest, Result, SimFs, Space,
+    ReadCompletions, ReadRequest, Result, Space,
 };
 use basalt_lsm::{Db, Options, ReadOptions, WriteOptions};
+use basalt_sim::SimFs;
 use counting::{asked, live};
 use std::any::Any;
 use std::io::IoSlice;
@@ -164,7 +165,7 @@ fn a_put_copies_a_value_once() {
             db.put(&family, format!("key{n}").as_bytes(), &value, options)
                 .expect("written");
             let bytes = asked() - before;
-            basalt_fs::campaign!("put_value_bytes={size} allocated={bytes}");
+            basalt_sim::campaign!("put_value_bytes={size} allocated={bytes}");
             assert!(
                 bytes as f64 <= size as f64 * 1.1,
                 "{bytes} bytes for a value of {size}"
@@ -206,7 +207,7 @@ fn a_cached_read_copies_nothing() {
         let before = asked();
         let value = read(key).expect("it is there");
         let bytes = asked() - before;
-        basalt_fs::campaign!("cached_get_value_bytes={} allocated={bytes}", value.len());
+        basalt_sim::campaign!("cached_get_value_bytes={} allocated={bytes}", value.len());
         assert!(
             bytes < 600,
             "a cached read of {} bytes allocates {bytes}",
@@ -271,7 +272,7 @@ fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
         }
         assert_eq!(steps, KEYS);
         if !warm {
-            basalt_fs::campaign!("cursor_steps={steps} value_len={value_len} allocated={bytes}");
+            basalt_sim::campaign!("cursor_steps={steps} value_len={value_len} allocated={bytes}");
             assert_eq!(bytes, 0, "steps up allocate nothing");
         }
     }
@@ -285,7 +286,7 @@ fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
         it.prev().expect("prev");
     }
     let bytes = asked() - before;
-    basalt_fs::campaign!("cursor_steps_back={steps} value_len={value_len} allocated={bytes}");
+    basalt_sim::campaign!("cursor_steps_back={steps} value_len={value_len} allocated={bytes}");
     assert_eq!(steps, KEYS);
     assert!(
         bytes <= u64::from(KEYS / 10) * 128,
@@ -313,7 +314,7 @@ fn a_hundred_idle_engines() {
         })
         .map(|p| disk.stat(Path::new(&p)).expect("it is there").allocated)
         .sum();
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "idle_engine_heap_bytes={per_engine} disk_bytes={}",
         on_disk / 100
     );

@@ -8,12 +8,11 @@ use crate::operations::{FAMILIES, HELD, Item, Op, STEP_MS, What, key_bytes};
 use crate::operators::{POISON, affine};
 use crate::settings::{MORTAL, Settings};
 use basalt_env::{Env, ManualClock};
-use basalt_fs::SimFs;
-use basalt_fs::sim::SimOptions;
 use basalt_lsm::db::{CheckpointOptions, Iter, TableWriter};
 use basalt_lsm::{
     Db, Family, MAX_KEY_LEN, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;

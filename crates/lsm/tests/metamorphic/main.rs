@@ -97,7 +97,7 @@ fn shrink(mut ops: Vec<Op>, seed: u64, set: u64) {
 
 #[test]
 fn any_options_answer_the_same() {
-    let wanted = basalt_fs::campaign::case();
+    let wanted = basalt_sim::campaign::case();
     if let Some([seed, set]) = wanted.as_deref() {
         let ops = history(*seed, OPERATIONS);
         if std::env::var("BASALT_SHRINK").is_ok() {
@@ -112,7 +112,7 @@ fn any_options_answer_the_same() {
         let first = reference(&ops, seed);
         let mut did = Did::new();
         for set in 1..SETS {
-            let _repeat = basalt_fs::repeat!(
+            let _repeat = basalt_sim::repeat!(
                 any_options_answer_the_same,
                 "BASALT_CASE={seed},{set} BASALT_SHRINK=1"
             );
@@ -129,7 +129,7 @@ fn any_options_answer_the_same() {
     }
     did.insert("full_merges", operators::FULL.load(Relaxed));
     did.insert("partial_merges", operators::PARTIAL.load(Relaxed));
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "metamorphic_executions={} metamorphic_answers={} {did:?}",
         done * SETS as usize,
         answers * SETS as usize
@@ -159,5 +159,5 @@ fn add(sum: &mut Did, more: Did) {
 
 #[test]
 fn every_query_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava("every_query_again_on_lava", &[]);
+    basalt_sim::all_tests_on_lava("every_query_again_on_lava", &[]);
 }

@@ -3,10 +3,10 @@
 use crate::history::options;
 use crate::runner::{DIR, environment, read_all, sim_disk, verify_closed};
 use basalt_env::Env;
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::CrashPolicy;
-use basalt_fs::{FaultFs, FileSystem, OpKind, SimFs, When, campaign, repeat};
+use basalt_fs::FileSystem;
 use basalt_lsm::{Db, ErrorKind, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, When, campaign, repeat};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

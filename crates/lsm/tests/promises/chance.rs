@@ -78,7 +78,7 @@ pub fn on_two_threads<T: Send + 'static>(
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use std::sync::{Arc, Mutex};
     let job = Arc::new(job);
-    let cases = basalt_fs::campaign::cases(0..n);
+    let cases = basalt_sim::campaign::cases(0..n);
     let n = cases.end;
     let next = Arc::new(AtomicU64::new(cases.start));
     let done = Arc::new(Mutex::new(Vec::new()));

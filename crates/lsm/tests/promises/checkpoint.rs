@@ -6,10 +6,10 @@ use crate::history::{End, FAMILIES, Shape, history, options};
 use crate::model::{Model, difference, digest, visible};
 use crate::runner::{DIR, Progress, Runner, START_MS, environment, read_all, sim_disk};
 use basalt_env::Env;
-use basalt_fs::sim::{CrashPolicy, SimOptions, SimSnapshot};
-use basalt_fs::{FileSystem, SimFs, repeat};
+use basalt_fs::FileSystem;
 use basalt_lsm::db::{CheckpointOptions, Iter};
 use basalt_lsm::{Db, ErrorKind, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, repeat};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -245,7 +245,7 @@ fn a_power_cut_inside_a_checkpoint() {
         all.with_logs += t.with_logs;
         all.read += t.read;
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "checkpoint_crash_states={} checkpoints={} whole={} unfinished={} with_logs={} opened_read_only={}",
         all.states,
         all.checkpoints,
@@ -366,8 +366,8 @@ fn checkpoints_beside_writers_are_moments() {
 /// Tables are not linked where they cannot be: refused with what to do, or copied and verified; either way nothing unfinished stays.
 #[test]
 fn without_links_a_checkpoint_copies_or_says_so() {
-    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-    use basalt_fs::{OpKind, When};
+    use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+    use basalt_sim::{OpKind, When};
     let sim = SimFs::new(SimOptions::default());
     let faults = FaultFs::new(sim, 1);
     let env = Env::for_tests(faults.clone(), 1);

@@ -1,14 +1,14 @@
 //! Checkpoints where tables cannot be linked: they are copied when that is allowed, and what was copied wrongly is not kept.
 
 use basalt_env::Env;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::sim::SimOptions;
 use basalt_fs::{
-    DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions, OpKind,
-    ReadCompletions, ReadRequest, Result, SimFs, Space, When,
+    DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions,
+    ReadCompletions, ReadRequest, Result, Space,
 };
 use basalt_lsm::db::CheckpointOptions;
 use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -11,9 +11,9 @@ use crate::model::{Model, difference, digest, visible};
 use crate::runner::{
     Collected, DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
 };
-use basalt_fs::sim::{CrashPolicy, SimSnapshot};
-use basalt_fs::{FileSystem, OpKind, SimFs, repeat};
+use basalt_fs::FileSystem;
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimSnapshot, repeat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
@@ -372,7 +372,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
 /// So many times the scale. On LavaFS half of it: that has power cuts of its own after each of its writes.
 fn share(n: u64) -> u64 {
     let all = n * scale();
-    match basalt_fs::sim::is_on_lava() {
+    match basalt_sim::is_on_lava() {
         true => all / 2,
         false => all,
     }
@@ -422,7 +422,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
             .into_iter()
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} cancelled={} {:?} while_collecting={} read_in_all_ways={} keys={} absent={} prefixes={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
@@ -497,7 +497,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
     // The engine makes all of these; a call that is not crashed at is a promise not tested.
     let made: BTreeSet<&str> = all.calls.keys().copied().collect();
     // A device's writes have no names.
-    let named = !basalt_fs::sim::is_on_lava();
+    let named = !basalt_sim::is_on_lava();
     for call in [
         OpKind::Create,
         OpKind::CreateLog,

@@ -9,9 +9,9 @@ use crate::history::{End, Op, Shape, history, options};
 use crate::model::Model;
 use crate::model::digest;
 use crate::runner::{DIR, Runner, environment, read_all, sim_disk};
-use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
-use basalt_fs::{FileSystem, SimFs, When, campaign, repeat};
+use basalt_fs::FileSystem;
 use basalt_lsm::{Db, Error, ErrorKind};
+use basalt_sim::{CrashPolicy, Lie, LieKind, SimFs, When, campaign, repeat};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -266,7 +266,7 @@ fn damage_is_found_or_harmless() {
     });
     let images: u64 = counts.iter().map(|c| c.0).sum();
     let found: u64 = counts.iter().map(|c| c.1).sum();
-    basalt_fs::campaign!("damaged_images={images} found={found}");
+    basalt_sim::campaign!("damaged_images={images} found={found}");
     if campaign::case().is_some() {
         return;
     }
@@ -365,6 +365,6 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
     let outcomes = on_two_threads(n, lie);
     let sum = |f: fn(&(u64, u64, u64)) -> u64| outcomes.iter().map(f).sum::<u64>();
     let (told, errors, earlier) = (sum(|o| o.0), sum(|o| o.1), sum(|o| o.2));
-    basalt_fs::campaign!("lies={told} runs={n} errors={errors} earlier_states={earlier}");
+    basalt_sim::campaign!("lies={told} runs={n} errors={errors} earlier_states={earlier}");
     assert!(told > n / 4 && errors > 0);
 }

@@ -6,10 +6,10 @@ use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
 use crate::runner::{Collected, DIR, Runner, environment, read_all, sim_disk, verify_closed};
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::sim::{CrashPolicy, Lie, LieKind};
-use basalt_fs::{FaultFs, FileSystem, OpKind, When, campaign, repeat};
+use basalt_fs::FileSystem;
 use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{CrashPolicy, FaultFs, Lie, LieKind, OpKind, When, campaign, repeat};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ fn every_call_fails_in_every_way() {
         f.into_iter()
             .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "fault_runs={runs} errors_met={errors} idle_releases={releases} {collected:?} pairs={} wrong_bits={}",
         fired.len(),
         fired.get(&(OpKind::Read, FaultKind::BitFlip)).unwrap_or(&0)
@@ -239,7 +239,7 @@ fn a_failed_sync_is_not_retried_and_believed() {
         told
     });
     let told: u64 = told.iter().sum();
-    basalt_fs::campaign!("failed_syncs={told} of {n} runs");
+    basalt_sim::campaign!("failed_syncs={told} of {n} runs");
     assert!(
         campaign::case().is_some() || told > n / 3,
         "only {told} syncs failed"
@@ -292,7 +292,7 @@ fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
         caught
     });
     let caught: u64 = hits.iter().sum();
-    basalt_fs::campaign!("wrong_bits_caught={caught}");
+    basalt_sim::campaign!("wrong_bits_caught={caught}");
     assert!(campaign::case().is_some() || caught > n * 5);
 }
 

@@ -3,7 +3,7 @@
 use crate::chance::{numbers_of, on_two_threads, scale};
 use crate::history::{Op, Shape, history, options};
 use crate::runner::{Collected, Runner, sim_disk};
-use basalt_fs::{campaign, repeat};
+use basalt_sim::{campaign, repeat};
 
 /// A digest of the answers, how many operands were written and prepared tables added, and what became of blob files.
 fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, (u64, u64), Collected) {
@@ -74,7 +74,7 @@ fn random_histories_answer_as_the_reference_does() {
     let ingested: u64 = runs.iter().map(|r| r.0.1).sum();
     let mut collected = Collected::default();
     runs.iter().for_each(|r| collected.add(r.1));
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "histories={done} operations={} operands={appended} ingestions={ingested} collections={} names_forgotten={} gathered={}",
         done * Shape::MODEL.ops,
         collected.collections,
@@ -125,7 +125,7 @@ fn the_same_history_answers_the_same_under_any_options() {
         }
         20 * ops.len()
     });
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "metamorphic_operations={}",
         executions.iter().sum::<usize>()
     );

@@ -5,9 +5,9 @@ use crate::chance::{numbers_of, on_two_threads, scale};
 use crate::history::{Shape, history, options};
 use crate::runner::{DIR, HandsInUse, Runner, sim_disk, verify_closed};
 use basalt_env::Env;
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::{FaultFs, OpKind, When, repeat};
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{FaultFs, OpKind, When, repeat};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn a_slow_call_changes_no_answer() {
         calls + 1
     });
     let runs: u64 = runs.iter().sum();
-    basalt_fs::campaign!("slow_runs={runs}");
+    basalt_sim::campaign!("slow_runs={runs}");
     assert!(runs > 2000 * scale(), "only {runs} runs");
 }
 
@@ -250,7 +250,7 @@ fn readers_wait_for_no_call_of_a_writer() {
     let mut kinds: Vec<OpKind> = struck.into_iter().flatten().collect();
     kinds.sort_unstable();
     kinds.dedup();
-    basalt_fs::campaign!("standstills={runs} kinds={}", kinds.len());
+    basalt_sim::campaign!("standstills={runs} kinds={}", kinds.len());
     assert!(runs as u64 > 100 * scale(), "only {runs} calls stood still");
     for op in [
         OpKind::Append,

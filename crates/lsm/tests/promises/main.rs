@@ -25,7 +25,7 @@ mod threads;
 /// calls of the simulated disk: its lies, and the moments at which a log changes hands.
 #[test]
 fn every_promise_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava(
+    basalt_sim::all_tests_on_lava(
         "every_promise_again_on_lava",
         &[
             "damage::",

@@ -12,11 +12,12 @@ mod rest;
 use crate::history::{End, FAMILIES, Item, Op, What, key_bytes, options, value_bytes};
 use crate::model::{Change, Commit, Entry, Key, Model, State, Table, difference, digest, visible};
 use basalt_env::{Clock, Env, EnvBuilder, Gauge, ManualClock};
-use basalt_fs::{FileSystem, SimFs};
+use basalt_fs::FileSystem;
 use basalt_lsm::db::{CompactOptions, Iter};
 use basalt_lsm::{
     Db, ErrorKind, Family, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
+use basalt_sim::SimFs;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -849,7 +850,7 @@ pub fn verify_closed(env: &Env) {
 
 /// A fresh simulated disk.
 pub fn sim_disk(seed: u64, write_unit: usize, capacity: u64) -> Arc<SimFs> {
-    SimFs::new(basalt_fs::sim::SimOptions {
+    SimFs::new(basalt_sim::SimOptions {
         write_unit,
         capacity,
         seed,

@@ -6,9 +6,9 @@ use crate::chance::{Chance, scale};
 use crate::history::options;
 use crate::runner::{DIR, environment, sim_disk, verify_closed};
 use basalt_env::Env;
-use basalt_fs::sim::CrashPolicy;
-use basalt_fs::{FileSystem, SimFs, campaign, repeat};
+use basalt_fs::FileSystem;
 use basalt_lsm::{Db, Family, FamilyOptions, ReadOptions, WriteBatch, WriteOptions};
+use basalt_sim::{CrashPolicy, SimFs, campaign, repeat};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -308,6 +308,6 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
         db.close().expect("a sound disk");
         verify_closed(&env);
     }
-    basalt_fs::campaign!("concurrent_crashes={crashes} reader_rounds={reads}");
+    basalt_sim::campaign!("concurrent_crashes={crashes} reader_rounds={reads}");
     assert!(crashes > 0 && reads > 0);
 }

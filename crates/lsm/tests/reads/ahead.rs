@@ -119,7 +119,7 @@ fn a_short_scan_reads_what_it_shows_and_a_long_one_reads_many_together() {
                 "{read_values} values read for {shown}"
             );
         }
-        basalt_fs::campaign!(
+        basalt_sim::campaign!(
             "fill_cache={fill_cache} up={up} shown={shown} rounds={rounds} reads={reads} values={read_values} in_a_batch={most}"
         );
         assert!((200..=350).contains(&most), "{most} values in 1 MiB");

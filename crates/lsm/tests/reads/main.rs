@@ -13,5 +13,5 @@ mod watched;
 
 #[test]
 fn every_read_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava("every_read_again_on_lava", &[]);
+    basalt_sim::all_tests_on_lava("every_read_again_on_lava", &[]);
 }

@@ -92,7 +92,7 @@ fn cost_of_absent(disk: &Watched, db: &Db, f: &Family, how: &str) -> u64 {
     let ((), reads, batches) = disk.watch(&mut pass);
     let reads = reads + batches.iter().map(|b| b.reads as u64).sum::<u64>();
     let all = absent.len() as u64;
-    basalt_fs::campaign!("absent_prefixes={all} how=\"{how}\" reads={reads} shown={shown}");
+    basalt_sim::campaign!("absent_prefixes={all} how=\"{how}\" reads={reads} shown={shown}");
     assert_eq!(shown, if how == "total order" { all } else { 0 });
     reads
 }
@@ -176,7 +176,7 @@ fn prefixes_in_filters_leave_point_lookups_as_they_were() {
             let get = |k: &String| db.get(&f, k.as_bytes(), &read).expect("get");
             absent.iter().filter_map(get).count()
         });
-        basalt_fs::campaign!("absent_keys=2000 extractor={prefix_extractor:?} reads={reads}");
+        basalt_sim::campaign!("absent_keys=2000 extractor={prefix_extractor:?} reads={reads}");
         assert_eq!(found, 0);
         assert!(reads <= 2000 * 4 / 50, "{reads} reads");
     }

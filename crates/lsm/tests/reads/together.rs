@@ -97,7 +97,7 @@ fn keys_of_many_tables_and_levels_are_read_together() {
         let (got, alone, batches) = disk.watch(|| db.multi_get(&asked, &read));
         check(&names, got);
         let most = batches.iter().map(|b| b.files).max();
-        basalt_fs::campaign!(
+        basalt_sim::campaign!(
             "keys={} fill_cache={fill_cache} batches={} reads={} files_in_a_batch={most:?} alone={alone}",
             names.len(),
             batches.len(),
@@ -157,7 +157,7 @@ fn a_seek_reads_a_block_of_each_run_together() {
             assert_eq!((batches.is_empty() && alone_again == 0), fill_cache);
             assert!(alone <= 1, "{alone} reads outside of batches");
         }
-        basalt_fs::campaign!("fill_cache={fill_cache} together={together} further={further}");
+        basalt_sim::campaign!("fill_cache={fill_cache} together={together} further={further}");
         assert!(together >= 15, "{together} of 20 seeks");
         assert!(further <= 8, "{further} reads for 20 walks");
     }
@@ -211,9 +211,9 @@ fn no_batch_is_larger_than_its_bound() {
 #[test]
 fn many_keys_are_answered_as_each_alone() {
     let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
-    for seed in basalt_fs::campaign::cases(0..20 * scale) {
+    for seed in basalt_sim::campaign::cases(0..20 * scale) {
         let _repeat =
-            basalt_fs::repeat!(many_keys_are_answered_as_each_alone, "BASALT_CASE={seed}");
+            basalt_sim::repeat!(many_keys_are_answered_as_each_alone, "BASALT_CASE={seed}");
         let r = Random::from_seed(seed);
         let cache = [0, 16 << 10, 8 << 20][r.below(3) as usize];
         let env = Watched::new().env(cache);

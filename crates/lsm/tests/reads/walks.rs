@@ -3,14 +3,13 @@
 //! and expiry are those of a plain map. Writes are of every kind: operands and deleted ranges, too.
 
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock, Random};
-use basalt_fs::sim::{SimFs, SimOptions};
-use basalt_fs::{campaign, repeat};
 use basalt_lsm::db::Iter;
 use basalt_lsm::merge::Append;
 use basalt_lsm::{
     Compression, Db, ErrorKind, Family, Options, PrefixExtractor, Prefixes, ReadOptions, Snapshot,
     WriteBatch, WriteOptions,
 };
+use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -624,7 +623,7 @@ fn cursors_of_every_kind_walk_as_the_reference_does() {
         operands += world.operands;
         cases += 1;
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "walks={cases} moves={moves} shown={shown} bound_to_a_prefix={narrowed} by_tailing_cursors={followed} refreshed={refreshed} paused={paused} ranges_deleted={ranges} operands={operands}"
     );
     assert!(narrowed >= cases * 20, "{narrowed} bound to a prefix");

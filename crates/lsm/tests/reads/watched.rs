@@ -1,11 +1,11 @@
 //! A simulated disk that counts: reads, and how many of them were in flight together.
 
 use basalt_env::{Env, EnvBuilder};
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{
     DirEntry, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions, ReadCompletions,
     ReadRequest, Result, Space,
 };
+use basalt_sim::{SimFs, SimOptions};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

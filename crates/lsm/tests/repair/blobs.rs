@@ -37,8 +37,8 @@ fn remove(fs: &SimFs, name: &str) {
 fn flipped_bits_in_blob_files() {
     let mut cases = 0;
     let seeds = 101..101 + 2 * scale();
-    for seed in basalt_fs::campaign::cases(seeds) {
-        let _repeat = basalt_fs::repeat!(flipped_bits_in_blob_files, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(seeds) {
+        let _repeat = basalt_sim::repeat!(flipped_bits_in_blob_files, "BASALT_CASE={seed}");
         let store = separated(seed, true);
         let r = Random::from_seed(seed);
         for (name, len) in store.files(".blob") {
@@ -78,15 +78,15 @@ fn flipped_bits_in_blob_files() {
             }
         }
     }
-    basalt_fs::campaign!("damages={cases}");
+    basalt_sim::campaign!("damages={cases}");
     assert!(cases >= 100);
 }
 
 #[test]
 fn blob_files_cut_missing_exchanged_and_overwritten() {
     let seeds = 201..201 + 2 * scale();
-    for seed in basalt_fs::campaign::cases(seeds) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(seeds) {
+        let _repeat = basalt_sim::repeat!(
             blob_files_cut_missing_exchanged_and_overwritten,
             "BASALT_CASE={seed}"
         );
@@ -124,8 +124,9 @@ fn blob_files_cut_missing_exchanged_and_overwritten() {
 #[test]
 fn values_are_found_without_a_manifest() {
     let seeds = 301..301 + 3 * scale();
-    for seed in basalt_fs::campaign::cases(seeds) {
-        let _repeat = basalt_fs::repeat!(values_are_found_without_a_manifest, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(seeds) {
+        let _repeat =
+            basalt_sim::repeat!(values_are_found_without_a_manifest, "BASALT_CASE={seed}");
         let store = separated(seed, seed % 3 > 0);
         let r = Random::from_seed(seed);
         let (manifest, len) = store.files("MANIFEST").pop().unwrap();
@@ -165,8 +166,8 @@ fn values_are_found_without_a_manifest() {
 #[test]
 fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
     let seeds = 501..501 + 2 * scale();
-    for seed in basalt_fs::campaign::cases(seeds) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(seeds) {
+        let _repeat = basalt_sim::repeat!(
             a_copy_that_no_edit_names_is_asked_for_what_is_lost,
             "BASALT_CASE={seed}"
         );
@@ -198,8 +199,8 @@ fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
 fn anything_damaged_beside_blob_files() {
     let mut cases = 0;
     let seeds = 401..401 + 4 * scale();
-    for seed in basalt_fs::campaign::cases(seeds) {
-        let _repeat = basalt_fs::repeat!(anything_damaged_beside_blob_files, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(seeds) {
+        let _repeat = basalt_sim::repeat!(anything_damaged_beside_blob_files, "BASALT_CASE={seed}");
         let store = separated(seed, seed % 3 > 0);
         let r = Random::from_seed(seed);
         for _ in 0..25 {
@@ -221,7 +222,7 @@ fn anything_damaged_beside_blob_files() {
             cases += 1;
         }
     }
-    basalt_fs::campaign!("damages={cases}");
+    basalt_sim::campaign!("damages={cases}");
 }
 
 /// Logs that are blob files, and their indexes.
@@ -229,8 +230,8 @@ fn anything_damaged_beside_blob_files() {
 fn logs_that_are_blob_files() {
     let mut cases = 0;
     let seeds = 600..600 + 3 * scale().min(30);
-    for seed in basalt_fs::campaign::cases(seeds) {
-        let _repeat = basalt_fs::repeat!(logs_that_are_blob_files, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(seeds) {
+        let _repeat = basalt_sim::repeat!(logs_that_are_blob_files, "BASALT_CASE={seed}");
         let closed = seed % 3 > 0;
         let store = Store::build(seed, 2, closed);
         let indexes = store.files(".index");
@@ -329,6 +330,6 @@ fn logs_that_are_blob_files() {
             cases += 1;
         }
     }
-    basalt_fs::campaign!("damages={cases}");
-    assert!(basalt_fs::campaign::case().is_some() || cases >= 100);
+    basalt_sim::campaign!("damages={cases}");
+    assert!(basalt_sim::campaign::case().is_some() || cases >= 100);
 }

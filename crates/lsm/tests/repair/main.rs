@@ -8,12 +8,12 @@ mod operands;
 mod power_cuts;
 
 use basalt_env::{Env, Random};
-use basalt_fs::sim::{CrashPolicy, SimOptions, SimSnapshot};
-use basalt_fs::{FileSystem, SimFs};
+use basalt_fs::FileSystem;
 use basalt_lsm::db::{Db, RepairReport};
 use basalt_lsm::{
     Compression, ErrorKind, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -456,8 +456,8 @@ fn a_store_that_is_open_is_not_repaired() {
 #[test]
 fn flipped_bits_in_tables() {
     let mut cases = 0;
-    for seed in basalt_fs::campaign::cases(1..1 + 3 * scale()) {
-        let _repeat = basalt_fs::repeat!(flipped_bits_in_tables, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(1..1 + 3 * scale()) {
+        let _repeat = basalt_sim::repeat!(flipped_bits_in_tables, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, true);
         let r = Random::from_seed(seed);
         let tables = store.files(".tbl");
@@ -480,14 +480,14 @@ fn flipped_bits_in_tables() {
             }
         }
     }
-    basalt_fs::campaign!("damages={cases}");
+    basalt_sim::campaign!("damages={cases}");
     assert!(cases >= 100);
 }
 
 #[test]
 fn tables_cut_missing_exchanged_and_overwritten() {
-    for seed in basalt_fs::campaign::cases(4..4 + 3 * scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(4..4 + 3 * scale()) {
+        let _repeat = basalt_sim::repeat!(
             tables_cut_missing_exchanged_and_overwritten,
             "BASALT_CASE={seed}"
         );
@@ -519,8 +519,8 @@ fn tables_cut_missing_exchanged_and_overwritten() {
 
 #[test]
 fn an_index_in_ruins_costs_nothing() {
-    for seed in basalt_fs::campaign::cases(7..10) {
-        let _repeat = basalt_fs::repeat!(an_index_in_ruins_costs_nothing, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(7..10) {
+        let _repeat = basalt_sim::repeat!(an_index_in_ruins_costs_nothing, "BASALT_CASE={seed}");
         let store = Store::build(seed, 1, true);
         let mut tables = store.files(".tbl");
         // Those that were prepared are short, and their last 400 bytes are all that they have.
@@ -586,13 +586,13 @@ fn damaged_metadata() {
             });
         }
     }
-    basalt_fs::campaign!("damages={cases}");
+    basalt_sim::campaign!("damages={cases}");
 }
 
 #[test]
 fn damaged_logs() {
-    for seed in basalt_fs::campaign::cases(21..21 + 3 * scale()) {
-        let _repeat = basalt_fs::repeat!(damaged_logs, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(21..21 + 3 * scale()) {
+        let _repeat = basalt_sim::repeat!(damaged_logs, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, false);
         let r = Random::from_seed(seed);
         let logs = store.files(".log");
@@ -629,8 +629,8 @@ fn damaged_logs() {
 
 #[test]
 fn much_damage_at_once_is_all_named() {
-    for seed in basalt_fs::campaign::cases(31..31 + 6 * scale()) {
-        let _repeat = basalt_fs::repeat!(much_damage_at_once_is_all_named, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(31..31 + 6 * scale()) {
+        let _repeat = basalt_sim::repeat!(much_damage_at_once_is_all_named, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, seed % 2 == 0);
         let r = Random::from_seed(seed);
         let mut hit = BTreeSet::new();
@@ -672,8 +672,8 @@ fn two_holes_in_one_table_are_two_findings() {
 #[test]
 fn a_crash_during_repair_is_repaired() {
     let mut crashes = 0;
-    for seed in basalt_fs::campaign::cases(51..51 + 2 * scale()) {
-        let _repeat = basalt_fs::repeat!(a_crash_during_repair_is_repaired, "BASALT_CASE={seed}");
+    for seed in basalt_sim::campaign::cases(51..51 + 2 * scale()) {
+        let _repeat = basalt_sim::repeat!(a_crash_during_repair_is_repaired, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, false);
         let r = Random::from_seed(seed);
         let tables = store.files(".tbl");
@@ -739,14 +739,14 @@ fn a_crash_during_repair_is_repaired() {
             drop(damaged);
         }
     }
-    basalt_fs::campaign!("crash_states={crashes}");
+    basalt_sim::campaign!("crash_states={crashes}");
     assert!(crashes > 100);
 }
 
 #[test]
 fn a_call_that_fails_during_repair_costs_nothing() {
-    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-    use basalt_fs::{OpKind, When};
+    use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+    use basalt_sim::{OpKind, When};
     let mut failed = 0;
     for (seed, op) in [
         (71, None),
@@ -798,7 +798,7 @@ fn a_call_that_fails_during_repair_costs_nothing() {
             store.check(&fs, &report, &what);
         }
     }
-    basalt_fs::campaign!("failed_calls={failed}");
+    basalt_sim::campaign!("failed_calls={failed}");
     assert!(failed > 50);
 }
 
@@ -906,7 +906,7 @@ fn families_come_back_by_what_their_tables_say() {
 /// its files durable together.
 #[test]
 fn every_repair_again_on_lava() {
-    basalt_fs::sim::all_tests_on_lava(
+    basalt_sim::all_tests_on_lava(
         "every_repair_again_on_lava",
         &[
             "anything_damaged_beside_blob_files",

@@ -2,7 +2,7 @@
 //! damaged besides: every synced write is there, but for what the damage itself hit.
 
 use super::*;
-use basalt_fs::repeat;
+use basalt_sim::repeat;
 
 /// The background work that the power cut interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,7 +213,7 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
             }
         }
     }
-    basalt_fs::campaign!(
+    basalt_sim::campaign!(
         "flushes_cut_in_halves={cut}, moments={}",
         store.moments.len()
     );
@@ -224,7 +224,7 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
 #[test]
 fn a_power_cut_and_one_more_damage() {
     let (mut states, mut repaired) = (0, 0);
-    for case in basalt_fs::campaign::cases(0..3 * scale()) {
+    for case in basalt_sim::campaign::cases(0..3 * scale()) {
         let _repeat = repeat!(a_power_cut_and_one_more_damage, "BASALT_CASE={case}");
         let work = [Work::Flush, Work::Compaction, Work::Collection][case as usize % 3];
         let seed = 603 + case / 3;
@@ -251,8 +251,8 @@ fn a_power_cut_and_one_more_damage() {
             }
         }
     }
-    basalt_fs::campaign!("repair_states={states}, with damage that shows: {repaired}");
-    if basalt_fs::campaign::case().is_none() {
+    basalt_sim::campaign!("repair_states={states}, with damage that shows: {repaired}");
+    if basalt_sim::campaign::case().is_none() {
         assert!(states >= 150 * scale(), "{states} states");
         assert!(repaired >= 100 * scale(), "{repaired} repaired");
     }

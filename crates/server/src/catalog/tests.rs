@@ -1,9 +1,8 @@
 //! A catalog that is whole, and one of which each part is lost: never taken for an empty store or an older one.
 
 use super::*;
-use basalt::fs::SimFs;
-use basalt::fs::sim::SimOptions;
 use basalt::{Env, FamilyOptions};
+use basalt_sim::{SimFs, SimOptions};
 
 fn store() -> (Db, Family) {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);

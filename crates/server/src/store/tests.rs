@@ -3,9 +3,8 @@
 use super::*;
 use crate::options::engine_defaults;
 use basalt::env::EnvBuilder;
-use basalt::fs::SimFs;
-use basalt::fs::sim::{CrashPolicy, SimOptions};
 use basalt::{Bottommost, CompactOptions, WriteBatch};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 
 const KEYS: u64 = 50;
 const LEN: usize = 64 << 10;

@@ -2,8 +2,8 @@
 
 use crate::client::{Client, TestServer, encode, fresh_dir, spawn};
 use basalt::env::Random;
-use basalt::fs::fault::{Fault, FaultFs, FaultKind};
-use basalt::fs::{OpKind, When};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, When};
 use std::time::Duration;
 
 fn number(c: &mut Client, section: &str, name: &str) -> u64 {
@@ -232,7 +232,7 @@ fn damaged_streams_harm_nobody() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(0xbad);
-    let _repeat = basalt::fs::repeat!(damaged_streams_harm_nobody, "BASALT_SEED={seed}");
+    let _repeat = basalt_sim::repeat!(damaged_streams_harm_nobody, "BASALT_SEED={seed}");
     let random = Random::from_seed(seed);
     let corpus: [&[&[u8]]; 8] = [
         &[b"SET", b"a", b"1", b"EX", b"100"],

@@ -22,7 +22,7 @@ impl Redis {
         let version = Command::new(&program).arg("--version").output().ok()?;
         let version = String::from_utf8_lossy(&version.stdout).into_owned();
         if !version.contains("v=7.0") {
-            basalt::fs::campaign!("{program} is not of version 7.0: {version}");
+            basalt_sim::campaign!("{program} is not of version 7.0: {version}");
             return None;
         }
         let address = TcpListener::bind("127.0.0.1:0")
@@ -66,7 +66,7 @@ fn both() -> Option<(Redis, TestServer)> {
     match Redis::start() {
         Some(redis) => Some((redis, TestServer::start("oracle", |_| {}))),
         None => {
-            basalt::fs::campaign!("SKIPPED: no redis-server 7.0 here; nothing was compared");
+            basalt_sim::campaign!("SKIPPED: no redis-server 7.0 here; nothing was compared");
             None
         }
     }
@@ -348,7 +348,7 @@ fn fixed_commands_reply_as_redis_does() {
             n += 1;
         }
         assert!(different.is_empty(), "{}", different.join("\n"));
-        basalt::fs::campaign!("RESP{protocol}: {n} commands compared");
+        basalt_sim::campaign!("RESP{protocol}: {n} commands compared");
     }
 }
 
@@ -361,7 +361,7 @@ fn random_commands_reply_as_redis_does() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(0x5eed);
-    let _repeat = basalt::fs::repeat!(random_commands_reply_as_redis_does, "BASALT_SEED={seed}");
+    let _repeat = basalt_sim::repeat!(random_commands_reply_as_redis_does, "BASALT_SEED={seed}");
     let random = Random::from_seed(seed);
     let pick = |list: &[&'static str]| list[random.below(list.len() as u64) as usize];
     let (mut ours, mut theirs) = (server.client(), Client::connect(redis.address));
@@ -469,5 +469,5 @@ fn random_commands_reply_as_redis_does() {
             panic!("{difference}");
         }
     }
-    basalt::fs::campaign!("{count} random commands compared");
+    basalt_sim::campaign!("{count} random commands compared");
 }

@@ -178,7 +178,7 @@ fn an_index_is_as_small_as_it_should_be() {
             });
             let made = made(records.collect());
             let (key_part, all) = bytes_a_record(&made);
-            basalt_fs::campaign!(
+            basalt_sim::campaign!(
                 "{what}, {} records, gap {gap}: {key_part:.2} bytes a key, {all:.2} with places",
                 made.keys.len()
             );
@@ -224,6 +224,6 @@ fn no_bytes_make_a_lookup_panic() {
             let _ = places(&page);
         }
     }
-    basalt_fs::campaign!("{rounds} rounds, {refused} refusals");
+    basalt_sim::campaign!("{rounds} rounds, {refused} refusals");
     assert!(refused > rounds, "{refused}");
 }

@@ -130,7 +130,7 @@ fn a_name_resolves_to_the_file_that_has_the_record_however_often_it_moved() {
             .flat_map(|n| world.lineage.targets(n).unwrap().values());
         pieces += targets.map(Vec::len).sum::<usize>();
     }
-    basalt_fs::campaign!("names={names} pieces={pieces}");
+    basalt_sim::campaign!("names={names} pieces={pieces}");
     assert!(
         names > 100 && pieces > 2 * names,
         "{names} names, {pieces} pieces"

@@ -10,8 +10,9 @@ use crate::iter::{InternalIter, LevelIter};
 use crate::table::{ReadPattern, TableBuilder, TableFamily};
 use crate::version::FamilyVersion;
 use basalt_env::{IoPriority, Random};
-use basalt_fs::fault::{Fault, FaultKind};
-use basalt_fs::{ErrorKind, FaultFs, FileSystem, OpKind, When};
+use basalt_fs::{ErrorKind, FileSystem};
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{FaultFs, OpKind, When};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 struct Room {

@@ -12,8 +12,8 @@ use crate::key::*;
 use crate::table::TableMeta;
 use crate::version::{TableFile, TableStore};
 use basalt_env::Env;
-use basalt_fs::sim::{SimFs, SimOptions};
 use basalt_fs::{Bytes, Result};
+use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;
 use std::sync::Arc;
 

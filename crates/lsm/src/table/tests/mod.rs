@@ -17,7 +17,7 @@ use crate::prefix::PrefixExtractor;
 use crate::table::InternalIter;
 use basalt_env::{Env, IoPriority, Random};
 use basalt_fs::ErrorKind;
-use basalt_fs::sim::{SimFs, SimOptions};
+use basalt_sim::{SimFs, SimOptions};
 use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
@@ -381,8 +381,8 @@ pub(super) fn check_meta(meta: &TableMeta, entries: &Entries) {
 
 #[test]
 fn tables_answer_as_their_model_does() {
-    for case in basalt_fs::campaign::cases(0..60 * scale()) {
-        let _repeat = basalt_fs::repeat!(tables_answer_as_their_model_does, "BASALT_CASE={case}");
+    for case in basalt_sim::campaign::cases(0..60 * scale()) {
+        let _repeat = basalt_sim::repeat!(tables_answer_as_their_model_does, "BASALT_CASE={case}");
         let seed = 0x7ab1e + case;
         let r = Random::from_seed(seed);
         let style = r.below(5);
@@ -577,7 +577,7 @@ fn a_filter_of_ten_bits_lets_little_through() {
         let hash = filter::key_hash(&(i * 2).to_be_bytes());
         assert!(t.filter_may_contain(hash, true).expect("filter"));
     }
-    basalt_fs::campaign!("false positives: {passed} of {n}");
+    basalt_sim::campaign!("false positives: {passed} of {n}");
     assert!(passed * 1000 <= n * 13, "{passed} of {n} false positives");
 }
 
@@ -652,8 +652,8 @@ fn reserved_kinds_are_unsupported() {
 /// A device error ends the table: later calls repeat it, and nothing believes that the file is whole.
 #[test]
 fn a_failed_write_or_sync_fails_the_builder_for_good() {
-    use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-    use basalt_fs::{OpKind, When};
+    use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+    use basalt_sim::{OpKind, When};
     let r = Random::from_seed(3);
     let noise: Vec<u8> = (0..40_000).map(|_| r.next_u64() as u8).collect();
     let large = vec![7; 3 << 20];

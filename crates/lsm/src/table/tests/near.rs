@@ -5,8 +5,8 @@ use super::super::filter;
 use super::super::format::{BlockHandle, BlockKind, block_checksum};
 use super::super::index::IndexBuilder;
 use super::*;
-use basalt_fs::fault::{Fault, FaultFs, FaultKind};
-use basalt_fs::{OpKind, When};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, When};
 
 const KEYS: u64 = 20_000;
 const PATH: &str = "t";

@@ -91,8 +91,8 @@ fn read(fs: &dyn FileSystem, path: &Path, proven: u64) -> Result<Vec<(u64, Vec<O
 #[test]
 fn batches_with_separated_values_come_back() {
     let mut values = 0;
-    for seed in basalt_fs::campaign::cases(0..12 * scale()) {
-        let _repeat = basalt_fs::repeat!(
+    for seed in basalt_sim::campaign::cases(0..12 * scale()) {
+        let _repeat = basalt_sim::repeat!(
             batches_with_separated_values_come_back,
             "BASALT_CASE={seed}"
         );
@@ -123,7 +123,7 @@ fn batches_with_separated_values_come_back() {
         assert_eq!(whole, all.len(), "seed {seed}");
     }
     assert!(
-        basalt_fs::campaign::case().is_some() || values > 500,
+        basalt_sim::campaign::case().is_some() || values > 500,
         "{values}"
     );
 }

@@ -1,0 +1,500 @@
+//! A block device or an image file of a kernel filesystem.
+//!
+//! Two descriptors: direct I/O for what is synced and for what is large, the page cache for small appends that no sync follows. Both see the
+//! same bytes: the kernel writes back and drops the cached pages of a range before it is written directly. Reads go the way that [`HostFs`] reads.
+//!
+//! The image is locked as long as it is open: alone by whoever writes, together by those who only read.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loops};
+use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
+use crate::{
+    Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsStats, HostFs, HostOptions,
+    ReadBackend, ReadCompletions, ReadRequest, Result,
+};
+
+/// How an image or device is opened.
+#[derive(Debug, Clone)]
+pub struct DeviceOptions {
+    /// The image file, or the block device.
+    pub path: PathBuf,
+    /// Nothing is written, and others may read it at the same time. Default: false.
+    pub read_only: bool,
+    /// Bypass the page cache where the kernel allows it. Default: true.
+    pub direct: bool,
+    /// As [`HostOptions::write_unit`]. Default: 512.
+    pub write_unit: usize,
+    /// As [`HostOptions::read_backend`].
+    pub read_backend: ReadBackend,
+    /// As [`HostOptions::read_threads`].
+    pub read_threads: usize,
+}
+
+impl DeviceOptions {
+    /// The defaults for this image or device.
+    pub fn new(path: impl Into<PathBuf>) -> DeviceOptions {
+        let host = HostOptions::default();
+        DeviceOptions {
+            path: path.into(),
+            read_only: false,
+            direct: host.direct,
+            write_unit: host.write_unit,
+            read_backend: host.read_backend,
+            read_threads: host.read_threads,
+        }
+    }
+}
+
+/// See the module's head.
+pub struct HostDevice {
+    path: PathBuf,
+    /// But for the length.
+    facts: DeviceFacts,
+    len: AtomicU64,
+    /// Holds the lock.
+    cached: OwnedFd,
+    direct: Option<OwnedFd>,
+    /// Keeps the system away from a block device.
+    alone: Option<OwnedFd>,
+    /// Holds the lock of the file under a loop device.
+    _below: Option<OwnedFd>,
+    /// Memory addresses of direct transfers are multiples of it.
+    memory: usize,
+    sys: Sys,
+    stages: Stages,
+    reads: Arc<HostFs>,
+    direct_reads: Arc<dyn File>,
+    cached_reads: Arc<dyn File>,
+    /// Bytes of the disk that the image lies on, in place of what the system says; 0 for the system's.
+    #[cfg(test)]
+    pub pretended_disk: AtomicU64,
+}
+
+impl HostDevice {
+    /// Opens an image or device and takes its lock.
+    ///
+    /// Errors: `NotFound`; `Busy` when another process, or this one, has it open; `InvalidArgument` when it is neither a file nor a
+    /// block device.
+    pub fn open(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
+        HostDevice::open_as(options, OFlags::empty())
+    }
+
+    /// Opens an image file and takes its lock, and makes it, empty, when it is missing. No link is followed.
+    pub fn open_or_create(path: &Path) -> Result<Arc<HostDevice>> {
+        HostDevice::open_as(&DeviceOptions::new(path), OFlags::CREATE | OFlags::NOFOLLOW)
+    }
+
+    fn open_as(options: &DeviceOptions, more: OFlags) -> Result<Arc<HostDevice>> {
+        let path = &options.path;
+        let error = |e: Errno| Error::io("opening the image", path, e.into());
+        let access = match options.read_only {
+            true => OFlags::RDONLY,
+            false => OFlags::RDWR,
+        };
+        let flags = access | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let is_dir = || {
+            Error::invalid(
+                "this is a directory; an image is a file or a block device (`--dir` takes directories)",
+            )
+            .in_file(path)
+        };
+        // A pipe that nobody writes would be waited for.
+        let cached = match rustix::fs::open(path, flags | more | OFlags::NONBLOCK, mode) {
+            Ok(fd) => fd,
+            Err(Errno::ISDIR) => return Err(is_dir()),
+            Err(Errno::NXIO) => return Err(no_image(path)),
+            Err(e) => return Err(error(e)),
+        };
+        let facts = file_facts(cached.as_fd()).map_err(error)?;
+        if facts.is_dir {
+            return Err(is_dir());
+        }
+        if !facts.is_file && !facts.is_block_device {
+            return Err(no_image(path));
+        }
+        lock(path, &cached, &facts, options.read_only)?;
+        let below = loops::claim(path, &facts, options.read_only)?;
+        let same = || {
+            let now = rustix::fs::stat(path).map_err(error)?;
+            match (now.st_ino, now.st_dev) == (facts.ino, facts.dev) {
+                true => Ok(()),
+                false => Err(Error::new(
+                    ErrorKind::Busy,
+                    "another process has just replaced the image; try again",
+                )
+                .in_file(path)),
+            }
+        };
+        // Whoever held it may have given the name to another file meanwhile.
+        same()?;
+        let mut held = None;
+        if facts.is_block_device && !options.read_only {
+            // The kernel refuses it where the device is mounted or part of another.
+            let alone = flags | OFlags::EXCL;
+            match rustix::fs::open(path, alone, Mode::empty()) {
+                Ok(fd) => held = Some(fd),
+                Err(Errno::BUSY) => {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        "the device is mounted or in use by the system; unmount it, or name another one",
+                    )
+                    .in_file(path));
+                }
+                Err(e) => return Err(error(e)),
+            }
+            if loops::is_read_only(&facts) {
+                return Err(Error::new(
+                    ErrorKind::ReadOnly,
+                    "the device takes no writes (it is set read-only)",
+                )
+                .in_file(path));
+            }
+        }
+        let mut unit = options.write_unit;
+        if !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
+            return Err(Error::invalid(format!(
+                "a write unit of {unit} bytes; it is a power of two from 512 to 4096"
+            )));
+        }
+        let mut direct = None;
+        let mut memory = DIRECT_ALIGN;
+        if options.direct
+            && let Ok(fd) = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty())
+            && let Some(align) = facts.direct_align()
+        {
+            unit = unit.max(align.offset);
+            memory = align.memory;
+            direct = Some(fd);
+        }
+        let host = |direct: bool| {
+            HostFs::new(
+                HostOptions::new("")
+                    .direct(direct)
+                    .write_unit(unit)
+                    .read_backend(options.read_backend)
+                    .read_threads(options.read_threads),
+            )
+        };
+        let reads = host(direct.is_some())?;
+        let direct_reads = reads.open(path)?;
+        let cached_reads = host(false)?.open(path)?;
+        // All of these went by the name.
+        same()?;
+        let info = reads.info();
+        let way = match direct {
+            Some(_) => "direct I/O",
+            None => "page cache",
+        };
+        let what = match facts.is_block_device {
+            true => "block device",
+            false => "image",
+        };
+        Ok(Arc::new(HostDevice {
+            path: path.clone(),
+            len: AtomicU64::new(facts.size),
+            facts: DeviceFacts {
+                len: facts.size,
+                unit,
+                description: format!(
+                    "{what} {}, {way}, write unit {unit}, {}",
+                    path.display(),
+                    info.read_backend
+                ),
+                read_backend: info.read_backend,
+                direct: direct.is_some(),
+                own_memory: info.own_memory,
+                discards: match facts.is_block_device {
+                    true => Discards::Always,
+                    false => Discards::Holes,
+                },
+            },
+            alone: held,
+            _below: below,
+            cached,
+            direct,
+            memory,
+            sys: Sys::default(),
+            stages: Stages::default(),
+            reads,
+            direct_reads,
+            cached_reads,
+            #[cfg(test)]
+            pretended_disk: AtomicU64::new(0),
+        }))
+    }
+
+    /// Makes the image file one of `len` zeros, or, if it shall be `sparse`, of nothing: whatever it has is gone. Calls `progress` with the bytes
+    /// written so far.
+    ///
+    /// Errors: `NoSpace`, before anything is done if that can be known; `Io`.
+    pub fn fill(&self, len: u64, sparse: bool, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let error = |e: Errno| Error::io("making the image", &self.path, e.into());
+        if !sparse {
+            let own = rustix::fs::fstat(&self.cached).map_err(error)?.st_blocks as u64 * 512;
+            self.check_room(len.saturating_sub(own))?;
+        }
+        rustix::fs::ftruncate(&self.cached, 0).map_err(error)?;
+        write_zeros(&self.cached, &self.path, 0..len, sparse, progress)?;
+        self.len.store(len, SeqCst);
+        Ok(())
+    }
+
+    /// Makes the image file longer, or as long, and writes zeros into that range, or, if it is `sparse`, nothing. What fails leaves the
+    /// file as long as `range.start`: what an interrupted attempt left behind that is removed first, as it counts as
+    /// used space.
+    ///
+    /// Errors: `NoSpace`, `Io`.
+    pub fn extend(
+        &self,
+        range: Range<u64>,
+        sparse: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let error = |e: Errno| Error::io("growing the image", &self.path, e.into());
+        if self.len.load(SeqCst) > range.start {
+            rustix::fs::ftruncate(&self.cached, range.start).map_err(error)?;
+            self.len.store(range.start, SeqCst);
+            // Some filesystems give the space to others only when this is durable.
+            rustix::fs::fsync(&self.cached).map_err(error)?;
+        }
+        if !sparse {
+            self.check_room(range.end - range.start)?;
+        }
+        let done = write_zeros(&self.cached, &self.path, range.clone(), sparse, progress);
+        let len = match done {
+            Ok(()) => range.end,
+            Err(_) => range.start,
+        };
+        if done.is_err() {
+            let _ = rustix::fs::ftruncate(&self.cached, len);
+        }
+        self.len.store(len, SeqCst);
+        done
+    }
+
+    /// Checks that the disk under the image has `more` bytes free, before an extension begins.
+    ///
+    /// Errors: `NoSpace`, `Io`.
+    fn check_room(&self, more: u64) -> Result<()> {
+        let disk = rustix::fs::fstatvfs(&self.cached)
+            .map_err(|e| Error::io("looking for room for the image", &self.path, e.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        #[cfg(test)]
+        let free = match self.pretended_disk.load(SeqCst) {
+            0 => free,
+            all => {
+                let own = rustix::fs::fstat(&self.cached).expect("an open file");
+                all.saturating_sub(own.st_blocks as u64 * 512)
+            }
+        };
+        match free < more {
+            true => Err(no_room(&self.path, more)),
+            false => Ok(()),
+        }
+    }
+
+    /// False for an image file.
+    pub fn is_block_device(&self) -> bool {
+        self.facts.discards == Discards::Always
+    }
+
+    fn failed(&self, what: &str, offset: u64, e: Errno) -> Error {
+        let what = match (e, self.is_block_device()) {
+            (Errno::NOSPC | Errno::DQUOT, false) => {
+                "the disk that the image lies on is full; free some space there, not in the image: writing"
+            }
+            _ => what,
+        };
+        Error::io(what, &self.path, e.into()).at(&self.path, offset)
+    }
+
+    fn requests(&self, reads: Vec<DeviceRead>) -> Vec<ReadRequest> {
+        let request = |r: DeviceRead| ReadRequest {
+            file: Arc::clone(match r.way {
+                Way::Direct => &self.direct_reads,
+                Way::Cached => &self.cached_reads,
+            }),
+            offset: r.offset,
+            len: r.len,
+        };
+        reads.into_iter().map(request).collect()
+    }
+}
+
+fn no_image(path: &Path) -> Error {
+    Error::invalid(
+        "this is a pipe, a socket or a character device; an image is a file or a block device",
+    )
+    .in_file(path)
+}
+
+fn no_room(path: &Path, bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        format!(
+            "the disk under it has no room for {bytes} more bytes; make it smaller, or free some space"
+        ),
+    )
+    .in_file(path)
+}
+
+/// Zeros in large pieces, and a sync at the end.
+fn write_zeros(
+    fd: &OwnedFd,
+    path: &Path,
+    range: Range<u64>,
+    sparse: bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    const PIECE: u64 = 4 << 20;
+    let error = |e: Errno| match e {
+        Errno::NOSPC | Errno::DQUOT => no_room(path, range.end - range.start),
+        e => Error::io("writing the image", path, e.into()),
+    };
+    rustix::fs::ftruncate(fd, range.end).map_err(error)?;
+    if !sparse && !range.is_empty() {
+        // In one go, so that a full disk is known at once and the space lies together.
+        let mode = rustix::fs::FallocateFlags::empty();
+        match rustix::fs::fallocate(fd, mode, range.start, range.end - range.start) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(error(e)),
+        }
+        let zeros = crate::AlignedBuf::zeroed_direct(PIECE as usize);
+        let direct = rustix::fs::open(path, OFlags::WRONLY | OFlags::DIRECT, Mode::empty());
+        let aligned = range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096);
+        let own = rustix::fs::fstat(fd).map_err(error)?;
+        let same = |other: &OwnedFd| {
+            let there = rustix::fs::fstat(other);
+            there.is_ok_and(|s| (s.st_ino, s.st_dev) == (own.st_ino, own.st_dev))
+        };
+        let to = match &direct {
+            Ok(fd) if aligned && same(fd) => fd,
+            _ => fd,
+        };
+        let sys = Sys::default();
+        let mut at = range.start;
+        while at < range.end {
+            let len = PIECE.min(range.end - at);
+            let piece = [IoSlice::new(&zeros[..len as usize])];
+            sys.write_all(to.as_fd(), &piece, at, None, Account::Prewrite)
+                .map_err(error)?;
+            at += len;
+            progress(at - range.start);
+        }
+    }
+    rustix::fs::fsync(fd).map_err(error)
+}
+
+/// Takes the lock of an open image.
+pub fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()> {
+    let how = match shared {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    loop {
+        match rustix::fs::flock(fd, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let who = holder(facts).unwrap_or_else(|| "another process".to_string());
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("the image is in use by {who}; stop it, or use another image"),
+                )
+                .in_file(path));
+            }
+            Err(e) => return Err(Error::io("locking the image", path, e.into())),
+        }
+    }
+}
+
+impl Device for HostDevice {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
+            len: self.len.load(SeqCst),
+            ..self.facts.clone()
+        }
+    }
+
+    fn read(&self, read: DeviceRead) -> Result<Bytes> {
+        let file = match read.way {
+            Way::Direct => &self.direct_reads,
+            Way::Cached => &self.cached_reads,
+        };
+        let bytes = file.read(read.offset, read.len)?;
+        if bytes.len() < read.len {
+            return Err(Error::corruption(
+                &self.path,
+                read.offset,
+                format!(
+                    "the image ends after {} of {} bytes; it has been cut short",
+                    bytes.len(),
+                    read.len
+                ),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    fn submit_reads(&self, reads: Vec<DeviceRead>) -> Box<dyn ReadCompletions> {
+        self.reads.submit_reads(self.requests(reads))
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
+        let done = match (&self.direct, way) {
+            (Some(fd), Way::Direct) => {
+                let unit = self.facts.unit;
+                self.stages
+                    .write(&self.sys, fd.as_fd(), bufs, offset, unit, self.memory)
+            }
+            _ => {
+                let fd = self.cached.as_fd();
+                self.sys.write_all(fd, bufs, offset, None, Account::Append)
+            }
+        };
+        done.map_err(|e| self.failed("writing", offset, e))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.sys
+            .fdatasync(self.cached.as_fd())
+            .map_err(|e| match e {
+                // What went through the page cache of a sparse image gets its space only now.
+                Errno::NOSPC | Errno::DQUOT => self.failed("syncing", 0, e),
+                _ => Error::io("syncing the image", &self.path, e.into()),
+            })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let fd = self.cached.as_fd();
+        // The one that has the device alone, which the kernel asks for.
+        let alone = self.alone.as_ref().map_or(fd, |fd| fd.as_fd());
+        let done = rustix::io::retry_on_intr(|| match self.facts.discards {
+            Discards::Always => discard::discard(alone, offset, len),
+            Discards::Holes => {
+                use rustix::fs::FallocateFlags as How;
+                rustix::fs::fallocate(fd, How::PUNCH_HOLE | How::KEEP_SIZE, offset, len)
+            }
+        });
+        done.map_err(|e| self.failed("discarding", offset, e))
+    }
+
+    fn stats(&self) -> FsStats {
+        let (wrote, read) = (self.sys.stats(), self.reads.stats());
+        FsStats {
+            bytes_read: read.bytes_read,
+            reads: read.reads,
+            ..wrote
+        }
+    }
+}

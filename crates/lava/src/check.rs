@@ -1,0 +1,335 @@
+//! Is an image sound? Everything a mount takes for granted is proved once more, each in a second way, and all that is wrong is named.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::layout::{FIRST_BLOCK, Superblock};
+use super::meta::Meta;
+use super::mount::{self, Found};
+use super::record::{Ino, Kind, ROOT};
+use super::runs::{BLOCK, Run};
+use super::space::FreeSpace;
+use basalt_fs::device::Device;
+use basalt_fs::{Error, ErrorKind, Result};
+
+/// Damage that is named one by one; the rest is counted.
+const NAMED: usize = 100;
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// What is wrong, at most a hundred places of it.
+    pub damage: Vec<Error>,
+    /// Places that are wrong and not named.
+    pub more_damage: u64,
+    /// What the next mount that writes mends by itself: nothing is lost by it.
+    pub mends: Vec<String>,
+    /// Files.
+    pub files: u64,
+    /// Directories, the root among them.
+    pub dirs: u64,
+    /// Names of files and directories.
+    pub names: u64,
+    /// Extents of files.
+    pub extents: u64,
+    /// Bytes of space that files have.
+    pub file_bytes: u64,
+    /// Bytes of the checkpoint's and the journal's space.
+    pub metadata_bytes: u64,
+    /// Bytes that nobody has.
+    pub free_bytes: u64,
+    /// Bytes that belong to nobody by design: superblocks, and what lies before the first block.
+    pub fixed_bytes: u64,
+    /// Transactions of the journal behind the checkpoint.
+    pub journal_transactions: u64,
+    /// The image was closed, and not left by a crash.
+    pub clean: bool,
+}
+
+impl Checked {
+    /// Nothing is wrong.
+    pub fn is_sound(&self) -> bool {
+        self.damage.is_empty()
+    }
+
+    fn wrong(&mut self, name: &Path, offset: u64, what: String) {
+        match self.damage.len() {
+            0..NAMED => self.damage.push(Error::corruption(name, offset, what)),
+            _ => self.more_damage += 1,
+        }
+    }
+}
+
+/// Who has blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Checkpoint,
+    Journal,
+    File(Ino),
+}
+
+impl Owner {
+    fn text(self, paths: &BTreeMap<Ino, String>) -> String {
+        match self {
+            Owner::Checkpoint => "the checkpoint".into(),
+            Owner::Journal => "the journal".into(),
+            Owner::File(ino) => match paths.get(&ino) {
+                Some(path) => format!("{path} (inode {ino})"),
+                None => format!("inode {ino}"),
+            },
+        }
+    }
+}
+
+/// Checks what a device has. Reads all metadata and changes nothing; what files hold is for those to check who wrote it.
+///
+/// Errors: when there is nothing to be checked (`NotFound`, `InvalidArgument`, `Unsupported`), and those of the device.
+pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
+    let mut checked = Checked::default();
+    let superblock = match mount::look(device, name)? {
+        Found::Ours(superblock, stale) => {
+            for at in stale {
+                checked.mends.push(format!(
+                    "the copy of the superblock at byte {at} is older than the other one or unreadable: it is written again"
+                ));
+            }
+            superblock
+        }
+        Found::Broken(e) if e.is_corruption() => {
+            checked.damage.push(e);
+            return Ok(checked);
+        }
+        other => return Err(mount::not_ours(other, name)),
+    };
+    let (meta, tail) = match mount::read(device, &superblock, name) {
+        Ok(read) => read,
+        // The device's own errors say nothing about the image.
+        Err(e) if e.kind() != ErrorKind::Corruption => return Err(e),
+        Err(e) => {
+            checked.damage.push(e);
+            return Ok(checked);
+        }
+    };
+    checked.journal_transactions = tail.seq - 1 - superblock.checkpoint_seq;
+    checked.clean = superblock.clean_seq == tail.seq - 1;
+    if !checked.clean {
+        checked.mends.push(format!(
+            "the image was not closed: its journal ends with transaction {}, and what may lie behind that is cut off",
+            tail.seq - 1
+        ));
+    }
+    let paths = names(&meta, &mut checked, name);
+    let mut owned: Vec<(Run, Owner)> = Vec::new();
+    owned.extend(
+        superblock
+            .checkpoint
+            .iter()
+            .map(|r| (*r, Owner::Checkpoint)),
+    );
+    owned.extend(tail.extents.iter().map(|r| (*r, Owner::Journal)));
+    checked.metadata_bytes = owned.iter().map(|(r, _)| r.len * BLOCK).sum();
+    for (ino, facts) in meta.inodes() {
+        if facts.kind == Kind::Dir {
+            continue;
+        }
+        let extents = meta.extents(ino).expect("it is a file");
+        let (mut blocks, mut count) = (0, 0);
+        for run in extents.runs() {
+            owned.push((run, Owner::File(ino)));
+            blocks += run.len;
+            count += 1;
+        }
+        checked.extents += count;
+        checked.file_bytes += blocks * BLOCK;
+        if facts.len > facts.blocks * BLOCK || blocks > facts.blocks {
+            let of = Owner::File(ino).text(&paths);
+            let has = facts.blocks;
+            checked.wrong(
+                name,
+                0,
+                format!("{of} has {} bytes and {blocks} blocks on the device, where {has} blocks are its length", facts.len),
+            );
+        }
+    }
+    let counts = meta.counts();
+    if (counts.extents, counts.blocks * BLOCK) != (checked.extents, checked.file_bytes) {
+        let what = format!(
+            "{} extents in {} blocks are counted",
+            counts.extents, counts.blocks
+        );
+        checked.wrong(name, 0, what);
+    }
+    space(&superblock, owned, &paths, &mut checked, name);
+    Ok(checked)
+}
+
+/// Names lead to what is there, and each inode has as many as it says. Returns a path of each.
+fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, String> {
+    let mut links: BTreeMap<Ino, u32> = BTreeMap::new();
+    let mut children: BTreeMap<Ino, u64> = BTreeMap::new();
+    let mut above: BTreeMap<Ino, (Ino, String)> = BTreeMap::new();
+    for (dir, text, ino) in meta.names() {
+        checked.names += 1;
+        *links.entry(ino).or_default() += 1;
+        *children.entry(dir).or_default() += 1;
+        above.insert(ino, (dir, text.to_string()));
+        if !matches!(meta.facts(dir), Ok(f) if f.kind == Kind::Dir) {
+            checked.wrong(
+                name,
+                0,
+                format!("the name {text} lies in inode {dir}, which is no directory"),
+            );
+        }
+        match meta.facts(ino) {
+            Err(_) => checked.wrong(
+                name,
+                0,
+                format!("the name {text} leads to inode {ino}, which is not there"),
+            ),
+            Ok(f) if f.kind == Kind::Dir && meta.parent(ino) != Ok(dir) => {
+                checked.wrong(
+                    name,
+                    0,
+                    format!("the directory {text} (inode {ino}) lies in another one than its name"),
+                );
+            }
+            Ok(_) => {}
+        }
+    }
+    for (ino, facts) in meta.inodes() {
+        let has = links.get(&ino).copied().unwrap_or(0);
+        match facts.kind {
+            Kind::Dir => {
+                checked.dirs += 1;
+                let has = children.get(&ino).copied().unwrap_or(0);
+                if has != facts.len {
+                    checked.wrong(
+                        name,
+                        0,
+                        format!(
+                            "the directory of inode {ino} counts {} names and has {has}",
+                            facts.len
+                        ),
+                    );
+                }
+            }
+            Kind::File | Kind::Log => checked.files += 1,
+        }
+        if ino != ROOT && has != facts.links {
+            checked.wrong(
+                name,
+                0,
+                format!("inode {ino} counts {} names and has {has}", facts.links),
+            );
+        }
+    }
+    for ino in meta.unreachable() {
+        checked.wrong(
+            name,
+            0,
+            format!("inode {ino} hangs in no directory that leads to the root"),
+        );
+    }
+    let path = |mut at: Ino| {
+        let mut parts = Vec::new();
+        // Not for ever where directories go round.
+        while let Some((dir, text)) = above.get(&at).filter(|_| parts.len() < 100) {
+            parts.push(text.as_str());
+            at = *dir;
+        }
+        parts.reverse();
+        parts.join("/")
+    };
+    above.keys().map(|ino| (*ino, path(*ino))).collect()
+}
+
+/// Every block has one owner or is free.
+fn space(
+    superblock: &Superblock,
+    mut owned: Vec<(Run, Owner)>,
+    paths: &BTreeMap<Ino, String>,
+    checked: &mut Checked,
+    name: &Path,
+) {
+    owned.sort();
+    // As a mount finds out what is free, and beside it the gaps between what is owned.
+    let mut free = FreeSpace::default();
+    let all = Run {
+        start: FIRST_BLOCK,
+        len: superblock.blocks - FIRST_BLOCK,
+    };
+    assert!(free.free(all), "nothing is free yet");
+    let mut gaps = Vec::new();
+    let (mut end, mut last) = (FIRST_BLOCK, None);
+    for (run, owner) in owned {
+        if run.start < FIRST_BLOCK || run.end() > superblock.blocks {
+            checked.wrong(
+                name,
+                run.start * BLOCK,
+                format!(
+                    "{} has {} blocks at {}, which are not on the device",
+                    owner.text(paths),
+                    run.len,
+                    run.start
+                ),
+            );
+            continue;
+        }
+        if let (Some(last), true) = (last, run.start < end) {
+            let (a, b): (Owner, Owner) = (last, owner);
+            checked.wrong(
+                name,
+                run.start * BLOCK,
+                format!(
+                    "{} blocks at {} belong to {} and to {}",
+                    end.min(run.end()) - run.start,
+                    run.start,
+                    a.text(paths),
+                    b.text(paths)
+                ),
+            );
+        } else {
+            if run.start > end {
+                gaps.push(Run {
+                    start: end,
+                    len: run.start - end,
+                });
+            }
+            if !free.take(run) {
+                checked.wrong(
+                    name,
+                    run.start * BLOCK,
+                    format!("{} blocks at {} are not to be had", run.len, run.start),
+                );
+            }
+        }
+        if run.end() > end {
+            (end, last) = (run.end(), Some(owner));
+        }
+    }
+    if end < superblock.blocks {
+        gaps.push(Run {
+            start: end,
+            len: superblock.blocks - end,
+        });
+    }
+    checked.free_bytes = gaps.iter().map(|r| r.len * BLOCK).sum();
+    checked.fixed_bytes = FIRST_BLOCK * BLOCK;
+    if checked.is_sound() {
+        let sum =
+            checked.free_bytes + checked.file_bytes + checked.metadata_bytes + checked.fixed_bytes;
+        if !free.iter().eq(gaps.iter().copied()) || sum != superblock.blocks * BLOCK {
+            checked.wrong(
+                name,
+                0,
+                format!(
+                    "{} bytes are free, {} belong to files and {} to metadata, of {} in all",
+                    free.blocks() * BLOCK,
+                    checked.file_bytes,
+                    checked.metadata_bytes,
+                    superblock.blocks * BLOCK
+                ),
+            );
+        }
+    }
+}

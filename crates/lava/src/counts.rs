@@ -1,0 +1,163 @@
+//! What a mounted filesystem counts, and the figures that metrics show of it.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Instant;
+
+use super::LavaFs;
+use basalt_fs::{Figure, FigureValue, Histogram};
+
+/// Why bytes are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody appended them.
+    Data,
+    /// Transactions and what frames them.
+    Journal,
+    /// Checkpoints.
+    Checkpoint,
+    /// Superblocks.
+    Superblock,
+}
+
+const CAUSES: [(Cause, &str); 4] = [
+    (Cause::Data, "data"),
+    (Cause::Journal, "journal"),
+    (Cause::Checkpoint, "checkpoint"),
+    (Cause::Superblock, "superblock"),
+];
+
+/// Since the image was mounted.
+#[derive(Default)]
+pub struct Counts {
+    written: [AtomicU64; 4],
+    writes: [AtomicU64; 4],
+    pub discarded: AtomicU64,
+    pub failed_discards: AtomicU64,
+    /// Of files and of directories, in microseconds.
+    pub syncs: Histogram,
+}
+
+impl Counts {
+    pub fn wrote(&self, cause: Cause, bytes: u64) {
+        self.written[cause as usize].fetch_add(bytes, SeqCst);
+        self.writes[cause as usize].fetch_add(1, SeqCst);
+    }
+
+    /// Bytes and calls.
+    pub fn of(&self, cause: Cause) -> (u64, u64) {
+        let i = cause as usize;
+        (self.written[i].load(SeqCst), self.writes[i].load(SeqCst))
+    }
+
+    /// Runs a sync, and notes how long it took.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a duration that is shown and decides nothing"
+    )]
+    pub fn timed<R>(&self, sync: impl FnOnce() -> R) -> R {
+        let began = Instant::now();
+        let done = sync();
+        self.syncs.record(began.elapsed().as_micros() as u64);
+        done
+    }
+}
+
+impl LavaFs {
+    pub(super) fn all_figures(&self) -> Vec<Figure> {
+        let u = self.usage();
+        let counts = &self.shared.counts;
+        let mut all: Vec<Figure> = Vec::new();
+        let gauge = |name, help, n| Figure {
+            name,
+            label: None,
+            help,
+            value: FigureValue::Gauge(n),
+        };
+        let counter = |name, help, n| Figure {
+            name,
+            label: None,
+            help,
+            value: FigureValue::Counter(n),
+        };
+        all.extend([
+            gauge("lava_total_bytes", "Size of the image.", u.total_bytes),
+            gauge("lava_file_bytes", "Space that files have.", u.file_bytes),
+            gauge("lava_free_bytes", "Space that nobody has.", u.free_bytes),
+            gauge(
+                "lava_reserved_bytes",
+                "Free space that files may not have: for the journal and its checkpoints.",
+                u.reserved_bytes,
+            ),
+            gauge(
+                "lava_free_pieces",
+                "Pieces that the free space is in.",
+                u.free_pieces,
+            ),
+            gauge(
+                "lava_longest_free_bytes",
+                "The longest piece of free space.",
+                u.longest_free_bytes,
+            ),
+            gauge(
+                "lava_short_free_bytes",
+                "Free space in pieces below 1 MiB.",
+                u.short_free_bytes,
+            ),
+            gauge(
+                "lava_write_buffer_bytes",
+                "Memory that gathers appends of files.",
+                self.shared.writers.bytes(),
+            ),
+            gauge("lava_files", "Files of the image.", u.files),
+            gauge("lava_extents", "Extents of all files.", u.extents),
+            gauge(
+                "lava_metadata_memory_bytes",
+                "Memory of inodes, extents and names.",
+                u.memory + u.name_bytes,
+            ),
+            gauge(
+                "lava_journal_bytes",
+                "The journal behind the last checkpoint.",
+                u.journal_bytes,
+            ),
+            gauge(
+                "lava_checkpoint_bytes",
+                "The last checkpoint.",
+                u.checkpoint_bytes,
+            ),
+            counter("lava_checkpoints", "Checkpoints written.", u.checkpoints),
+            counter(
+                "lava_failed_checkpoints",
+                "Checkpoints that could not be written; the journal goes on.",
+                u.failed_checkpoints,
+            ),
+            counter(
+                "lava_discarded_bytes",
+                "Free space that the device was told of.",
+                counts.discarded.load(SeqCst),
+            ),
+            counter(
+                "lava_failed_discards",
+                "Discards that the device refused.",
+                counts.failed_discards.load(SeqCst),
+            ),
+        ]);
+        for (cause, label) in CAUSES {
+            all.push(Figure {
+                label: Some(("cause", label)),
+                ..counter(
+                    "lava_written_bytes",
+                    "Bytes written to the device, by cause.",
+                    counts.of(cause).0,
+                )
+            });
+        }
+        all.push(Figure {
+            name: "lava_sync_us",
+            label: None,
+            help: "How long syncs of files and directories took, in microseconds.",
+            value: FigureValue::Summary(counts.syncs.summary()),
+        });
+        all
+    }
+}

@@ -1,0 +1,401 @@
+//! The decoders of images as targets of mutators. The list with the promise that each checks is in
+//! `docs/testing/fuzzing.md`.
+//!
+//! Compiled for tests, and in `fuzz/lava`, which builds these sources once more with the feature
+//! `fuzzing`: the simulated device is in a crate above, on which this one depends in tests alone.
+
+use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
+use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
+use super::mount::{self, Found};
+use super::record::{Reader, Record};
+use super::runs::BLOCK;
+use super::{LavaFs, LavaOptions, check, journal};
+use basalt_fs::device::Device;
+use basalt_fs::{Error, ErrorKind, FileSystem, Intent};
+use basalt_sim::mutate::{Target, Verdict};
+use basalt_sim::{DeviceCut, SimDevice};
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// Every target of this crate.
+pub fn targets() -> impl Iterator<Item = &'static Target> {
+    TARGETS.iter()
+}
+
+/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+pub fn run(name: &str, input: &[u8]) {
+    let target = targets().find(|t| t.name == name);
+    (target.expect("a target of this name").run)(input);
+}
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "lava_superblock",
+        run: superblock,
+        seeds: || vec![sample().superblock.encode(SUPERBLOCKS[0])],
+        words: &[b"BSLTLAVA"],
+    },
+    Target {
+        name: "lava_records",
+        run: records,
+        seeds: || sample().transactions.clone(),
+        words: &[],
+    },
+    Target {
+        name: "lava_journal",
+        run: journal,
+        seeds: || vec![sample().journal.clone()],
+        words: &[b"LVTX", b"LVJX"],
+    },
+    Target {
+        name: "lava_transaction",
+        run: transaction,
+        seeds: || sample().transactions.clone(),
+        words: &[],
+    },
+    Target {
+        name: "lava_checkpoint",
+        run: checkpoint,
+        seeds: || vec![sample().checkpoint.clone()],
+        words: &[],
+    },
+    Target {
+        name: "lava_metadata",
+        run: metadata,
+        seeds: || sample().places.clone(),
+        words: &[b"LVTX", b"LVJX", b"LVCK", b"BSLTLAVA"],
+    },
+];
+
+const UNIT: usize = 512;
+const UUID: Uuid = [7; 16];
+
+/// A sound image with a bit of everything: what is before the checkpoint is in it, the rest in the journal.
+struct Sample {
+    device: Arc<SimDevice>,
+    superblock: Superblock,
+    /// The first extent of the journal, as far as it was written.
+    journal: Vec<u8>,
+    journal_at: u64,
+    jump: super::checkpoint::Jump,
+    /// The records of each transaction.
+    transactions: Vec<Vec<u8>>,
+    /// The records of the checkpoint.
+    checkpoint: Vec<u8>,
+    /// Pieces of metadata, each behind the number of its unit on the device.
+    places: Vec<Vec<u8>>,
+}
+
+fn by_hand() -> LavaOptions {
+    LavaOptions {
+        background: false,
+        ..LavaOptions::default()
+    }
+}
+
+fn sample() -> &'static Sample {
+    static SAMPLE: OnceLock<Sample> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let device = SimDevice::new(8 << 20, UNIT);
+        mount::format(&*device, UUID, false, Path::new("image")).expect("a filesystem");
+        let fs = LavaFs::mount(device.clone(), &by_hand()).expect("a mount");
+        fs.create_dir(Path::new("d/e")).expect("a directory");
+        for i in 0..8 {
+            let path = format!("d/{i}");
+            let file = fs.create(Path::new(&path)).expect("a file");
+            file.append(&[IoSlice::new(&vec![i; 20_000])], Intent::Sync)
+                .expect("bytes");
+            if i % 2 == 0 {
+                file.release_range(4096..8192).expect("a hole");
+            }
+            file.sync_all().expect("a sync");
+            if i == 3 {
+                fs.link(Path::new("d/1"), Path::new("l"))
+                    .expect("a second name");
+                fs.checkpoint().expect("a checkpoint");
+            }
+        }
+        fs.remove(Path::new("d/2")).expect("it is there");
+        fs.rename(Path::new("d/4"), Path::new("d/e/f"))
+            .expect("it is there");
+        fs.sync_metadata(Path::new("")).expect("a sync");
+        let superblock = fs.shared.journal.lock().superblock.clone();
+        let device = device.cut(DeviceCut::All);
+        let (_, jump) =
+            super::checkpoint::read(&*device, &superblock, Path::new("")).expect("it is sound");
+        let journal_at = jump.run.start * BLOCK;
+        let all = device.peek(journal_at, (jump.run.len * BLOCK) as usize);
+        let (mut at, mut transactions) = (UNIT, Vec::new());
+        while let Some((t, size)) =
+            Transaction::decode(&all[at..], &UUID, journal_at + at as u64, UNIT)
+        {
+            transactions.push(t.records.to_vec());
+            at += size;
+        }
+        assert!(transactions.len() > 3, "the journal has something in it");
+        let place = superblock.checkpoint[0].start * BLOCK;
+        let bytes = device.peek(place, superblock.checkpoint_bytes as usize);
+        let (piece, _) = CheckpointPiece::decode(&bytes, &UUID, place, UNIT).expect("a piece");
+        let checkpoint = piece.records.to_vec();
+        let placed = |at: u64, len: usize| {
+            let mut piece = ((at / UNIT as u64) as u32).to_le_bytes().to_vec();
+            piece.extend(device.peek(at, len));
+            piece
+        };
+        let places = vec![
+            placed(SUPERBLOCKS[0], 4096),
+            placed(SUPERBLOCKS[1], 4096),
+            placed(place, bytes.len()),
+            placed(journal_at, at),
+        ];
+        Sample {
+            journal: all[..at].to_vec(),
+            journal_at,
+            jump,
+            superblock,
+            transactions,
+            checkpoint,
+            places,
+            device,
+        }
+    })
+}
+
+/// What is refused is refused as what it is.
+fn refused(e: &Error) -> Verdict {
+    let kinds = [
+        ErrorKind::Corruption,
+        ErrorKind::InvalidArgument,
+        ErrorKind::Unsupported,
+        ErrorKind::NotFound,
+        // Metadata that leaves no room for the journal.
+        ErrorKind::NoSpace,
+    ];
+    assert!(kinds.contains(&e.kind()), "{e}");
+    Verdict::Refused
+}
+
+/// As it is, and sealed: what is read is written back to the same.
+fn superblock(input: &[u8]) -> Verdict {
+    let mut bytes = input.to_vec();
+    bytes.resize(4096, 0);
+    let plain = Superblock::decode(&bytes, SUPERBLOCKS[0]);
+    let uuid: Uuid = bytes[32..48].try_into().expect("16 bytes");
+    let sum = checksum(&uuid, SUPERBLOCKS[0], &bytes[12..]);
+    bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+    let sealed = Superblock::decode(&bytes, SUPERBLOCKS[0]);
+    assert!(plain.is_err() || plain == sealed);
+    if let Ok(s) = &sealed {
+        let again = Superblock::decode(&s.encode(SUPERBLOCKS[0]), SUPERBLOCKS[0]);
+        assert_eq!(again.as_ref(), Ok(s));
+    }
+    Verdict::of(sealed.is_ok())
+}
+
+/// Each record that is read is written back to one that reads the same; nothing follows an error.
+fn records(input: &[u8]) -> Verdict {
+    let mut reader = Reader(input);
+    while let Some(record) = reader.next() {
+        let Ok(record) = record else {
+            assert!(reader.next().is_none(), "something follows an error");
+            return Verdict::Refused;
+        };
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        let mut again = Reader(&bytes);
+        assert!(matches!(again.next(), Some(Ok(r)) if r == record));
+        assert!(again.next().is_none());
+    }
+    Verdict::Accepted
+}
+
+/// The first extent of a journal: transactions come in order, and asked again it says the same.
+fn journal(input: &[u8]) -> Verdict {
+    let sample = sample();
+    let left = sample.device.cut(DeviceCut::All);
+    let room = u64::from(sample.superblock.journal_blocks) * BLOCK;
+    let mut bytes = input.to_vec();
+    bytes.resize(room as usize, 0);
+    left.damage(sample.journal_at, &bytes);
+    let source = journal::Source {
+        device: &*left,
+        uuid: UUID,
+        unit: UNIT,
+        blocks: sample.superblock.blocks,
+        journal_blocks: sample.superblock.journal_blocks,
+        name: Path::new("image"),
+    };
+    let from = sample.jump.seq;
+    let read = || {
+        let mut seen = Vec::new();
+        let tail = journal::replay(&source, sample.jump, |seq, _, records| {
+            assert_eq!(seq, from + seen.len() as u64, "in order");
+            seen.push(records.to_vec());
+            Ok(())
+        });
+        tail.map(|t| (t, seen))
+    };
+    match (read(), read()) {
+        (Ok(a), Ok(b)) => {
+            assert_eq!(a, b);
+            assert_eq!(a.0.seq, from + a.1.len() as u64);
+            // Nothing is made up: what is read was written there by somebody.
+            Verdict::of(!a.1.is_empty())
+        }
+        (Err(a), Err(b)) => {
+            assert_eq!(a.to_string(), b.to_string());
+            refused(&a)
+        }
+        (a, b) => panic!("{a:?} and then {b:?}"),
+    }
+}
+
+/// A device that can be mounted is sound, or a check says what is not; all it has can be read, and, if that is to be tried, it takes a file.
+fn exercise(left: &Arc<SimDevice>, write: bool) -> Verdict {
+    let name = Path::new("image");
+    let checked = check::check(&**left, name);
+    let fs = match LavaFs::mount(left.clone(), &by_hand()) {
+        Ok(fs) => fs,
+        Err(e) => {
+            // What a mount refuses as damaged a check finds.
+            if e.is_corruption() {
+                assert!(checked.is_ok_and(|c| !c.is_sound()), "{e}");
+            }
+            return refused(&e);
+        }
+    };
+    let checked = checked.expect("what mounts can be checked");
+    assert!(checked.is_sound(), "{:?}", checked.damage);
+    let mut dirs = vec![std::path::PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        for e in fs.list(&dir).expect("a directory") {
+            let path = dir.join(&e.name);
+            if e.is_dir {
+                dirs.push(path);
+                continue;
+            }
+            let len = fs.stat(&path).expect("it is listed").len.min(1 << 16);
+            fs.open(&path)
+                .expect("it is listed")
+                .read(0, len as usize)
+                .expect("it is on the device");
+        }
+    }
+    if !write {
+        return Verdict::Accepted;
+    }
+    let made = fs.create(Path::new("new")).and_then(|f| {
+        f.append(&[IoSlice::new(&[5; 4096])], Intent::Sync)?;
+        f.sync_all()
+    });
+    if made.is_ok() {
+        fs.sync_metadata(Path::new("")).expect("its name");
+        drop(fs);
+        let after = check::check(&**left, name).expect("it is an image");
+        assert!(after.is_sound(), "{:?}", after.damage);
+    }
+    Verdict::Accepted
+}
+
+/// One more transaction, sealed, behind all others.
+fn transaction(input: &[u8]) -> Verdict {
+    let sample = sample();
+    let left = sample.device.cut(DeviceCut::All);
+    let room = sample.superblock.journal_blocks as usize * BLOCK as usize - sample.journal.len();
+    let input = &input[..input.len().min(room / 2)];
+    let at = sample.journal_at + sample.journal.len() as u64;
+    let header = ExtentHeader::decode(&sample.journal[..UNIT], &UUID, sample.journal_at);
+    let seq = sample.superblock.checkpoint_seq + 1 + sample.transactions.len() as u64;
+    let one = Transaction {
+        life: header.expect("it is sound").life,
+        seq,
+        synced: seq - 1,
+        records: input,
+    };
+    left.damage(at, &one.encode(&UUID, at, UNIT));
+    exercise(&left, true)
+}
+
+/// Another checkpoint, sealed.
+fn checkpoint(input: &[u8]) -> Verdict {
+    let sample = sample();
+    let left = sample.device.cut(DeviceCut::All);
+    let mut superblock = sample.superblock.clone();
+    let place = superblock.checkpoint[0];
+    let room = (place.len * BLOCK) as usize - super::frame::PIECE_HEADER;
+    let piece = CheckpointPiece {
+        generation: superblock.generation,
+        index: 0,
+        records: &input[..input.len().min(room)],
+    };
+    let bytes = piece.encode(&UUID, place.start * BLOCK, UNIT);
+    superblock.checkpoint_bytes = bytes.len() as u64;
+    left.damage(place.start * BLOCK, &bytes);
+    for at in SUPERBLOCKS {
+        left.damage(at, &superblock.encode(at));
+    }
+    // One that lies about where the journal is has lost it; what it had is then in nobody's space, and is found there later.
+    let mut last = None;
+    let mut reader = Reader(piece.records);
+    while let Some(record) = reader.next() {
+        last = record.ok();
+    }
+    let honest = matches!(last, Some(Record::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
+    exercise(&left, honest)
+}
+
+/// Any bytes at any unit: stale ones, those of another place, torn ones.
+fn metadata(input: &[u8]) -> Verdict {
+    let Some((unit, bytes)) = input.split_first_chunk::<4>() else {
+        return Verdict::Refused;
+    };
+    let sample = sample();
+    let left = sample.device.cut(DeviceCut::All);
+    let len = left.facts().len;
+    let at = u64::from(u32::from_le_bytes(*unit)) * UNIT as u64 % len;
+    let bytes = &bytes[..bytes.len().min((len - at) as usize)];
+    left.damage(at, bytes);
+    let found = mount::look(&*left, Path::new("image"));
+    let ours = matches!(found, Ok(Found::Ours(..)));
+    let verdict = exercise(&left, true);
+    assert!(ours || verdict == Verdict::Refused);
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt_sim::mutate::campaigns;
+
+    #[test]
+    fn mutants_of_every_format_are_read_or_refused() {
+        let mutants = |name: &str| match name {
+            "lava_superblock" | "lava_records" => 50_000,
+            _ => 10_000,
+        };
+        campaigns(targets(), mutants, 1, 100_000);
+    }
+
+    #[test]
+    fn the_sample_is_sound() {
+        let left = sample().device.cut(DeviceCut::All);
+        assert_eq!(exercise(&left, true), Verdict::Accepted);
+        for target in targets() {
+            for seed in (target.seeds)() {
+                // A transaction a second time is none.
+                let again = target.name == "lava_transaction";
+                let verdict = (target.run)(&seed);
+                assert!(again || verdict == Verdict::Accepted, "{}", target.name);
+            }
+        }
+    }
+
+    #[test]
+    fn records_are_known_by_their_bytes() {
+        let mut bytes = Vec::new();
+        Record::Append { ino: 3 }.encode(&mut bytes);
+        assert_eq!(records(&bytes), Verdict::Accepted);
+        assert_eq!(records(&bytes[..1]), Verdict::Refused);
+    }
+}

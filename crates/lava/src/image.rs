@@ -1,0 +1,360 @@
+//! Images and devices as servers and tools meet them: made whole or not at all, opened, made longer, checked.
+//!
+//! A new image file is written under another name, `NAME.unfinished`, and takes its own when it is a filesystem: what is there under the name is one, or is none
+//! of ours.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::check;
+use super::layout::MIN_DEVICE;
+use super::mount::{self, Found};
+use super::runs::{BLOCK, MAX_BLOCKS};
+use super::{LavaFs, LavaOptions};
+use basalt_fs::device::{Device, DeviceOptions, DeviceRead, HostDevice, Way};
+use basalt_fs::{Error, ErrorKind, Result};
+
+pub use super::check::Checked;
+
+/// What a fresh filesystem has of a device, and more: not to be discarded.
+const FORMATTED: u64 = 16 << 20;
+/// Bytes that are read at once to see whether there is anything.
+const LOOK: u64 = 1 << 20;
+/// Places of a block device that are looked at beside its ends: reading all of it would take hours.
+const SAMPLES: u64 = 1024;
+
+/// How an image is made.
+#[derive(Debug, Clone, Default)]
+pub struct Format {
+    /// Its size in bytes, from 4 MiB to 32 TiB. Default: that of the device, or of the file that is there.
+    pub size: Option<u64>,
+    /// Space is taken from the disk underneath when it is needed, and not written ahead: the image is made at once, and each first write of a block costs the
+    /// kernel's filesystem its own metadata. Default: false.
+    pub sparse: bool,
+    /// A device is not told of what is free, now or later: what was written once stays so. Default: false.
+    pub no_discard: bool,
+    /// Whatever is there is destroyed. Default: false.
+    pub force: bool,
+}
+
+/// What is being done, for a progress bar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Looks whether there is anything that would be lost.
+    Looking,
+    /// Writes the image's space.
+    Writing,
+}
+
+/// Hears of what is done: how many bytes of how many.
+pub type Progress<'p> = &'p mut dyn FnMut(Step, u64, u64);
+
+/// Makes an empty filesystem in a file, which may be missing, or on a block device. Returns its size in bytes.
+///
+/// Errors: `InvalidArgument` when there is data and it is not forced, for sizes that cannot be, when a size is missing or not the device's; `Busy` when
+/// it is in use; `NoSpace` when the disk underneath has no room; `NotFound` for a device that is not there; `Io`.
+pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
+    if let Some(size) = how.size {
+        check_size(path, size)?;
+    }
+    let device = match HostDevice::open(&DeviceOptions::new(path)) {
+        Ok(device) => device,
+        Err(e) if e.is_not_found() => return make(path, how, progress),
+        Err(e) => return Err(e),
+    };
+    let facts = device.facts();
+    if let (false, Some(what)) = (how.force, holds(&device, path, progress)?) {
+        return Err(Error::invalid(format!(
+            "{what}; name another, or format it with --force, which destroys what is there"
+        ))
+        .in_file(path));
+    }
+    let size = match (how.size, device.is_block_device()) {
+        (Some(size), true) if size != facts.len => {
+            return Err(Error::invalid(format!(
+                "a device is taken whole, and this one has {} bytes; leave --size out",
+                facts.len
+            ))
+            .in_file(path));
+        }
+        (Some(size), _) => size,
+        (None, false) if facts.len == 0 => return Err(no_size(path)),
+        (None, _) => facts.len,
+    };
+    check_size(path, size)?;
+    if device.is_block_device() {
+        let mut uuid = [0; 16];
+        basalt_fs::fill_random(&mut uuid);
+        let features = mount::Features {
+            sparse: false,
+            no_discard: how.no_discard,
+        };
+        mount::format_with(&*device, uuid, features, path)?;
+        if how.no_discard {
+            return Ok(size);
+        }
+        if let Some(rest) = (facts.len / BLOCK * BLOCK).checked_sub(FORMATTED) {
+            // Advice, as it always is.
+            let _ = device.discard(FORMATTED, rest);
+        }
+        return Ok(size);
+    }
+    no_device(path, how)?;
+    fill(&device, size, how.sparse, progress)?;
+    LavaFs::format(&*device, how.sparse, path)?;
+    Ok(size)
+}
+
+fn no_device(path: &Path, how: &Format) -> Result<()> {
+    match how.no_discard {
+        false => Ok(()),
+        true => Err(Error::invalid(
+            "this is no device, and the space of a written image file is never discarded; leave --no-discard out",
+        )
+        .in_file(path)),
+    }
+}
+
+fn check_size(path: &Path, size: u64) -> Result<()> {
+    match (MIN_DEVICE..=MAX_BLOCKS * BLOCK).contains(&size) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "{size} bytes are no size for an image; it has 4 MiB to 32 TiB"
+        ))
+        .in_file(path)),
+    }
+}
+
+fn no_size(path: &Path) -> Error {
+    Error::invalid(
+        "there is nothing yet, so its size is to be given; --size 20G makes an image of 20 GiB",
+    )
+    .in_file(path)
+}
+
+/// A new image file.
+fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
+    if is_below_dev(path) {
+        return Err(Error::new(ErrorKind::NotFound, "there is no such device").in_file(path));
+    }
+    let size = how.size.ok_or_else(|| no_size(path))?;
+    no_device(path, how)?;
+    if rustix::fs::lstat(path).is_ok() {
+        return Err(Error::invalid(
+            "this is a link that leads nowhere; remove it, or name the file that it should lead to",
+        )
+        .in_file(path));
+    }
+    let unfinished = unfinished(path);
+    // One lock from here on until it has its name.
+    let device = HostDevice::open_or_create(&unfinished)?;
+    if !is_leftover(&device, &unfinished, progress)? {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "this file has the name that an image has while it is made, and holds something; move it away",
+        )
+        .in_file(&unfinished));
+    }
+    let made = fill(&device, size, how.sparse, progress)
+        .and_then(|()| LavaFs::format(&*device, how.sparse, path))
+        .and_then(|()| take_name(&unfinished, path));
+    if made.is_err() {
+        let _ = rustix::fs::unlink(&unfinished);
+    }
+    made.map(|()| size)
+}
+
+/// A name there is a device's: whoever mistypes it does not want a file in memory.
+fn is_below_dev(path: &Path) -> bool {
+    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    full.starts_with("/dev") && !full.starts_with("/dev/shm")
+}
+
+/// An earlier attempt that ended in the middle: zeros, or a filesystem with nothing in it.
+fn is_leftover(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<bool> {
+    if let Found::Ours(superblock, _) = mount::look(device, name)? {
+        let read = mount::read(device, &superblock, name);
+        return Ok(matches!(read, Ok((meta, _)) if meta.counts().files + meta.counts().dirs == 1));
+    }
+    Ok(holds(device, name, progress)?.is_none())
+}
+
+/// The name under which an image is written before it is one.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".unfinished");
+    PathBuf::from(name)
+}
+
+fn fill(device: &HostDevice, size: u64, sparse: bool, progress: Progress<'_>) -> Result<()> {
+    device.fill(size, sparse, &mut |done| {
+        progress(Step::Writing, done, size);
+    })
+}
+
+fn take_name(from: &Path, to: &Path) -> Result<()> {
+    let error = |e: Errno| Error::io("naming the image", to, e.into());
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every filesystem knows how; every one that has links does this.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rustix::fs::link(from, to).map_err(error)?;
+            rustix::fs::unlink(from).map_err(error)?;
+        }
+        other => other.map_err(error)?,
+    }
+    let dir = match to.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir, flags, Mode::empty()).map_err(error)?;
+    rustix::fs::fsync(dir).map_err(error)
+}
+
+/// What would be lost, in words; `None` when all that is looked at is zeros: a whole file, or a device's ends and a thousand places between them.
+fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Option<String>> {
+    match mount::look(device, name)? {
+        Found::Ours(superblock, _) => {
+            let files = match mount::read(device, &superblock, name) {
+                Ok((meta, _)) => match meta.counts().files {
+                    1 => " with 1 file".to_string(),
+                    n => format!(" with {n} files"),
+                },
+                Err(_) => String::new(),
+            };
+            return Ok(Some(format!("it holds an image of Basalt's{files}")));
+        }
+        Found::Broken(e) => {
+            return Ok(Some(format!(
+                "it holds an image of Basalt's that cannot be read ({e})"
+            )));
+        }
+        Found::Nothing | Found::Foreign => {}
+    }
+    let len = device.facts().len;
+    let unit = device.facts().unit as u64;
+    let something = |from: u64, len: u64| -> Result<bool> {
+        let bytes = device.read(DeviceRead {
+            offset: from,
+            len: len as usize,
+            way: Way::Cached,
+        })?;
+        Ok(bytes.iter().any(|b| *b != 0))
+    };
+    let places: Box<dyn Iterator<Item = (u64, u64)>> = match device.is_block_device() {
+        false => Box::new((0..len.div_ceil(LOOK)).map(|i| (i * LOOK, LOOK.min(len - i * LOOK)))),
+        true => {
+            let ends = [0, len.saturating_sub(LOOK) / unit * unit];
+            let ends = ends.map(|at| (at, LOOK.min(len - at)));
+            let step = (len / SAMPLES).max(BLOCK) / BLOCK * BLOCK;
+            let between = (0..len / step).map(move |i| (i * step, BLOCK.min(len - i * step)));
+            Box::new(ends.into_iter().chain(between))
+        }
+    };
+    for (from, n) in places {
+        if something(from, n)? {
+            return Ok(Some(
+                "it holds something that is no image of Basalt's".into(),
+            ));
+        }
+        progress(Step::Looking, from + n, len);
+    }
+    Ok(None)
+}
+
+/// Opens and mounts an image or a device: for reading only together with others who read, for writing alone.
+///
+/// Errors: those of [`HostDevice::open`] and [`LavaFs::mount`].
+pub fn open(path: &Path, read_only: bool) -> Result<Arc<LavaFs>> {
+    let device = open_device(&DeviceOptions {
+        read_only,
+        ..DeviceOptions::new(path)
+    })?;
+    let options = LavaOptions {
+        name: path.to_path_buf(),
+        read_only,
+        ..LavaOptions::default()
+    };
+    LavaFs::mount(device, &options)
+}
+
+/// The device of an image that is there. One that was made where direct I/O writes smaller units than here goes through the page cache.
+pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
+    let device = HostDevice::open(options)?;
+    let facts = device.facts();
+    match mount::look(&*device, &options.path)? {
+        Found::Ours(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
+            drop(device);
+            HostDevice::open(&DeviceOptions {
+                direct: false,
+                write_unit: superblock.unit as usize,
+                ..options.clone()
+            })
+        }
+        _ => Ok(device),
+    }
+}
+
+/// Makes an image as long as `size`, or as its file or device has become. Returns its size before and after, in bytes. Nothing that it holds is moved; an
+/// interruption leaves the old size or the new one.
+///
+/// Errors: `InvalidArgument` when that is less than it has; `NoSpace`; those of [`open`].
+pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u64, u64)> {
+    let device = open_device(&DeviceOptions::new(path))?;
+    let len = device.facts().len;
+    let superblock = match mount::look(&*device, path)? {
+        Found::Ours(superblock, _) => superblock,
+        other => return Err(mount::not_ours(other, path)),
+    };
+    // What cannot be mounted afterwards is not made longer.
+    mount::load(&*device, superblock.clone(), path)?;
+    mount::check_features(&superblock, path)?;
+    let before = superblock.blocks * BLOCK;
+    if len < before {
+        return Err(mount::cut_short(path, len, before));
+    }
+    let to = size.unwrap_or(len);
+    check_size(path, to)?;
+    if to < before {
+        return Err(Error::invalid(format!(
+            "it has {before} bytes, and an image cannot be made smaller; make another one and copy"
+        ))
+        .in_file(path));
+    }
+    if device.is_block_device() {
+        if to != len {
+            return Err(Error::invalid(format!(
+                "a device is taken whole, and this one has {len} bytes; leave --size out"
+            ))
+            .in_file(path));
+        }
+    } else if to > before || len > before {
+        // Also what somebody else made it longer by: that was not written.
+        let total = to - before;
+        device.extend(before..to, superblock.sparse, &mut |done| {
+            progress(Step::Writing, done, total);
+        })?;
+    }
+    let options = LavaOptions {
+        name: path.to_path_buf(),
+        ..LavaOptions::default()
+    };
+    let fs = LavaFs::mount(device, &options)?;
+    fs.grow()?;
+    Ok((before, fs.usage().total_bytes))
+}
+
+/// Checks an image or a device, see [`Checked`]. Changes nothing.
+///
+/// Errors: those of [`HostDevice::open`]; `NotFound`, `InvalidArgument` and `Unsupported` when there is nothing to be checked.
+pub fn check(path: &Path) -> Result<Checked> {
+    let device = open_device(&DeviceOptions {
+        read_only: true,
+        ..DeviceOptions::new(path)
+    })?;
+    check::check(&*device, path)
+}

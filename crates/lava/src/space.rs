@@ -1,0 +1,238 @@
+//! Free space: runs of blocks by place and by length.
+//!
+//! A file that grows goes on where it ends if it can; everything else takes the shortest run that is long enough, so that long ones stay long.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::runs::Run;
+
+/// See the module's head.
+#[derive(Debug, Clone, Default)]
+pub struct FreeSpace {
+    by_start: BTreeMap<u64, u64>,
+    by_len: BTreeSet<(u64, u64)>,
+    blocks: u64,
+}
+
+impl FreeSpace {
+    /// Free blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// How many pieces they are in.
+    pub fn pieces(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// Bytes of memory, about: two entries for each piece.
+    pub fn memory(&self) -> usize {
+        self.pieces() * 64
+    }
+
+    /// The longest piece.
+    pub fn longest(&self) -> u64 {
+        self.by_len.last().map_or(0, |(len, _)| *len)
+    }
+
+    /// Blocks of the longest so many pieces.
+    pub fn longest_in(&self, pieces: usize) -> u64 {
+        let longest = self.by_len.iter().rev().take(pieces);
+        longest.map(|(len, _)| len).sum()
+    }
+
+    /// Blocks that lie in pieces shorter than this.
+    pub fn shorter_than(&self, len: u64) -> u64 {
+        self.by_len.range(..(len, 0)).map(|(len, _)| len).sum()
+    }
+
+    /// All pieces, by place.
+    pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
+        self.by_start
+            .iter()
+            .map(|(&start, &len)| Run { start, len })
+    }
+
+    fn remove(&mut self, run: Run) {
+        self.by_start.remove(&run.start);
+        self.by_len.remove(&(run.len, run.start));
+        self.blocks -= run.len;
+    }
+
+    fn insert(&mut self, run: Run) {
+        if run.len > 0 {
+            self.by_start.insert(run.start, run.len);
+            self.by_len.insert((run.len, run.start));
+            self.blocks += run.len;
+        }
+    }
+
+    /// Gives blocks back. False when some of them are free already: then nothing is changed.
+    #[must_use]
+    pub fn free(&mut self, run: Run) -> bool {
+        if run.len == 0 {
+            return true;
+        }
+        let before = self.by_start.range(..=run.start).next_back();
+        let before = before.map(|(&start, &len)| Run { start, len });
+        let after = self.by_start.range(run.start..).next();
+        let after = after.map(|(&start, &len)| Run { start, len });
+        if before.is_some_and(|b| b.end() > run.start) || after.is_some_and(|a| a.start < run.end())
+        {
+            return false;
+        }
+        let mut whole = run;
+        if let Some(b) = before.filter(|b| b.end() == run.start) {
+            self.remove(b);
+            whole = Run {
+                start: b.start,
+                len: b.len + whole.len,
+            };
+        }
+        if let Some(a) = after.filter(|a| a.start == run.end()) {
+            self.remove(a);
+            whole.len += a.len;
+        }
+        self.insert(whole);
+        true
+    }
+
+    /// Takes just these blocks. False when not all of them are free: then nothing is changed.
+    #[must_use]
+    pub fn take(&mut self, run: Run) -> bool {
+        if run.len == 0 {
+            return true;
+        }
+        let piece = self.by_start.range(..=run.start).next_back();
+        let Some(piece) = piece
+            .map(|(&start, &len)| Run { start, len })
+            .filter(|p| p.end() >= run.end())
+        else {
+            return false;
+        };
+        self.remove(piece);
+        self.insert(Run {
+            start: piece.start,
+            len: run.start - piece.start,
+        });
+        self.insert(Run {
+            start: run.end(),
+            len: piece.end() - run.end(),
+        });
+        true
+    }
+
+    /// Up to `want` blocks in one piece, at `near` if those are free. None when nothing is free.
+    pub fn allocate(&mut self, want: u64, near: Option<u64>) -> Option<Run> {
+        if want == 0 {
+            return None;
+        }
+        let there = near.and_then(|near| Some((near, *self.by_start.get(&near)?)));
+        let (start, len) = there.or_else(|| {
+            let fits = self.by_len.range((want, 0)..).next();
+            let longest = || self.by_len.last();
+            fits.or_else(longest).map(|(len, start)| (*start, *len))
+        })?;
+        let run = Run {
+            start,
+            len: len.min(want),
+        };
+        let taken = self.take(run);
+        assert!(taken, "a free run is free");
+        Some(run)
+    }
+
+    /// `want` blocks in as few pieces as there are, or none at all.
+    pub fn allocate_all(&mut self, want: u64, near: Option<u64>) -> Option<Vec<Run>> {
+        if self.blocks < want {
+            return None;
+        }
+        let (mut runs, mut left, mut near) = (Vec::new(), want, near);
+        while left > 0 {
+            let run = self.allocate(left, near).expect("so much is free");
+            left -= run.len;
+            near = Some(run.end());
+            runs.push(run);
+        }
+        Some(runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt_sim::rng::Rng;
+
+    #[test]
+    fn free_space_behaves_like_a_set_of_blocks() {
+        const BLOCKS: u64 = 300;
+        for seed in 0..200 {
+            let mut c = Rng::of(&[seed, 6]);
+            let mut space = FreeSpace::default();
+            let mut model = BTreeSet::new();
+            let mut held: Vec<Run> = Vec::new();
+            assert!(space.free(Run {
+                start: 0,
+                len: BLOCKS
+            }));
+            model.extend(0..BLOCKS);
+            for _ in 0..200 {
+                match c.below(4) {
+                    0 if !held.is_empty() => {
+                        let run = held.swap_remove(c.below(held.len() as u64) as usize);
+                        assert!(space.free(run));
+                        model.extend(run.start..run.end());
+                        assert!(!space.free(run), "twice");
+                    }
+                    1 => {
+                        let run = Run {
+                            start: c.below(BLOCKS),
+                            len: c.below(9),
+                        };
+                        let can = (run.start..run.end()).all(|b| model.contains(&b));
+                        assert_eq!(space.take(run), can, "seed {seed} {run:?}");
+                        if can && run.len > 0 {
+                            (run.start..run.end()).for_each(|b| {
+                                model.remove(&b);
+                            });
+                            held.push(run);
+                        }
+                    }
+                    _ => {
+                        let near = c.coin().then(|| c.below(BLOCKS));
+                        let want = c.below(40);
+                        let got = space.allocate_all(want, near);
+                        assert_eq!(got.is_some(), want <= model.len() as u64);
+                        for run in got.into_iter().flatten() {
+                            for b in run.start..run.end() {
+                                assert!(model.remove(&b), "given out twice");
+                            }
+                            held.push(run);
+                        }
+                    }
+                }
+                assert_eq!(space.blocks(), model.len() as u64);
+                let all: Vec<u64> = space.iter().flat_map(|r| r.start..r.end()).collect();
+                assert!(all.iter().eq(model.iter()));
+                let touching = space.iter().zip(space.iter().skip(1));
+                assert!(touching.into_iter().all(|(a, b)| a.end() < b.start));
+            }
+        }
+    }
+
+    #[test]
+    fn short_runs_go_first_and_files_go_on() {
+        let mut space = FreeSpace::default();
+        for (start, len) in [(10, 5), (20, 2), (30, 100)] {
+            assert!(space.free(Run { start, len }));
+        }
+        let at = |run: Option<Run>| run.map(|r| (r.start, r.len));
+        assert_eq!(at(space.allocate(2, None)), Some((20, 2)));
+        assert_eq!(at(space.allocate(3, Some(30))), Some((30, 3)));
+        assert_eq!(at(space.allocate(3, Some(33))), Some((33, 3)));
+        assert_eq!(at(space.allocate(6, Some(3))), Some((36, 6)));
+        assert_eq!(at(space.allocate(1000, None)), Some((42, 88)));
+        assert_eq!(at(space.allocate(1000, None)), Some((10, 5)));
+        assert_eq!(space.allocate(1, None), None);
+    }
+}

@@ -1,0 +1,572 @@
+//! Power cuts after each write of the device, in random histories that also make checkpoints, mount anew, grow the image and discard: what is found is a state of
+//! the history, and a check of it finds nothing.
+
+use super::super::*;
+use super::{by_hand, fresh, scale};
+use basalt_fs::Intent;
+use basalt_fs::device::Device;
+use basalt_sim::{DeviceCut, DeviceSnapshot, SimDevice};
+use std::io::IoSlice;
+
+/// What is known of a filesystem at one moment: names, and the bytes that must be there.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct Shown {
+    /// Files by name, with a number for each inode.
+    names: BTreeMap<String, u64>,
+    dirs: Vec<String>,
+}
+
+/// A history on the filesystem with all that it promised, and the devices that a power cut may leave after each write.
+pub(super) struct History {
+    chance: basalt_sim::rng::Rng,
+    device: Arc<SimDevice>,
+    fs: Arc<LavaFs>,
+    now: Shown,
+    /// What has not been durable yet, oldest first; the first one is.
+    since: Vec<Shown>,
+    /// The same of the last times that something became durable.
+    before: VecDeque<Vec<Shown>>,
+    /// What is written may go astray, so it is not mounted anew.
+    pub(super) lies: bool,
+    files: BTreeMap<u64, Arc<dyn File>>,
+    /// What was appended, and how much of it is durable.
+    bytes: BTreeMap<u64, (Vec<u8>, usize)>,
+    next: u64,
+}
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d/a", "d/b", "d/e/c", "x", "y"];
+
+impl History {
+    fn name(&mut self) -> String {
+        let n = self.chance.below(NAMES.len() as u64) as usize;
+        NAMES[n].to_string()
+    }
+
+    /// All that happened so far is durable.
+    fn durable(&mut self) {
+        if self.since[..] == [self.now.clone()] {
+            // Nothing was written that could go astray.
+            return;
+        }
+        let since = std::mem::replace(&mut self.since, vec![self.now.clone()]);
+        self.before.push_back(since);
+        if self.before.len() > 2 {
+            self.before.pop_front();
+        }
+    }
+
+    pub(super) fn new(seed: u64, device: &Arc<SimDevice>, fs: Arc<LavaFs>) -> History {
+        History {
+            chance: basalt_sim::rng::Rng::of(&[seed, 77]),
+            device: Arc::clone(device),
+            fs,
+            now: Shown::default(),
+            since: vec![Shown::default()],
+            before: VecDeque::new(),
+            lies: false,
+            files: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Many transactions that no flush follows: a journal of more than one extent.
+    fn burst(&mut self) {
+        for n in 0..self.chance.below(400) {
+            self.next += 1;
+            let name = format!("burst {}", self.next);
+            let f = self.fs.create(Path::new(&name)).unwrap();
+            self.now.names.insert(name.clone(), self.next);
+            self.changed();
+            f.append(&[IoSlice::new(&[n as u8; 10])], Intent::Lazy)
+                .unwrap();
+            self.fs.remove(Path::new(&name)).unwrap();
+            self.now.names.remove(&name);
+            self.changed();
+        }
+    }
+
+    /// The states that may be found after all this when a write that said it was durable was not: those since the last time that something became so, and the
+    /// time before.
+    pub(super) fn states(&self) -> (Shown, Vec<Shown>) {
+        let all = self.before.iter().flatten().chain(&self.since);
+        (self.now.clone(), all.cloned().collect())
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.fs.sync_metadata(Path::new("")).unwrap();
+        self.durable();
+    }
+
+    fn changed(&mut self) {
+        self.since.push(self.now.clone());
+    }
+
+    pub(super) fn step(&mut self) {
+        let (a, b) = (self.name(), self.name());
+        let (pa, pb) = (PathBuf::from(&a), PathBuf::from(&b));
+        let ids: Vec<u64> = self.files.keys().copied().collect();
+        let some = match ids.len() {
+            0 => None,
+            n => Some(ids[self.chance.below(n as u64) as usize]),
+        };
+        match self.chance.below(22) {
+            0..3 => {
+                let reuse = self.chance.percent(30);
+                let made = match (self.chance.coin(), reuse) {
+                    (true, _) => self.fs.create(&pa),
+                    (false, false) => self.fs.create_log(
+                        &pa,
+                        LogOptions {
+                            capacity: self.chance.below(50_000),
+                            reuse: None,
+                        },
+                    ),
+                    (false, true) => {
+                        // What the old log had may be overwritten whatever becomes of the names.
+                        if let Some(id) = self.now.names.get(&b)
+                            && self.now.names.values().filter(|i| *i == id).count() == 1
+                            && !self.now.names.contains_key(&a)
+                            && self.fs.exists(pa.parent().unwrap()).unwrap()
+                            && a != b
+                        {
+                            self.bytes.remove(id);
+                            self.files.remove(id);
+                        }
+                        self.fs.create_log(
+                            &pa,
+                            LogOptions {
+                                capacity: 0,
+                                reuse: Some(&pb),
+                            },
+                        )
+                    }
+                };
+                if let Ok(file) = made {
+                    if self.now.names.contains_key(&b) && !self.fs.exists(&pb).unwrap() {
+                        self.now.names.remove(&b);
+                    }
+                    self.next += 1;
+                    self.now.names.insert(a, self.next);
+                    self.files.insert(self.next, file);
+                    self.bytes.insert(self.next, (Vec::new(), 0));
+                    self.changed();
+                }
+            }
+            3..9 => {
+                if let Some(id) = some {
+                    let top = self.chance.pick(&[100, 600, 5_000, 70_000, 700_000]);
+                    let mut bytes = vec![0; self.chance.below(top) as usize];
+                    self.chance.fill(&mut bytes);
+                    let intent = match self.chance.below(4) {
+                        0 => Intent::Sync,
+                        1 => Intent::Lazy,
+                        _ => Intent::Bulk,
+                    };
+                    let (all, durable) = self.bytes.get_mut(&id).expect("open");
+                    let file = &self.files[&id];
+                    if *durable == all.len() {
+                        // A synced sector is not written again.
+                        let at = file.align_to_unit().unwrap() as usize;
+                        all.resize(at, 0);
+                    }
+                    let at = file.append(&[IoSlice::new(&bytes)], intent).unwrap();
+                    assert_eq!(at, all.len() as u64);
+                    all.extend(bytes);
+                    // Space ahead comes and goes, whole or in parts.
+                    let end = all.len() as u64;
+                    match end % 5 {
+                        0 => file.expect_appends(end + 200_000),
+                        1 => file.release_range(end..1 << 40).unwrap(),
+                        2 => file.release_range(end + 9_000..end + 90_000).unwrap(),
+                        _ => {}
+                    }
+                }
+            }
+            9..12 => {
+                if let Some(id) = some {
+                    match self.chance.below(3) {
+                        0 => self.files[&id].sync_all().unwrap(),
+                        1 => self.fs.sync_files(&[self.files[&id].clone()]).unwrap(),
+                        _ => self.files[&id].sync_data().unwrap(),
+                    }
+                    let (all, durable) = self.bytes.get_mut(&id).expect("open");
+                    *durable = all.len();
+                }
+            }
+            12 => {
+                if let Some(id) = some {
+                    self.files.remove(&id);
+                }
+            }
+            13 => self.sync(),
+            14 => {
+                if self.fs.rename(&pa, &pb).is_ok() && a != b {
+                    let id = self.now.names[&a];
+                    if self.now.names.get(&b) != Some(&id) {
+                        self.now.names.remove(&a);
+                        self.now.names.insert(b, id);
+                        self.changed();
+                    }
+                }
+            }
+            15 => {
+                if self.fs.remove(&pa).is_ok() {
+                    self.now.names.remove(&a);
+                    self.changed();
+                }
+            }
+            16 => {
+                if self.fs.link(&pa, &pb).is_ok() {
+                    let id = self.now.names[&a];
+                    self.now.names.insert(b, id);
+                    self.changed();
+                }
+            }
+            17 => {
+                let dir = self.chance.pick(&["d", "d/e"]);
+                self.fs.create_dir(Path::new(dir)).unwrap();
+                for dir in ["d", dir] {
+                    if !self.now.dirs.contains(&dir.to_string()) {
+                        self.now.dirs.push(dir.to_string());
+                        self.changed();
+                    }
+                }
+            }
+            18 => self.fs.checkpoint().unwrap(),
+            19 => self.fs.discard(),
+            20 => {
+                let more = self.chance.below(3) << 20;
+                self.device.grow(more);
+                // With what a power cut in an earlier one left.
+                let longer = self.device.facts().len - self.fs.usage().total_bytes;
+                assert_eq!(self.fs.grow().unwrap(), longer);
+            }
+            _ if self.lies => {}
+            _ => {
+                // A new mount of what there is.
+                self.files.clear();
+                let device = self.fs.shared.device.clone();
+                let dying = std::mem::replace(&mut self.fs, fresh(512).1);
+                assert_eq!(Arc::strong_count(&dying.shared), 1);
+                drop(dying);
+                self.fs = LavaFs::mount(device, &by_hand()).unwrap();
+                self.durable();
+                for (all, durable) in self.bytes.values_mut() {
+                    *durable = all.len();
+                }
+            }
+        }
+    }
+}
+
+impl Shown {
+    /// The names of a filesystem are these.
+    pub(super) fn is(&self, files: &BTreeMap<String, Arc<dyn File>>, dirs: &[String]) -> bool {
+        let mut own = self.dirs.clone();
+        own.sort();
+        own == dirs && self.names.keys().eq(files.keys())
+    }
+}
+
+/// What a filesystem shows.
+pub(super) fn shown(
+    fs: &LavaFs,
+    dir: &str,
+    all: &mut BTreeMap<String, Arc<dyn File>>,
+    dirs: &mut Vec<String>,
+) {
+    for e in fs.list(Path::new(dir)).unwrap() {
+        let path = match dir {
+            "" => e.name.clone(),
+            dir => format!("{dir}/{}", e.name),
+        };
+        match e.is_dir {
+            true => {
+                dirs.push(path.clone());
+                shown(fs, &path, all, dirs);
+            }
+            false => {
+                all.insert(path.clone(), fs.open(Path::new(&path)).unwrap());
+            }
+        }
+    }
+}
+
+/// What was promised at one moment.
+struct Promise {
+    since: Vec<Shown>,
+    durable: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Promise {
+    fn of(h: &History) -> Promise {
+        let durable = h.bytes.iter();
+        Promise {
+            since: h.since.clone(),
+            durable: durable
+                .map(|(id, (all, n))| (*id, all[..*n].to_vec()))
+                .collect(),
+        }
+    }
+
+    /// What a mount finds is one of the states since the last durable one, with the bytes that were durable. Says which.
+    fn check(&self, device: Arc<SimDevice>, place: &str) -> (Arc<LavaFs>, Shown) {
+        let checked = check::check(&*device, Path::new("image")).unwrap();
+        assert!(checked.is_sound(), "{place}: {:?}", checked.damage);
+        let fs = LavaFs::mount(device, &by_hand()).unwrap_or_else(|e| panic!("{place}: {e}"));
+        let (mut files, mut dirs) = (BTreeMap::new(), Vec::new());
+        shown(&fs, "", &mut files, &mut dirs);
+        dirs.sort();
+        let same = |s: &&Shown| s.is(&files, &dirs);
+        let states: Vec<&Shown> = self.since.iter().filter(same).collect();
+        assert!(
+            !states.is_empty(),
+            "{place}: {:?} and {dirs:?} are none of {:?}",
+            files.keys(),
+            self.since
+        );
+        // Of those with the same names one has the right bytes.
+        let right = |s: &&Shown| {
+            s.names.iter().all(|(name, id)| {
+                let Some(want) = self.durable.get(id) else {
+                    return true;
+                };
+                let got = files[name].read(0, want.len()).unwrap();
+                got.len() == want.len() && got == want[..]
+            })
+        };
+        let found = states.iter().find(|s| right(s));
+        let found =
+            found.unwrap_or_else(|| panic!("{place}: durable bytes are gone from {states:?}"));
+        (fs, (*found).clone())
+    }
+}
+
+/// Random histories with a power cut after each write of the device: what is found is a state of the history, none older than what was durable,
+/// and all bytes that were.
+#[test]
+fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
+    let (mut cuts, mut writes) = (0, 0);
+    for seed in basalt_sim::campaign::cases(0..120 * scale()) {
+        let _repeat = basalt_sim::repeat!(
+            a_power_cut_after_any_write_leaves_a_state_of_the_history,
+            "BASALT_CASE={seed}"
+        );
+        let (device, fs) = fresh(if seed % 5 == 4 { 4096 } else { 512 });
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let mut h = History::new(seed, &device, fs);
+        let into = Arc::clone(&taken);
+        device.on_write(move |snapshot| into.lock().push(snapshot));
+        for step in 0..60 {
+            let before = Promise::of(&h);
+            h.step();
+            let snapshots = std::mem::take(&mut *taken.lock());
+            let mut promise = Promise::of(&h);
+            // While the call was on its way nothing more was promised than before it, and it may have changed something.
+            promise.durable = before.durable;
+            promise.since = before.since;
+            promise.since.push(h.now.clone());
+            let gone: Vec<u64> = (promise.durable.keys().copied())
+                .filter(|id| !h.bytes.contains_key(id))
+                .collect();
+            gone.iter().for_each(|id| {
+                promise.durable.remove(id);
+            });
+            for (n, snapshot) in snapshots.iter().enumerate() {
+                writes += 1;
+                for cut in [
+                    DeviceCut::Nothing,
+                    DeviceCut::All,
+                    DeviceCut::Some(seed * 1000 + snapshot.write),
+                ] {
+                    promise.check(
+                        snapshot.cut(cut),
+                        &format!("seed {seed} step {step} write {n} {cut:?}"),
+                    );
+                    cuts += 1;
+                }
+            }
+        }
+        // Lives after a power cut: what it left on the device behind the end of the journal is never taken for what comes later.
+        let mut device = device;
+        let mut promise = Promise::of(&h);
+        for life in 0..8 {
+            // Or the process alone dies: what it did not flush is there for the next one, which takes it for durable.
+            device = match h.chance.percent(40) {
+                true => device.snapshot().killed(),
+                false => device.cut(match life % 3 {
+                    0 => DeviceCut::Some(seed * 10 + life),
+                    1 => DeviceCut::Prefix(seed * 10 + life),
+                    _ => DeviceCut::Suffix(seed * 10 + life),
+                }),
+            };
+            let place = format!("seed {seed}, life {life}");
+            let (fs, found) = promise.check(Arc::clone(&device), &place);
+            h.files.clear();
+            h.fs = fs;
+            h.device = device.clone();
+            h.bytes
+                .retain(|id, _| found.names.values().any(|n| n == id));
+            for (id, (all, durable)) in &mut h.bytes {
+                *durable = promise.durable.get(id).map_or(0, |d| d.len());
+                all.truncate(*durable);
+            }
+            h.now = found;
+            h.durable();
+            for _ in 0..h.chance.below(25) {
+                h.step();
+            }
+            if h.chance.percent(15) {
+                h.burst();
+            }
+            // The last step is cut at one of its writes, those of a checkpoint most of all.
+            let taken = Arc::new(Mutex::new(Vec::new()));
+            let into = Arc::clone(&taken);
+            device.on_write(move |snapshot| into.lock().push(snapshot));
+            promise = Promise::of(&h);
+            let before: Vec<u64> = h.bytes.keys().copied().collect();
+            match h.chance.coin() {
+                true => h.fs.checkpoint().unwrap(),
+                false => h.step(),
+            }
+            promise.since.push(h.now.clone());
+            promise.durable.retain(|id, _| h.bytes.contains_key(id));
+            let new: Vec<u64> = h
+                .bytes
+                .keys()
+                .copied()
+                .filter(|id| !before.contains(id))
+                .collect();
+            assert!(new.len() <= 1);
+            let snapshots = std::mem::take(&mut *taken.lock());
+            if !snapshots.is_empty() {
+                let n = h.chance.below(snapshots.len() as u64) as usize;
+                device = match h.chance.coin() {
+                    true => snapshots[n].cut(DeviceCut::Some(seed + life)),
+                    false => snapshots[n].killed(),
+                };
+            }
+            cuts += 1;
+        }
+    }
+    basalt_sim::campaign!("power cuts: writes={writes} states={cuts}");
+    assert!(basalt_sim::campaign::case().is_some() || cuts > 5_000);
+}
+
+/// All moments of `run`, each after a write or flush of the device.
+fn moments(device: &Arc<SimDevice>, run: impl FnOnce()) -> Vec<DeviceSnapshot> {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&all);
+    device.on_write(move |moment| seen.lock().push(moment));
+    run();
+    device.on_write(|_| ());
+    std::mem::take(&mut all.lock())
+}
+
+fn superblock_bytes(device: &SimDevice) -> [Vec<u8>; 2] {
+    layout::SUPERBLOCKS.map(|at| device.peek(at, 4096))
+}
+
+/// Both copies of the superblock were written under one flush. A power cut can then tear both, and the image is lost.
+/// With small units it shows only where a checkpoint has so many runs that they reach the second unit, so the order
+/// itself is looked at.
+#[test]
+fn at_most_one_superblock_is_not_durable_at_any_moment() {
+    let device = SimDevice::new(8 << 20, 512);
+    let format = || mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    let mut all = moments(&device, format);
+    let made = all.len();
+    let options = by_hand();
+    all.extend(moments(&device, || {
+        let fs = LavaFs::mount(device.clone(), &options).unwrap();
+        fs.create(Path::new("a")).unwrap();
+        fs.checkpoint().unwrap();
+        device.grow(1 << 20);
+        fs.grow().unwrap();
+        fs.create(Path::new("b")).unwrap();
+        // The clean end.
+        drop(fs);
+    }));
+    // A mount that writes the stale copy again.
+    device.damage(layout::SUPERBLOCKS[1], &[0; 4096]);
+    let mount = || drop(LavaFs::mount(device.clone(), &options).unwrap());
+    all.extend(moments(&device, mount));
+    let mut written = 0;
+    for (n, moment) in all.iter().enumerate() {
+        let durable = superblock_bytes(&moment.cut(DeviceCut::Nothing));
+        let now = superblock_bytes(&moment.cut(DeviceCut::All));
+        let open = durable.iter().zip(&now).filter(|(a, b)| a != b).count();
+        assert!(open < 2, "moment {n} ({made} of them by the format)");
+        written += open;
+    }
+    // Two each by the format, the checkpoint, the growth and the end, and one by the last mount.
+    assert!(written >= 9, "{written} writes were seen");
+}
+
+/// The copy of the superblock that a power cut had left behind stayed as it was. Space that it leads to was given out,
+/// and once the newer copy was damaged, a mount followed the older one into it.
+#[test]
+fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
+    let (device, fs) = fresh(512);
+    fs.create(Path::new("a")).unwrap();
+    let all = moments(&device, || fs.checkpoint().unwrap());
+    let stale = |device: &SimDevice| match mount::look(device, Path::new("image")).unwrap() {
+        mount::Found::Ours(_, stale) => stale.len(),
+        _ => panic!("no image"),
+    };
+    let differ = |moment: &&DeviceSnapshot| stale(&moment.cut(DeviceCut::Nothing)) == 1;
+    let between = all.iter().find(differ).expect("one copy after the other");
+    // Which copy it is: the older one of a power cut, or either of them unreadable.
+    for damaged in [None, Some(0), Some(1)] {
+        let device = match damaged {
+            None => between.cut(DeviceCut::Nothing),
+            Some(copy) => {
+                let device = device.cut(DeviceCut::Nothing);
+                device.damage(layout::SUPERBLOCKS[copy], &[0; 4096]);
+                device
+            }
+        };
+        assert_eq!(stale(&device), 1);
+        let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
+        fs.abandon();
+        assert_eq!(stale(&device.cut(DeviceCut::Nothing)), 0, "{damaged:?}");
+        for copy in layout::SUPERBLOCKS {
+            let device = device.cut(DeviceCut::Nothing);
+            device.damage(copy, &[0; 4096]);
+            let fs = LavaFs::mount(device, &by_hand()).unwrap();
+            assert!(fs.exists(Path::new("a")).unwrap());
+        }
+    }
+}
+
+/// A process died, and what it had written was only in the memory of the device. The next mount took it for durable
+/// without a flush: a sync that found nothing to write promised names that a power cut took away, and transactions that
+/// came later said of lost ones that they were durable, so the image was refused as damaged.
+#[test]
+fn a_mount_makes_durable_what_the_last_process_left_unflushed() {
+    let (device, fs) = fresh(512);
+    let write = |fs: &LavaFs, name: &str| {
+        let f = fs.create(Path::new(name)).unwrap();
+        // The name is in the journal, and no flush followed.
+        f.append(&[IoSlice::new(&[7; 5000])], Intent::Lazy).unwrap();
+    };
+    write(&fs, "a");
+    let killed = device.snapshot().killed();
+    let durable = LavaFs::mount(killed.cut(DeviceCut::Nothing), &by_hand()).unwrap();
+    assert!(!durable.exists(Path::new("a")).unwrap());
+    let fs = LavaFs::mount(killed.clone(), &by_hand()).unwrap();
+    assert!(fs.exists(Path::new("a")).unwrap());
+    fs.sync_metadata(Path::new("")).unwrap();
+    let left = killed.cut(DeviceCut::Nothing);
+    let again = LavaFs::mount(left, &by_hand()).unwrap();
+    assert!(again.exists(Path::new("a")).unwrap());
+    // The later writes without the earlier ones.
+    write(&fs, "b");
+    for seed in 0..40 {
+        let left = killed.cut(DeviceCut::Suffix(seed));
+        let again = LavaFs::mount(left, &by_hand());
+        let again = again.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert!(again.exists(Path::new("a")).unwrap(), "seed {seed}");
+    }
+}

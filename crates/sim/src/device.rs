@@ -1,0 +1,421 @@
+//! A device in memory whose power can be cut after each write, and which loses, misplaces and refuses writes when told to.
+//!
+//! The same seed and calls leave the same bytes. A power cut makes a new device and leaves the old one running.
+
+use std::cmp::Ordering;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+
+use crate::rng::Rng;
+use crate::sim_fs::Content;
+use basalt_fs::device::{Device, DeviceFacts, DeviceRead, Discards, Way};
+use basalt_fs::{Bytes, Error, ErrorKind, FsStats, ReadCompletions, Result};
+
+/// What a power cut leaves of what no flush covered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceCut {
+    /// Nothing.
+    Nothing,
+    /// All of it, as the death of the process does.
+    All,
+    /// Any subset of sectors, each of them as any of the writes left it, by this seed.
+    Some(u64),
+    /// What was written before a moment chosen by this seed, which may lie inside of a write.
+    Prefix(u64),
+    /// What was written after such a moment: the later without the earlier.
+    Suffix(u64),
+    /// All but some sectors of the last write.
+    Torn(u64),
+}
+
+/// What goes wrong with a write, a flush or a read, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceFault {
+    /// The n-th write from now on (from 0) fails, and nobody knows how much of it arrived.
+    Write(u64),
+    /// The n-th flush from now on fails.
+    Flush(u64),
+    /// The n-th read from now on fails.
+    Read(u64),
+    /// The n-th write from now on says that it succeeded, and did nothing.
+    Lost(u64),
+    /// The n-th write from now on goes so many bytes further on than it should, and says nothing.
+    Misplaced(u64, u64),
+}
+
+#[derive(Clone)]
+struct Pending {
+    offset: u64,
+    bytes: Arc<[u8]>,
+}
+
+#[derive(Clone, Default)]
+struct Disk {
+    /// What the last flush left.
+    durable: Content,
+    /// With all that came since.
+    now: Content,
+    since: Vec<Pending>,
+}
+
+/// The device right after a write: any power cut of that moment can still be made from it. Costs a few pointers.
+#[derive(Clone)]
+pub struct DeviceSnapshot {
+    disk: Disk,
+    facts: DeviceFacts,
+    /// The write's number since the device was made, from 1.
+    pub write: u64,
+}
+
+impl DeviceSnapshot {
+    /// The device after a power cut at this moment.
+    pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
+        SimDevice::over(self.facts.clone(), self.disk.cut(cut, self.facts.unit))
+    }
+
+    /// The device after the death of the process at this moment: nothing is lost, and what no flush covered may still be.
+    pub fn killed(&self) -> Arc<SimDevice> {
+        SimDevice::over(self.facts.clone(), self.disk.clone())
+    }
+}
+
+type Observer = Box<dyn FnMut(DeviceSnapshot) + Send>;
+
+struct State {
+    disk: Disk,
+    stats: FsStats,
+    writes: u64,
+    discarded: u64,
+    dead: bool,
+    faults: Vec<DeviceFault>,
+}
+
+/// See the module's head.
+pub struct SimDevice {
+    /// But for the length.
+    facts: DeviceFacts,
+    len: AtomicU64,
+    state: Mutex<State>,
+    observer: Mutex<Option<Observer>>,
+}
+
+impl Disk {
+    fn cut(&self, cut: DeviceCut, unit: usize) -> Disk {
+        let left = match cut {
+            DeviceCut::Nothing => self.durable.clone(),
+            DeviceCut::All => self.now.clone(),
+            DeviceCut::Some(seed)
+            | DeviceCut::Prefix(seed)
+            | DeviceCut::Suffix(seed)
+            | DeviceCut::Torn(seed) => {
+                let mut left = self.durable.clone();
+                let count = self.since.len() as u64;
+                let moment = Rng::of(&[seed, count]).below(count + 1);
+                for (n, pending) in self.since.iter().enumerate() {
+                    // Later writes of a sector come later here: each may be the last that arrived.
+                    let mut c = Rng::of(&[seed, n as u64, pending.offset]);
+                    let some = c.below(101);
+                    let most = match (cut, (n as u64).cmp(&moment)) {
+                        (DeviceCut::Prefix(_), Ordering::Less)
+                        | (DeviceCut::Suffix(_), Ordering::Greater) => 100,
+                        (DeviceCut::Prefix(_) | DeviceCut::Suffix(_), Ordering::Equal) => some,
+                        (DeviceCut::Prefix(_) | DeviceCut::Suffix(_), _) => 0,
+                        (DeviceCut::Torn(_), _) if n as u64 + 1 < count => 100,
+                        _ => some,
+                    };
+                    for (i, sector) in pending.bytes.chunks(unit).enumerate() {
+                        if c.percent(most) {
+                            left.write(pending.offset + (i * unit) as u64, sector);
+                        }
+                    }
+                }
+                left
+            }
+        };
+        Disk {
+            durable: left.clone(),
+            now: left,
+            since: Vec::new(),
+        }
+    }
+}
+
+impl SimDevice {
+    /// A device of zeros.
+    pub fn new(len: u64, unit: usize) -> Arc<SimDevice> {
+        assert!(unit.is_power_of_two() && (512..=4096).contains(&unit));
+        let facts = DeviceFacts {
+            len,
+            unit,
+            description: "simulated device in memory".into(),
+            read_backend: "memory",
+            direct: true,
+            own_memory: 8 << 10,
+            discards: Discards::Always,
+        };
+        SimDevice::over(facts, Disk::default())
+    }
+
+    fn over(facts: DeviceFacts, disk: Disk) -> Arc<SimDevice> {
+        Arc::new(SimDevice {
+            len: AtomicU64::new(facts.len),
+            facts,
+            state: Mutex::new(State {
+                disk,
+                stats: FsStats::default(),
+                writes: 0,
+                discarded: 0,
+                dead: false,
+                faults: Vec::new(),
+            }),
+            observer: Mutex::new(None),
+        })
+    }
+
+    /// The device as it is, to be cut later.
+    pub fn snapshot(&self) -> DeviceSnapshot {
+        let state = self.state.lock();
+        DeviceSnapshot {
+            disk: state.disk.clone(),
+            facts: self.facts(),
+            write: state.writes,
+        }
+    }
+
+    /// The device after a power cut now; this one runs on.
+    pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
+        self.snapshot().cut(cut)
+    }
+
+    /// Hands a snapshot to `observer` after each write and flush.
+    pub fn on_write(&self, observer: impl FnMut(DeviceSnapshot) + Send + 'static) {
+        *self.observer.lock() = Some(Box::new(observer));
+    }
+
+    /// What goes wrong from now on.
+    pub fn fail(&self, fault: DeviceFault) {
+        self.state.lock().faults.push(fault);
+    }
+
+    /// From now on every read, write and flush fails.
+    pub fn power_off(&self) {
+        self.state.lock().dead = true;
+    }
+
+    /// Faults that have not struck yet.
+    pub fn faults_left(&self) -> usize {
+        self.state.lock().faults.len()
+    }
+
+    /// Changes bytes behind everybody's back.
+    pub fn damage(&self, offset: u64, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        state.disk.durable.write(offset, bytes);
+        state.disk.now.write(offset, bytes);
+    }
+
+    /// Bytes as they are now, not counted as a read.
+    pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
+        self.state.lock().disk.now.to_vec(offset, len)
+    }
+
+    /// Writes and flushes so far.
+    pub fn writes(&self) -> u64 {
+        self.state.lock().writes
+    }
+
+    /// Bytes that it was told are of no use.
+    pub fn discarded(&self) -> u64 {
+        self.state.lock().discarded
+    }
+
+    /// The device becomes longer by so many bytes, for good.
+    pub fn grow(&self, more: u64) {
+        self.len.fetch_add(more, SeqCst);
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(SeqCst)
+    }
+
+    fn error(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Io, format!("{what} of the simulated device")).in_file(Path::new(""))
+    }
+
+    /// Counts one call down on the faults of its kind; true when one strikes.
+    fn strikes(
+        faults: &mut Vec<DeviceFault>,
+        left: impl Fn(&mut DeviceFault) -> Option<&mut u64>,
+    ) -> Option<DeviceFault> {
+        let mut struck = None;
+        for (i, fault) in faults.iter_mut().enumerate() {
+            if let Some(left) = left(fault) {
+                match *left {
+                    0 => struck = struck.or(Some(i)),
+                    _ => *left -= 1,
+                }
+            }
+        }
+        struck.map(|i| faults.remove(i))
+    }
+
+    fn tell(&self) {
+        let mut observer = self.observer.lock();
+        if let Some(observer) = observer.as_mut() {
+            observer(self.snapshot());
+        }
+    }
+}
+
+impl Device for SimDevice {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
+            len: self.len(),
+            ..self.facts.clone()
+        }
+    }
+
+    fn read(&self, read: DeviceRead) -> Result<Bytes> {
+        let mut state = self.state.lock();
+        if state.dead {
+            return Err(self.error("a read"));
+        }
+        let end = read.offset.checked_add(read.len as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "a read of {} bytes at {} leaves the device",
+            read.len,
+            read.offset
+        );
+        state.stats.reads += 1;
+        state.stats.bytes_read += read.len as u64;
+        let struck = SimDevice::strikes(&mut state.faults, |f| match f {
+            DeviceFault::Read(n) => Some(n),
+            _ => None,
+        });
+        if struck.is_some() {
+            return Err(self.error("a read"));
+        }
+        Ok(state.disk.now.to_vec(read.offset, read.len).into())
+    }
+
+    fn submit_reads(&self, reads: Vec<DeviceRead>) -> Box<dyn ReadCompletions> {
+        let done = reads.into_iter().map(|r| self.read(r)).enumerate();
+        Box::new(basalt_fs::CompletedReads(done.collect()))
+    }
+
+    fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
+        let bytes: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+        let unit = self.facts.unit as u64;
+        assert!(
+            offset + bytes.len() as u64 <= self.len(),
+            "a write of {} bytes at {offset} leaves the device",
+            bytes.len()
+        );
+        let whole = offset.is_multiple_of(unit) && (bytes.len() as u64).is_multiple_of(unit);
+        assert!(
+            way == Way::Cached || whole,
+            "a direct write of {} bytes at {offset}",
+            bytes.len()
+        );
+        {
+            let mut state = self.state.lock();
+            if state.dead {
+                return Err(self.error("a write"));
+            }
+            state.stats.writes += 1;
+            state.stats.bytes_written += bytes.len() as u64;
+            state.writes += 1;
+            let struck = SimDevice::strikes(&mut state.faults, |f| match f {
+                DeviceFault::Write(n) | DeviceFault::Lost(n) | DeviceFault::Misplaced(n, _) => {
+                    Some(n)
+                }
+                _ => None,
+            });
+            let mut at = offset;
+            let mut error = None;
+            match struck {
+                Some(DeviceFault::Lost(_)) => return Ok(()),
+                Some(DeviceFault::Misplaced(_, by)) => {
+                    at = (offset + by).min(self.len() - bytes.len() as u64);
+                }
+                Some(_) => error = Some(self.error("a write")),
+                None => {}
+            }
+            // Whole sectors: what lies around a cached write goes along.
+            let from = at / unit * unit;
+            let to = (at + bytes.len() as u64).next_multiple_of(unit);
+            let arrives = match error {
+                Some(_) => bytes.len() / 2,
+                None => bytes.len(),
+            };
+            state.disk.now.write(at, &bytes[..arrives]);
+            let sectors = state.disk.now.to_vec(from, (to - from) as usize);
+            state.disk.since.push(Pending {
+                offset: from,
+                bytes: sectors.into(),
+            });
+            if let Some(e) = error {
+                return Err(e);
+            }
+        }
+        self.tell();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            if state.dead {
+                return Err(self.error("a flush"));
+            }
+            state.stats.syncs += 1;
+            state.writes += 1;
+            let struck = SimDevice::strikes(&mut state.faults, |f| match f {
+                DeviceFault::Flush(n) => Some(n),
+                _ => None,
+            });
+            if struck.is_some() {
+                return Err(self.error("a flush"));
+            }
+            state.disk.durable = state.disk.now.clone();
+            state.disk.since.clear();
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// What is read there is noise from now on; a power cut may leave it as it was.
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let unit = self.facts.unit as u64;
+        assert!(
+            offset.is_multiple_of(unit) && len.is_multiple_of(unit) && offset + len <= self.len(),
+            "a discard of {len} bytes at {offset}"
+        );
+        {
+            let mut state = self.state.lock();
+            if state.dead {
+                return Err(self.error("a discard"));
+            }
+            state.writes += 1;
+            state.discarded += len;
+            let mut noise = vec![0; len as usize];
+            Rng::of(&[state.writes, offset]).fill(&mut noise);
+            state.disk.now.write(offset, &noise);
+            state.disk.since.push(Pending {
+                offset,
+                bytes: noise.into(),
+            });
+        }
+        self.tell();
+        Ok(())
+    }
+
+    fn stats(&self) -> FsStats {
+        self.state.lock().stats
+    }
+}

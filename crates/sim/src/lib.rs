@@ -1,0 +1,32 @@
+//! What only tests need: a disk and a device in memory that lose what no sync covered, injected
+//! faults, the conformance suite of filesystems, and what campaigns share.
+//!
+//! - [`SimFs`] a simulated disk; [`all_tests_on_lava`] runs a test binary again with LavaFS on it
+//! - [`SimDevice`] a simulated block device
+//! - [`fault`] any filesystem with calls that fail; [`OpKind`] and [`When`] name and choose the calls
+//! - [`conformance`] what every filesystem must do
+//! - [`mutate`] bytes made wrong by seed; [`rng`] random numbers from a seed
+//! - [`campaign`] the counts that a campaign prints, and the line that repeats a failure
+//!
+//! Crates depend on this one in tests alone (`[dev-dependencies]`), and under coverage-guided
+//! fuzzing: no binary contains it. Unit tests inside of `fs` see the traits of `fs` twice, as those
+//! under test and as those that this crate implements. So tests of `fs` that need a simulated disk
+//! are integration tests of this crate.
+
+#![deny(missing_docs)]
+
+pub mod campaign;
+pub mod conformance;
+mod device;
+pub mod fault;
+pub mod mutate;
+mod op;
+pub mod rng;
+mod sim_fs;
+
+pub use device::{DeviceCut, DeviceFault, DeviceSnapshot, SimDevice};
+pub use fault::FaultFs;
+pub use op::{OpKind, When};
+pub use sim_fs::{
+    CrashPolicy, Lie, LieKind, SimFs, SimOptions, SimSnapshot, all_tests_on_lava, is_on_lava,
+};

@@ -1,0 +1,325 @@
+//! Bytes made wrong by seed: the one mutator that every decoder in the house is tested with.
+//!
+//! A decoder's [`Target`] says how it is run on any bytes, what must hold then (it asserts so itself), and from which sound
+//! inputs mutants are made. [`campaign`] runs so many mutants of it, counts what was accepted and what was refused, and on a
+//! failure prints the one line that repeats it. The same targets are driven by a coverage-guided fuzzer in `fuzz/`; this
+//! module is the part of that proof that runs in the ordinary test command and needs nothing installed.
+//!
+//! A mutant depends on the target's name and its number alone, so a number repeats it wherever it ran.
+
+use crate::rng::Rng;
+
+/// What a decoder made of an input. Any input must lead to one of the two; a panic is a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was read, and all that the target asserts of it held.
+    Accepted,
+    /// It was refused with a typed error.
+    Refused,
+}
+
+impl Verdict {
+    /// Accepted when true.
+    pub fn of(accepted: bool) -> Verdict {
+        if accepted {
+            Verdict::Accepted
+        } else {
+            Verdict::Refused
+        }
+    }
+}
+
+/// A decoder to be fed with anything.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name, the same here, in `fuzz/` and in `docs/testing/fuzzing.md`.
+    pub name: &'static str,
+    /// Runs it on one input and asserts what must hold.
+    pub run: fn(&[u8]) -> Verdict,
+    /// Inputs to begin with; at least one, none empty.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Bytes and words that mean something in the format: magic numbers, limits, punctuation.
+    pub words: &'static [&'static [u8]],
+}
+
+/// What became of a campaign's mutants.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Mutants that were accepted.
+    pub accepted: u64,
+    /// Mutants that were refused.
+    pub refused: u64,
+}
+
+impl Tally {
+    /// Inputs run.
+    pub fn executions(&self) -> u64 {
+        self.accepted + self.refused
+    }
+}
+
+/// How much more than the default a campaign does: the variable `BASALT_SCALE`, 1 when it is not set.
+pub fn scale() -> u64 {
+    std::env::var("BASALT_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+}
+
+/// Runs the seeds as they are, then `mutants` mutants of them, and prints the counts. `BASALT_MUTANT=name:number` runs that
+/// one mutant of that target instead and shows it.
+pub fn campaign(target: &Target, mutants: u64) -> Tally {
+    let seeds = (target.seeds)();
+    assert!(
+        !seeds.is_empty() && seeds.iter().all(|s| !s.is_empty()),
+        "{}: a target needs seeds",
+        target.name
+    );
+    let mut tally = Tally::default();
+    if let Ok(wanted) = std::env::var("BASALT_MUTANT") {
+        if let Some((name, number)) = wanted.split_once(':')
+            && name == target.name
+            && let Ok(number) = number.parse()
+        {
+            let input = mutant(target, &seeds, number);
+            crate::campaign!("{wanted}: {} bytes {:02x?}", input.len(), input);
+            count(&mut tally, (target.run)(&input));
+        }
+        return tally;
+    }
+    for seed in &seeds {
+        count(&mut tally, (target.run)(seed));
+    }
+    for number in 0..mutants {
+        let input = mutant(target, &seeds, number);
+        let repeat = Repeat(target.name, number);
+        count(&mut tally, (target.run)(&input));
+        std::mem::forget(repeat);
+    }
+    crate::campaign!(
+        "mutants of {}: executions={} accepted={} refused={}",
+        target.name,
+        tally.executions(),
+        tally.accepted,
+        tally.refused
+    );
+    tally
+}
+
+/// Runs every target, `mutants(name)` mutants each, times the scale, and prints the sum. A target of which fewer than `least`
+/// inputs were accepted, or refused, tests nothing and fails; so does a sum below `floor` times the scale.
+pub fn campaigns<'t>(
+    targets: impl IntoIterator<Item = &'t Target>,
+    mutants: impl Fn(&str) -> u64,
+    least: u64,
+    floor: u64,
+) {
+    let (mut executions, mut names) = (0, std::collections::BTreeSet::new());
+    for target in targets {
+        assert!(names.insert(target.name), "two targets {}", target.name);
+        let tally = campaign(target, mutants(target.name) * scale());
+        executions += tally.executions();
+        if tally.executions() > 0 {
+            assert!(
+                tally.accepted >= least && tally.refused >= least,
+                "{}: too tame or too wild: {tally:?}",
+                target.name
+            );
+        }
+    }
+    crate::campaign!("mutant_executions={executions}");
+    assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= floor * scale());
+}
+
+fn count(tally: &mut Tally, verdict: Verdict) {
+    match verdict {
+        Verdict::Accepted => tally.accepted += 1,
+        Verdict::Refused => tally.refused += 1,
+    }
+}
+
+/// Says how to repeat a mutant when its run unwinds.
+struct Repeat(&'static str, u64);
+
+impl Drop for Repeat {
+    fn drop(&mut self) {
+        eprintln!(
+            "repeat with: BASALT_MUTANT={}:{} cargo test --workspace mutants -- --nocapture",
+            self.0, self.1
+        );
+    }
+}
+
+/// The mutant of this number.
+fn mutant(target: &Target, seeds: &[Vec<u8>], number: u64) -> Vec<u8> {
+    // FNV-1a of the name: targets do not walk through the same choices in step.
+    let name = target.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut random = Rng::new(name ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let pick = |random: &mut Rng| &seeds[random.below(seeds.len() as u64) as usize];
+    let mut bytes = pick(&mut random).clone();
+    for _ in 0..1 + random.below(4) {
+        let other = pick(&mut random);
+        mutate(&mut random, &mut bytes, other, target.words);
+    }
+    bytes
+}
+
+/// Numbers at which lengths, counts and positions go wrong.
+const EDGES: [u64; 14] = [
+    0,
+    1,
+    0x7f,
+    0x80,
+    0xff,
+    0xffff,
+    0x7fff_ffff,
+    0x8000_0000,
+    0xffff_ffff,
+    1 << 32,
+    (1 << 56) - 1,
+    1 << 56,
+    i64::MAX as u64,
+    u64::MAX,
+];
+
+/// Does one thing to `bytes` that a disk, a network or an enemy might: flips, fills, cuts, copies, inserts, splices from
+/// `other`, writes an edge number in place (fixed width or varint), or a word of the format.
+pub(crate) fn mutate(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]]) {
+    if bytes.is_empty() {
+        bytes.push(random.next_u64() as u8);
+        return;
+    }
+    let len = bytes.len();
+    let at = random.below(len as u64) as usize;
+    let most = random.below(64) + 1;
+    let n = (1 + random.below(most) as usize).min(len - at);
+    match random.below(15) {
+        0 | 1 => bytes[at] ^= 1 << random.below(8),
+        2 => bytes[at] = random.next_u64() as u8,
+        3 => bytes[at] = bytes[at].wrapping_add([1, 0xff][random.below(2) as usize]),
+        4 => bytes[at..at + n].fill([0, 0xff, 0x20][random.below(3) as usize]),
+        5 => bytes.truncate(at),
+        6 => {
+            bytes.drain(at..at + n);
+        }
+        7 => {
+            let new: Vec<u8> = (0..n).map(|_| random.next_u64() as u8).collect();
+            bytes.splice(at..at, new);
+        }
+        8 => {
+            // Twice what stood once.
+            let again = bytes[at..at + n].to_vec();
+            bytes.splice(at..at, again);
+        }
+        9 => {
+            let from = random.below((len - n) as u64 + 1) as usize;
+            bytes.copy_within(from..from + n, at);
+        }
+        10 => {
+            let edge = EDGES[random.below(EDGES.len() as u64) as usize];
+            let width = [1, 2, 4, 8][random.below(4) as usize];
+            for (place, b) in bytes[at..].iter_mut().zip(edge.to_le_bytes()).take(width) {
+                *place = b;
+            }
+        }
+        11 => {
+            // A varint in the place of one byte, with what follows moved or written over.
+            let mut edge = EDGES[random.below(EDGES.len() as u64) as usize];
+            let mut varint = Vec::new();
+            while edge >= 0x80 {
+                varint.push(edge as u8 | 0x80);
+                edge >>= 7;
+            }
+            varint.push(edge as u8);
+            let over = if random.coin() {
+                1
+            } else {
+                varint.len().min(len - at)
+            };
+            bytes.splice(at..at + over, varint);
+        }
+        12 if !words.is_empty() => {
+            let word = words[random.below(words.len() as u64) as usize];
+            let over = if random.coin() {
+                0
+            } else {
+                word.len().min(len - at)
+            };
+            bytes.splice(at..at + over, word.iter().copied());
+        }
+        13 if !other.is_empty() => {
+            // The front of this and the back of another.
+            let from = random.below(other.len() as u64) as usize;
+            bytes.truncate(at);
+            bytes.extend_from_slice(&other[from..]);
+        }
+        _ => {
+            // A stale or misdirected sector.
+            let sector = 512.min(len);
+            let places = (len / sector) as u64;
+            let mut place = || random.below(places) as usize * sector;
+            let (from, to) = (place(), place());
+            bytes.copy_within(from..from + sector, to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    const SOUND: &[u8] = b"length=0005 and five bytes";
+
+    /// Planted bug: believes the length.
+    fn canary(bytes: &[u8]) -> Verdict {
+        let Some(digits) = bytes
+            .strip_prefix(b"length=")
+            .and_then(|rest| rest.get(..4))
+        else {
+            return Verdict::Refused;
+        };
+        match std::str::from_utf8(digits)
+            .ok()
+            .and_then(|d| d.parse::<usize>().ok())
+        {
+            Some(n) => Verdict::of(!bytes[11..][..n].is_empty()),
+            None => Verdict::Refused,
+        }
+    }
+
+    #[test]
+    fn a_planted_bug_is_found_and_its_number_repeats_it() {
+        let target = Target {
+            name: "canary",
+            run: canary,
+            seeds: || vec![SOUND.to_vec()],
+            words: &[b"9"],
+        };
+        let seeds = (target.seeds)();
+        let found: Vec<u64> = (0..20_000)
+            .filter(|n| catch_unwind(|| (target.run)(&mutant(&target, &seeds, *n))).is_err())
+            .collect();
+        assert!(found.len() > 20, "only {} mutants found it", found.len());
+        assert!(catch_unwind(|| campaign(&target, found[0])).is_ok());
+        assert!(catch_unwind(|| campaign(&target, found[0] + 1)).is_err());
+    }
+
+    #[test]
+    fn mutants_differ_from_their_seed_and_from_each_other() {
+        let target = Target {
+            name: "spread",
+            run: |_| Verdict::Accepted,
+            seeds: || vec![SOUND.to_vec(), vec![0; 2000]],
+            words: &[],
+        };
+        let seeds = (target.seeds)();
+        let all: std::collections::BTreeSet<Vec<u8>> =
+            (0..5000).map(|n| mutant(&target, &seeds, n)).collect();
+        assert!(all.len() > 4000, "{} different mutants", all.len());
+        assert!(all.iter().all(|m| m.len() <= 2000 + 4 * 2000));
+        assert_eq!(campaign(&target, 10).executions(), 12);
+    }
+}

@@ -1,0 +1,131 @@
+//! The bytes of one simulated file, copy-on-write: a clone costs a pointer for every 256 KiB, and a
+//! write after a clone copies the 4 KiB it touches. What was never written reads as zeros.
+
+use std::sync::Arc;
+
+/// Bytes that are copied when one of them changes after a clone; also what holes are made of.
+pub(crate) const CHUNK: u64 = 4096;
+const FANOUT: u64 = 64;
+
+type Chunk = [u8; CHUNK as usize];
+type Leaf = [Option<Arc<Chunk>>; FANOUT as usize];
+
+#[derive(Clone, Default)]
+pub(crate) struct Content {
+    leaves: Vec<Option<Arc<Leaf>>>,
+}
+
+impl Content {
+    fn chunk(&self, index: u64) -> Option<&Chunk> {
+        let leaf = self.leaves.get((index / FANOUT) as usize)?.as_ref()?;
+        leaf[(index % FANOUT) as usize].as_deref()
+    }
+
+    fn slot(&mut self, index: u64) -> &mut Option<Arc<Chunk>> {
+        let leaf = (index / FANOUT) as usize;
+        if leaf >= self.leaves.len() {
+            self.leaves.resize(leaf + 1, None);
+        }
+        let leaf = self.leaves[leaf].get_or_insert_with(|| Arc::new([const { None }; 64]));
+        &mut Arc::make_mut(leaf)[(index % FANOUT) as usize]
+    }
+
+    /// Fills `buf` with the bytes at `offset`.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let from = (at % CHUNK) as usize;
+            let n = (CHUNK as usize - from).min(buf.len() - done);
+            match self.chunk(at / CHUNK) {
+                Some(c) => buf[done..done + n].copy_from_slice(&c[from..from + n]),
+                None => buf[done..done + n].fill(0),
+            }
+            done += n;
+        }
+    }
+
+    /// Puts `bytes` at `offset`.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let from = (at % CHUNK) as usize;
+            let n = (CHUNK as usize - from).min(bytes.len() - done);
+            let chunk = self
+                .slot(at / CHUNK)
+                .get_or_insert_with(|| Arc::new([0; CHUNK as usize]));
+            Arc::make_mut(chunk)[from..from + n].copy_from_slice(&bytes[done..done + n]);
+            done += n;
+        }
+    }
+
+    /// Drops whole chunks: they read as zeros.
+    pub(crate) fn punch(&mut self, chunks: std::ops::Range<u64>) {
+        for i in chunks {
+            if self.chunk(i).is_some() {
+                *self.slot(i) = None;
+            }
+        }
+    }
+
+    /// Zeros everything from `end` on.
+    pub(crate) fn cut(&mut self, end: u64) {
+        let first_whole = end.div_ceil(CHUNK);
+        if !end.is_multiple_of(CHUNK) && self.chunk(end / CHUNK).is_some() {
+            let zeros = [0; CHUNK as usize];
+            self.write(end, &zeros[..(first_whole * CHUNK - end) as usize]);
+        }
+        self.punch(first_whole..self.leaves.len() as u64 * FANOUT);
+    }
+
+    /// A copy of the bytes of `[offset, offset + len)`.
+    pub(crate) fn to_vec(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut v = vec![0; len];
+        self.read(offset, &mut v);
+        v
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn behaves_like_a_vec_and_clones_stay_apart() {
+        let mut c = Rng::new(1);
+        let mut content = Content::default();
+        let mut model = vec![0u8; 700_000];
+        let mut old: Option<(Content, Vec<u8>)> = None;
+        for i in 0..400 {
+            let at = c.below(690_000);
+            let mut bytes = vec![0; c.below(9_000) as usize + 1];
+            c.fill(&mut bytes);
+            match i % 10 {
+                7 => {
+                    content.punch(at / CHUNK..at / CHUNK + 2);
+                    let from = (at / CHUNK * CHUNK) as usize;
+                    let to = (from + 8192).min(model.len());
+                    model[from..to].fill(0);
+                }
+                9 if i % 100 == 99 => {
+                    content.cut(at);
+                    model[at as usize..].fill(0);
+                }
+                _ => {
+                    content.write(at, &bytes);
+                    let to = (at as usize + bytes.len()).min(model.len());
+                    model[at as usize..to].copy_from_slice(&bytes[..to - at as usize]);
+                }
+            }
+            assert_eq!(content.to_vec(0, 700_000), model, "step {i}");
+            if let Some((content, model)) = &old {
+                assert_eq!(&content.to_vec(0, 700_000), model);
+            }
+            if i % 37 == 0 {
+                old = Some((content.clone(), model.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What a power cut leaves of a simulated disk: always a state the contract allows, and, over the seeds,
+//! all of them that matter.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::content::{CHUNK, Content};
+use super::disk::{Change, Disk, FileNode, Ino, Names, Node, PendingWrite, ROOT, apply_effect};
+use crate::rng::Rng;
+
+/// Which of the changes that no sync covered a power cut leaves. Synced state survives under all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CrashPolicy {
+    /// None.
+    NothingUnsynced,
+    /// All: what the death of the process alone would leave, except that the length of a log is a hint.
+    EverythingUnsynced,
+    /// Those before a moment chosen by seed, which may lie inside an append.
+    Prefix,
+    /// Those after such a moment: the later without the earlier.
+    Suffix,
+    /// Sectors, lengths and names each for itself, by seed.
+    AnySubset,
+    /// All, except that of each file's last append some sectors are missing.
+    Torn,
+    /// Names and lengths, and no bytes: the space reads as zeros, garbage or an earlier life.
+    LengthWithoutData,
+    /// Names and bytes, and no lengths.
+    DataWithoutLength,
+    /// Names, and neither bytes nor lengths.
+    NamesWithoutContent,
+    /// Bytes and lengths, and no names.
+    ContentWithoutNames,
+}
+
+impl CrashPolicy {
+    /// Every policy.
+    pub const ALL: &'static [CrashPolicy] = &[
+        CrashPolicy::NothingUnsynced,
+        CrashPolicy::EverythingUnsynced,
+        CrashPolicy::Prefix,
+        CrashPolicy::Suffix,
+        CrashPolicy::AnySubset,
+        CrashPolicy::Torn,
+        CrashPolicy::LengthWithoutData,
+        CrashPolicy::DataWithoutLength,
+        CrashPolicy::NamesWithoutContent,
+        CrashPolicy::ContentWithoutNames,
+    ];
+}
+
+/// The choices of one power cut that concern the whole disk.
+struct Cut {
+    policy: CrashPolicy,
+    /// For `Prefix` and `Suffix`: the change at the moment of the cut.
+    seq: u64,
+    /// For `AnySubset`: how many changes in a hundred survive.
+    percent: u64,
+}
+
+impl Disk {
+    /// The disk after a power cut now. `self` is as before.
+    pub(super) fn after_power_cut(&self, policy: CrashPolicy, seed: u64) -> Disk {
+        let mut chance = Rng::of(&[self.seed, seed, policy as u64]);
+        let cut = Cut {
+            policy,
+            seq: match policy {
+                CrashPolicy::Prefix | CrashPolicy::Suffix => self.some_pending_seq(&mut chance),
+                _ => 0,
+            },
+            percent: chance.pick(&[15, 50, 50, 85]),
+        };
+        let names = self.surviving_names(&cut, &mut chance);
+        let mut nodes = BTreeMap::new();
+        nodes.insert(ROOT, Arc::clone(self.node(ROOT)));
+        for &ino in names.values() {
+            if nodes.contains_key(&ino) {
+                continue;
+            }
+            let node = match &**self.node(ino) {
+                Node::File(f) if !f.is_settled() => {
+                    let mut chance = Rng::of(&[chance.next_u64(), ino]);
+                    let left = self.surviving_file(f, &cut, &mut chance);
+                    Arc::new(Node::File(Box::new(left)))
+                }
+                _ => Arc::clone(self.node(ino)),
+            };
+            nodes.insert(ino, node);
+        }
+        Disk::settled(self, chance.next_u64(), names, nodes)
+    }
+
+    fn some_pending_seq(&self, chance: &mut Rng) -> u64 {
+        let mut seqs: Vec<u64> = self.pending.iter().map(|op| op.seq).collect();
+        for ino in self.live_and_pending() {
+            if let Node::File(f) = &**self.node(ino) {
+                seqs.extend(f.pending.iter().map(|p| p.seq));
+            }
+        }
+        if seqs.is_empty() {
+            0
+        } else {
+            chance.pick(&seqs)
+        }
+    }
+
+    fn live_and_pending(&self) -> std::collections::BTreeSet<Ino> {
+        let mut inos: std::collections::BTreeSet<Ino> = self.live.values().copied().collect();
+        inos.extend(self.durable.values());
+        for op in self.pending.iter() {
+            inos.extend(op.effects.iter().filter_map(|e| e.target));
+        }
+        inos
+    }
+
+    fn surviving_names(&self, cut: &Cut, chance: &mut Rng) -> Names {
+        let mut names = Names::clone(&self.durable);
+        for op in self.pending.iter() {
+            let survives = match cut.policy {
+                CrashPolicy::NothingUnsynced | CrashPolicy::ContentWithoutNames => false,
+                CrashPolicy::EverythingUnsynced
+                | CrashPolicy::Torn
+                | CrashPolicy::LengthWithoutData
+                | CrashPolicy::DataWithoutLength
+                | CrashPolicy::NamesWithoutContent => true,
+                CrashPolicy::Prefix => op.seq <= cut.seq,
+                CrashPolicy::Suffix => op.seq >= cut.seq,
+                CrashPolicy::AnySubset => chance.percent(cut.percent),
+            };
+            if survives {
+                for e in &op.effects {
+                    apply_effect(&mut names, e);
+                }
+            }
+        }
+        // What stands in a directory that is gone is gone with it.
+        let mut kept = Names::new();
+        let mut dirs = vec![ROOT];
+        while let Some(dir) = dirs.pop() {
+            let from = (dir, Arc::from(""));
+            for (key, &ino) in names.range(from..).take_while(|((d, _), _)| *d == dir) {
+                if self.is_dir(ino) {
+                    dirs.push(ino);
+                }
+                kept.insert(key.clone(), ino);
+            }
+        }
+        kept
+    }
+
+    fn surviving_file(&self, f: &FileNode, cut: &Cut, chance: &mut Rng) -> FileNode {
+        let unit = self.unit;
+        let alloc = self.surviving_alloc(f, cut, chance);
+        let mut content = f.durable.clone();
+        self.fill_unwritten(
+            &mut content,
+            f.durable_alloc.next_multiple_of(unit)..alloc,
+            chance,
+        );
+        let mut holes = (*f.holes).clone();
+        let last = f.pending.last().map(|p| p.seq);
+        for p in &f.pending {
+            match &p.change {
+                Change::Write(data) => {
+                    let sectors = data.len() as u64 / unit;
+                    let keep = surviving_sectors(cut, p, sectors, last == Some(p.seq), chance);
+                    for i in 0..sectors {
+                        if keep(i, chance) {
+                            let from = (i * unit) as usize;
+                            content.write(p.at + i * unit, &data[from..from + unit as usize]);
+                        }
+                    }
+                }
+                Change::Punch(len) => {
+                    let chunks = p.at / CHUNK..(p.at + len) / CHUNK;
+                    if surviving_sectors(cut, p, 1, false, chance)(0, chance) {
+                        content.punch(chunks);
+                    } else {
+                        holes.retain(|h| !chunks.contains(h));
+                    }
+                }
+            }
+        }
+        let len = self.surviving_len(f, alloc, cut, chance);
+        let alloc = alloc.max(len);
+        content.cut(alloc.next_multiple_of(unit));
+        holes.retain(|h| *h < alloc.div_ceil(CHUNK));
+        FileNode {
+            is_log: f.is_log,
+            life: f.life,
+            live: content.clone(),
+            durable: content,
+            pending: Vec::new(),
+            len,
+            alloc,
+            durable_alloc: alloc,
+            synced_end: len,
+            exact_len: len,
+            len_vague: false,
+            given_up: Vec::new(),
+            holes: Arc::new(holes),
+        }
+    }
+
+    /// How much space the file has: what is durably written at least, all it had at most, up to
+    /// the end of the last block.
+    fn surviving_alloc(&self, f: &FileNode, cut: &Cut, chance: &mut Rng) -> u64 {
+        let all = f.alloc.max(f.len);
+        let block = all.next_multiple_of(CHUNK);
+        match cut.policy {
+            CrashPolicy::NothingUnsynced | CrashPolicy::NamesWithoutContent => f.durable_alloc,
+            CrashPolicy::EverythingUnsynced => all,
+            CrashPolicy::LengthWithoutData
+            | CrashPolicy::DataWithoutLength
+            | CrashPolicy::Torn
+            | CrashPolicy::ContentWithoutNames => chance.pick(&[all, block]),
+            CrashPolicy::Prefix | CrashPolicy::Suffix | CrashPolicy::AnySubset => {
+                let between = f.durable_alloc + chance.below(all - f.durable_alloc + 1);
+                chance.pick(&[f.durable_alloc, all, block, between])
+            }
+        }
+    }
+
+    fn surviving_len(&self, f: &FileNode, alloc: u64, cut: &Cut, chance: &mut Rng) -> u64 {
+        if !f.len_vague {
+            return f.exact_len;
+        }
+        let synced = f.synced_end.max(f.exact_len);
+        match cut.policy {
+            CrashPolicy::NothingUnsynced => chance.pick(&[synced, synced, f.exact_len]),
+            CrashPolicy::DataWithoutLength | CrashPolicy::NamesWithoutContent => f.exact_len,
+            CrashPolicy::EverythingUnsynced
+            | CrashPolicy::LengthWithoutData
+            | CrashPolicy::Torn
+            | CrashPolicy::ContentWithoutNames => {
+                if f.is_log {
+                    chance.pick(&[f.len, alloc])
+                } else {
+                    f.len
+                }
+            }
+            CrashPolicy::Prefix => f
+                .pending
+                .iter()
+                .take_while(|p| p.seq <= cut.seq)
+                .last()
+                .map_or(synced, |p| p.len_after)
+                .max(f.exact_len),
+            CrashPolicy::Suffix | CrashPolicy::AnySubset => {
+                let top = alloc.max(f.len).max(f.exact_len);
+                let some = f.exact_len + chance.below(top - f.exact_len + 1);
+                let boundary = match f.pending.len() as u64 {
+                    0 => synced,
+                    n => f.pending[chance.below(n) as usize].len_after,
+                };
+                let boundary = boundary.max(f.exact_len);
+                chance.pick(&[f.exact_len, synced, f.len, boundary, some, top])
+            }
+        }
+    }
+
+    /// Puts into space that was never durably written what a device may hold there.
+    fn fill_unwritten(&self, content: &mut Content, range: std::ops::Range<u64>, chance: &mut Rng) {
+        let mode = chance.below(4);
+        let mut sector = vec![0; self.unit as usize];
+        let mut at = range.start;
+        while at < range.end {
+            let kind = if mode == 3 { chance.below(3) } else { mode };
+            match kind {
+                0 => sector.fill(0),
+                1 => chance.fill(&mut sector),
+                _ => match self.earlier_lives.len() as u64 {
+                    0 => chance.fill(&mut sector),
+                    n => self.earlier_lives[chance.below(n) as usize].read(at, &mut sector),
+                },
+            }
+            content.write(at, &sector);
+            at += self.unit;
+        }
+    }
+}
+
+/// Says for each sector of one pending write whether it survives.
+fn surviving_sectors<'a>(
+    cut: &'a Cut,
+    p: &PendingWrite,
+    sectors: u64,
+    last: bool,
+    chance: &mut Rng,
+) -> impl Fn(u64, &mut Rng) -> bool + use<'a> {
+    let seq = p.seq;
+    // Inside the change at the moment of the cut: where; and of a torn one: what is missing for certain.
+    let edge = chance.below(sectors + 1);
+    let lost = chance.below(sectors);
+    move |i, chance| match cut.policy {
+        CrashPolicy::NothingUnsynced
+        | CrashPolicy::LengthWithoutData
+        | CrashPolicy::NamesWithoutContent => false,
+        CrashPolicy::EverythingUnsynced
+        | CrashPolicy::DataWithoutLength
+        | CrashPolicy::ContentWithoutNames => true,
+        CrashPolicy::Torn => !last || (i != lost && chance.coin()),
+        CrashPolicy::Prefix => seq < cut.seq || (seq == cut.seq && i < edge),
+        CrashPolicy::Suffix => seq > cut.seq || (seq == cut.seq && i >= edge),
+        CrashPolicy::AnySubset => chance.percent(cut.percent),
+    }
+}

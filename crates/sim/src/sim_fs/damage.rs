@@ -1,0 +1,157 @@
+//! Damage done by hand, for tests that want a given byte of a given file wrong. It is durable at once, and not
+//! counted as a change.
+
+use std::path::Path;
+
+use super::content::Content;
+use super::disk::{Disk, FileNode, Node};
+use super::{SimFs, State, effect};
+use basalt_fs::Result;
+
+impl Disk {
+    /// The same disk for a new process: what is unsynced stays unsynced.
+    pub(super) fn after_process_death(&self) -> Disk {
+        let mut disk = self.clone();
+        disk.sweep(&Default::default());
+        disk
+    }
+}
+
+impl SimFs {
+    fn damage<R>(&self, f: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+        f(&mut self.state.lock())
+    }
+
+    /// Turns over bit `bit` (0 to 7) of the byte at `offset`.
+    pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            let byte = lava.read_all(path)?[offset as usize] ^ (1 << bit);
+            return lava.overwrite(path, offset, &[byte]);
+        }
+        self.damage(|state| {
+            let ino = state.disk.lookup_file(path)?;
+            let f = state.disk.file_mut(ino);
+            for content in [&mut f.live, &mut f.durable] {
+                let byte = content.to_vec(offset, 1)[0] ^ (1 << bit);
+                content.write(offset, &[byte]);
+            }
+            Ok(())
+        })
+    }
+
+    /// Puts `bytes` at `offset`, inside the file's space.
+    pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.overwrite(path, offset, bytes);
+        }
+        self.damage(|state| {
+            let ino = state.disk.lookup_file(path)?;
+            let f = state.disk.file_mut(ino);
+            f.live.write(offset, bytes);
+            f.durable.write(offset, bytes);
+            Ok(())
+        })
+    }
+
+    /// Cuts the file and its space to `len` bytes, unless it is shorter.
+    pub fn truncate(&self, path: &Path, len: u64) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return super::on_lava::cut_short(lava, path, len);
+        }
+        self.damage(|state| {
+            let ino = state.disk.lookup_file(path)?;
+            let f = state.disk.file_mut(ino);
+            f.cut_space(len, 1);
+            f.len = f.len.min(len);
+            f.exact_len = f.exact_len.min(len);
+            f.synced_end = f.synced_end.min(len);
+            state.sweep();
+            Ok(())
+        })
+    }
+
+    /// Exchanges two files: each name has the other's bytes.
+    pub fn swap_files(&self, a: &Path, b: &Path) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.swap_files(a, b);
+        }
+        self.damage(|state| {
+            let (ino_a, ino_b) = (state.disk.lookup_file(a)?, state.disk.lookup_file(b)?);
+            let (dir_a, name_a) = state.disk.parent(a)?;
+            let (dir_b, name_b) = state.disk.parent(b)?;
+            state.disk.change_names(vec![
+                effect(dir_a, &name_a, Some(ino_b)),
+                effect(dir_b, &name_b, Some(ino_a)),
+            ]);
+            state.disk.commit_names(dir_a);
+            state.disk.commit_names(dir_b);
+            Ok(())
+        })
+    }
+
+    /// All bytes of the file's space, what lies past its length included.
+    pub fn read_all(&self, path: &Path) -> Result<Vec<u8>> {
+        if let Some(lava) = &self.lava {
+            return lava.read_all(path);
+        }
+        self.damage(|state| {
+            let ino = state.disk.lookup_file(path)?;
+            let f = state.disk.file(ino);
+            Ok(f.live.to_vec(0, f.alloc as usize))
+        })
+    }
+
+    /// Puts a durable file of exactly these bytes there, in place of what has the name. Its directory must exist.
+    pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        if let Some(lava) = &self.lava {
+            return lava.write_file(path, bytes);
+        }
+        self.damage(|state| {
+            let (dir, name) = state.disk.parent(path)?;
+            let mut content = Content::default();
+            content.write(0, bytes);
+            let len = bytes.len() as u64;
+            let ino = state.disk.new_node(Node::File(Box::new(FileNode {
+                live: content.clone(),
+                durable: content,
+                len,
+                alloc: len,
+                durable_alloc: len,
+                synced_end: len,
+                exact_len: len,
+                ..FileNode::default()
+            })));
+            state.disk.change_names(vec![effect(dir, &name, Some(ino))]);
+            state.disk.commit_names(dir);
+            state.sweep();
+            Ok(())
+        })
+    }
+
+    /// A digest of every name, length and byte that calls can see: equal disks have equal digests.
+    pub fn digest(&self) -> u64 {
+        if let Some(lava) = &self.lava {
+            return lava.digest();
+        }
+        let state = self.state.lock();
+        let mut sum = Vec::new();
+        let mut dirs = vec![(String::new(), super::disk::ROOT)];
+        while let Some((path, dir)) = dirs.pop() {
+            for (name, ino) in state.disk.entries(dir) {
+                let path = format!("{path}/{name}");
+                sum.extend_from_slice(path.as_bytes());
+                match &**state.disk.node(ino) {
+                    Node::Dir => dirs.push((path, ino)),
+                    Node::File(f) => {
+                        sum.extend_from_slice(&f.len.to_le_bytes());
+                        sum.extend_from_slice(&f.alloc.to_le_bytes());
+                        sum.extend_from_slice(&f.live.to_vec(0, f.alloc as usize));
+                    }
+                }
+            }
+        }
+        let low = crc32c::crc32c(&sum);
+        sum.reverse();
+        u64::from(low) << 32 | u64::from(crc32c::crc32c(&sum))
+    }
+}

@@ -1,0 +1,529 @@
+//! The state of a simulated disk: what its files and names are to a running program, what of it is
+//! durable, and what lies between. Cloning it costs a few pointers; see [`super::crash`] for what
+//! a power cut makes of it.
+//!
+//! Two views are kept of every file and of the name table: *live*, which calls see, and *durable*, which
+//! any power cut leaves. The way from one to the other is the ordered list of *pending* changes: of those any
+//! subset may survive. A sync copies live over durable, which is cheap because both share their chunks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::content::{CHUNK, Content};
+use crate::rng::Rng;
+use basalt_fs::{Error, ErrorKind, Result};
+
+pub(super) type Ino = u64;
+pub(super) const ROOT: Ino = 1;
+/// Contents of removed files kept to show through in space that a power cut leaves unwritten.
+const REMEMBERED_LIVES: usize = 4;
+
+/// (directory, name) -> what it names.
+pub(super) type Names = BTreeMap<(Ino, Arc<str>), Ino>;
+
+/// One change of one name: `None` takes the name away.
+#[derive(Clone)]
+pub(super) struct NameEffect {
+    pub dir: Ino,
+    pub name: Arc<str>,
+    pub target: Option<Ino>,
+}
+
+/// A create, rename, link or remove that no directory sync covers yet. Its effects survive together or not
+/// at all.
+#[derive(Clone)]
+pub(super) struct NameOp {
+    pub seq: u64,
+    pub effects: Vec<NameEffect>,
+}
+
+#[derive(Clone)]
+pub(super) enum Change {
+    /// Whole sectors.
+    Write(Bytes),
+    /// Whole chunks given back.
+    Punch(u64),
+}
+
+/// A change of a file's bytes that no sync covers yet.
+#[derive(Clone)]
+pub(super) struct PendingWrite {
+    pub seq: u64,
+    pub at: u64,
+    pub change: Change,
+    /// The append position after it.
+    pub len_after: u64,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct FileNode {
+    pub is_log: bool,
+    /// Counts the lives of the space: a reused log begins a new one.
+    pub life: u32,
+    pub live: Content,
+    pub durable: Content,
+    pub pending: Vec<PendingWrite>,
+    /// The append position.
+    pub len: u64,
+    /// How far reads are legal.
+    pub alloc: u64,
+    /// How far the space is durably written.
+    pub durable_alloc: u64,
+    /// Bytes below it were covered by a sync in this life.
+    pub synced_end: u64,
+    /// The length that the last `sync_all` of this life made durable.
+    pub exact_len: u64,
+    /// True when the length may differ from `exact_len` after a power cut.
+    pub len_vague: bool,
+    /// Sectors that a failed sync gave up: no later sync makes them durable.
+    pub given_up: Vec<u64>,
+    /// Chunks given back.
+    pub holes: Arc<BTreeSet<u64>>,
+}
+
+impl FileNode {
+    /// True when a power cut cannot change it.
+    pub(super) fn is_settled(&self) -> bool {
+        self.pending.is_empty()
+            && self.given_up.is_empty()
+            && !self.len_vague
+            && self.alloc == self.durable_alloc
+    }
+
+    pub(super) fn chunks(&self) -> u64 {
+        self.alloc.div_ceil(CHUNK) - self.holes.len() as u64
+    }
+
+    pub(super) fn make_durable(&mut self, length_too: bool, unit: u64) {
+        let before = std::mem::replace(&mut self.durable, self.live.clone());
+        for &at in &self.given_up {
+            self.durable.write(at, &before.to_vec(at, unit as usize));
+        }
+        self.durable_alloc = self.alloc;
+        self.pending.clear();
+        self.synced_end = self.len;
+        if length_too {
+            self.exact_len = self.len;
+            self.len_vague = false;
+        }
+    }
+
+    /// Ends the space at `end`, in every view.
+    pub(super) fn cut_space(&mut self, end: u64, unit: u64) {
+        self.alloc = self.alloc.min(end);
+        self.durable_alloc = self.durable_alloc.min(end);
+        self.live.cut(end.next_multiple_of(unit));
+        self.durable.cut(end.next_multiple_of(unit));
+        self.pending.retain(|p| p.at < end);
+        self.given_up.retain(|at| *at < end);
+        if self.holes.range(end.div_ceil(CHUNK)..).next().is_some() {
+            Arc::make_mut(&mut self.holes).retain(|h| *h < end.div_ceil(CHUNK));
+        }
+    }
+}
+
+impl FileNode {
+    /// A sync that failed: some pending sectors reached the device, the others are given up.
+    pub(super) fn fail_sync(&mut self, unit: u64, seed: u64) {
+        let mut chance = Rng::new(seed);
+        for p in std::mem::take(&mut self.pending) {
+            match p.change {
+                Change::Write(data) => {
+                    for (i, sector) in data.chunks(unit as usize).enumerate() {
+                        let at = p.at + i as u64 * unit;
+                        if chance.coin() {
+                            self.durable.write(at, sector);
+                            self.given_up.retain(|a| *a != at);
+                        } else {
+                            self.given_up.push(at);
+                        }
+                    }
+                }
+                Change::Punch(len) => self.durable.punch(p.at / CHUNK..(p.at + len) / CHUNK),
+            }
+        }
+        self.len_vague = true;
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Node {
+    File(Box<FileNode>),
+    Dir,
+}
+
+#[derive(Clone)]
+pub(super) struct Disk {
+    pub unit: u64,
+    pub capacity_chunks: u64,
+    pub seed: u64,
+    nodes: Arc<BTreeMap<Ino, Arc<Node>>>,
+    pub live: Arc<Names>,
+    pub durable: Arc<Names>,
+    pub pending: Arc<Vec<NameOp>>,
+    /// Contents of removed files, newest last.
+    pub earlier_lives: Arc<Vec<Content>>,
+    next_ino: Ino,
+    /// Orders pending changes of files and names alike.
+    seq: u64,
+    used_chunks: u64,
+}
+
+impl Disk {
+    pub(super) fn new(unit: u64, capacity: u64, seed: u64) -> Disk {
+        let mut nodes = BTreeMap::new();
+        nodes.insert(ROOT, Arc::new(Node::Dir));
+        Disk {
+            unit,
+            capacity_chunks: capacity / CHUNK,
+            seed,
+            nodes: Arc::new(nodes),
+            live: Arc::default(),
+            durable: Arc::default(),
+            pending: Arc::default(),
+            earlier_lives: Arc::default(),
+            next_ino: ROOT + 1,
+            seq: 0,
+            used_chunks: 0,
+        }
+    }
+
+    /// The disk as a power cut left it: everything on it is durable.
+    pub(super) fn settled(
+        old: &Disk,
+        seed: u64,
+        names: Names,
+        nodes: BTreeMap<Ino, Arc<Node>>,
+    ) -> Disk {
+        let names = Arc::new(names);
+        let mut disk = Disk {
+            seed,
+            nodes: Arc::new(nodes),
+            live: Arc::clone(&names),
+            durable: names,
+            pending: Arc::default(),
+            earlier_lives: Arc::clone(&old.earlier_lives),
+            ..*old
+        };
+        disk.used_chunks = disk.count_chunks(&BTreeMap::new());
+        disk
+    }
+
+    pub(super) fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    pub(super) fn new_node(&mut self, node: Node) -> Ino {
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        Arc::make_mut(&mut self.nodes).insert(ino, Arc::new(node));
+        ino
+    }
+
+    pub(super) fn node(&self, ino: Ino) -> &Arc<Node> {
+        self.nodes
+            .get(&ino)
+            .expect("a name or handle points at a node")
+    }
+
+    pub(super) fn is_dir(&self, ino: Ino) -> bool {
+        matches!(**self.node(ino), Node::Dir)
+    }
+
+    pub(super) fn file(&self, ino: Ino) -> &FileNode {
+        match &**self.node(ino) {
+            Node::File(f) => f,
+            Node::Dir => unreachable!("handles are of files only"),
+        }
+    }
+
+    pub(super) fn file_mut(&mut self, ino: Ino) -> &mut FileNode {
+        let node = Arc::make_mut(&mut self.nodes)
+            .get_mut(&ino)
+            .expect("a name or handle points at a node");
+        match Arc::make_mut(node) {
+            Node::File(f) => f,
+            Node::Dir => unreachable!("handles are of files only"),
+        }
+    }
+
+    // ---- names ----
+
+    pub(super) fn lookup(&self, path: &Path) -> Result<Ino> {
+        let mut at = ROOT;
+        for part in parts(path)? {
+            self.check_dir(at, path)?;
+            at = *self
+                .live
+                .get(&(at, part))
+                .ok_or_else(|| not_found(path, "no such file or directory"))?;
+        }
+        Ok(at)
+    }
+
+    pub(super) fn lookup_file(&self, path: &Path) -> Result<Ino> {
+        let ino = self.lookup(path)?;
+        if self.is_dir(ino) {
+            return Err(refused(path, std::io::ErrorKind::IsADirectory));
+        }
+        Ok(ino)
+    }
+
+    pub(super) fn lookup_dir(&self, path: &Path) -> Result<Ino> {
+        let ino = self.lookup(path)?;
+        self.check_dir(ino, path)?;
+        Ok(ino)
+    }
+
+    fn check_dir(&self, ino: Ino, path: &Path) -> Result<()> {
+        match self.is_dir(ino) {
+            true => Ok(()),
+            false => Err(refused(path, std::io::ErrorKind::NotADirectory)),
+        }
+    }
+
+    /// The directory that holds the last name of `path`, and that name.
+    pub(super) fn parent(&self, path: &Path) -> Result<(Ino, Arc<str>)> {
+        let mut names = parts(path)?;
+        let last = names
+            .pop()
+            .ok_or_else(|| Error::invalid("the root cannot be named here").in_file(path))?;
+        let mut at = ROOT;
+        for part in names {
+            self.check_dir(at, path)?;
+            at = *self
+                .live
+                .get(&(at, part))
+                .ok_or_else(|| not_found(path, "its directory does not exist"))?;
+        }
+        self.check_dir(at, path)?;
+        Ok((at, last))
+    }
+
+    pub(super) fn named(&self, dir: Ino, name: &Arc<str>) -> Option<Ino> {
+        self.live.get(&(dir, Arc::clone(name))).copied()
+    }
+
+    pub(super) fn entries(&self, dir: Ino) -> impl Iterator<Item = (&Arc<str>, Ino)> {
+        self.live
+            .range((dir, Arc::from(""))..)
+            .take_while(move |((d, _), _)| *d == dir)
+            .map(|((_, name), ino)| (name, *ino))
+    }
+
+    pub(super) fn link_count(&self, ino: Ino) -> usize {
+        self.live.values().filter(|&&i| i == ino).count()
+    }
+
+    /// Changes names in the live view and notes the change as pending.
+    pub(super) fn change_names(&mut self, effects: Vec<NameEffect>) {
+        let seq = self.next_seq();
+        for e in &effects {
+            apply_effect(Arc::make_mut(&mut self.live), e);
+        }
+        Arc::make_mut(&mut self.pending).push(NameOp { seq, effects });
+    }
+
+    /// Makes the pending changes of one directory's names durable. A rename into another directory becomes
+    /// durable there with that directory; when the directory it left is synced it becomes durable as a whole,
+    /// because a name that is gone durably must stand somewhere.
+    pub(super) fn commit_names(&mut self, dir: Ino) {
+        let pending = std::mem::take(Arc::make_mut(&mut self.pending));
+        let mut committed: Vec<(u64, NameEffect)> = Vec::new();
+        let mut rest: Vec<NameOp> = Vec::new();
+        for mut op in pending {
+            let leaves = op
+                .effects
+                .iter()
+                .any(|e| e.dir == dir && e.target.is_none());
+            let seq = op.seq;
+            op.effects.retain(|e| {
+                let commits = leaves || e.dir == dir;
+                if commits {
+                    committed.push((seq, e.clone()));
+                }
+                !commits
+            });
+            if !op.effects.is_empty() {
+                rest.push(op);
+            }
+        }
+        for (seq, effect) in &committed {
+            apply_effect(Arc::make_mut(&mut self.durable), effect);
+            // An older pending change of the same name may not undo what is durable now.
+            for op in rest.iter_mut().filter(|op| op.seq < *seq) {
+                op.effects
+                    .retain(|e| (e.dir, &e.name) != (effect.dir, &effect.name));
+            }
+        }
+        rest.retain(|op| !op.effects.is_empty());
+        self.pending = Arc::new(rest);
+    }
+
+    // ---- space ----
+
+    pub(super) fn free_chunks(&self) -> u64 {
+        self.capacity_chunks.saturating_sub(self.used_chunks)
+    }
+
+    pub(super) fn take_chunks(&mut self, n: u64) {
+        self.used_chunks += n;
+    }
+
+    pub(super) fn give_chunks(&mut self, n: u64) {
+        self.used_chunks -= n;
+    }
+
+    fn count_chunks(&self, open: &BTreeMap<Ino, usize>) -> u64 {
+        let mut alive: BTreeSet<Ino> = self.live.values().copied().collect();
+        alive.extend(open.keys());
+        alive
+            .iter()
+            .filter_map(|i| match &**self.node(*i) {
+                Node::File(f) => Some(f.chunks()),
+                Node::Dir => None,
+            })
+            .sum()
+    }
+
+    /// Forgets nodes that neither a name, a pending change nor a handle refers to, and recounts space.
+    /// Space is free as soon as the last live name and handle are gone.
+    pub(super) fn sweep(&mut self, open: &BTreeMap<Ino, usize>) {
+        let mut referred: BTreeSet<Ino> = self.live.values().copied().collect();
+        referred.extend(self.durable.values());
+        referred.extend(open.keys());
+        for op in self.pending.iter() {
+            referred.extend(op.effects.iter().filter_map(|e| e.target));
+        }
+        referred.insert(ROOT);
+        let dead: Vec<Ino> = self
+            .nodes
+            .keys()
+            .filter(|i| !referred.contains(i))
+            .copied()
+            .collect();
+        for ino in dead {
+            let node = Arc::make_mut(&mut self.nodes).remove(&ino);
+            if let Some(Node::File(f)) = node.as_deref() {
+                let lives = Arc::make_mut(&mut self.earlier_lives);
+                lives.push(f.live.clone());
+                if lives.len() > REMEMBERED_LIVES {
+                    lives.remove(0);
+                }
+            }
+        }
+        self.used_chunks = self.count_chunks(open);
+    }
+
+    // ---- bytes ----
+
+    /// The whole sectors that hold `bytes` at the append position: what an earlier append left before them in
+    /// the first, and, after them in the last, one of the things a device may leave there.
+    pub(super) fn sectors_for(&self, ino: Ino, bytes: &[u8]) -> (u64, Vec<u8>) {
+        let f = self.file(ino);
+        let first = f.len / self.unit * self.unit;
+        let end = f.len + bytes.len() as u64;
+        let last = end.next_multiple_of(self.unit);
+        let mut data = f.live.to_vec(first, (last - first) as usize);
+        let from = (f.len - first) as usize;
+        data[from..from + bytes.len()].copy_from_slice(bytes);
+        let rest = &mut data[from + bytes.len()..];
+        let mut c = Rng::of(&[self.seed, ino, u64::from(f.life), last]);
+        match c.below(3) {
+            0 => {} // What the space held before.
+            1 => rest.fill(0),
+            _ => c.fill(rest),
+        }
+        (first, data)
+    }
+
+    pub(super) fn write_sectors(&mut self, ino: Ino, at: u64, data: Vec<u8>, len_after: u64) {
+        let seq = self.next_seq();
+        let f = self.file_mut(ino);
+        f.live.write(at, &data);
+        f.pending.push(PendingWrite {
+            seq,
+            at,
+            change: Change::Write(data.into()),
+            len_after,
+        });
+    }
+
+    /// Chunks that appending up to `end` takes from the free space.
+    pub(super) fn chunks_needed(&self, ino: Ino, end: u64) -> u64 {
+        let f = self.file(ino);
+        let grown = end.div_ceil(CHUNK).saturating_sub(f.alloc.div_ceil(CHUNK));
+        let refilled = f.holes.range(f.len / CHUNK..end.div_ceil(CHUNK)).count() as u64;
+        grown + refilled
+    }
+
+    /// Moves the append position and the space that belongs to the file.
+    pub(super) fn grow(&mut self, ino: Ino, end: u64) {
+        self.take_chunks(self.chunks_needed(ino, end));
+        let f = self.file_mut(ino);
+        let touched = f.len / CHUNK..end.div_ceil(CHUNK);
+        if f.holes.range(touched.clone()).next().is_some() {
+            Arc::make_mut(&mut f.holes).retain(|h| !touched.contains(h));
+        }
+        f.len = end;
+        f.alloc = f.alloc.max(end);
+        f.len_vague = true;
+    }
+
+    /// What `len` tells someone who did not append: exact after `sync_all`, else for a log perhaps its space.
+    pub(super) fn len_hint(&self, ino: Ino) -> u64 {
+        let f = self.file(ino);
+        let vague = f.is_log && f.len_vague && f.alloc > f.len;
+        if vague && Rng::of(&[self.seed, ino, u64::from(f.life), 7]).coin() {
+            f.alloc
+        } else {
+            f.len
+        }
+    }
+}
+
+pub(super) fn apply_effect(names: &mut Names, e: &NameEffect) {
+    let key = (e.dir, Arc::clone(&e.name));
+    match e.target {
+        Some(ino) => {
+            names.insert(key, ino);
+        }
+        None => {
+            names.remove(&key);
+        }
+    }
+}
+
+pub(super) fn parts(path: &Path) -> Result<Vec<Arc<str>>> {
+    let mut parts = Vec::new();
+    for c in path.components() {
+        match c {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => match name.to_str() {
+                Some(name) => parts.push(Arc::from(name)),
+                None => return Err(Error::invalid("the path is not UTF-8").in_file(path)),
+            },
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(Error::invalid("the path may not step upward").in_file(path));
+            }
+        }
+    }
+    Ok(parts)
+}
+
+pub(super) fn not_found(path: &Path, message: &str) -> Error {
+    Error::new(ErrorKind::NotFound, message).in_file(path)
+}
+
+/// An error as the operating system would give it.
+pub(super) fn refused(path: &Path, kind: std::io::ErrorKind) -> Error {
+    Error::io("refused", path, kind.into())
+}
+
+pub(super) fn taken(path: &Path) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the name is taken").in_file(path)
+}

@@ -1,0 +1,292 @@
+//! The simulated disk with LavaFS on it: what the engines are tested with is then that filesystem over a simulated device whose power is cut.
+//!
+//! With `BASALT_SIM=lava` in the environment every disk is such a one. What the device loses then is sectors, whole files never: the rules that engines must
+//! keep are the same.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use super::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
+use crate::{DeviceCut, DeviceSnapshot, OpKind, SimDevice};
+use basalt_fs::{Error, ErrorKind, FileSystem, Intent, Result};
+use basalt_lava::{FileReport, LavaFs, LavaOptions};
+
+/// As large as most disks are made: what is not used costs nothing, and metadata grows with it.
+const SIZE: u64 = 1 << 30;
+
+/// Smaller disks are too small for a filesystem's own metadata.
+const LEAST: u64 = 4 << 20;
+
+/// True when the environment asks for it, and there is room.
+pub(super) fn is_wanted_for(options: &SimOptions) -> bool {
+    is_wanted() && options.capacity >= LEAST
+}
+
+/// True when disks are such ones.
+#[doc(hidden)]
+pub fn is_wanted() -> bool {
+    std::env::var("BASALT_SIM").is_ok_and(|v| v == "lava")
+}
+
+/// Runs every test of this test binary again, on simulated disks with LavaFS on them, in a process of its own; but for those whose names contain one of `but`.
+///
+/// # Panics
+/// When one fails, or none was run.
+#[doc(hidden)]
+pub fn all_tests_on_lava(this: &str, but: &[&str]) {
+    if is_wanted() || std::env::var("BASALT_CASE").is_ok() {
+        return;
+    }
+    let runner = std::env::current_exe().expect("a test binary");
+    let mut again = std::process::Command::new(runner);
+    again.env("BASALT_SIM", "lava");
+    // A third of the effort: the promises are the same ones.
+    let scale = std::env::var("BASALT_SCALE").ok();
+    let scale: u64 = scale.and_then(|s| s.parse().ok()).unwrap_or(1);
+    again.env("BASALT_SCALE", scale.div_ceil(3).to_string());
+    for skip in but.iter().chain([&this]) {
+        again.args(["--skip", skip]);
+    }
+    again.stdout(std::process::Stdio::piped());
+    let mut child = again.spawn().expect("the tests run");
+    let out = child.stdout.take().expect("it is piped");
+    let mut passed = 0;
+    for line in std::io::BufReader::new(out).lines().map_while(|l| l.ok()) {
+        let count = line.strip_prefix("test result: ok. ");
+        let count = count.and_then(|l| l.split(' ').next()?.parse::<u64>().ok());
+        passed += count.unwrap_or(0);
+        crate::campaign!("{line}");
+    }
+    let ended = child.wait().expect("the tests run");
+    assert!(!ended.success() || passed > 0, "no test was run");
+    assert!(
+        ended.success(),
+        "with BASALT_SIM=lava in the environment the tests fail: run them so to see which"
+    );
+}
+
+/// See the module's head.
+pub(super) struct OnLava {
+    device: Arc<SimDevice>,
+    fs: Arc<LavaFs>,
+    seed: u64,
+    powered: AtomicBool,
+    /// Snapshots kept: each n-th.
+    every_n: AtomicU64,
+    recorded: parking_lot::Mutex<Vec<SimSnapshot>>,
+}
+
+/// A device frozen.
+#[derive(Clone)]
+pub(super) struct Frozen {
+    device: DeviceSnapshot,
+    seed: u64,
+}
+
+impl Frozen {
+    pub(super) fn cut(&self, cut: DeviceCut) -> Arc<SimFs> {
+        SimFs::on_lava(OnLava::mounted(self.device.cut(cut), self.seed))
+    }
+
+    pub(super) fn killed(&self) -> Arc<SimFs> {
+        SimFs::on_lava(OnLava::mounted(self.device.killed(), self.seed))
+    }
+}
+
+/// What a power cut leaves of the device.
+pub(super) fn cut_of(policy: CrashPolicy, seed: u64) -> DeviceCut {
+    match policy {
+        CrashPolicy::NothingUnsynced => DeviceCut::Nothing,
+        CrashPolicy::EverythingUnsynced => DeviceCut::All,
+        CrashPolicy::Prefix => DeviceCut::Prefix(seed),
+        CrashPolicy::Suffix => DeviceCut::Suffix(seed),
+        CrashPolicy::Torn => DeviceCut::Torn(seed),
+        // A device knows neither names nor lengths.
+        _ => DeviceCut::Some(seed),
+    }
+}
+
+impl OnLava {
+    pub(super) fn new(options: SimOptions) -> OnLava {
+        let wanted = options.capacity.min(SIZE);
+        // As much is free as was asked for: what the filesystem keeps for itself comes on top.
+        let mut size = (wanted + (4 << 20)).next_multiple_of(4096);
+        loop {
+            let device = SimDevice::new(size, options.write_unit);
+            LavaFs::format(&*device, false, Path::new("simulated")).expect("room for a filesystem");
+            let made = OnLava::mounted(device, options.seed);
+            let free = made.fs.space(Path::new("")).expect("it is mounted").free;
+            let asked = wanted / 4096 * 4096;
+            if free < asked {
+                size += asked - free;
+            } else if wanted == SIZE || free == asked {
+                return made;
+            } else {
+                size -= free - asked;
+            }
+        }
+    }
+
+    fn mounted(device: Arc<SimDevice>, seed: u64) -> OnLava {
+        let options = LavaOptions {
+            // Threads would make two runs of one seed differ.
+            background: false,
+            ..LavaOptions::default()
+        };
+        let mounted = LavaFs::mount(device.clone(), &options);
+        OnLava {
+            fs: mounted.unwrap_or_else(|e| panic!("a mount after a power cut: {e}")),
+            device,
+            seed,
+            powered: AtomicBool::new(true),
+            every_n: AtomicU64::new(0),
+            recorded: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// The filesystem, for as long as there is power.
+    pub(super) fn fs(&self) -> Result<&LavaFs> {
+        match self.powered.load(SeqCst) {
+            true => Ok(&self.fs),
+            false => Err(Error::new(
+                ErrorKind::Io,
+                "the simulated disk has no power: this process is dead",
+            )),
+        }
+    }
+
+    /// The filesystem, also of a dead process.
+    pub(super) fn any(&self) -> &LavaFs {
+        &self.fs
+    }
+
+    /// What a thread of its own would do: a checkpoint when it is due, and discards.
+    pub(super) fn settle(&self) {
+        self.fs.discard();
+        if self.fs.is_due() {
+            // Without room, or power, the journal goes on.
+            let _ = self.fs.checkpoint();
+        }
+    }
+
+    pub(super) fn freeze(&self) -> Frozen {
+        Frozen {
+            device: self.device.snapshot(),
+            seed: self.seed,
+        }
+    }
+
+    pub(super) fn power_off(&self) {
+        self.powered.store(false, SeqCst);
+        self.device.power_off();
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.device.writes()
+    }
+
+    pub(super) fn take_snapshots(&self) -> Vec<SimSnapshot> {
+        std::mem::take(&mut self.recorded.lock())
+    }
+
+    pub(super) fn record_snapshots(&self, every_n: u64) {
+        self.every_n.store(every_n, SeqCst);
+    }
+
+    /// A file's bytes on the device, past its length too.
+    fn places(&self, path: &Path) -> Result<FileReport> {
+        self.fs.describe(path)
+    }
+
+    pub(super) fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+        let places = self.places(path)?;
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = offset + i as u64;
+            let extent = places.extents.iter().find(|e| at < e.offset + e.len);
+            if let Some((extent, place)) = extent.and_then(|e| Some((e, e.place?))) {
+                self.device.damage(place + at - extent.offset, &[*byte]);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_all(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.fs.open(path)?;
+        let len = file.allocated().max(file.len());
+        Ok(file.read(0, len as usize)?.to_vec())
+    }
+
+    pub(super) fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        if self.fs.exists(path)? {
+            self.fs.remove(path)?;
+        }
+        let file = self.fs.create(path)?;
+        file.append(&[std::io::IoSlice::new(bytes)], Intent::Lazy)?;
+        file.sync_all()?;
+        self.fs
+            .sync_metadata(path.parent().unwrap_or(Path::new("")))
+    }
+
+    pub(super) fn swap_files(&self, a: &Path, b: &Path) -> Result<()> {
+        let aside = PathBuf::from("swapped aside");
+        for (from, to) in [(a, &*aside), (b, a), (&*aside, b)] {
+            self.fs.rename(from, to)?;
+        }
+        self.fs.sync_metadata(Path::new(""))
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        let mut sum = Vec::new();
+        let mut dirs = vec![PathBuf::new()];
+        while let Some(dir) = dirs.pop() {
+            for e in self.fs.list(&dir).expect("a directory") {
+                let path = dir.join(&e.name);
+                sum.extend_from_slice(path.as_os_str().as_encoded_bytes());
+                if e.is_dir {
+                    dirs.push(path);
+                    continue;
+                }
+                let stat = self.fs.stat(&path).expect("it is there");
+                sum.extend_from_slice(&stat.len.to_le_bytes());
+                sum.extend_from_slice(&self.read_all(&path).expect("it is read"));
+            }
+        }
+        u64::from(crc32c::crc32c(&sum))
+    }
+
+    /// Hears of each write of the device.
+    pub(super) fn watch(me: &Arc<SimFs>) {
+        let weak = Arc::downgrade(me);
+        let lava = me.lava.as_ref().expect("on LavaFS");
+        let seed = lava.seed;
+        lava.device.on_write(move |device| {
+            let Some(me) = weak.upgrade() else { return };
+            let lava = me.lava.as_ref().expect("on LavaFS");
+            let snapshot = SimSnapshot {
+                call: OpKind::Append,
+                path: "the device".into(),
+                op: device.write,
+                disk: super::Moment::Lava(Frozen { device, seed }),
+            };
+            let every_n = lava.every_n.load(SeqCst);
+            if every_n > 0 && snapshot.op.is_multiple_of(every_n) {
+                lava.recorded.lock().push(snapshot.clone());
+            }
+            if let Some(observer) = me.observer.lock().as_mut() {
+                observer(snapshot);
+            }
+        });
+    }
+}
+
+/// Length of a file cut to, when it is done by hand.
+pub(super) fn cut_short(lava: &OnLava, path: &Path, len: u64) -> Result<()> {
+    let mut bytes = lava.read_all(path)?;
+    if (bytes.len() as u64) > len {
+        bytes.truncate(len as usize);
+        lava.write_file(path, &bytes)?;
+    }
+    Ok(())
+}
