@@ -45,7 +45,6 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
             "wal",
         ],
     ),
-    ("server", &["fetch", "keyspace", "names", "store"]),
 ];
 
 /// Where a module first names another: path and line, counted from 0.
