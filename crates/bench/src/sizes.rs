@@ -4,6 +4,8 @@
 //! a store are known without looking.
 
 use crate::Stop;
+use crate::engine::host_directory;
+use crate::flags::{Switch, parse_size};
 use basalt::fs::FileSystem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +30,7 @@ const LONGEST: f64 = 64.0;
 
 /// `fixed`, `uniform:100-1000`, `pareto:400`, `folder:DIR`.
 pub fn parse_sizes(text: &str) -> Result<SizesAsked, String> {
-    let size = crate::args::parse_size;
+    let size = parse_size;
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     match kind {
         "fixed" if rest.is_empty() => Ok(SizesAsked::Fixed),
@@ -137,7 +139,7 @@ fn lengths(dir: &Path) -> Result<Vec<u32>, Stop> {
             dir.display()
         )));
     }
-    let fs = crate::engine::host_directory(dir, crate::args::Switch::Off)?;
+    let fs = host_directory(dir, Switch::Off)?;
     let mut out = Vec::new();
     walk(fs.as_ref(), Path::new(""), &mut out)?;
     if out.is_empty() {

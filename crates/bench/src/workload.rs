@@ -3,13 +3,17 @@
 //! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it (the others), because
 //! a shared disk changes its mind within seconds.
 
+mod args;
+
+pub use args::{Common, Workload};
+
 use crate::Stop;
-use crate::args::{Common, Switch, Workload};
 use crate::counters::{Counters, Counts, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::device::{Device, Measured, RANDOM_READ, SEQUENTIAL};
 use crate::drive::{Driver, Group, Operation, Presence, Tally, Worker};
 use crate::engine::{self, Engine, EngineName, Log, host_directory, remove_tree, tree_bytes};
+use crate::flags::Switch;
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::{Report, Row, Yardstick, round};
@@ -28,9 +32,7 @@ const BESIDE: Duration = Duration::from_secs(1);
 
 /// Runs a workload once for each number of threads.
 pub fn run(workload: &Workload) -> Result<Report, Stop> {
-    let Some(common) = workload.common() else {
-        return Err(Stop::new("a report is no workload"));
-    };
+    let common = workload.common();
     common.validate().map_err(Stop::new)?;
     for engine in &common.engines {
         engine.check_built()?;
@@ -357,9 +359,6 @@ impl Bench<'_> {
             Workload::Fill(_)
             | Workload::Overwrite(_)
             | Workload::DurablePut(_)
-            | Workload::Compare(_)
-            | Workload::Report(_)
-            | Workload::Fs(_)
             | Workload::Device(_) => Arc::new(move |w: &mut Worker, _| {
                 let n = w.random.below(w.data.keys());
                 w.put(n, log)

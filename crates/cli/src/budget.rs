@@ -5,7 +5,7 @@ use crate::progress::human_bytes;
 use crate::separation::Separation;
 use basalt::Options;
 use basalt::env::EnvBuilder;
-use basalt_bench::args::parse_size;
+use basalt_bench::flags::parse_size;
 use clap::Args;
 
 /// Defaults, the engine's own.

@@ -13,7 +13,7 @@ use crate::point::say;
 use crate::progress::{count, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::lava::image::{self, Format};
-use basalt_bench::args::parse_size;
+use basalt_bench::flags::parse_size;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::fmt::Write;

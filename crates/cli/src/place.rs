@@ -6,7 +6,7 @@ use basalt::env::Clock;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::lava::LavaFs;
 use basalt::lava::image::{self, Format, Step};
-use basalt_bench::args::parse_size;
+use basalt_bench::flags::parse_size;
 use clap::Args;
 use indicatif::ProgressBar;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Which values a store keeps in blob files, what space these may take, and how what is written is compressed: for every command that writes much.
 
 use basalt::Options;
-use basalt_bench::args::{Compression, parse_size};
+use basalt_bench::engine::Compression;
+use basalt_bench::flags::parse_size;
 use basalt_server::layout::LEAST_MIN_BLOB_SIZE;
 use basalt_server::{MIN_BLOB_SIZE, engine_defaults};
 use clap::Args;

@@ -26,11 +26,14 @@
 //! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
 
 use crate::catalog::DATABASE;
+use crate::epoch::{EpochLimits, Epochs, SLOTS};
 use crate::fetch::many::ManyFetch;
 use crate::fetch::{self, Fetch};
+use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType, KEY_PREFIX_LEN};
-use crate::names::{HeldLayer, KeyHash, Layer};
-use crate::store::{Done, Store, Value, View, Write};
+use crate::names::KeyHash;
+use crate::store::{Done, Store, View, Write};
+use crate::value::Value;
 use basalt::{Bytes, Error, Result};
 use pending_writes::NewestVersion;
 use smallvec::SmallVec;
@@ -38,36 +41,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A set of epochs by slot.
-pub(crate) type Epochs = u16;
-
-const SLOTS: usize = 16;
-
-/// How much may be collected and be on its way.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EpochLimits {
-    /// Epochs submitted and not completed, at most 14.
-    pub in_flight: usize,
-    /// Bytes of keys and values from which the open epoch takes no further command.
-    pub bytes: usize,
-    /// Writes from which the open epoch takes no further command.
-    pub writes: usize,
-    /// Bytes of keys and values in all epochs, the open one and those on their way, from which no further command is taken. One
-    /// command always fits: it may be larger than this.
-    pub pending_bytes: usize,
-}
-
-impl Default for EpochLimits {
-    fn default() -> EpochLimits {
-        EpochLimits {
-            in_flight: 8,
-            bytes: 32 << 20,
-            writes: 16_384,
-            pending_bytes: 64 << 20,
-        }
-    }
-}
 
 /// A value that an epoch gives to a key. The versions of a key are in the order of their epochs.
 #[derive(Debug)]

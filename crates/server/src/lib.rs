@@ -6,15 +6,18 @@
 
 #![deny(missing_docs)]
 
+mod answers;
 pub mod catalog;
 pub mod command;
 mod cursor;
+mod epoch;
 mod fetch;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod glob;
 mod keyspace;
+mod layer;
 pub mod layout;
 mod names;
 mod net;
@@ -22,6 +25,7 @@ pub mod number;
 mod options;
 pub mod resp;
 mod store;
+mod value;
 
 pub use net::{Listening, Server, ShutdownHandle, serve, serve_on};
 pub use options::{MIN_BLOB_SIZE, ServerOptions, SyncPolicy, engine_defaults};

@@ -4,9 +4,9 @@
 //! a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
 
 use crate::catalog::{self, DATABASE, Retired};
-use crate::fetch::{Known, Meta};
+use crate::layer::Layer;
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
-use crate::names::Layer;
+use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
 use encoder::Encoder;
 use std::path::Path;
@@ -14,16 +14,6 @@ use std::sync::Arc;
 
 /// Cursor numbers reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
-
-/// A Redis value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Value {
-    pub data_type: DataType,
-    /// A string's bytes.
-    pub data: Bytes,
-    /// When it ends, ms since 1970.
-    pub expire_at_ms: Option<u64>,
-}
 
 /// One write of an epoch.
 pub(crate) enum Write {
@@ -382,7 +372,7 @@ pub(crate) mod memory {
     //! A store in memory whose commits wait until a test releases or fails them.
 
     use super::*;
-    use crate::names::LayerWrite;
+    use crate::layer::LayerWrite;
     use basalt::ErrorKind;
     use parking_lot::Mutex;
     use std::collections::{BTreeMap, BTreeSet, VecDeque};

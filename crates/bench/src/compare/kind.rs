@@ -2,9 +2,9 @@
 
 use super::Asked;
 use crate::Stop;
-use crate::args::Switch;
 use crate::drive::{Group, Operation, Presence, Worker};
 use crate::engine::Log;
+use crate::flags::Switch;
 use crate::pick::{Distribution, pick};
 use clap::ValueEnum;
 use std::sync::Arc;

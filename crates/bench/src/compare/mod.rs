@@ -4,6 +4,7 @@
 //! Workloads on filled stores begin with one that each engine made once and that was settled and closed; runs that only read share
 //! it, runs that write get a copy each. All begin with a cold page cache.
 
+mod args;
 mod folder;
 mod kind;
 mod one;
@@ -12,13 +13,14 @@ mod store;
 mod summary;
 mod targets;
 
+pub use args::{CompareArgs, FsName};
 pub use kind::Kind;
 pub use summary::Comparison;
 
 use crate::Stop;
-use crate::args::{CompareArgs, FsName, Switch};
 use crate::device::{Device, Measured};
 use crate::engine::{EngineName, host_directory, remove_tree};
+use crate::flags::Switch;
 use crate::machine;
 use crate::pick::Distribution;
 use crate::report::round;

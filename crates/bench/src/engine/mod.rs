@@ -4,18 +4,21 @@
 //! with a sentence that says how to build it.
 
 mod basalt;
+mod budget;
 #[cfg(feature = "peer-fjall")]
 mod fjall;
 #[cfg(feature = "peer-rocksdb")]
 mod rocksdb;
 
 use crate::Stop;
-use crate::args::{Budget, Switch};
+use crate::flags::Switch;
 use ::basalt::fs::{FileSystem, FsStats};
 use clap::ValueEnum;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
+
+pub use budget::{Budget, Compression};
 
 /// The engines that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,9 +1,11 @@
 //! RocksDB behind the door, set up as its own tuning guide says; docs/benchmarks.md has the reasons of each setting.
 
-use super::{Engine, EngineName, EngineStats, Log, Next, Read, host_directory};
+use super::{
+    Budget, Compression, Engine, EngineName, EngineStats, Log, Next, Read, host_directory,
+};
 use crate::Stop;
-use crate::args::{Budget, Compression, Switch};
 use crate::counters::read_kernel_file;
+use crate::flags::Switch;
 use basalt::fs::FsStats;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType,

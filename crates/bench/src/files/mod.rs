@@ -7,8 +7,8 @@ mod target;
 mod work;
 
 use crate::Stop;
-use crate::args::parse_size;
 use crate::device::{Device, Measured};
+use crate::flags::parse_size;
 use crate::machine;
 use crate::progress::Progress;
 use crate::statistics::{Ratio, median, ratio};

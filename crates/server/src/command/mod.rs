@@ -14,8 +14,9 @@ pub(crate) mod system;
 pub mod table;
 
 use crate::cursor::Cursors;
+use crate::epoch::Epochs;
 use crate::fetch::Need;
-use crate::keyspace::{Capture, Epochs, Keyspace, Missed};
+use crate::keyspace::{Capture, Keyspace, Missed};
 use crate::layout;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;

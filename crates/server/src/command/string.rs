@@ -4,7 +4,7 @@ use super::{Context, Done, Failure, Outcome, integer, too_long, word, wrong_argu
 use crate::layout::DataType;
 use crate::number::{format_f64, parse_f64, parse_i64, push_i64};
 use crate::resp::request::Request;
-use crate::store::Value;
+use crate::value::Value;
 use basalt::Bytes;
 
 /// Keys of an MGET that are looked for together.

@@ -1,7 +1,7 @@
 //! Commands without a network: what needs a clock or a store under the test's control.
 
 use super::*;
-use crate::keyspace::EpochLimits;
+use crate::epoch::EpochLimits;
 use crate::store::memory::MemoryStore;
 use basalt::env::{Clock, EnvBuilder, ManualClock};
 use basalt::fs::{HostFs, HostOptions};

@@ -1,13 +1,15 @@
 //! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the store
 //! within the bounds of a command on the loop.
 
-use super::{Epochs, Keyspace};
+use super::Keyspace;
+use crate::answers::{Answers, Places};
 use crate::catalog::DATABASE;
-use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead, Places};
-use crate::fetch::{self, Answer, Fetch, Known, Meta, Need, PIECE_BYTES, PIECE_NAMES, Piece};
+use crate::epoch::Epochs;
+use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead};
+use crate::fetch::{self, Answer, Fetch, Need, PIECE_BYTES, PIECE_NAMES, Piece};
 use crate::layout::{self, DataType};
 use crate::names::{KeyHash, Names};
-use crate::store::Value;
+use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Error, Result};
 use std::sync::Arc;
 
@@ -381,15 +383,16 @@ impl Keyspace {
         self.many.get(&client)
     }
 
-    /// Removes and returns a fetch that has an answer for every name, if the answers are true now.
+    /// Ends a fetch that has an answer for every name, and returns the answers if they are true now.
     /// The second value is the epochs that the answers depend on.
-    pub fn freeze(&mut self, client: u64) -> Option<(ManyFetch, Epochs)> {
+    pub fn freeze(&mut self, client: u64) -> Option<(Answers, Epochs)> {
         let is_true = |f: &ManyFetch| !f.is_void && f.generation() == self.generation;
         let fetch = self.many.get(&client).filter(|f| is_true(f))?;
         assert!(!fetch.is_behind(), "the caller lets it catch up");
         let flush = self.flush.map_or(0, |slot| 1 << slot);
         let depends_on = fetch.depends_on | flush;
-        self.many.remove(&client).map(|f| (f, depends_on))
+        let fetch = self.many.remove(&client)?;
+        Some((fetch.into_answers(), depends_on))
     }
 
     /// Removes and returns the fetch of a request with very many names. Dropping a fetch takes

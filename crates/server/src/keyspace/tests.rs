@@ -2,8 +2,9 @@
 //! failure the keyspace is what the store says.
 
 use super::*;
+use crate::answers::{ManyAnswer, places};
 use crate::fetch::Need;
-use crate::fetch::many::{ManyAnswer, ManyPiece, places, read_many};
+use crate::fetch::many::{ManyPiece, read_many};
 use crate::names::Names;
 use crate::resp::request::Request;
 use crate::store::memory::MemoryStore;
@@ -1070,7 +1071,7 @@ fn a_fetch_of_many_names_counts_its_buffers_and_frees_what_is_no_answer() {
         let to = (done + 1024).min(list.len());
         for (n, name) in list[done..to].iter().enumerate() {
             let fetch = w.keys.many(CLIENT).unwrap();
-            let (held, memory) = (fetch.strings_in_memory(), fetch.memory());
+            let (held, memory) = (fetch.answers().strings_in_memory(), fetch.memory());
             assert!(held <= memory, "{held} bytes in memory, {memory} counted");
             assert!(
                 held <= 2 * fetch.bytes() + 2 * LEN,
@@ -1092,7 +1093,7 @@ fn a_fetch_of_many_names_counts_its_buffers_and_frees_what_is_no_answer() {
             true => format!("{name}{}", "v".repeat(LEN)),
             false => "x".into(),
         };
-        let found = match fetch.answer(n, 1_000) {
+        let found = match fetch.answers().answer(n, 1_000) {
             ManyAnswer::String(data) => data.to_vec(),
             ManyAnswer::Shared(data) => data.to_vec(),
             _ => panic!("no string for {name}"),

@@ -6,8 +6,8 @@
 use super::assembling::Assembly;
 use super::many::ManyCommand;
 use crate::command::store_error;
+use crate::epoch::Epochs;
 use crate::fetch::Need;
-use crate::keyspace::Epochs;
 use crate::resp::reply::Reply;
 use crate::resp::request::{Limits, Request, RequestParser};
 use basalt::Error;

@@ -5,7 +5,7 @@ use super::connection::{Connection, Progress};
 use super::many::ManyCommand;
 use super::{Server, enqueue};
 use crate::command::{Action, Executed, Outcome, table};
-use crate::keyspace::Epochs;
+use crate::epoch::Epochs;
 use crate::resp::request::Request;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
