@@ -5,13 +5,7 @@ use crate::codec::Compression;
 use crate::family::Family;
 use crate::separated::compressed as packed;
 use basalt_env::Random;
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
+use basalt_sim::campaign::scale;
 
 fn bytes_of(r: &Random, len: u64) -> Vec<u8> {
     (0..len).map(|_| r.next_u64() as u8).collect()

@@ -15,8 +15,8 @@ pub(crate) fn seeds(name: &str, n: u64, mut run: impl FnMut(u64)) {
     if let Ok(seed) = std::env::var("BASALT_SEED") {
         return run(seed.parse().expect("BASALT_SEED is a number"));
     }
-    let scale = std::env::var("BASALT_SCALE").map_or(1.0, |s| s.parse().expect("BASALT_SCALE"));
-    let n = (n as f64 * scale).ceil() as u64;
+    let scale = basalt_sim::campaign::scale();
+    let n = n * scale;
     for seed in 0..n {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
         if let Err(panic) = result {
