@@ -6,8 +6,7 @@
 //! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
-use crate::fs::in_image;
-use crate::place::{Place, missing_folder};
+use crate::place::{Place, in_image, missing_folder};
 use crate::progress::human_bytes;
 use basalt::ErrorKind;
 use rustix::fs::FileType;

@@ -7,6 +7,7 @@ use crate::args::Which;
 use crate::budget::Budget;
 use crate::escape::unescape;
 use crate::failure::Failure;
+use crate::filesystem;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
 pub use crate::place::Access;
 use crate::place::Place;
@@ -101,7 +102,7 @@ pub enum Value {
 
 /// The beginnings of an environment over what a command works on, and the store's directory in it.
 pub fn environment(place: &Place, access: Access) -> Result<(EnvBuilder, PathBuf), Failure> {
-    let (fs, path) = place.open(access)?;
+    let (fs, path) = filesystem::open(place, access)?;
     // The process is the engine's alone: what its allocator keeps is ours to decide.
     process_memory::keep_little();
     Ok((Env::builder(fs).trims_memory(true), path))

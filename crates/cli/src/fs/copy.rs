@@ -4,11 +4,12 @@
 //! old one or the new one. What an interrupted copy left under such a name is removed by the next one there; sources' own files are never called so,
 //! because those that are, are left out.
 
-use super::end::{End, Kind, in_image};
+use super::end::{End, Kind};
 use super::show::failed;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome, is_full};
-use crate::place::{Access, as_flag};
+use crate::filesystem::as_flag;
+use crate::place::{Access, in_image};
 use crate::progress::{self, count, count_entries, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};

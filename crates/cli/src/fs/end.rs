@@ -1,13 +1,14 @@
 //! The two ends of a copy, the disk and an image, and what they differ in: names that are no text, links, and who may replace what.
 
 use crate::failure::Failure;
-use crate::place::{Access, open_image};
+use crate::filesystem::open_image;
+use crate::place::Access;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -215,21 +216,6 @@ impl End {
 
 fn looking(path: &Path, e: Errno) -> Error {
     Error::io("looking at a name", path, e.into())
-}
-
-/// `IMAGE:PATH`, if what stands before a colon is a file or a device.
-pub fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
-    let bytes = text.as_os_str().as_bytes();
-    let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':');
-    for (i, _) in colons {
-        let image = Path::new(OsStr::from_bytes(&bytes[..i]));
-        let kind = rustix::fs::stat(image).map(|s| FileType::from_raw_mode(s.st_mode));
-        if matches!(kind, Ok(k) if k != FileType::Directory) {
-            let path = Path::new(OsStr::from_bytes(&bytes[i + 1..]));
-            return Some((image.to_path_buf(), path.to_path_buf()));
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use super::copy::PIECE;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
-use crate::point::say;
+use crate::output::print;
+use crate::output::table;
 use crate::progress::{count, human_bytes};
-use crate::stats::table;
 use basalt::fs::lava::{FileReport, LavaFs};
 use basalt::fs::{FileStat, FileSystem};
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ pub fn list(
                 "length_is_exact": fs.describe(p).map_err(error)?.exact, "space_bytes": s.on_disk,
             }));
         }
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({"image": image.display().to_string(), "entries": all})
         ))?;
@@ -99,13 +99,13 @@ pub fn list(
             };
             rows.push([name(p), format!("{}{more}", s.len), s.on_disk.to_string()]);
         }
-        say(&table(&rows))?;
+        print(&table(&rows))?;
     } else {
         let mut text = String::new();
         for (p, s) in &found {
             let _ = writeln!(text, "{}{}", name(p), if s.is_dir { "/" } else { "" });
         }
-        say(&text)?;
+        print(&text)?;
     }
     Ok(0)
 }
@@ -127,7 +127,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
             .iter()
             .map(|e| json!({"offset": e.offset, "bytes": e.len, "place": e.place}))
             .collect();
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "image": image.display().to_string(), "path": path.display().to_string(), "kind": kind(&r),
@@ -148,7 +148,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     line("inode", r.inode.to_string());
     if r.is_dir {
         line("names in it", r.len.to_string());
-        say(&text)?;
+        print(&text)?;
         return Ok(0);
     }
     line("names", r.links.to_string());
@@ -172,7 +172,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     if rows.len() > 1 {
         text.push_str(&table(&rows));
     }
-    say(&text)?;
+    print(&text)?;
     Ok(0)
 }
 
@@ -216,7 +216,7 @@ pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
         free => u.short_free_bytes as f64 / free as f64,
     };
     if as_json {
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "image": image.display().to_string(), "filesystem": info.description, "uuid": u.uuid_text(),
@@ -275,6 +275,6 @@ pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
             human_bytes(u.memory + u.name_bytes)
         ),
     );
-    say(&text)?;
+    print(&text)?;
     Ok(0)
 }
