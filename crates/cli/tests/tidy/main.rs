@@ -1,4 +1,4 @@
-//! The house rules that no compiler checks, as a test: what a reviewer would otherwise have to remember.
+//! The rules that no compiler checks, as a test: what a reviewer would otherwise have to remember.
 //!
 //! Each rule is a function from the tree to complaints, and each has a canary in [`rules_bite`]: a text that breaks it. A
 //! complaint says the file, the line and what to do.
@@ -8,6 +8,7 @@
     reason = "it reads the source tree, which is on the host's disk"
 )]
 
+mod language;
 mod modules;
 mod shape;
 mod tokens;
@@ -238,14 +239,14 @@ fn lifted_bans(t: &Text) -> Vec<String> {
 const LONG_FILES: &[(&str, &str)] = &[];
 const LONGEST: usize = 900;
 
-/// A file that needs scrolling to understand wants a second room.
+/// A file that is too long to be understood at once is split.
 fn long_files(t: &Text) -> Vec<String> {
     let code = t.text.lines().take_while(|l| *l != "#[cfg(test)]").count();
     let listed = LONG_FILES.iter().any(|(p, _)| *p == t.path);
     match (code > LONGEST, listed) {
         (true, false) if !t.is_test() => vec![t.complaint(
             0,
-            &format!("{code} lines of code, at most {LONGEST}: give it a second room"),
+            &format!("{code} lines of code, at most {LONGEST}: split it by subject"),
         )],
         (false, true) => vec![t.complaint(0, "short again: strike it from LONG_FILES")],
         _ => Vec::new(),
@@ -344,8 +345,9 @@ fn decisions(pages: &[Text]) -> Vec<String> {
     out
 }
 
-/// What each crate may lean on: arrows run down only, as docs/architecture.md has them.
-const ARROWS: &[(&str, &[&str])] = &[
+/// The crates that each crate may depend on. Dependencies run down only, as docs/architecture.md has
+/// them.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
     ("lsm", &["fs", "env"]),
@@ -358,11 +360,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["basalt", "server", "bench"]),
 ];
 
-/// Dependencies between the house's own crates, tests' included.
-fn arrows(manifest: &Text) -> Vec<String> {
+/// Dependencies between the project's own crates, those of tests included.
+fn dependencies(manifest: &Text) -> Vec<String> {
     let krate = manifest.krate();
-    let Some((_, below)) = ARROWS.iter().find(|(name, _)| *name == krate) else {
-        return vec![manifest.complaint(0, "a new crate: give it its place in ARROWS")];
+    let Some((_, below)) = DEPENDENCIES.iter().find(|(name, _)| *name == krate) else {
+        return vec![manifest.complaint(0, "a new crate: give it its place in DEPENDENCIES")];
     };
     let (mut out, mut section) = (Vec::new(), "");
     for (i, line) in manifest.text.lines().enumerate() {
@@ -507,7 +509,7 @@ fn rust() -> Vec<Text> {
 }
 
 #[test]
-fn sources_keep_the_house_rules() {
+fn sources_keep_the_rules() {
     let rules = [
         drawer_names,
         heads,
@@ -585,13 +587,17 @@ fn planted_bugs_can_be_planted() {
 fn crates_stand_in_their_order() {
     let manifests = texts("Cargo.toml");
     let members = manifests.iter().filter(|t| !t.krate().is_empty());
-    none(members.clone().flat_map(arrows).collect());
+    none(members.clone().flat_map(dependencies).collect());
     let found: BTreeMap<&str, ()> = members.map(|t| (t.krate(), ())).collect();
-    assert!(ARROWS.iter().all(|(name, _)| found.contains_key(name)));
-    for (name, below) in ARROWS {
+    assert!(
+        DEPENDENCIES
+            .iter()
+            .all(|(name, _)| found.contains_key(name))
+    );
+    for (name, below) in DEPENDENCIES {
         for b in *below {
-            let lower = ARROWS.iter().position(|(n, _)| n == b);
-            assert!(lower < ARROWS.iter().position(|(n, _)| n == name));
+            let lower = DEPENDENCIES.iter().position(|(n, _)| n == b);
+            assert!(lower < DEPENDENCIES.iter().position(|(n, _)| n == name));
         }
     }
 }
@@ -794,22 +800,22 @@ fn rules_bite() {
     );
     let lints = "[lints]\nworkspace = true";
     bites(
-        arrows,
+        dependencies,
         "crates/fs/Cargo.toml",
         &format!("{lints}\n[dependencies]\nbasalt-env.workspace = true"),
     );
     bites(
-        arrows,
+        dependencies,
         "crates/server/Cargo.toml",
         &format!("{lints}\n[dev-dependencies]\nbasalt-lsm = \"1\""),
     );
     bites(
-        arrows,
+        dependencies,
         "crates/fs/Cargo.toml",
         "[dependencies]\nbytes = \"1\"",
     );
     spares(
-        arrows,
+        dependencies,
         "crates/env/Cargo.toml",
         &format!("{lints}\n[dependencies]\nbasalt-fs = \"1\""),
     );
