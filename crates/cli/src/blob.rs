@@ -177,7 +177,8 @@ fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
     }
 }
 
-/// An environment over a file: that of the image, or one over its folder; and the file's path in it.
+/// An environment over a file: that of the image, or one over its folder; and the file's path in
+/// it.
 fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     if let Some(env) = image {
         return Ok((env.clone(), file.to_path_buf()));

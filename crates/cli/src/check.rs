@@ -103,7 +103,8 @@ pub fn check(args: args::Check) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-/// An open store, or `None` when only its owner's program knows what is needed to open it (an order, an operator): not the server's store.
+/// An open store, or `None` when only its owner's program knows what is needed to open it (an
+/// order, an operator): not the server's store.
 fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
     match opened {
         Ok(db) => Ok(Some(db)),

@@ -1,5 +1,5 @@
-//! The filesystem that a command works on: the disk's, or that of an image, which is opened, made or
-//! refused here.
+//! The filesystem that a command works on: the disk's, or that of an image, which is opened, made
+//! or refused here.
 
 use crate::failure::{Failure, path_behind_colon};
 use crate::place::{Access, Make, Place, missing_folder};
@@ -12,8 +12,9 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The filesystem, and the store's directory in it: on the disk an absolute one, so that messages name it whole. The filesystem of a disk is rooted
-/// there, because sector sizes are found out for its root.
+/// The filesystem, and the store's directory in it: on the disk an absolute one, so that messages
+/// name it whole. The filesystem of a disk is rooted there, because sector sizes are found out for
+/// its root.
 ///
 /// Fails when there is no directory and it may not be made: a command that only looks makes none.
 pub fn open(place: &Place, access: Access) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
@@ -68,7 +69,8 @@ fn must_exist_on_disk(place: &Place) -> Result<(), Failure> {
     }
 }
 
-/// Opens an image for a command, and makes it first where the command may do that and was told its size.
+/// Opens an image for a command, and makes it first where the command may do that and was told its
+/// size.
 pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
     let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
     if missing && let Some(advice) = path_behind_colon(name) {

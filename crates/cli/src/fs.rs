@@ -1,4 +1,5 @@
-//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and out, tidied, checked, made longer.
+//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and
+//! out, tidied, checked, made longer.
 
 mod copy;
 mod end;
@@ -83,7 +84,8 @@ struct FormatArgs {
     /// Do not write the file's space now
     #[arg(long)]
     sparse: bool,
-    /// Do not tell a device of what is free, now or later: for one whose space was written, such as a loop device over a file
+    /// Do not tell a device of what is free, now or later: for one whose space was written, such as
+    /// a loop device over a file
     #[arg(long, conflicts_with = "sparse")]
     no_discard: bool,
     /// Destroy what is there

@@ -16,7 +16,8 @@ pub struct Place {
     /// The store's directory; with --image, the one inside of it
     #[arg(long, value_name = "DIR", default_value = DIR)]
     pub dir: PathBuf,
-    /// The store lies in this image file or on this block device, in Basalt's own filesystem (see `basalt fs`)
+    /// The store lies in this image file or on this block device, in Basalt's own filesystem (see
+    /// `basalt fs`)
     #[arg(long, value_name = "FILE|DEVICE")]
     pub image: Option<PathBuf>,
 }
@@ -30,8 +31,8 @@ pub struct Make {
     /// Make a missing --image of this size, such as 20G
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "image")]
     pub size: Option<u64>,
-    /// Make it at once instead of writing all of its space: saves the disk's space until it is needed, and costs each first write of a block the kernel's
-    /// metadata
+    /// Make it at once instead of writing all of its space: saves the disk's space until it is
+    /// needed, and costs each first write of a block the kernel's metadata
     #[arg(long, requires = "size")]
     pub sparse: bool,
 }

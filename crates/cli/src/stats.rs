@@ -73,8 +73,9 @@ impl Report {
         levels.map(|l| l.bytes).sum()
     }
 
-    /// Bytes on disk for each byte of the lowest levels, where each key is once, and of values in blob files that can be reached: an upper bound of what old versions,
-    /// tombstones and logs cost.
+    /// Bytes on disk for each byte of the lowest levels, where each key is once, and of values in
+    /// blob files that can be reached: an upper bound of what old versions, tombstones and logs
+    /// cost.
     fn space_amp(&self) -> Option<f64> {
         let lowest = |f: &basalt::lsm::db::FamilyStats| {
             f.levels

@@ -34,7 +34,8 @@ pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     }
 }
 
-/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories may lie as deep as there is room for names.
+/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories
+/// may lie as deep as there is room for names.
 fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(PathBuf, FileStat)>> {
     let below = |dir: &Path| -> basalt::Result<Vec<PathBuf>> {
         let all = fs.list(dir)?;
@@ -210,7 +211,8 @@ pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
     let u = fs.usage();
     let info = fs.info();
     let a_file = u.extents as f64 / u.files.max(1) as f64;
-    // How much of what is free lies in pieces shorter than the largest extent that a growing file asks for.
+    // How much of what is free lies in pieces shorter than the largest extent that a growing file
+    // asks for.
     let scattered = match u.free_bytes {
         0 => 0.0,
         free => u.short_free_bytes as f64 / free as f64,

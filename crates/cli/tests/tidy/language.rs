@@ -1,7 +1,7 @@
 //! Words that comments and names do not use, and the width of comments.
 //!
-//! The lists hold words that have a standard term in the field, and words that hide the subject of a
-//! sentence. Old code still has many of them: the ceilings in [`super::shape`] only shrink.
+//! The lists hold words that have a standard term in the field, and words that hide the subject of
+//! a sentence. Old code still has many of them: the ceilings in [`super::shape`] only shrink.
 
 use super::Text;
 use super::tokens::{comments, tokens, without_tests};
@@ -67,8 +67,8 @@ pub struct Banned {
     pub instead: &'static str,
 }
 
-/// Returns the banned words in the comments of a source, and in the names that it declares. Names of
-/// tests and code between backticks are free.
+/// Returns the banned words in the comments of a source, and in the names that it declares. Names
+/// of tests and code between backticks are free.
 pub fn banned(t: &Text) -> Vec<Banned> {
     let mut out = Vec::new();
     for (line, comment) in comments(&t.text) {

@@ -1,7 +1,7 @@
 //! The rules that no compiler checks, as a test: what a reviewer would otherwise have to remember.
 //!
-//! Each rule is a function from the tree to complaints, and each has a canary in [`rules_bite`]: a text that breaks it. A
-//! complaint says the file, the line and what to do.
+//! Each rule is a function from the tree to complaints, and each has a canary in [`rules_bite`]: a
+//! text that breaks it. A complaint says the file, the line and what to do.
 
 #![expect(
     clippy::disallowed_methods,
@@ -116,7 +116,8 @@ fn drawer_names(t: &Text) -> Vec<String> {
     out
 }
 
-/// Every module says first what it is. Modules inside others' files are spared, whole files are not.
+/// Every module says first what it is. Modules inside others' files are spared, whole files are
+/// not.
 fn heads(t: &Text) -> Vec<String> {
     if t.text.starts_with("//! ") || t.text.trim().is_empty() {
         return Vec::new();
@@ -147,7 +148,8 @@ fn leftovers(t: &Text) -> Vec<String> {
     out
 }
 
-/// `unsafe` lives in modules that say so at their head, together with the invariant that makes it sound.
+/// `unsafe` lives in modules that say so at their head, together with the invariant that makes it
+/// sound.
 fn unsafe_modules(t: &Text) -> Vec<String> {
     let allow = "#![allow(unsafe_code)]";
     let keyword = format!("un{}", "safe");
@@ -199,8 +201,8 @@ fn unchecked_unsafe(t: &Text, page: &str) -> Vec<String> {
     vec![t.complaint(0, what)]
 }
 
-/// Bans of `clippy.toml` are lifted by `expect` with a reason, where they must be; for whole files only in tests and where the
-/// ban's replacement is made.
+/// Bans of `clippy.toml` are lifted by `expect` with a reason, where they must be; for whole files
+/// only in tests and where the ban's replacement is made.
 fn lifted_bans(t: &Text) -> Vec<String> {
     let ban = format!("clippy::{}", "disallowed_");
     let lines: Vec<&str> = t.text.lines().collect();
@@ -284,7 +286,8 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Links between pages lead somewhere, and to a heading that is there. `read` gives the text of a path from the root.
+/// Links between pages lead somewhere, and to a heading that is there. `read` gives the text of a
+/// path from the root.
 fn broken_links(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut out = Vec::new();
     for (i, link) in links(&t.text) {
@@ -345,8 +348,8 @@ fn decisions(pages: &[Text]) -> Vec<String> {
     out
 }
 
-/// The crates that each crate may depend on. Dependencies run down only, as docs/architecture.md has
-/// them.
+/// The crates that each crate may depend on. Dependencies run down only, as docs/architecture.md
+/// has them.
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
@@ -394,7 +397,8 @@ fn dependencies(manifest: &Text) -> Vec<String> {
 const PLANTED: &str = "docs/testing/planted/";
 const PLANTED_AT_LEAST: usize = 40;
 
-/// The header lines of a patch and its hunks: the file that each changes and the lines that it expects there.
+/// The header lines of a patch and its hunks: the file that each changes and the lines that it
+/// expects there.
 struct Patch<'t> {
     headers: Vec<(&'t str, &'t str)>,
     hunks: Vec<(&'t str, Vec<&'t str>)>,
@@ -429,8 +433,8 @@ impl<'t> Patch<'t> {
     }
 }
 
-/// A planted bug says what it is and which tests notice it, and it applies to the sources. `read` gives the text of a
-/// path from the root.
+/// A planted bug says what it is and which tests notice it, and it applies to the sources. `read`
+/// gives the text of a path from the root.
 fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let patch = Patch::parse(&t.text);
     let mut out = Vec::new();
@@ -466,8 +470,8 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
     out
 }
 
-/// The tests that a planted bug names are there. `names` says whether some source has a function or a module whose name
-/// begins so.
+/// The tests that a planted bug names are there. `names` says whether some source has a function or
+/// a module whose name begins so.
 fn planted_tests(t: &Text, names: &dyn Fn(&str) -> bool) -> Vec<String> {
     let patch = Patch::parse(&t.text);
     let filters = patch.header("Test").filter_map(|t| t.split_once(" -- "));
@@ -564,7 +568,8 @@ fn links_of_the_documents_lead_somewhere() {
     );
 }
 
-/// `.ci/planted` can run: a patch that the code has outgrown is told of here and not the night before a release.
+/// `.ci/planted` can run: a patch that the code has outgrown is told of here and not the night
+/// before a release.
 #[test]
 fn planted_bugs_can_be_planted() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).ok();

@@ -134,7 +134,8 @@ fn from_root(segments: &[&str], scope: &[String], top: &BTreeSet<String>) -> Opt
     Some(base)
 }
 
-/// Adds the paths of the `use` tree that begins at `at`, behind `prefix`, and returns the index of its end.
+/// Adds the paths of the `use` tree that begins at `at`, behind `prefix`, and returns the index of
+/// its end.
 fn use_tree<'t>(
     tokens: &[Token<'t>],
     mut at: usize,

@@ -28,13 +28,13 @@ struct Ceiling {
 /// The ceilings of the crates that have any long code.
 const CEILINGS: &[(&str, Ceiling)] = &[
     ("basalt", ceiling([0, 0, 2, 1])),
-    ("bench", ceiling([2, 0, 100, 32])),
-    ("cli", ceiling([2, 0, 130, 36])),
+    ("bench", ceiling([2, 0, 1, 32])),
+    ("cli", ceiling([2, 0, 1, 36])),
     ("env", ceiling([0, 0, 169, 68])),
     ("fs", ceiling([2, 1, 468, 143])),
     ("lsm", ceiling([8, 0, 1735, 331])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
-    ("server", ceiling([2, 0, 237, 35])),
+    ("server", ceiling([2, 0, 2, 35])),
 ];
 
 /// Long functions, long files, wide comments, banned words.
@@ -119,7 +119,8 @@ fn shape<'t>(krate: &'t str, texts: &'t [Text]) -> Shape<'t> {
 /// Sites that a complaint lists at most.
 const LISTED: usize = 8;
 
-/// The counts of a crate are its ceilings: a larger one is a step back, a smaller one is to be kept.
+/// The counts of a crate are its ceilings: a larger one is a step back, a smaller one is to be
+/// kept.
 fn ceilings(shape: &Shape, allowed: &[(&str, Ceiling)]) -> Vec<String> {
     let listed = allowed.iter().find(|(name, _)| *name == shape.krate);
     let allowed = listed.map_or(Ceiling::default(), |(_, c)| *c);

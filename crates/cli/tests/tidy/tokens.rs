@@ -126,7 +126,8 @@ fn quote_or_lifetime(rest: &str) -> usize {
     }
 }
 
-/// Bytes of the literal whose prefix (`b`, `c`, `r`, `br`, `cr`) is the first `name` bytes of `rest`.
+/// Bytes of the literal whose prefix (`b`, `c`, `r`, `br`, `cr`) is the first `name` bytes of
+/// `rest`.
 fn literal_behind(rest: &str, name: usize) -> Option<usize> {
     let behind = &rest[name..];
     let hashes = behind.len() - behind.trim_start_matches('#').len();
@@ -232,7 +233,8 @@ fn may_be(predicate: &[Token]) -> (bool, bool) {
     }
 }
 
-/// Returns the index behind the item, field, arm or statement that begins at `from`, which may begin with attributes.
+/// Returns the index behind the item, field, arm or statement that begins at `from`, which may
+/// begin with attributes.
 fn item_end(tokens: &[Token], from: usize) -> usize {
     let mut at = from;
     while texts_begin(&tokens[at..], &["#", "["]) {

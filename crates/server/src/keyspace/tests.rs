@@ -1,5 +1,5 @@
-//! Epochs against a store whose commits the test holds back and fails: nobody depends on what may be lost, and after a
-//! failure the keyspace is what the store says.
+//! Epochs against a store whose commits the test holds back and fails: nobody depends on what may
+//! be lost, and after a failure the keyspace is what the store says.
 
 mod epochs;
 mod layers;

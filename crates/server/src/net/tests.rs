@@ -1,4 +1,5 @@
-//! The loop over a store whose commits the test holds back: replies wait for them, clients do not wait for each other.
+//! The loop over a store whose commits the test holds back: replies wait for them, clients do not
+//! wait for each other.
 
 mod commits;
 mod connections;

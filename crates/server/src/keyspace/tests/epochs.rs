@@ -81,9 +81,9 @@ fn an_independent_epoch_survives_the_failure_of_another_and_old_values_show_agai
     assert_eq!(w.get("a"), (Some("old".into()), 0));
 }
 
-/// `SET n 5` and `SET n 100` were two epochs in flight. The engine committed them in this order and ran the callback of
-/// the second first. The overlay then held only the 5, though 100 was stored and acknowledged: GET answered 5, and INCR
-/// stored 6, so that the acknowledged 100 was lost.
+/// `SET n 5` and `SET n 100` were two epochs in flight. The engine committed them in this order and
+/// ran the callback of the second first. The overlay then held only the 5, though 100 was stored
+/// and acknowledged: GET answered 5, and INCR stored 6, so that the acknowledged 100 was lost.
 #[test]
 fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     let mut w = World::new();
@@ -123,8 +123,9 @@ fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     assert_eq!(w.keys.pending_bytes(), 0);
 }
 
-/// As above with a delete: the deleted key came back while the earlier epoch was on its way, for GET, SCAN and the
-/// walks of DBSIZE and KEYS. And an earlier epoch that failed took nothing from the later one.
+/// As above with a delete: the deleted key came back while the earlier epoch was on its way, for
+/// GET, SCAN and the walks of DBSIZE and KEYS. And an earlier epoch that failed took nothing from
+/// the later one.
 #[test]
 fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
     for failed in [false, true] {
@@ -195,9 +196,9 @@ fn a_flush_is_one_synced_write_and_a_failed_one_brings_everything_back() {
     );
 }
 
-/// If a generation is retired before the record of its flush is durable, a compaction drops its keys, and a crash or a
-/// failed commit brings the flush back without them. So nothing is retired when FLUSHALL runs, when its epoch is
-/// submitted, when earlier epochs complete, or when it fails.
+/// If a generation is retired before the record of its flush is durable, a compaction drops its
+/// keys, and a crash or a failed commit brings the flush back without them. So nothing is retired
+/// when FLUSHALL runs, when its epoch is submitted, when earlier epochs complete, or when it fails.
 #[test]
 fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
     let mut w = World::new();
@@ -244,7 +245,8 @@ fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
     assert_eq!(w.scan(), ["new"]);
 }
 
-/// Eight epochs of 32 MiB each, with values of 512 MiB at their ends, once could wait for a slow disk at the same time.
+/// Eight epochs of 32 MiB each, with values of 512 MiB at their ends, once could wait for a slow
+/// disk at the same time.
 #[test]
 fn writes_on_their_way_are_bounded_over_all_epochs() {
     const VALUE: usize = 10_000;
@@ -264,7 +266,8 @@ fn writes_on_their_way_are_bounded_over_all_epochs() {
     }
     assert!(written >= 9);
     assert!(w.keys.pending_bytes() < 100_000 + 2 * VALUE);
-    // What is on its way counts, whatever epoch it is in; and room comes back when it has ended, well or not.
+    // What is on its way counts, whatever epoch it is in; and room comes back when it has ended,
+    // well or not.
     let most = w.keys.pending_bytes();
     w.store.release(0, Err(io()));
     w.complete();

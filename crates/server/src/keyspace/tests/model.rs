@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// An epoch of the model: its writes (`None` for a flush, no value for a delete), and how far it has come.
+/// An epoch of the model: its writes (`None` for a flush, no value for a delete), and how far it
+/// has come.
 struct ModelEpoch {
     slot: usize,
     writes: Vec<Option<(String, Option<String>)>>,
@@ -27,7 +28,8 @@ impl ModelEpoch {
     }
 }
 
-/// All epochs that were ever submitted and have not failed for the keyspace, in order, and the open one.
+/// All epochs that were ever submitted and have not failed for the keyspace, in order, and the open
+/// one.
 fn model_state<'a>(epochs: impl Iterator<Item = &'a ModelEpoch>) -> BTreeMap<String, String> {
     let mut state = BTreeMap::new();
     for write in epochs.flat_map(|e| &e.writes) {

@@ -21,9 +21,10 @@ fn expired_values_are_absent_wherever_they_lie() {
     assert!(w.get("overlay-future").0.is_some());
 }
 
-/// A walk in pieces, each of which looks at few keys, deleted ones included, while commits complete and other keys
-/// change. The store gives up in the middle of deleted keys, and the overlay has keys behind that place: a walk that
-/// went on after those left out keys of the store that were there throughout.
+/// A walk in pieces, each of which looks at few keys, deleted ones included, while commits complete
+/// and other keys change. The store gives up in the middle of deleted keys, and the overlay has
+/// keys behind that place: a walk that went on after those left out keys of the store that were
+/// there throughout.
 #[test]
 fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
     let seed = std::env::var("BASALT_SEED")

@@ -57,8 +57,8 @@ fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
     w.join();
 }
 
-/// Two writes of a key were on their way, and the callback of the second ran first: its client was told OK, then GET
-/// answered with the first value, and INCR counted on from it.
+/// Two writes of a key were on their way, and the callback of the second ran first: its client was
+/// told OK, then GET answered with the first value, and INCR counted on from it.
 #[test]
 fn an_acknowledged_write_is_shown_though_an_earlier_one_is_still_on_its_way() {
     let w = World::new(|_| {});
@@ -160,8 +160,9 @@ fn the_sync_policy_decides_what_a_commit_asks_for() {
     }
 }
 
-/// A write was on its way under `everysec` when the policy became another. It was acknowledged later, and the sync of
-/// every second did not hear of it: without a later write nothing ever synced it.
+/// A write was on its way under `everysec` when the policy became another. It was acknowledged
+/// later, and the sync of every second did not hear of it: without a later write nothing ever
+/// synced it.
 #[test]
 fn a_write_is_synced_by_the_policy_under_which_it_was_submitted() {
     for policy in ["always", "no"] {

@@ -24,8 +24,8 @@ fn a_turn_of_one_client_ends_after_some_reads() {
     w.join();
 }
 
-/// The server never asked whether a client's machine was still there: connections that a firewall had forgotten stayed
-/// for ever.
+/// The server never asked whether a client's machine was still there: connections that a firewall
+/// had forgotten stayed for ever.
 #[test]
 fn connections_are_kept_alive_as_the_setting_says() {
     use rustix::net::sockopt;

@@ -136,8 +136,8 @@ fn a_request_that_waits_for_a_fetch_looks_for_its_names_once() {
     w.join();
 }
 
-/// A client that closed itself with a request behind it that waited kept its place for a fetch: after
-/// 16 of them no client had its long values read any more.
+/// A client that closed itself with a request behind it that waited kept its place for a fetch:
+/// after 16 of them no client had its long values read any more.
 #[test]
 fn a_client_that_is_killed_gives_its_fetch_back() {
     let w = holding_fetches();

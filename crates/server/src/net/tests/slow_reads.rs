@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Each KEYS once pinned a moment of the store and a copy of the writes on their way as soon as it came, however many came.
+/// Each KEYS once pinned a moment of the store and a copy of the writes on their way as soon as it
+/// came, however many came.
 #[test]
 fn slow_reads_wait_on_their_connections() {
     const CLIENTS: usize = 20;
@@ -85,8 +86,8 @@ fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
     w.join();
 }
 
-/// Requests that wait on their connections were left out of the count of clients' memory but for their bytes: the table
-/// of arguments of each was in no budget.
+/// Requests that wait on their connections were left out of the count of clients' memory but for
+/// their bytes: the table of arguments of each was in no budget.
 #[test]
 fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
     const ARGUMENTS: usize = 50_000;

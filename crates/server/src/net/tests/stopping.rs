@@ -55,7 +55,8 @@ fn stopping_answers_the_slow_reads_that_wait() {
     w.join();
 }
 
-/// Whoever stood behind slow reads when the time for stopping was over was once dropped, with what it had sent.
+/// Whoever stood behind slow reads when the time for stopping was over was once dropped, with what
+/// it had sent.
 #[test]
 fn stopping_runs_what_stands_behind_slow_reads() {
     let w = World::new(|o| o.drain = Duration::from_millis(50));
@@ -79,8 +80,8 @@ fn stopping_runs_what_stands_behind_slow_reads() {
     w.join();
 }
 
-/// Stops with 120 MB of replies asked for, which the client takes while the hands of the clock move on, to 2.4 times the wait for
-/// one that takes nothing. How many it got.
+/// Stops with 120 MB of replies asked for, which the client takes while the hands of the clock move
+/// on, to 2.4 times the wait for one that takes nothing. How many it got.
 fn taken_while_stopping(in_all: Duration) -> usize {
     const REPLIES: usize = 2_000;
     let hands = ManualClock::new(0);
@@ -97,7 +98,8 @@ fn taken_while_stopping(in_all: Duration) -> usize {
     a.read_exact(&mut reply).unwrap();
     w.stop.shutdown();
     let mut taken = 1;
-    // The wait is 42 steps of 1.2 MB, more than the system holds between the two ends: some was written meanwhile.
+    // The wait is 42 steps of 1.2 MB, more than the system holds between the two ends: some was
+    // written meanwhile.
     while a.read_exact(&mut reply).is_ok() {
         taken += 1;
         if taken % 20 == 0 {
