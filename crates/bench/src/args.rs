@@ -38,7 +38,8 @@ pub enum Command {
     /// A workload that runs on one engine.
     #[command(flatten)]
     Workload(Workload),
-    /// Engines beside each other on one budget, in interleaved pairs, with ratios and their intervals
+    /// Engines beside each other on one budget, in interleaved pairs, with ratios and their
+    /// intervals
     Compare(Box<CompareArgs>),
     /// Filesystems beside each other: LavaFS in an image, and the kernel's
     Fs(FsArgs),

@@ -1,7 +1,8 @@
 //! Measures an engine and, in the same run, the device under it.
 //!
-//! Absolute figures of shared machines drift by a third between runs. What this crate reports are therefore ratios
-//! taken in one run: of the engine to the device's own rate, of many threads to one, of device bytes to user bytes.
+//! Absolute figures of shared machines drift by a third between runs. What this crate reports are
+//! therefore ratios taken in one run: of the engine to the device's own rate, of many threads to
+//! one, of device bytes to user bytes.
 //!
 //! Modules: [`args`] the whole command line, of which each module below defines its own flags;
 //! [`engine`] the door that engines stand behind; [`data`] keys and values by seed, with [`sizes`]

@@ -1,7 +1,8 @@
-//! How long values are: one length, a range, a Pareto distribution, or the lengths of a folder's files.
+//! How long values are: one length, a range, a Pareto distribution, or the lengths of a folder's
+//! files.
 //!
-//! A key's length is its own and follows from its number, so that an overwrite changes no length and the live bytes of
-//! a store are known without looking.
+//! A key's length is its own and follows from its number, so that an overwrite changes no length
+//! and the live bytes of a store are known without looking.
 
 use crate::Stop;
 use crate::engine::host_directory;
@@ -17,13 +18,15 @@ pub enum SizesAsked {
     Fixed,
     /// From the first to the second, each as likely.
     Uniform(u64, u64),
-    /// Generalised Pareto around 0 with this mean, and the shape that was found in production stores (0.2615).
+    /// Generalised Pareto around 0 with this mean, and the shape that was found in production
+    /// stores (0.2615).
     Pareto(u64),
     /// As the files of a folder.
     Folder(PathBuf),
 }
 
-/// Shape of the generalised Pareto distribution of value sizes in the field (Cao et al., FAST 2020).
+/// Shape of the generalised Pareto distribution of value sizes in the field (Cao et al., FAST
+/// 2020).
 const SHAPE: f64 = 0.2615;
 /// No value of a Pareto distribution is longer than so many times the mean: the tail has no end.
 const LONGEST: f64 = 64.0;
@@ -199,7 +202,8 @@ mod tests {
             seen[uniform.at(random.next_u64())] += 1;
         }
         assert!(seen[..10].iter().all(|&n| n == 0) && seen[10..].iter().all(|&n| n > 500));
-        // The Pareto distribution's mean is the one asked for, its median far below it, its tail cut.
+        // The Pareto distribution's mean is the one asked for, its median far below it, its tail
+        // cut.
         let pareto = Sizes(Kind::Pareto(400.0));
         let mean = mean_of(&pareto);
         assert!((mean - 400.0).abs() < 8.0, "{mean}");

@@ -1,7 +1,7 @@
 //! What is run: each workload on a store of its own, beside the device's own measure.
 //!
-//! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it (the others), because
-//! a shared disk changes its mind within seconds.
+//! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it
+//! (the others), because a shared disk changes its mind within seconds.
 
 mod args;
 
@@ -254,7 +254,8 @@ impl Bench<'_> {
             let n = w.random.below(w.data.keys());
             w.put(n, Log::Synced)
         });
-        // The first log's space is written before it is used: that is the engine's start, not its pace.
+        // The first log's space is written before it is used: that is the engine's start, not its
+        // pace.
         let warm = Until {
             time: Some(SLICE / 2),
             ops: u64::MAX,
@@ -493,7 +494,8 @@ impl Bench<'_> {
     fn device_rows(&mut self, threads: usize, report: &mut Report) -> Result<(), Stop> {
         let time = Duration::from_secs(self.common.seconds.max(1)) / 3;
         let value = self.workload.value_size() as usize;
-        // The sector size is what padding is made to; what the engine adds to a value is one more of them at most.
+        // The sector size is what padding is made to; what the engine adds to a value is one more
+        // of them at most.
         let padded = (value + self.common.key_size as usize).next_multiple_of(512);
         let counters = self.counters.clone();
         let Some(device) = &mut self.device else {

@@ -190,7 +190,17 @@ impl EnvBuilder {
             trims_memory: self.trims_memory,
             trim_is_due: AtomicBool::new(false),
         }));
-        own_metrics::register(&env);
+        let parts = &env.0;
+        let sources = own_metrics::Sources {
+            fs: &parts.fs,
+            jobs: &parts.jobs,
+            cache: &parts.cache,
+            ledger: &parts.ledger,
+            open_files: &parts.open_files,
+            io_limit: &parts.io_limit,
+            courtesy: &parts.courtesy,
+        };
+        own_metrics::register(&parts.metrics, &sources);
         env
     }
 }

@@ -15,8 +15,8 @@ pub(crate) struct EpochLimits {
     pub bytes: usize,
     /// Writes from which the open epoch takes no further command.
     pub writes: usize,
-    /// Bytes of keys and values in all epochs, the open one and those on their way, from which no further command is taken. One
-    /// command always fits: it may be larger than this.
+    /// Bytes of keys and values in all epochs, the open one and those on their way, from which no
+    /// further command is taken. One command always fits: it may be larger than this.
     pub pending_bytes: usize,
 }
 

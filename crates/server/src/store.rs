@@ -1,7 +1,8 @@
 //! What the server needs of a store, as a narrow trait, and the engine behind it.
 //!
-//! The seam exists so that the command layer and the event loop can be tested against a store in memory whose commits
-//! a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
+//! The seam exists so that the command layer and the event loop can be tested against a store in
+//! memory whose commits a test holds back, fails and reorders. Production has one implementation:
+//! [`DbStore`].
 
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layer::Layer;
@@ -46,14 +47,15 @@ impl Write {
 /// Called once with a commit's result, on any thread; must not block.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Sees engine key, encoded value and expiry of an entry; false ends the scan. A value that lies apart from the tree is not read for it, and
-/// is a string's ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
+/// Sees engine key, encoded value and expiry of an entry; false ends the scan. A value that lies
+/// apart from the tree is not read for it, and is a string's
+/// ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
 
 /// The store as of one moment.
 pub(crate) trait View: Send {
-    /// Visits the live entries of `redis.keys` in `[from, to)` in order. After about `work` entries that are not live it gives up
-    /// and returns the key to go on with.
+    /// Visits the live entries of `redis.keys` in `[from, to)` in order. After about `work` entries
+    /// that are not live it gives up and returns the key to go on with.
     fn scan(
         &self,
         from: &[u8],
@@ -61,16 +63,19 @@ pub(crate) trait View: Send {
         work: u64,
         visit: &mut Visit<'_>,
     ) -> Result<Option<Vec<u8>>>;
-    /// A key in `[from, to)` that no live one follows: the last live one, or where it gave up after about `work` others.
+    /// A key in `[from, to)` that no live one follows: the last live one, or where it gave up after
+    /// about `work` others.
     fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>>;
 }
 
 /// See the module.
 pub(crate) trait Store: Send + Sync {
-    /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry of the others.
+    /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry
+    /// of the others.
     fn get(&self, key: &[u8]) -> Result<Option<Value>>;
-    /// Many values' data in one batch of reads; other types than strings count as absent. What is read counts against
-    /// `budget_bytes`; a key that it does not reach for is `None`, to be asked again. At least one is answered.
+    /// Many values' data in one batch of reads; other types than strings count as absent. What is
+    /// read counts against `budget_bytes`; a key that it does not reach for is `None`, to be asked
+    /// again. At least one is answered.
     fn get_strings(
         &self,
         keys: &[Bytes],
@@ -96,14 +101,15 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<Option<Option<Known>>>;
     /// Pins the present moment.
     fn view(&self) -> Box<dyn View>;
-    /// Queues writes to be committed together. Submissions take effect in order; the calls of their `done` come in any
-    /// order.
+    /// Queues writes to be committed together. Submissions take effect in order; the calls of their
+    /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: Done);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// The current generation of the database, as of open.
     fn generation(&self) -> Result<u32>;
-    /// The first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never will be again. Blocks for a sync.
+    /// The first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never will be
+    /// again. Blocks for a sync.
     fn reserve_cursors(&self) -> Result<u64>;
     /// From here on compactions may drop what is older than this generation, which is durable.
     fn retire_below(&self, generation: u32);
@@ -126,7 +132,8 @@ pub(crate) struct DbStore {
 }
 
 impl DbStore {
-    /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption` when a part of the catalog is lost.
+    /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption`
+    /// when a part of the catalog is lost.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
         let options = retired.add_to(options);
@@ -489,8 +496,8 @@ pub(crate) mod memory {
         pub fn held(&self) -> usize {
             self.0.lock().held.len()
         }
-        /// Decides the oldest held commit, as the engine does: in the order of submission. Its callback runs
-        /// with [`MemoryStore::call_back`].
+        /// Decides the oldest held commit, as the engine does: in the order of submission. Its
+        /// callback runs with [`MemoryStore::call_back`].
         pub fn decide(&self, result: Result<()>) {
             let mut s = self.0.lock();
             let (writes, _, done) = s.held.pop_front().expect("a held commit");
@@ -499,7 +506,8 @@ pub(crate) mod memory {
             }
             s.decided.push((done, result));
         }
-        /// Runs the callback of the `index`-th decided commit: the engine promises no order of callbacks.
+        /// Runs the callback of the `index`-th decided commit: the engine promises no order of
+        /// callbacks.
         pub fn call_back(&self, index: usize) {
             let (done, result) = self.0.lock().decided.remove(index);
             done(result);

@@ -23,10 +23,12 @@ pub struct CompareArgs {
     /// How keys are chosen [default: uniform; of YCSB zipfian, and latest for ycsb-d]
     #[arg(long, value_enum)]
     pub distribution: Option<Distribution>,
-    /// Lengths of values: fixed (--value-size), uniform:LOW-HIGH, pareto:MEAN, folder:DIR (those of its files)
+    /// Lengths of values: fixed (--value-size), uniform:LOW-HIGH, pareto:MEAN, folder:DIR (those of
+    /// its files)
     #[arg(long, value_name = "SIZES", default_value = "fixed", value_parser = parse_sizes)]
     pub value_sizes: SizesAsked,
-    /// Filesystems that Basalt runs on, each as an engine of its own: host is the directory itself, lava an image in it
+    /// Filesystems that Basalt runs on, each as an engine of its own: host is the directory itself,
+    /// lava an image in it
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     pub fs: Vec<FsName>,
     /// First overwrite the data three times (once for each engine, before its runs)
@@ -41,10 +43,12 @@ pub struct CompareArgs {
     /// Loads without a log, by engines that can; the others keep theirs
     #[arg(long)]
     pub no_log: bool,
-    /// Seconds of unmeasured operations before reads are measured. Runs that only read are warmed on while compactions go on
+    /// Seconds of unmeasured operations before reads are measured. Runs that only read are warmed
+    /// on while compactions go on
     #[arg(long, value_name = "S", default_value_t = 3)]
     pub warm: u64,
-    /// Keys are spread over all bytes and end in random ones, in the same order; else they are numbers and zeros
+    /// Keys are spread over all bytes and end in random ones, in the same order; else they are
+    /// numbers and zeros
     #[arg(long)]
     pub random_keys: bool,
     /// The folder of folder-load and folder-export

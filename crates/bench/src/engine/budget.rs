@@ -41,7 +41,8 @@ pub struct Budget {
     /// Bytes of a data block before compression
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
     pub block_size: u64,
-    /// Basalt keeps values from so many bytes on in blob files; 0 for none. RocksDB's BlobDB has --rocksdb-option min_blob_size
+    /// Basalt keeps values from so many bytes on in blob files; 0 for none. RocksDB's BlobDB has
+    /// --rocksdb-option min_blob_size
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
     pub min_blob_size: u64,
     /// Bytes that Basalt's blob files may take for each byte of theirs in use; 1000 is no bound

@@ -1,4 +1,5 @@
-//! fjall behind the door. It reads and writes through the page cache only: its figures have memory that no budget counts.
+//! fjall behind the door. It reads and writes through the page cache only: its figures have memory
+//! that no budget counts.
 
 use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;

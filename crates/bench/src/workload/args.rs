@@ -67,7 +67,8 @@ pub struct Common {
     /// Bytes of a key, at least 8
     #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_size)]
     pub key_size: u64,
-    /// Bytes of a value [default: 1K for durable-put and device, 100 in compare, 128 for the others]
+    /// Bytes of a value [default: 1K for durable-put and device, 100 in compare, 128 for the
+    /// others]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub value_size: Option<u64>,
     /// How many different keys

@@ -1,13 +1,14 @@
-//! The house rules that no compiler checks, as a test: what a reviewer would otherwise have to remember.
+//! The rules that no compiler checks, as a test: what a reviewer would otherwise have to remember.
 //!
-//! Each rule is a function from the tree to complaints, and each has a canary in [`rules_bite`]: a text that breaks it. A
-//! complaint says the file, the line and what to do.
+//! Each rule is a function from the tree to complaints, and each has a canary in [`rules_bite`]: a
+//! text that breaks it. A complaint says the file, the line and what to do.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "it reads the source tree, which is on the host's disk"
 )]
 
+mod language;
 mod modules;
 mod shape;
 mod tokens;
@@ -115,7 +116,8 @@ fn drawer_names(t: &Text) -> Vec<String> {
     out
 }
 
-/// Every module says first what it is. Modules inside others' files are spared, whole files are not.
+/// Every module says first what it is. Modules inside others' files are spared, whole files are
+/// not.
 fn heads(t: &Text) -> Vec<String> {
     if t.text.starts_with("//! ") || t.text.trim().is_empty() {
         return Vec::new();
@@ -146,7 +148,8 @@ fn leftovers(t: &Text) -> Vec<String> {
     out
 }
 
-/// `unsafe` lives in modules that say so at their head, together with the invariant that makes it sound.
+/// `unsafe` lives in modules that say so at their head, together with the invariant that makes it
+/// sound.
 fn unsafe_modules(t: &Text) -> Vec<String> {
     let allow = "#![allow(unsafe_code)]";
     let keyword = format!("un{}", "safe");
@@ -198,8 +201,8 @@ fn unchecked_unsafe(t: &Text, page: &str) -> Vec<String> {
     vec![t.complaint(0, what)]
 }
 
-/// Bans of `clippy.toml` are lifted by `expect` with a reason, where they must be; for whole files only in tests and where the
-/// ban's replacement is made.
+/// Bans of `clippy.toml` are lifted by `expect` with a reason, where they must be; for whole files
+/// only in tests and where the ban's replacement is made.
 fn lifted_bans(t: &Text) -> Vec<String> {
     let ban = format!("clippy::{}", "disallowed_");
     let lines: Vec<&str> = t.text.lines().collect();
@@ -238,14 +241,14 @@ fn lifted_bans(t: &Text) -> Vec<String> {
 const LONG_FILES: &[(&str, &str)] = &[];
 const LONGEST: usize = 900;
 
-/// A file that needs scrolling to understand wants a second room.
+/// A file that is too long to be understood at once is split.
 fn long_files(t: &Text) -> Vec<String> {
     let code = t.text.lines().take_while(|l| *l != "#[cfg(test)]").count();
     let listed = LONG_FILES.iter().any(|(p, _)| *p == t.path);
     match (code > LONGEST, listed) {
         (true, false) if !t.is_test() => vec![t.complaint(
             0,
-            &format!("{code} lines of code, at most {LONGEST}: give it a second room"),
+            &format!("{code} lines of code, at most {LONGEST}: split it by subject"),
         )],
         (false, true) => vec![t.complaint(0, "short again: strike it from LONG_FILES")],
         _ => Vec::new(),
@@ -283,7 +286,8 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Links between pages lead somewhere, and to a heading that is there. `read` gives the text of a path from the root.
+/// Links between pages lead somewhere, and to a heading that is there. `read` gives the text of a
+/// path from the root.
 fn broken_links(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let mut out = Vec::new();
     for (i, link) in links(&t.text) {
@@ -344,8 +348,9 @@ fn decisions(pages: &[Text]) -> Vec<String> {
     out
 }
 
-/// What each crate may lean on: arrows run down only, as docs/architecture.md has them.
-const ARROWS: &[(&str, &[&str])] = &[
+/// The crates that each crate may depend on. Dependencies run down only, as docs/architecture.md
+/// has them.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
     ("lava", &["fs", "env"]),
@@ -362,8 +367,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["basalt", "server", "bench"]),
 ];
 
-/// The crate of simulated disks and injected faults. No binary contains it: other crates depend on it
-/// in the sections of their manifests that are listed here, and in no other.
+/// The crate of simulated disks and injected faults. No binary contains it. Other crates depend on
+/// it in the sections of their manifests that are listed here, and in no other.
 const SIM: &str = "sim";
 const SIM_SECTIONS: &[&str] = &[
     "[dev-dependencies]",
@@ -371,11 +376,11 @@ const SIM_SECTIONS: &[&str] = &[
     "[target.'cfg(fuzzing)'.dependencies]",
 ];
 
-/// Dependencies between the house's own crates, tests' included.
-fn arrows(manifest: &Text) -> Vec<String> {
+/// Dependencies between the project's own crates, those of tests included.
+fn dependencies(manifest: &Text) -> Vec<String> {
     let krate = manifest.krate();
-    let Some((_, below)) = ARROWS.iter().find(|(name, _)| *name == krate) else {
-        return vec![manifest.complaint(0, "a new crate: give it its place in ARROWS")];
+    let Some((_, below)) = DEPENDENCIES.iter().find(|(name, _)| *name == krate) else {
+        return vec![manifest.complaint(0, "a new crate: give it its place in DEPENDENCIES")];
     };
     let (mut out, mut section) = (Vec::new(), "");
     for (i, line) in manifest.text.lines().enumerate() {
@@ -409,7 +414,8 @@ fn arrows(manifest: &Text) -> Vec<String> {
 const PLANTED: &str = "docs/testing/planted/";
 const PLANTED_AT_LEAST: usize = 40;
 
-/// The header lines of a patch and its hunks: the file that each changes and the lines that it expects there.
+/// The header lines of a patch and its hunks: the file that each changes and the lines that it
+/// expects there.
 struct Patch<'t> {
     headers: Vec<(&'t str, &'t str)>,
     hunks: Vec<(&'t str, Vec<&'t str>)>,
@@ -444,8 +450,8 @@ impl<'t> Patch<'t> {
     }
 }
 
-/// A planted bug says what it is and which tests notice it, and it applies to the sources. `read` gives the text of a
-/// path from the root.
+/// A planted bug says what it is and which tests notice it, and it applies to the sources. `read`
+/// gives the text of a path from the root.
 fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let patch = Patch::parse(&t.text);
     let mut out = Vec::new();
@@ -484,8 +490,8 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
     out
 }
 
-/// The tests that a planted bug names are there. `names` says whether some source has a function or a module whose name
-/// begins so.
+/// The tests that a planted bug names are there. `names` says whether some source has a function or
+/// a module whose name begins so.
 fn planted_tests(t: &Text, names: &dyn Fn(&str) -> bool) -> Vec<String> {
     let patch = Patch::parse(&t.text);
     let filters = patch.header("Test").filter_map(|t| t.split_once(" -- "));
@@ -527,7 +533,7 @@ fn rust() -> Vec<Text> {
 }
 
 #[test]
-fn sources_keep_the_house_rules() {
+fn sources_keep_the_rules() {
     let rules = [
         drawer_names,
         heads,
@@ -582,7 +588,8 @@ fn links_of_the_documents_lead_somewhere() {
     );
 }
 
-/// `.ci/planted` can run: a patch that the code has outgrown is told of here and not the night before a release.
+/// `.ci/planted` can run: a patch that the code has outgrown is told of here and not the night
+/// before a release.
 #[test]
 fn planted_bugs_can_be_planted() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).ok();
@@ -605,13 +612,17 @@ fn planted_bugs_can_be_planted() {
 fn crates_stand_in_their_order() {
     let manifests = texts("Cargo.toml");
     let members = manifests.iter().filter(|t| !t.krate().is_empty());
-    none(members.clone().flat_map(arrows).collect());
+    none(members.clone().flat_map(dependencies).collect());
     let found: BTreeMap<&str, ()> = members.map(|t| (t.krate(), ())).collect();
-    assert!(ARROWS.iter().all(|(name, _)| found.contains_key(name)));
-    for (name, below) in ARROWS {
+    assert!(
+        DEPENDENCIES
+            .iter()
+            .all(|(name, _)| found.contains_key(name))
+    );
+    for (name, below) in DEPENDENCIES {
         for b in *below {
-            let lower = ARROWS.iter().position(|(n, _)| n == b);
-            assert!(lower < ARROWS.iter().position(|(n, _)| n == name));
+            let lower = DEPENDENCIES.iter().position(|(n, _)| n == b);
+            assert!(lower < DEPENDENCIES.iter().position(|(n, _)| n == name));
         }
     }
 }
@@ -814,7 +825,7 @@ fn rules_bite() {
     );
     let lints = "[lints]\nworkspace = true";
     bites(
-        arrows,
+        dependencies,
         "crates/fs/Cargo.toml",
         &format!("{lints}\n[dependencies]\nbasalt-env.workspace = true"),
     );
@@ -830,7 +841,11 @@ fn rules_bite() {
         ("sim", "[dependencies]", "basalt-lsm"),
     ] {
         let manifest = format!("{lints}\n{section}\n{own}.workspace = true");
-        bites(arrows, &format!("crates/{krate}/Cargo.toml"), &manifest);
+        bites(
+            dependencies,
+            &format!("crates/{krate}/Cargo.toml"),
+            &manifest,
+        );
     }
     for (krate, section, own) in [
         ("fs", SIM_SECTIONS[0], "basalt-sim"),
@@ -838,20 +853,24 @@ fn rules_bite() {
         ("sim", "[dependencies]", "basalt-lava"),
     ] {
         let manifest = format!("{lints}\n{section}\n{own}.workspace = true");
-        spares(arrows, &format!("crates/{krate}/Cargo.toml"), &manifest);
+        spares(
+            dependencies,
+            &format!("crates/{krate}/Cargo.toml"),
+            &manifest,
+        );
     }
     bites(
-        arrows,
+        dependencies,
         "crates/server/Cargo.toml",
         &format!("{lints}\n[dev-dependencies]\nbasalt-lsm = \"1\""),
     );
     bites(
-        arrows,
+        dependencies,
         "crates/fs/Cargo.toml",
         "[dependencies]\nbytes = \"1\"",
     );
     spares(
-        arrows,
+        dependencies,
         "crates/env/Cargo.toml",
         &format!("{lints}\n[dependencies]\nbasalt-fs = \"1\""),
     );

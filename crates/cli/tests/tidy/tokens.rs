@@ -25,41 +25,66 @@ pub const LITERAL: &str = "\"\"";
 
 /// Returns the tokens of a source text. Comments yield none.
 pub fn tokens(text: &str) -> Vec<Token<'_>> {
-    let bytes = text.as_bytes();
-    let (mut out, mut at, mut line) = (Vec::new(), 0, 0);
-    while at < bytes.len() {
-        let begin = at;
-        let rest = &text[at..];
-        let (length, kind) = match bytes[at] {
-            c if c.is_ascii_whitespace() => (1, None),
-            b'/' if rest.starts_with("//") => (rest.find('\n').unwrap_or(rest.len()), None),
-            b'/' if rest.starts_with("/*") => (block_comment(rest), None),
-            b'"' => (quoted(rest, 0), Some(LITERAL)),
-            b'\'' => (quote_or_lifetime(rest), Some(LITERAL)),
-            b'0'..=b'9' => (word(rest), Some(LITERAL)),
-            b':' if rest.starts_with("::") => (2, Some("::")),
-            c if c.is_ascii_punctuation() && c != b'_' => (1, Some(&rest[..1])),
-            _ => {
-                let name = word(rest);
-                match (&rest[..name], literal_behind(rest, name)) {
-                    (_, Some(length)) => (length, Some(LITERAL)),
-                    // A raw identifier is the identifier behind `r#`.
-                    ("r", None) if rest[1..].starts_with('#') && word(&rest[2..]) > 0 => {
-                        let length = 2 + word(&rest[2..]);
-                        (length, Some(&rest[2..length]))
-                    }
-                    ("", None) => (rest.chars().next().map_or(1, char::len_utf8), None),
-                    (name, None) => (name.len(), Some(name)),
-                }
-            }
-        };
-        if let Some(text) = kind {
-            out.push(Token { text, line });
-        }
-        at += length;
-        line += text[begin..at].matches('\n').count();
-    }
+    let mut out = Vec::new();
+    scan(text, |piece, text, line| match piece {
+        Piece::Token => out.push(Token { text, line }),
+        Piece::Literal => out.push(Token {
+            text: LITERAL,
+            line,
+        }),
+        Piece::Comment | Piece::Space => {}
+    });
     out
+}
+
+/// Returns the comments of a source text, with the line that each begins in, counted from 0.
+pub fn comments(text: &str) -> Vec<(usize, &str)> {
+    let mut out = Vec::new();
+    scan(text, |piece, text, line| {
+        if piece == Piece::Comment {
+            out.push((line, text));
+        }
+    });
+    out
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    Token,
+    Literal,
+    Comment,
+    Space,
+}
+
+/// Calls `with` for each piece of a source text, with its text and the line that it begins in.
+fn scan<'t>(text: &'t str, mut with: impl FnMut(Piece, &'t str, usize)) {
+    let bytes = text.as_bytes();
+    let (mut at, mut line) = (0, 0);
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let (piece, length) = match bytes[at] {
+            c if c.is_ascii_whitespace() => (Piece::Space, 1),
+            b'/' if rest.starts_with("//") => {
+                (Piece::Comment, rest.find('\n').unwrap_or(rest.len()))
+            }
+            b'/' if rest.starts_with("/*") => (Piece::Comment, block_comment(rest)),
+            b'"' => (Piece::Literal, quoted(rest, 0)),
+            b'\'' => (Piece::Literal, quote_or_lifetime(rest)),
+            b'0'..=b'9' => (Piece::Literal, word(rest)),
+            b':' if rest.starts_with("::") => (Piece::Token, 2),
+            c if c.is_ascii_punctuation() && c != b'_' => (Piece::Token, 1),
+            _ => match (word(rest), literal_behind(rest, word(rest))) {
+                (_, Some(length)) => (Piece::Literal, length),
+                // Of a raw identifier, `r#` is no part of the name.
+                (1, None) if rest.starts_with("r#") && word(&rest[2..]) > 0 => (Piece::Space, 2),
+                (0, None) => (Piece::Space, rest.chars().next().map_or(1, char::len_utf8)),
+                (length, None) => (Piece::Token, length),
+            },
+        };
+        with(piece, &rest[..length], line);
+        line += rest[..length].matches('\n').count();
+        at += length;
+    }
 }
 
 /// Bytes of the identifier or number at the beginning of `rest`.
@@ -101,7 +126,8 @@ fn quote_or_lifetime(rest: &str) -> usize {
     }
 }
 
-/// Bytes of the literal whose prefix (`b`, `c`, `r`, `br`, `cr`) is the first `name` bytes of `rest`.
+/// Bytes of the literal whose prefix (`b`, `c`, `r`, `br`, `cr`) is the first `name` bytes of
+/// `rest`.
 fn literal_behind(rest: &str, name: usize) -> Option<usize> {
     let behind = &rest[name..];
     let hashes = behind.len() - behind.trim_start_matches('#').len();
@@ -207,7 +233,8 @@ fn may_be(predicate: &[Token]) -> (bool, bool) {
     }
 }
 
-/// Returns the index behind the item, field, arm or statement that begins at `from`, which may begin with attributes.
+/// Returns the index behind the item, field, arm or statement that begins at `from`, which may
+/// begin with attributes.
 fn item_end(tokens: &[Token], from: usize) -> usize {
     let mut at = from;
     while texts_begin(&tokens[at..], &["#", "["]) {
@@ -293,6 +320,9 @@ fn tokens_are_those_of_the_code_alone() {
     ];
     assert_eq!(texts(code), expected);
     assert_eq!(tokens("\"a\nb\"\nc")[1].line, 2);
+
+    let found = comments("a // b \"c\n\"// d\" /* e\n */ f //g");
+    assert_eq!(found, [(0, "// b \"c"), (1, "/* e\n */"), (2, "//g")]);
 
     let left = |text: &str| {
         let all = tokens(text);

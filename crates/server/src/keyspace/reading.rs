@@ -1,5 +1,5 @@
-//! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the store
-//! within the bounds of a command on the loop.
+//! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the
+//! store within the bounds of a command on the loop.
 
 use super::Keyspace;
 use crate::answers::{Answers, Places};
@@ -235,9 +235,9 @@ impl Keyspace {
         Ok(out)
     }
 
-    /// Reads strings for a command that was fetched for too often already. Each batch brings at most
-    /// a piece's bytes into memory, or one string that is longer, and the batches end when `out` is
-    /// longer than `room_bytes`.
+    /// Reads strings for a command that was fetched for too often already. Each batch brings at
+    /// most a piece's bytes into memory, or one string that is longer, and the batches end when
+    /// `out` is longer than `room_bytes`.
     fn read_strings(
         &mut self,
         mut ask: Vec<Bytes>,
@@ -383,8 +383,8 @@ impl Keyspace {
         self.many.get(&client)
     }
 
-    /// Ends a fetch that has an answer for every name, and returns the answers if they are true now.
-    /// The second value is the epochs that the answers depend on.
+    /// Ends a fetch that has an answer for every name, and returns the answers if they are true
+    /// now. The second value is the epochs that the answers depend on.
     pub fn freeze(&mut self, client: u64) -> Option<(Answers, Epochs)> {
         let is_true = |f: &ManyFetch| !f.is_void && f.generation() == self.generation;
         let fetch = self.many.get(&client).filter(|f| is_true(f))?;
@@ -439,8 +439,8 @@ impl Keyspace {
     }
 
     /// The next keys to be read for a client: those that an earlier piece had no room for, or the
-    /// next of `keys`. The list is empty if none of them has to be read. `None` if all keys were read, or
-    /// if their strings exceed `limit_bytes`, so that the reply would be too long.
+    /// next of `keys`. The list is empty if none of them has to be read. `None` if all keys were
+    /// read, or if their strings exceed `limit_bytes`, so that the reply would be too long.
     pub fn next_piece(
         &mut self,
         client: u64,
