@@ -28,13 +28,13 @@ struct Ceiling {
 /// The ceilings of the crates that have any long code.
 const CEILINGS: &[(&str, Ceiling)] = &[
     ("basalt", ceiling([0, 0, 2, 1])),
-    ("bench", ceiling([2, 0, 1, 32])),
-    ("cli", ceiling([2, 0, 1, 36])),
+    ("bench", ceiling([1, 0, 1, 32])),
+    ("cli", ceiling([0, 0, 1, 36])),
     ("env", ceiling([0, 0, 169, 68])),
     ("fs", ceiling([2, 1, 468, 143])),
     ("lsm", ceiling([8, 0, 1735, 331])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
-    ("server", ceiling([2, 0, 2, 35])),
+    ("server", ceiling([1, 0, 2, 35])),
 ];
 
 /// Long functions, long files, wide comments, banned words.
