@@ -332,31 +332,10 @@ impl Bench<'_> {
         self.operate(engine, threads, until, 1, op)
     }
 
-    /// All workloads but `durable-put` and `device`.
-    fn one(&mut self, threads: usize) -> Result<Row, Stop> {
-        let mut engine = self.open()?;
+    /// Returns the operation that is measured.
+    fn operation(&self) -> Arc<Operation> {
         let log = self.log();
-        let mut more = Map::new();
-        let is_fill = matches!(self.workload, Workload::Fill(_));
-        if !is_fill {
-            // Filling is not measured and not synced put by put, whatever the measured part does.
-            self.fill_quickly(&engine)?;
-            engine.settle()?;
-        }
-        if matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. }) {
-            engine.close()?;
-            drop(engine);
-            engine = self.open()?;
-        }
-        let writes = !matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. });
-        let mut device = self.beside(writes, threads)?;
-        reset_peak_rss();
-        let before = self.counters.read(engine.accounting().unwrap_or_default());
-        let until = Until {
-            time: Some(Duration::from_secs(self.common.seconds)),
-            ops: self.common.ops.unwrap_or(u64::MAX),
-        };
-        let op: Arc<Operation> = match self.workload {
+        match self.workload {
             Workload::Fill(_)
             | Workload::Overwrite(_)
             | Workload::DurablePut(_)
@@ -393,11 +372,36 @@ impl Bench<'_> {
                     }
                 })
             }
+        }
+    }
+
+    /// All workloads but `durable-put` and `device`.
+    fn one(&mut self, threads: usize) -> Result<Row, Stop> {
+        let mut engine = self.open()?;
+        let mut more = Map::new();
+        let is_fill = matches!(self.workload, Workload::Fill(_));
+        if !is_fill {
+            // Filling is not measured and not synced put by put, whatever the measured part does.
+            self.fill_quickly(&engine)?;
+            engine.settle()?;
+        }
+        if matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. }) {
+            engine.close()?;
+            drop(engine);
+            engine = self.open()?;
+        }
+        let writes = !matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. });
+        let mut device = self.beside(writes, threads)?;
+        reset_peak_rss();
+        let before = self.counters.read(engine.accounting().unwrap_or_default());
+        let until = Until {
+            time: Some(Duration::from_secs(self.common.seconds)),
+            ops: self.common.ops.unwrap_or(u64::MAX),
         };
         let (measured, tally) = if is_fill {
             self.fill(&engine, threads)?
         } else {
-            self.operate(&engine, threads, until, 2, op)?
+            self.operate(&engine, threads, until, 2, self.operation())?
         };
         if writes {
             // What the puts still owe in compactions is part of their device bytes.

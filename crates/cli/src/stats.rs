@@ -105,30 +105,6 @@ impl Report {
 
     pub fn json(&self) -> Value {
         let e = &self.engine;
-        let families: Vec<Value> = e
-            .families
-            .iter()
-            .map(|f| {
-                let levels: Vec<Value> = f
-                    .levels
-                    .iter()
-                    .enumerate()
-                    .map(|(n, l)| {
-                        json!({
-                            "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
-                            "entries": l.entries, "deletes": l.deletes, "range_deletes": l.range_deletes, "score": rounded(l.score),
-                            "compacting": l.compacting,
-                            "since_open": {
-                                "bytes_entered": l.bytes_entered, "bytes_read": l.bytes_read,
-                                "bytes_written": l.bytes_written, "bytes_moved": l.bytes_moved,
-                                "compactions": l.compactions, "write_amp": l.write_amp().map(rounded),
-                            },
-                        })
-                    })
-                    .collect();
-                json!({"name": f.name, "sorted_runs": Self::sorted_runs(f), "levels": levels})
-            })
-            .collect();
         let stalls: serde_json::Map<String, Value> = e
             .stall_us
             .iter()
@@ -149,13 +125,6 @@ impl Report {
                 )
             })
             .collect();
-        let by_garbage: Vec<Value> = (e.blobs.by_garbage.iter().enumerate())
-            .map(|(tenth, s)| {
-                json!({
-                    "from_percent": tenth * 10, "files": s.files, "bytes": s.bytes, "garbage_bytes": s.garbage_bytes,
-                })
-            })
-            .collect();
         let causes = e.write_amp_by_cause().into_iter().flatten();
         let by_cause: serde_json::Map<String, Value> = causes
             .map(|(cause, amp)| (cause.to_string(), json!(rounded(amp))))
@@ -163,41 +132,11 @@ impl Report {
         json!({
             "dir": self.dir,
             "filesystem": self.filesystem,
-            "families": families,
+            "families": families_json(e),
             "table_files": e.table_files,
             "table_bytes": self.table_bytes(),
             "log_bytes": e.log_bytes,
-            "blobs": {
-                "files": e.blobs.files, "bytes": e.blobs.bytes, "live_records": e.blobs.live_records,
-                "live_bytes": e.blobs.live_bytes, "garbage_bytes": e.blobs.garbage_bytes(), "names": e.blobs.names,
-                "space_amp": rounded(e.blobs.space_amp()), "max_space_amp": rounded(e.blobs.max_space_amp),
-                "hidden_bytes": e.blobs.hidden_bytes,
-                "hidden_is_guessed": e.blobs.hidden_is_guessed, "space_debt": e.blobs.space_debt, "space_slack": e.blobs.space_slack,
-                "pressure": rounded(e.blobs.pressure), "collecting": e.blobs.collecting,
-                "names_made": e.blobs.names_made, "names_forgotten": e.blobs.names_forgotten,
-                "recent": {
-                    "seconds": rounded(e.blobs.recent_seconds), "bytes_written": e.blobs.recent_bytes_written,
-                    "bytes_added": e.blobs.recent_bytes_added,
-                    "collection_bytes_read": e.blobs.recent_collection_bytes_read,
-                    "collection_bytes_written": e.blobs.recent_collection_bytes_written,
-                    "collections_write_amp": rounded(e.blobs.collections_write_amp()),
-                },
-                "headroom_bytes": e.blobs.headroom_bytes(), "oldest_made_ms": e.blobs.oldest_made_ms,
-                "by_garbage": by_garbage,
-                "since_open": {
-                    "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
-                    "bytes_written": e.blobs.collected_bytes_written,
-                    "gathered_bytes": e.blobs.gathered_bytes,
-                },
-                "reads": {
-                    "hits": e.blob_reads.hits, "reads": e.blob_reads.reads, "bytes": e.blob_reads.bytes,
-                    "ahead": e.blob_reads.ahead, "ahead_unused": e.blob_reads.ahead_unused,
-                },
-                "compression_since_open": {
-                    "bytes_before": e.blob_compression.before, "bytes_after": e.blob_compression.after,
-                },
-                "error": e.blobs.error,
-            },
+            "blobs": blobs_json(e),
             "read_only": e.read_only,
             "snapshots": e.snapshots,
             "sealed_memtables": e.sealed_memtables,
@@ -260,254 +199,346 @@ impl Report {
             let _ = writeln!(out, "TAKES NO WRITES: {why}");
         }
         for f in &e.families {
-            let _ = writeln!(
-                out,
-                "\nfamily {}, {} sorted runs",
-                f.name,
-                Self::sorted_runs(f)
-            );
-            let mut rows = vec![
-                [
-                    "level",
-                    "tables",
-                    "size",
-                    "target",
-                    "score",
-                    "entries",
-                    "deletes",
-                    "range deletes",
-                ]
-                .map(String::from),
-            ];
-            let mut sum = basalt::lsm::db::LevelStats::default();
-            for (n, l) in f.levels.iter().enumerate() {
-                sum.tables += l.tables;
-                sum.bytes += l.bytes;
-                sum.entries += l.entries;
-                sum.deletes += l.deletes;
-                sum.range_deletes += l.range_deletes;
-                if l.tables > 0 || n == 0 {
-                    let target = if n == 0 {
-                        "-".into()
-                    } else {
-                        human_bytes(l.target_bytes)
-                    };
-                    rows.push([
-                        format!("L{n}"),
-                        l.tables.to_string(),
-                        human_bytes(l.bytes),
-                        target,
-                        format!("{:.2}", l.score),
-                        l.entries.to_string(),
-                        l.deletes.to_string(),
-                        l.range_deletes.to_string(),
-                    ]);
-                }
-            }
-            rows.push([
-                "all".into(),
-                sum.tables.to_string(),
-                human_bytes(sum.bytes),
-                String::new(),
-                String::new(),
-                sum.entries.to_string(),
-                sum.deletes.to_string(),
-                sum.range_deletes.to_string(),
-            ]);
-            out.push_str(&table(&rows));
-            out.push_str(&level_io(f));
+            out.push_str(&levels(f));
         }
         let number = |r: Option<f64>| r.map_or_else(|| "-".to_string(), |r| format!("{r:.2}"));
-        let lookups = self.cache.hits + self.cache.misses;
-        let pairs: &[(&str, &[(&str, String)])] = &[
-            (
-                "amplification",
-                &[
-                    ("space, at most", number(self.space_amp())),
-                    (
-                        "write, since open",
-                        number(ratio(self.device_bytes_written(), e.user_bytes_written)),
+        out.push_str(&section(
+            "amplification",
+            &[
+                ("space, at most", number(self.space_amp())),
+                (
+                    "write, since open",
+                    number(ratio(self.device_bytes_written(), e.user_bytes_written)),
+                ),
+                ("write, by cause", by_cause(e)),
+                ("compaction debt", human_bytes(e.compaction_debt)),
+            ],
+        ));
+        out.push_str(&section(
+            "disk",
+            &[
+                (
+                    "tables",
+                    format!(
+                        "{} in {} tables",
+                        human_bytes(self.table_bytes()),
+                        e.table_files
                     ),
-                    ("write, by cause", by_cause(e)),
-                    ("compaction debt", human_bytes(e.compaction_debt)),
-                ],
-            ),
-            (
-                "disk",
-                &[
-                    (
-                        "tables",
-                        format!(
-                            "{} in {} tables",
-                            human_bytes(self.table_bytes()),
-                            e.table_files
-                        ),
-                    ),
-                    ("logs, recycled space included", human_bytes(e.log_bytes)),
-                ],
-            ),
-            (
-                "blob files",
-                &[
-                    (
-                        "files",
-                        format!("{}, {}", e.blobs.files, human_bytes(e.blobs.bytes)),
-                    ),
-                    (
-                        "live / garbage",
-                        format!(
-                            "{} in {} / {}",
-                            human_bytes(e.blobs.live_bytes),
-                            count(e.blobs.live_records, "value", "values"),
-                            human_bytes(e.blobs.garbage_bytes())
-                        ),
-                    ),
-                    (
-                        "space amplification",
-                        format!(
-                            "{:.2}, at most {:.2}",
-                            e.blobs.space_amp(),
-                            e.blobs.max_space_amp
-                        ),
-                    ),
-                    ("room below the bound", room(&e.blobs)),
-                    ("overwritten, not merged yet", hidden(&e.blobs)),
-                    ("the bound costs, last minute", bound_costs(&e.blobs)),
-                    ("names of collected files", e.blobs.names.to_string()),
-                    (
-                        "collections read / wrote",
-                        format!(
-                            "{} / {}",
-                            human_bytes(e.blobs.collected_bytes_read),
-                            human_bytes(e.blobs.collected_bytes_written)
-                        ),
-                    ),
-                    (
-                        "values moved into key order",
-                        human_bytes(e.blobs.gathered_bytes),
-                    ),
-                    (
-                        "compressed from / to",
-                        format!(
-                            "{} / {}",
-                            human_bytes(e.blob_compression.before),
-                            human_bytes(e.blob_compression.after)
-                        ),
-                    ),
-                ],
-            ),
-            (
-                "since open",
-                &[
-                    ("user bytes written", human_bytes(e.user_bytes_written)),
-                    ("log written", human_bytes(e.wal_bytes_written)),
-                    ("flushes wrote", human_bytes(e.flush_bytes_written)),
-                    (
-                        "prepared tables added / times",
-                        format!("{} / {}", human_bytes(e.ingested_bytes), e.ingestions),
-                    ),
-                    (
-                        "compactions read / wrote",
-                        format!(
-                            "{} / {}",
-                            human_bytes(e.compaction_bytes_read),
-                            human_bytes(e.compaction_bytes_written)
-                        ),
-                    ),
-                    (
-                        "commits / groups / syncs",
-                        format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs),
-                    ),
-                    (
-                        "device read",
-                        format!(
-                            "{} in {} reads",
-                            human_bytes(self.fs.bytes_read),
-                            self.fs.reads
-                        ),
-                    ),
-                ],
-            ),
-            (
-                "cache",
-                &[
-                    (
-                        "used",
-                        format!(
-                            "{} of {}",
-                            human_bytes(self.cache.used),
-                            human_bytes(self.cache.capacity)
-                        ),
-                    ),
-                    ("index and filter part", human_bytes(self.cache.used_high)),
-                    ("hits", format!("{} of {lookups}", self.cache.hits)),
-                ],
-            ),
-            (
-                "memory",
-                &[
-                    (
-                        "all",
-                        format!(
-                            "{} of {}",
-                            human_bytes(self.memory.total()),
-                            human_bytes(self.memory.budget)
-                        ),
-                    ),
-                    (
-                        "memtables",
-                        format!(
-                            "{}, {} sealed",
-                            human_bytes(self.memory.memtable),
-                            e.sealed_memtables
-                        ),
-                    ),
-                    ("buffers", human_bytes(self.memory.buffer)),
-                    (
-                        "held by readers",
-                        format!(
-                            "{}, {} snapshots",
-                            human_bytes(self.memory.pinned),
-                            e.snapshots
-                        ),
-                    ),
-                ],
-            ),
-        ];
-        for (title, rows) in pairs {
-            let _ = writeln!(out, "\n{title}");
-            for (name, value) in *rows {
-                let _ = writeln!(out, "  {name:<30} {value}");
-            }
-        }
+                ),
+                ("logs, recycled space included", human_bytes(e.log_bytes)),
+            ],
+        ));
+        out.push_str(&blob_files(e));
+        out.push_str(&self.since_open());
+        out.push_str(&self.cache_and_memory());
         out.push_str(&garbage_by_file(&e.blobs));
-        let _ = writeln!(out, "\nbudgets");
-        for b in &e.budgets {
-            let people = |n: u64| match b.name.contains("bytes") {
-                true => human_bytes(n),
-                false => n.to_string(),
-            };
-            let limit = match b.limit {
-                0 => "no limit".to_string(),
-                n => format!("of {}", people(n)),
-            };
-            let _ = writeln!(out, "  {:<30} {} {limit}", b.name, people(b.used));
-        }
-        let seconds = |us: u64| us as f64 / 1e6;
-        let _ = writeln!(
-            out,
-            "  {:<30} {:.3} s of flushes, {:.3} s of the rest",
-            "waited for the I/O limit",
-            seconds(e.io_wait_us[0]),
-            seconds(e.io_wait_us[1])
-        );
-        let _ = writeln!(out, "\nwriters slowed or held, since open");
-        for s in &e.stalls {
-            let times = count(s.count, "time", "times");
-            let _ = writeln!(out, "  {:<30} {times}, {:.3} s", s.cause, seconds(s.us));
-        }
+        out.push_str(&budgets(e));
         out
     }
+
+    fn since_open(&self) -> String {
+        let e = &self.engine;
+        section(
+            "since open",
+            &[
+                ("user bytes written", human_bytes(e.user_bytes_written)),
+                ("log written", human_bytes(e.wal_bytes_written)),
+                ("flushes wrote", human_bytes(e.flush_bytes_written)),
+                (
+                    "prepared tables added / times",
+                    format!("{} / {}", human_bytes(e.ingested_bytes), e.ingestions),
+                ),
+                (
+                    "compactions read / wrote",
+                    format!(
+                        "{} / {}",
+                        human_bytes(e.compaction_bytes_read),
+                        human_bytes(e.compaction_bytes_written)
+                    ),
+                ),
+                (
+                    "commits / groups / syncs",
+                    format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs),
+                ),
+                (
+                    "device read",
+                    format!(
+                        "{} in {} reads",
+                        human_bytes(self.fs.bytes_read),
+                        self.fs.reads
+                    ),
+                ),
+            ],
+        )
+    }
+
+    fn cache_and_memory(&self) -> String {
+        let lookups = self.cache.hits + self.cache.misses;
+        let cache = section(
+            "cache",
+            &[
+                (
+                    "used",
+                    format!(
+                        "{} of {}",
+                        human_bytes(self.cache.used),
+                        human_bytes(self.cache.capacity)
+                    ),
+                ),
+                ("index and filter part", human_bytes(self.cache.used_high)),
+                ("hits", format!("{} of {lookups}", self.cache.hits)),
+            ],
+        );
+        let memory = section(
+            "memory",
+            &[
+                (
+                    "all",
+                    format!(
+                        "{} of {}",
+                        human_bytes(self.memory.total()),
+                        human_bytes(self.memory.budget)
+                    ),
+                ),
+                (
+                    "memtables",
+                    format!(
+                        "{}, {} sealed",
+                        human_bytes(self.memory.memtable),
+                        self.engine.sealed_memtables
+                    ),
+                ),
+                ("buffers", human_bytes(self.memory.buffer)),
+                (
+                    "held by readers",
+                    format!(
+                        "{}, {} snapshots",
+                        human_bytes(self.memory.pinned),
+                        self.engine.snapshots
+                    ),
+                ),
+            ],
+        );
+        cache + &memory
+    }
+}
+
+/// The levels of a family, and what went into each since the store was opened.
+fn levels(f: &basalt::lsm::db::FamilyStats) -> String {
+    let head = format!(
+        "\nfamily {}, {} sorted runs\n",
+        f.name,
+        Report::sorted_runs(f)
+    );
+    let mut rows = vec![
+        [
+            "level",
+            "tables",
+            "size",
+            "target",
+            "score",
+            "entries",
+            "deletes",
+            "range deletes",
+        ]
+        .map(String::from),
+    ];
+    let mut sum = basalt::lsm::db::LevelStats::default();
+    for (n, l) in f.levels.iter().enumerate() {
+        sum.tables += l.tables;
+        sum.bytes += l.bytes;
+        sum.entries += l.entries;
+        sum.deletes += l.deletes;
+        sum.range_deletes += l.range_deletes;
+        if l.tables > 0 || n == 0 {
+            let target = if n == 0 {
+                "-".into()
+            } else {
+                human_bytes(l.target_bytes)
+            };
+            rows.push([
+                format!("L{n}"),
+                l.tables.to_string(),
+                human_bytes(l.bytes),
+                target,
+                format!("{:.2}", l.score),
+                l.entries.to_string(),
+                l.deletes.to_string(),
+                l.range_deletes.to_string(),
+            ]);
+        }
+    }
+    rows.push([
+        "all".into(),
+        sum.tables.to_string(),
+        human_bytes(sum.bytes),
+        String::new(),
+        String::new(),
+        sum.entries.to_string(),
+        sum.deletes.to_string(),
+        sum.range_deletes.to_string(),
+    ]);
+    head + &table(&rows) + &level_io(f)
+}
+
+/// A title, and a line for each name and value.
+fn section(title: &str, rows: &[(&str, String)]) -> String {
+    let mut out = format!("\n{title}\n");
+    for (name, value) in rows {
+        let _ = writeln!(out, "  {name:<30} {value}");
+    }
+    out
+}
+
+fn blob_files(e: &Stats) -> String {
+    section(
+        "blob files",
+        &[
+            (
+                "files",
+                format!("{}, {}", e.blobs.files, human_bytes(e.blobs.bytes)),
+            ),
+            (
+                "live / garbage",
+                format!(
+                    "{} in {} / {}",
+                    human_bytes(e.blobs.live_bytes),
+                    count(e.blobs.live_records, "value", "values"),
+                    human_bytes(e.blobs.garbage_bytes())
+                ),
+            ),
+            (
+                "space amplification",
+                format!(
+                    "{:.2}, at most {:.2}",
+                    e.blobs.space_amp(),
+                    e.blobs.max_space_amp
+                ),
+            ),
+            ("room below the bound", room(&e.blobs)),
+            ("overwritten, not merged yet", hidden(&e.blobs)),
+            ("the bound costs, last minute", bound_costs(&e.blobs)),
+            ("names of collected files", e.blobs.names.to_string()),
+            (
+                "collections read / wrote",
+                format!(
+                    "{} / {}",
+                    human_bytes(e.blobs.collected_bytes_read),
+                    human_bytes(e.blobs.collected_bytes_written)
+                ),
+            ),
+            (
+                "values moved into key order",
+                human_bytes(e.blobs.gathered_bytes),
+            ),
+            (
+                "compressed from / to",
+                format!(
+                    "{} / {}",
+                    human_bytes(e.blob_compression.before),
+                    human_bytes(e.blob_compression.after)
+                ),
+            ),
+        ],
+    )
+}
+
+/// The budgets, and how long writers and background I/O waited.
+fn budgets(e: &Stats) -> String {
+    let mut out = String::from("\nbudgets\n");
+    for b in &e.budgets {
+        let people = |n: u64| match b.name.contains("bytes") {
+            true => human_bytes(n),
+            false => n.to_string(),
+        };
+        let limit = match b.limit {
+            0 => "no limit".to_string(),
+            n => format!("of {}", people(n)),
+        };
+        let _ = writeln!(out, "  {:<30} {} {limit}", b.name, people(b.used));
+    }
+    let seconds = |us: u64| us as f64 / 1e6;
+    let _ = writeln!(
+        out,
+        "  {:<30} {:.3} s of flushes, {:.3} s of the rest",
+        "waited for the I/O limit",
+        seconds(e.io_wait_us[0]),
+        seconds(e.io_wait_us[1])
+    );
+    let _ = writeln!(out, "\nwriters slowed or held, since open");
+    for s in &e.stalls {
+        let times = count(s.count, "time", "times");
+        let _ = writeln!(out, "  {:<30} {times}, {:.3} s", s.cause, seconds(s.us));
+    }
+    out
+}
+
+fn families_json(e: &Stats) -> Vec<Value> {
+    e
+        .families
+        .iter()
+        .map(|f| {
+            let levels: Vec<Value> = f
+                .levels
+                .iter()
+                .enumerate()
+                .map(|(n, l)| {
+                    json!({
+                        "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
+                        "entries": l.entries, "deletes": l.deletes, "range_deletes": l.range_deletes, "score": rounded(l.score),
+                        "compacting": l.compacting,
+                        "since_open": {
+                            "bytes_entered": l.bytes_entered, "bytes_read": l.bytes_read,
+                            "bytes_written": l.bytes_written, "bytes_moved": l.bytes_moved,
+                            "compactions": l.compactions, "write_amp": l.write_amp().map(rounded),
+                        },
+                    })
+                })
+                .collect();
+            json!({"name": f.name, "sorted_runs": Report::sorted_runs(f), "levels": levels})
+        })
+        .collect()
+}
+
+fn blobs_json(e: &Stats) -> Value {
+    let by_garbage: Vec<Value> = (e.blobs.by_garbage.iter().enumerate())
+        .map(|(tenth, s)| {
+            json!({
+                "from_percent": tenth * 10, "files": s.files, "bytes": s.bytes, "garbage_bytes": s.garbage_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "files": e.blobs.files, "bytes": e.blobs.bytes, "live_records": e.blobs.live_records,
+        "live_bytes": e.blobs.live_bytes, "garbage_bytes": e.blobs.garbage_bytes(), "names": e.blobs.names,
+        "space_amp": rounded(e.blobs.space_amp()), "max_space_amp": rounded(e.blobs.max_space_amp),
+        "hidden_bytes": e.blobs.hidden_bytes,
+        "hidden_is_guessed": e.blobs.hidden_is_guessed, "space_debt": e.blobs.space_debt, "space_slack": e.blobs.space_slack,
+        "pressure": rounded(e.blobs.pressure), "collecting": e.blobs.collecting,
+        "names_made": e.blobs.names_made, "names_forgotten": e.blobs.names_forgotten,
+        "recent": {
+            "seconds": rounded(e.blobs.recent_seconds), "bytes_written": e.blobs.recent_bytes_written,
+            "bytes_added": e.blobs.recent_bytes_added,
+            "collection_bytes_read": e.blobs.recent_collection_bytes_read,
+            "collection_bytes_written": e.blobs.recent_collection_bytes_written,
+            "collections_write_amp": rounded(e.blobs.collections_write_amp()),
+        },
+        "headroom_bytes": e.blobs.headroom_bytes(), "oldest_made_ms": e.blobs.oldest_made_ms,
+        "by_garbage": by_garbage,
+        "since_open": {
+            "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
+            "bytes_written": e.blobs.collected_bytes_written,
+            "gathered_bytes": e.blobs.gathered_bytes,
+        },
+        "reads": {
+            "hits": e.blob_reads.hits, "reads": e.blob_reads.reads, "bytes": e.blob_reads.bytes,
+            "ahead": e.blob_reads.ahead, "ahead_unused": e.blob_reads.ahead_unused,
+        },
+        "compression_since_open": {
+            "bytes_before": e.blob_compression.before, "bytes_after": e.blob_compression.after,
+        },
+        "error": e.blobs.error,
+    })
 }
 
 /// Write amplification, by cause.

@@ -3,6 +3,7 @@
 use super::client::REDIS_VERSION;
 use super::{Context, Count, Done, Executor, Outcome};
 use crate::resp::request::Request;
+use basalt::lsm::db::Stats;
 use std::fmt::Write as _;
 
 type Section = (&'static str, fn(&mut Executor, &mut String));
@@ -252,6 +253,52 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "open_table_files_limit:{}", e.env.open_files().limit());
     line!(out, "snapshots:{}", s.snapshots);
     line!(out, "table_files:{}", s.table_files);
+    blobs(e, &s, out);
+    for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
+        line!(out, "write_amp_{cause}:{amp:.2}");
+    }
+    line!(out, "blob_collections:{}", s.blobs.collections);
+    line!(
+        out,
+        "blob_collection_error:{}",
+        s.blobs.error.as_deref().unwrap_or("")
+    );
+    line!(
+        out,
+        "blob_collection_bytes_read:{}",
+        s.blobs.collected_bytes_read
+    );
+    line!(
+        out,
+        "blob_collection_bytes_written:{}",
+        s.blobs.collected_bytes_written
+    );
+    line!(out, "blob_gathered_bytes:{}", s.blobs.gathered_bytes);
+    for stall in &s.stalls {
+        line!(out, "stall_us_{}:{}", stall.cause, stall.us);
+        line!(out, "stalls_{}:{}", stall.cause, stall.count);
+    }
+    for budget in s.budgets.iter().chain(&e.budgets(e.connected())) {
+        line!(
+            out,
+            "budget_{}:used={},limit={}",
+            budget.name,
+            budget.used,
+            budget.limit
+        );
+    }
+    line!(
+        out,
+        "background_io_wait_us:high={},low={}",
+        s.io_wait_us[0],
+        s.io_wait_us[1]
+    );
+    line!(out, "compactions_running:{}", s.compactions);
+    levels(&s, out);
+}
+
+/// What blob files hold and cost.
+fn blobs(e: &Executor, s: &Stats, out: &mut String) {
     line!(out, "blob_files:{}", s.blobs.files);
     line!(out, "blob_bytes:{}", s.blobs.bytes);
     line!(out, "blob_live_bytes:{}", s.blobs.live_bytes);
@@ -302,46 +349,10 @@ fn engine(e: &mut Executor, out: &mut String) {
         "blob_value_bytes_after_compression:{}",
         compressed.after
     );
-    for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
-        line!(out, "write_amp_{cause}:{amp:.2}");
-    }
-    line!(out, "blob_collections:{}", s.blobs.collections);
-    line!(
-        out,
-        "blob_collection_error:{}",
-        s.blobs.error.as_deref().unwrap_or("")
-    );
-    line!(
-        out,
-        "blob_collection_bytes_read:{}",
-        s.blobs.collected_bytes_read
-    );
-    line!(
-        out,
-        "blob_collection_bytes_written:{}",
-        s.blobs.collected_bytes_written
-    );
-    line!(out, "blob_gathered_bytes:{}", s.blobs.gathered_bytes);
-    for stall in &s.stalls {
-        line!(out, "stall_us_{}:{}", stall.cause, stall.us);
-        line!(out, "stalls_{}:{}", stall.cause, stall.count);
-    }
-    for budget in s.budgets.iter().chain(&e.budgets(e.connected())) {
-        line!(
-            out,
-            "budget_{}:used={},limit={}",
-            budget.name,
-            budget.used,
-            budget.limit
-        );
-    }
-    line!(
-        out,
-        "background_io_wait_us:high={},low={}",
-        s.io_wait_us[0],
-        s.io_wait_us[1]
-    );
-    line!(out, "compactions_running:{}", s.compactions);
+}
+
+/// The levels of each family that have tables.
+fn levels(s: &Stats, out: &mut String) {
     for family in &s.families {
         for (level, l) in family.levels.iter().enumerate() {
             if l.tables > 0 {
