@@ -1,7 +1,7 @@
 //! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold whatever it is fed with.
 //!
 //! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only; no other build has this door. Targets that
-//! lie in one room are beside it (`wal::fuzzing`, `table::fuzzing`); here are those of the remaining formats and of whole
+//! lie in one module are beside it (`table::fuzzing`, `blob::fuzzing`; those of files of records are in `basalt-records`); here are those of the remaining formats and of whole
 //! stores. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
 
 use crate::batch::Ops;
@@ -15,8 +15,8 @@ use crate::version::manifest::{CURRENT_LEN, Current, manifest_path};
 use crate::wal::{self, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter};
 use crate::{Compression, MAX_KEY_LEN, MAX_VALUE_LEN, WriteBatch};
 use basalt_env::Env;
-use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, FileSystem, Intent, Result};
-use basalt_sim::mutate::{Target, Verdict};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, FileSystem, Result};
+use basalt_sim::mutate::{Target, Verdict, file_of};
 use basalt_sim::{SimFs, SimOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,8 @@ use std::sync::{Arc, OnceLock};
 pub fn targets() -> impl Iterator<Item = &'static Target> {
     let rooms = [
         TARGETS,
-        crate::wal::fuzzing::TARGETS,
+        #[cfg(fuzzing)]
+        basalt_records::fuzzing::TARGETS,
         crate::table::fuzzing::TARGETS,
         crate::blob::fuzzing::TARGETS,
     ];
@@ -129,49 +130,6 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// A file that is some bytes.
-pub(crate) struct Image(pub(crate) Bytes);
-
-pub(crate) fn arc(bytes: &[u8]) -> Arc<dyn File> {
-    Arc::new(Image(Bytes::copy_from_slice(bytes)))
-}
-
-impl File for Image {
-    fn append(&self, _: &[std::io::IoSlice<'_>], _: Intent) -> Result<u64> {
-        Err(Error::new(ErrorKind::ReadOnly, "an image"))
-    }
-    fn align_to_unit(&self) -> Result<u64> {
-        Err(Error::new(ErrorKind::ReadOnly, "an image"))
-    }
-    fn sync_data(&self) -> Result<()> {
-        Ok(())
-    }
-    fn sync_all(&self) -> Result<()> {
-        Ok(())
-    }
-    fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
-        let from = offset.min(self.0.len() as u64) as usize;
-        Ok(self
-            .0
-            .slice(from..from.saturating_add(len).min(self.0.len())))
-    }
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-    fn allocated(&self) -> u64 {
-        self.0.len() as u64
-    }
-    fn extend_log(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn release_range(&self, _: std::ops::Range<u64>) -> Result<()> {
-        Ok(())
-    }
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-}
-
 /// An environment over a simulated disk that caches nothing: mutants of one file share its id.
 pub(crate) fn env(fs: Arc<SimFs>) -> Env {
     basalt_env::EnvBuilder::for_tests(fs, 7)
@@ -185,30 +143,6 @@ pub(crate) fn idle_env() -> Env {
         static ENV: Env = env(SimFs::new(SimOptions::default()));
     }
     ENV.with(Env::clone)
-}
-
-/// The bytes of a format document's annotated hexdump: offset, up to 16 bytes, a remark.
-pub(crate) fn hexdump(document: &str) -> Vec<u8> {
-    let dump = document.split_once("<!-- golden").expect("a golden dump").1;
-    let dump = dump.split_once("```").expect("its begin").1;
-    let dump = dump.split_once("```").expect("its end").0;
-    let mut bytes = Vec::new();
-    for line in dump.lines() {
-        let Some((at, rest)) = line.split_once(' ') else {
-            continue;
-        };
-        let Ok(at) = usize::from_str_radix(at.trim_end_matches(':'), 16) else {
-            continue;
-        };
-        bytes.resize(at.max(bytes.len()), 0);
-        for word in rest.trim_start().split(' ').take(16) {
-            match u8::from_str_radix(word, 16) {
-                Ok(b) if word.len() == 2 => bytes.push(b),
-                _ => break,
-            }
-        }
-    }
-    bytes
 }
 
 fn family(id: u32) -> crate::family::Family {
@@ -437,7 +371,7 @@ fn golden() -> &'static Golden {
         let name = manifest.to_str().expect("a name");
         let image = &files.iter().find(|f| f.0 == name).expect("manifest").1;
         let mut reader = RecordReader::open(
-            arc(image),
+            file_of(image),
             Path::new(name),
             FileKind::Manifest,
             Some(current.file_id),
@@ -588,7 +522,7 @@ fn rewrite(
     kind: FileKind,
     payloads: &[(u64, u32, &[u8])],
 ) {
-    let reader = RecordReader::open(arc(image), name, kind, None);
+    let reader = RecordReader::open(file_of(image), name, kind, None);
     let header = reader.expect("sound").expect("there").header().clone();
     fs.remove(name).expect("there");
     let file = fs.create(name).expect("create");
@@ -628,7 +562,7 @@ mod tests {
         match name {
             "store_image" | "store_edit" | "store_batch" => 1_500,
             "table" | "table_block_replaced" => 10_000,
-            "record_file" | "data_block" => 50_000,
+            "data_block" => 50_000,
             _ => 100_000,
         }
     }
@@ -641,7 +575,7 @@ mod tests {
     #[test]
     fn golden_inputs_are_sound() {
         assert_eq!(exercise(&golden().disk()), Verdict::Accepted);
-        for name in ["record_file", "table"] {
+        for name in ["table"] {
             let target = targets().find(|t| t.name == name).expect("there");
             for seed in (target.seeds)() {
                 let verdict = (target.run)(&seed);

@@ -2,7 +2,6 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`wal`] | files of records: the log and the manifest |
 //! | `sink` | a file that a background job writes from its first byte to its last |
 //! | [`table`] | sorted tables, and the cursor that all sources of entries have in common |
 //! | [`blob`] | files of separated values |
@@ -13,7 +12,8 @@
 //! | [`compaction`] | merging tables in the background |
 //! | [`db`] | the engine: commit groups, reads, background work, recovery, check, repair |
 //!
-//! A module depends only on modules above it in this table, and on `basalt-kv`, which has keys, batches and merge operators. The
+//! A module depends only on modules above it in this table, on `basalt-kv`, which has keys, batches
+//! and merge operators, and on `basalt-records` (`wal`), which has files of records. The
 //! way of a write and of a read: `docs/architecture.md`.
 
 #![deny(missing_docs)]
@@ -35,10 +35,10 @@ pub mod options;
 mod sink;
 pub mod table;
 pub mod version;
-pub mod wal;
 
 pub use basalt_kv::{batch, key, merge, prefix, separated};
 pub(crate) use basalt_kv::{codec, encoding, entry, family, limits, ranges, snapshot};
+pub use basalt_records as wal;
 
 pub use basalt_env::Env;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};

@@ -851,7 +851,7 @@ fn later_features_are_refused_by_name() {
     for (features, ok) in [([1, 0, 0], true), ([0, 2, 0], false), ([0, 0, 4], false)] {
         let (fs, env) = new_dir();
         let edit = state(|e| e.features = Some(features));
-        drop(Manifest::create(&env, Path::new(DIR), STORE_ID, 9, &edit).unwrap());
+        drop(Manifest::create(&env, Path::new(DIR), STORE_ID, 9, &edit.encode()).unwrap());
         if ok {
             Db::open(&env, DIR, Options::default()).unwrap();
         } else {
@@ -900,7 +900,7 @@ fn operations_of_reserved_kinds_are_refused_by_name() {
         let h = header(FileKind::Log, 5, 0);
         write_records(&fs, "000005.log", &h, RecordKind::Batch, &payload);
         let edit = state(|e| e.add_logs = vec![(5, 99)]);
-        drop(Manifest::create(&env, Path::new(DIR), STORE_ID, 9, &edit).unwrap());
+        drop(Manifest::create(&env, Path::new(DIR), STORE_ID, 9, &edit.encode()).unwrap());
         refused(&fs, &env, name);
     }
 }

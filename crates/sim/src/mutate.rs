@@ -9,6 +9,8 @@
 
 pub use crate::campaign::scale;
 use crate::rng::Rng;
+use basalt_fs::{Bytes, Error, ErrorKind, File, Intent, Result};
+use std::sync::Arc;
 
 /// What a decoder made of an input. Any input must lead to one of the two; a panic is a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,4 +317,72 @@ mod tests {
         assert!(all.iter().all(|m| m.len() <= 2000 + 4 * 2000));
         assert_eq!(campaign(&target, 10).executions(), 12);
     }
+}
+
+/// A read-only file that is some bytes.
+pub struct Image(pub Bytes);
+
+/// Returns these bytes as an open file.
+pub fn file_of(bytes: &[u8]) -> Arc<dyn File> {
+    Arc::new(Image(Bytes::copy_from_slice(bytes)))
+}
+
+impl File for Image {
+    fn append(&self, _: &[std::io::IoSlice<'_>], _: Intent) -> Result<u64> {
+        Err(Error::new(ErrorKind::ReadOnly, "an image"))
+    }
+    fn align_to_unit(&self) -> Result<u64> {
+        Err(Error::new(ErrorKind::ReadOnly, "an image"))
+    }
+    fn sync_data(&self) -> Result<()> {
+        Ok(())
+    }
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+    fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
+        let from = offset.min(self.0.len() as u64) as usize;
+        Ok(self
+            .0
+            .slice(from..from.saturating_add(len).min(self.0.len())))
+    }
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+    fn allocated(&self) -> u64 {
+        self.0.len() as u64
+    }
+    fn extend_log(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn release_range(&self, _: std::ops::Range<u64>) -> Result<()> {
+        Ok(())
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// Returns the bytes of the annotated hexdump in a format's page: offset, up to 16 bytes, a remark.
+pub fn golden_bytes(document: &str) -> Vec<u8> {
+    let dump = document.split_once("<!-- golden").expect("a golden dump").1;
+    let dump = dump.split_once("```").expect("its begin").1;
+    let dump = dump.split_once("```").expect("its end").0;
+    let mut bytes = Vec::new();
+    for line in dump.lines() {
+        let Some((at, rest)) = line.split_once(' ') else {
+            continue;
+        };
+        let Ok(at) = usize::from_str_radix(at.trim_end_matches(':'), 16) else {
+            continue;
+        };
+        bytes.resize(at.max(bytes.len()), 0);
+        for word in rest.trim_start().split(' ').take(16) {
+            match u8::from_str_radix(word, 16) {
+                Ok(b) if word.len() == 2 => bytes.push(b),
+                _ => break,
+            }
+        }
+    }
+    bytes
 }

@@ -34,8 +34,9 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("fs", ceiling([1, 1, 201, 46])),
     ("kv", ceiling([0, 0, 121, 11])),
     ("lava", ceiling([0, 0, 174, 82])),
-    ("lsm", ceiling([8, 0, 1625, 317])),
+    ("lsm", ceiling([8, 0, 1536, 311])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
+    ("records", ceiling([0, 0, 93, 5])),
     ("server", ceiling([1, 0, 2, 35])),
     ("sim", ceiling([1, 0, 94, 12])),
 ];

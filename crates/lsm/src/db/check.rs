@@ -15,6 +15,7 @@ use crate::options::Options;
 use crate::table::salvage::{KnownTable, salvage};
 use crate::table::{TableMeta, TableReader, TableVerified};
 use crate::version::catalog::{Catalog, LiveLog};
+use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
 use crate::version::table_name;
 use crate::wal::salvage::{NO_RECORD, Part, scan};
@@ -262,7 +263,9 @@ impl Walk<'_> {
         let path = manifest_path(self.dir, current.number);
         self.spare(&path, FileKind::Manifest, current.file_id, u64::MAX)?;
         // Damage in it is known already; what is left to say is where it ends.
-        if let Ok(end) = manifest::replay(self.env, self.dir, &current, |_| Ok(())) {
+        if let Ok(end) = manifest::replay(self.env, self.dir, &current, |edit| {
+            Edit::decode(edit).map(drop)
+        }) {
             let len = fs.stat(&path)?.len;
             self.report.files += 1;
             self.report.bytes += end;

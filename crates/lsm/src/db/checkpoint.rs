@@ -176,7 +176,13 @@ impl Engine {
         let number = catalog.next_file;
         catalog.next_file += 1;
         // Syncs the folder before `CURRENT`, and again after it.
-        Manifest::create(&self.env, &dir, self.store_id, number, &catalog.to_edit())?;
+        Manifest::create(
+            &self.env,
+            &dir,
+            self.store_id,
+            number,
+            &catalog.to_edit().encode(),
+        )?;
         if fs.exists(target)? {
             return Err(taken());
         }

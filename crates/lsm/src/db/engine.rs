@@ -419,7 +419,7 @@ impl Engine {
             edit.date_blobs(self.env.clock().wall_ms());
             // Before it is durable: an edit that breaks a rule stops this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);
-            slot.manifest.append(&edit)?;
+            slot.manifest.append(&edit.encode())?;
             Ok(tree)
         });
         let tree = match written {
@@ -601,7 +601,13 @@ impl Engine {
         let number = self.new_file_number();
         state_edit.next_file = Some(self.next_file.load(SeqCst));
         slot.retired.push(slot.manifest.number());
-        match Manifest::create(&self.env, &self.dir, self.store_id, number, &state_edit) {
+        match Manifest::create(
+            &self.env,
+            &self.dir,
+            self.store_id,
+            number,
+            &state_edit.encode(),
+        ) {
             Ok(m) => {
                 slot.manifest = m;
                 for old in slot.retired.drain(..) {

@@ -109,8 +109,10 @@ pub(crate) fn load_catalog(
         };
     };
     let mut catalog = Catalog::default();
-    let end = manifest::replay(env, dir, &current, |edit| catalog.apply(&edit))
-        .map_err(|e| e.with_reach(Reach::Store))?;
+    let end = manifest::replay(env, dir, &current, |edit| {
+        catalog.apply(&Edit::decode(edit)?)
+    })
+    .map_err(|e| e.with_reach(Reach::Store))?;
     catalog.check_totals().map_err(|e| {
         let path = manifest::manifest_path(dir, current.number);
         e.at(&path, 0).with_reach(Reach::Store)
@@ -443,7 +445,13 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     catalog.next_file += 1;
     // Before anything is removed: a store that lacks a table stays as it is, for repair.
     let version = build_version(&tables, &catalog, &families)?;
-    let manifest = Manifest::create(env, dir, catalog.store_id, number, &catalog.to_edit())?;
+    let manifest = Manifest::create(
+        env,
+        dir,
+        catalog.store_id,
+        number,
+        &catalog.to_edit().encode(),
+    )?;
     remove_orphans(env, dir, &names, &catalog, number);
 
     Ok(Engine::new(
@@ -483,7 +491,7 @@ fn make_room_to_recover(
     let name = path.file_name().expect("a manifest has a name");
     names.push(name.to_string_lossy().into_owned());
     // When it cannot be written, the recovery tries without the space.
-    if Manifest::create(env, dir, store_id, number, &catalog.to_edit()).is_ok() {
+    if Manifest::create(env, dir, store_id, number, &catalog.to_edit().encode()).is_ok() {
         remove_orphans(env, dir, names, catalog, number);
     }
     Ok(())

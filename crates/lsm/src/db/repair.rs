@@ -205,7 +205,7 @@ impl Run<'_> {
         c.wall_ms = c.wall_ms.max(self.env.clock().wall_ms());
         let state = self.learned.catalog.to_edit();
         let store = self.learned.catalog.store_id;
-        Manifest::create(self.env, self.dir, store, number, &state)?;
+        Manifest::create(self.env, self.dir, store, number, &state.encode())?;
 
         // The repaired store is current; from here on only names go.
         let fs = self.env.fs();

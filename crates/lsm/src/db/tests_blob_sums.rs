@@ -61,12 +61,13 @@ fn marks_of_several_edits_that_exceed_a_family_are_damage() {
         let path = manifest_path(dir, next);
         let mut state = catalog.to_edit();
         state.next_file = Some(next + 1);
-        let mut manifest = Manifest::create(&env, dir, catalog.store_id, next, &state).unwrap();
+        let mut manifest =
+            Manifest::create(&env, dir, catalog.store_id, next, &state.encode()).unwrap();
         let mut last = 0;
         for edit in edits {
             // A record begins where the device's unit after the one before it begins.
             last = manifest.bytes().next_multiple_of(unit);
-            manifest.append(edit).unwrap();
+            manifest.append(&edit.encode()).unwrap();
         }
         drop(manifest);
         let refused = |opened: Result<Db>| {

@@ -11,7 +11,7 @@ use super::{
     filter, index,
 };
 use crate::codec::compressed;
-use crate::fuzzing::{arc, env};
+use crate::fuzzing::env;
 use crate::key::{Cmp, Kind, internal_key, pack_trailer, seek_trailer, split_internal_key};
 use crate::options::Compression;
 use crate::ranges::Fragments;
@@ -19,6 +19,7 @@ use crate::table::InternalIter;
 use basalt_env::IoPriority;
 use basalt_fs::{Bytes, FileSystem};
 use basalt_sim::SimFs;
+use basalt_sim::mutate::file_of;
 use basalt_sim::mutate::{Target, Verdict};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -33,7 +34,8 @@ pub(crate) const TARGETS: &[Target] = &[
         name: "table",
         run: table,
         seeds: || {
-            let golden = crate::fuzzing::hexdump(include_str!("../../../../docs/format/table.md"));
+            let golden =
+                basalt_sim::mutate::golden_bytes(include_str!("../../../../docs/format/table.md"));
             vec![golden, sample().bytes.clone()]
         },
         words: &[&HEADER_MAGIC, &FOOTER_MAGIC],
@@ -180,7 +182,7 @@ fn sample() -> &'static Sample {
         b.delete_range(b"user0080", b"v", &[45]);
         let meta = b.finish().expect("finish");
         let bytes = fs.read_all(path).expect("read")[..meta.size as usize].to_vec();
-        let t = TableReader::open(&env, arc(&bytes), path, ID, meta.size, Cmp::Bytewise)
+        let t = TableReader::open(&env, file_of(&bytes), path, ID, meta.size, Cmp::Bytewise)
             .expect("a sound table");
         let span = |h: &BlockHandle| h.offset as usize..h.offset as usize + h.stored as usize;
         let mut places = vec![
@@ -268,19 +270,25 @@ fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
         },
     ] {
         let mut last: Option<Vec<u8>> = None;
-        let _ = salvage(&*arc(bytes), path, &known, &Cmp::Bytewise, &mut |k, _| {
-            if let Some(last) = &last {
-                assert!(
-                    Cmp::Bytewise.internal(last, k).is_lt(),
-                    "salvage out of order"
-                );
-            }
-            last = Some(k.to_vec());
-            Ok(())
-        });
+        let _ = salvage(
+            &*file_of(bytes),
+            path,
+            &known,
+            &Cmp::Bytewise,
+            &mut |k, _| {
+                if let Some(last) = &last {
+                    assert!(
+                        Cmp::Bytewise.internal(last, k).is_lt(),
+                        "salvage out of order"
+                    );
+                }
+                last = Some(k.to_vec());
+                Ok(())
+            },
+        );
     }
-    let inspected = TableReader::inspect(&env, arc(bytes), path, Cmp::Bytewise);
-    let Ok(t) = TableReader::open(&env, arc(bytes), path, id, len, Cmp::Bytewise) else {
+    let inspected = TableReader::inspect(&env, file_of(bytes), path, Cmp::Bytewise);
+    let Ok(t) = TableReader::open(&env, file_of(bytes), path, id, len, Cmp::Bytewise) else {
         return Verdict::Refused;
     };
     for key in sample().keys.iter().step_by(7) {

@@ -9,11 +9,11 @@ pub mod catalog;
 pub mod edit;
 pub mod file_map;
 pub mod level;
-pub mod manifest;
 mod open;
 mod removal;
 
 pub use crate::blob::{blob_name, blob_names, index_name, log_name};
+pub use basalt_records::manifest;
 pub use blobs::{BlobFile, BlobSet};
 
 use crate::key::{Cmp, user_key};

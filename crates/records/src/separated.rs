@@ -3,17 +3,12 @@
 //! A blob record has its own checksums and names its own place, so the payload's checksum leaves it out: no byte is summed twice. What a
 //! payload says of itself is believed only after both fit.
 
-use super::record::Life;
-use crate::batch::{Ops, Separated};
-use crate::codec::Compression;
-use crate::separated::record;
+use super::record::{Life, PACKED, SEPARATED};
 use basalt_fs::Result;
+use basalt_kv::batch::{Ops, Separated};
+use basalt_kv::codec::Compression;
+use basalt_kv::separated::record;
 use std::path::Path;
-
-/// Flag of a log record whose batch has blob records.
-pub(super) const SEPARATED: u8 = 1;
-/// Flag of one in which some of them have compressed values. Never without the other.
-pub(super) const PACKED: u8 = 2;
 
 /// What is wrong with a batch that has blob records, and whose record does not say so.
 pub const UNANNOUNCED: &str = "a separated value in a record that says that it has none";

@@ -1,6 +1,6 @@
 //! The manifest: a file of edits, and `CURRENT`, which names it.
 //!
-//! - `MANIFEST-NNNNNN` is a file of records ([`crate::wal`]). Its first record is the whole state in one edit; each
+//! - `MANIFEST-NNNNNN` is a file of records (the head of this crate). Its first record is the whole state in one edit; each
 //!   later record is one edit, synced before it is believed.
 //! - `CURRENT` is 64 bytes: magic, manifest number, manifest id, store id, the position up to which the manifest was synced
 //!   when `CURRENT` was written, and a checksum. It is replaced by a rename.
@@ -8,8 +8,7 @@
 //! After a failed append the manifest is in doubt: the edit may or may not be on the device. Nothing that either
 //! state names is removed, and the next edit goes to a fresh manifest.
 
-use super::edit::Edit;
-use crate::wal::{
+use crate::{
     FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter,
 };
 use basalt_env::Env;
@@ -103,12 +102,13 @@ pub fn read_current(env: &Env, dir: &Path) -> Result<Option<Current>> {
     }
 }
 
-/// Reads the manifest that `current` names and hands each edit to `apply`. Returns where its records end.
+/// Reads the manifest that `current` names and hands the bytes of each edit to `apply`. Returns where its records end. An error of
+/// `apply` that names no file gets the manifest's path and the record's offset.
 pub fn replay(
     env: &Env,
     dir: &Path,
     current: &Current,
-    mut apply: impl FnMut(Edit) -> Result<()>,
+    mut apply: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<u64> {
     let path = manifest_path(dir, current.number);
     let file = env.fs().open(&path).map_err(|e| {
@@ -149,8 +149,7 @@ pub fn replay(
                 format!("a record of kind {:?} in a manifest", record.kind),
             ));
         }
-        let edit = Edit::decode(&record.payload).map_err(|e| e.at(&path, record.offset))?;
-        apply(edit).map_err(|e| {
+        apply(&record.payload).map_err(|e| {
             if e.path().is_none() {
                 e.at(&path, record.offset)
             } else {
@@ -176,14 +175,14 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Writes a fresh manifest that begins with the whole state, makes it durable, and points `CURRENT` at it.
+    /// Writes a fresh manifest that begins with the whole state, as the bytes of one edit, makes it durable, and points `CURRENT` at it.
     /// When this fails, either manifest may be the current one after a crash: both stay on disk.
     pub fn create(
         env: &Env,
         dir: &Path,
         store_id: u128,
         number: u64,
-        state: &Edit,
+        state: &[u8],
     ) -> Result<Manifest> {
         let path = manifest_path(dir, number);
         let fs = env.fs();
@@ -251,8 +250,8 @@ impl Manifest {
         fs.sync_metadata(&self.dir)
     }
 
-    /// Appends an edit and makes it durable. On an error the manifest is in doubt.
-    pub fn append(&mut self, edit: &Edit) -> Result<()> {
+    /// Appends the bytes of an edit and makes them durable. On an error the manifest is in doubt.
+    pub fn append(&mut self, edit: &[u8]) -> Result<()> {
         if self.in_doubt {
             return Err(Error::new(
                 ErrorKind::Poisoned,
@@ -260,16 +259,15 @@ impl Manifest {
             )
             .in_file(&manifest_path(&self.dir, self.number)));
         }
-        let payload = edit.encode();
-        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
+        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + edit.len());
         buf.resize(RECORD_HEADER, 0);
-        buf.extend_from_slice(&payload);
+        buf.extend_from_slice(edit);
         let record = Outgoing {
             buf: &mut buf,
             kind: RecordKind::Edit,
             first_seq: self.edits,
             count: 1,
-            payload_crc: crc32c::crc32c(&payload),
+            payload_crc: crc32c::crc32c(edit),
             separated: &[],
             offset: 0,
         };

@@ -14,8 +14,8 @@
 //!
 //! Memory: one window of [`WINDOW`] bytes, and one record at a time when it is larger.
 
-use super::record::{Head, Life, flags_are_known, kind_of};
-use super::separated::{PACKED, SEPARATED, verify};
+use super::record::{Head, Life, PACKED, SEPARATED, flags_are_known, kind_of};
+use super::separated::verify;
 use super::{FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, Record, RecordKind, Tail, header};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};

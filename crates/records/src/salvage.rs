@@ -4,7 +4,8 @@
 //! that was written there in this life of the space: neither an earlier life nor a value that looks like a record can pass.
 
 use super::record::{Head, Life, flags_are_known, kind_of};
-use super::separated::{PACKED, SEPARATED, verify};
+use super::record::{PACKED, SEPARATED};
+use super::separated::verify;
 use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::ops::Range;

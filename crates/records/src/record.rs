@@ -1,8 +1,12 @@
 //! The 40 bytes in front of each payload, and what binds them to one life of one file.
 
-use super::separated::{PACKED, SEPARATED};
 use super::{RECORD_HEADER, RecordKind};
-use crate::encoding::{u32_at, u64_at};
+use basalt_kv::encoding::{u32_at, u64_at};
+
+/// Flag of a log record whose batch has blob records.
+pub(super) const SEPARATED: u8 = 1;
+/// Flag of one in which some of them have compressed values. Never without the other.
+pub(super) const PACKED: u8 = 2;
 
 /// Identity of one life of a file's space, as record headers carry it.
 #[derive(Debug, Clone, Copy)]

@@ -4,17 +4,17 @@
 
 use super::header::HEADER_LEN;
 use super::*;
-use crate::batch::{Ops, WriteBatch};
-use crate::blob::record;
-use crate::codec::Compression;
-use crate::encoding::{u32_at, u64_at};
-use crate::key::Kind;
 use basalt_fs::{FileSystem, LogOptions};
+use basalt_kv::batch::{Ops, WriteBatch};
+use basalt_kv::codec::Compression;
+use basalt_kv::encoding::{u32_at, u64_at};
+use basalt_kv::key::Kind;
+use basalt_kv::separated::record;
 use basalt_sim::{SimFs, SimOptions};
 use std::fmt::Write;
 use std::path::Path;
 
-const DOC: &str = include_str!("../../../../docs/format/log.md");
+const DOC: &str = include_str!("../../../docs/format/log.md");
 const DOC_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/log.md");
 const BEGIN: &str = "<!-- golden: a log -->\n```text\n";
 const END: &str = "```\n<!-- golden end -->";
@@ -45,7 +45,7 @@ fn golden_log() -> Vec<u8> {
     let mut w = RecordWriter::create(file, path, &header).unwrap();
     let mut one = WriteBatch::new();
     one.push(
-        &crate::family::Family::detached(0),
+        &basalt_kv::family::Family::detached(0),
         Kind::Put,
         b"apple",
         &[],
@@ -53,7 +53,7 @@ fn golden_log() -> Vec<u8> {
     )
     .unwrap();
     one.push(
-        &crate::family::Family::detached(300),
+        &basalt_kv::family::Family::detached(300),
         Kind::PutTtl,
         b"pear",
         &1_800_000_000_000u64.to_le_bytes(),
@@ -61,7 +61,7 @@ fn golden_log() -> Vec<u8> {
     )
     .unwrap();
     one.push(
-        &crate::family::Family::detached(0),
+        &basalt_kv::family::Family::detached(0),
         Kind::Delete,
         b"plum",
         &[],
@@ -71,7 +71,7 @@ fn golden_log() -> Vec<u8> {
     let put = |key: &[u8]| {
         let mut b = WriteBatch::new();
         b.push(
-            &crate::family::Family::detached(1),
+            &basalt_kv::family::Family::detached(1),
             Kind::Put,
             key,
             &[],
@@ -83,7 +83,7 @@ fn golden_log() -> Vec<u8> {
     let mut large = put(b"k4");
     large
         .push(
-            &crate::family::Family::detached(300).separating(12, Compression::None),
+            &basalt_kv::family::Family::detached(300).separating(12, Compression::None),
             Kind::Put,
             b"melon",
             &[],
@@ -221,7 +221,7 @@ impl Dump<'_> {
                 at = from + record::HEADER_LEN + op.key.len() + op.value.len();
                 continue;
             }
-            let varint = |n: usize| crate::encoding::varint_len(n as u64);
+            let varint = |n: usize| basalt_kv::encoding::varint_len(n as u64);
             self.field(1, &format!("kind {:?}", op.kind));
             self.field(varint(op.family as usize), &format!("family {}", op.family));
             self.field(

@@ -4,8 +4,8 @@
 //! is there for decay. Byte by byte in `docs/format/log.md`.
 
 use super::{FileHeader, FileKind, PreviousLog};
-use crate::encoding::{u32_at, u64_at};
 use basalt_fs::{Error, Result};
+use basalt_kv::encoding::{u32_at, u64_at};
 use std::path::Path;
 
 /// First bytes of every file of records.
@@ -20,6 +20,12 @@ pub(super) const UNITS: std::ops::RangeInclusive<u32> = 512..=LARGEST_UNIT;
 pub const LARGEST_UNIT: u32 = 4096;
 
 const _: () = assert!(COPIES[1] + HEADER_LEN <= *UNITS.start() as usize);
+
+/// True when a file's first bytes, up to a write unit, have a header's magic in one of its places. It need not verify.
+pub fn begins_one(first: &[u8]) -> bool {
+    let magic = |at: usize| first.get(at..at + MAGIC.len());
+    COPIES.iter().any(|at| magic(*at) == Some(&MAGIC[..]))
+}
 
 const FLAG_PREVIOUS: u8 = 1;
 

@@ -1,11 +1,11 @@
 //! Batches with separated values: they come back whole, their blob records verify where they lie, and no flipped bit is taken for another value.
 
 use super::*;
-use crate::batch::{Ops, WriteBatch};
-use crate::blob::record;
-use crate::codec::Compression;
-use crate::family::Family;
-use crate::key::Kind;
+use basalt_kv::batch::{Ops, WriteBatch};
+use basalt_kv::codec::Compression;
+use basalt_kv::family::Family;
+use basalt_kv::key::Kind;
+use basalt_kv::separated::record;
 
 const ID: u128 = 5;
 
@@ -34,7 +34,7 @@ fn batch(r: &Random, largest: u64) -> WriteBatch {
 type Owned = (u32, Kind, Vec<u8>, Vec<u8>, bool);
 
 fn operations(payload: &[u8]) -> Vec<Owned> {
-    let own = |op: crate::batch::Op<'_>| {
+    let own = |op: basalt_kv::batch::Op<'_>| {
         let separated = op.record_at.is_some();
         (
             op.family,

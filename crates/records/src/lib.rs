@@ -1,4 +1,7 @@
-//! The record framing that the write-ahead log and the manifest share, and the log's own header.
+//! Files of records: the framing that write-ahead logs and manifests share, the log's own header, and the manifest's log ([`manifest`]).
+//!
+//! Every engine keeps its log and its manifest in such files. A record's payload is a batch of `basalt-kv`, or the bytes of an edit that
+//! the engine encodes itself.
 //!
 //! A file of records starts with a [`FileHeader`] in a slot of one write unit. Each record is [`RECORD_HEADER`] bytes and a
 //! payload, padded with zeros to a multiple of [`RECORD_ALIGN`]. All numbers little-endian:
@@ -22,14 +25,20 @@
 //! The tail: the first position where neither place holds a good record is the end, unless a later good header of this
 //! life (or the manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
 //!
-//! Rooms: `header` (the file's first unit), `record` (a record's 40 bytes), `separated` (batches with values that the log keeps), `writer`, `reader`, `salvage`, `verify`. The bytes are specified in
+//! Modules: `header` (the file's first unit), `record` (a record's 40 bytes), `separated` (batches with values that the log keeps), `writer`, `reader`, `salvage`, `verify`. The bytes are specified in
 //! `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
 
+#![deny(missing_docs)]
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
+#![cfg(not(all(test, feature = "schedules")))]
+
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzing;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod golden;
 mod header;
+pub mod manifest;
 mod reader;
 mod record;
 pub mod salvage;
@@ -39,21 +48,13 @@ mod tests;
 pub mod verify;
 mod writer;
 
-pub use crate::batch::{RECORD_HEADER, Separated};
-pub use header::{LARGEST_UNIT, PACKED_VALUES};
+pub use basalt_kv::batch::{RECORD_HEADER, Separated};
+pub use header::{LARGEST_UNIT, PACKED_VALUES, begins_one};
 pub use reader::{Expect, RecordReader};
 pub use separated::{UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
-
-/// True when a file's first bytes, up to a write unit, have a header's magic in one of its places. It need not verify.
-pub fn begins_one(first: &[u8]) -> bool {
-    let magic = |at: usize| first.get(at..at + header::MAGIC.len());
-    header::COPIES
-        .iter()
-        .any(|at| magic(*at) == Some(&header::MAGIC[..]))
-}
 
 /// Records begin at multiples of this.
 pub const RECORD_ALIGN: usize = 8;
@@ -133,7 +134,7 @@ pub struct Outgoing<'a> {
 #[cfg(test)]
 impl<'a> Outgoing<'a> {
     /// A batch that begins with this sequence number.
-    fn of_batch(batch: &'a mut crate::batch::WriteBatch, first_seq: u64) -> Outgoing<'a> {
+    fn of_batch(batch: &'a mut basalt_kv::batch::WriteBatch, first_seq: u64) -> Outgoing<'a> {
         let count = batch.len() as u32;
         let (buf, separated) = batch.log_record_mut();
         Outgoing {
@@ -174,4 +175,11 @@ pub struct Tail {
     pub end: u64,
     /// True when bytes after it look like a torn record of this life, false when nothing of this life follows.
     pub torn: bool,
+}
+
+/// LavaFS keeps the same contract as the simulated disk, and all of these tests.
+#[cfg(test)]
+#[test]
+fn every_record_test_again_on_lava() {
+    basalt_sim::all_tests_on_lava("every_record_test_again_on_lava", &["fuzzing::"]);
 }

@@ -1,24 +1,29 @@
-//! Targets over files of records. See [`crate::fuzzing`].
+//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold whatever it is fed with.
+//!
+//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only. The list with the promise that each checks is
+//! in `docs/testing/fuzzing.md`.
 
 use super::header::{self, Slot};
 use super::record::{Head, Life};
 use super::{
     Expect, FileHeader, FileKind, PreviousLog, RECORD_ALIGN, RECORD_HEADER, RecordReader, salvage,
 };
-use crate::fuzzing::{Image, arc};
 use basalt_fs::{Bytes, File};
+use basalt_sim::mutate::{Image, file_of};
 use basalt_sim::mutate::{Target, Verdict};
 use std::path::Path;
 
 const UNIT: u32 = 512;
 const ID: u128 = 0x0f1e_2d3c_4b5a_6978_8796_a5b4_c3d2_e1f0;
 
-pub(crate) const TARGETS: &[Target] = &[
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
     Target {
         name: "record_file",
         run: record_file,
         seeds: || {
-            let golden = crate::fuzzing::hexdump(include_str!("../../../../docs/format/log.md"));
+            let golden =
+                basalt_sim::mutate::golden_bytes(include_str!("../../../docs/format/log.md"));
             vec![golden, arrange(HISTORY).bytes, arrange(BROKEN).bytes]
         },
         words: &[b"BSLTREC1"],
@@ -72,7 +77,7 @@ fn expect(file_id: Option<u128>) -> Expect {
 /// reads what it says is whole.
 fn record_file(bytes: &[u8]) -> Verdict {
     let path = Path::new("log");
-    let file = arc(bytes);
+    let file = file_of(bytes);
     let len = bytes.len() as u64;
     if let Ok(found) = salvage::scan(&*file, path, ID, u64::MAX) {
         let mut before = 0;
@@ -209,7 +214,7 @@ fn arrange(input: &[u8]) -> Arranged {
 fn record_sequence(input: &[u8]) -> Verdict {
     let made = arrange(input);
     let reader =
-        RecordReader::open_expecting(arc(&made.bytes), Path::new("log"), &expect(Some(ID)));
+        RecordReader::open_expecting(file_of(&made.bytes), Path::new("log"), &expect(Some(ID)));
     let mut reader = reader.expect("a sound header").expect("of this life");
     let mut read = Vec::new();
     let end = loop {
@@ -250,4 +255,29 @@ fn file_header(bytes: &[u8]) -> Verdict {
     let file: std::sync::Arc<dyn File> = std::sync::Arc::new(Image(Bytes::from(sealed)));
     let _ = RecordReader::open_expecting(file, path, &expect(None));
     Verdict::of(accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use basalt_sim::mutate::campaigns;
+
+    #[test]
+    fn mutants_of_records_are_read_or_refused() {
+        let mutants = |name: &str| match name {
+            "record_file" => 50_000,
+            _ => 100_000,
+        };
+        campaigns(TARGETS, mutants, 1, 250_000);
+    }
+
+    #[test]
+    fn golden_records_are_sound() {
+        let target = TARGETS.iter().find(|t| t.name == "record_file");
+        let target = target.expect("there");
+        for seed in (target.seeds)() {
+            let verdict = (target.run)(&seed);
+            assert_eq!(verdict, Verdict::Accepted, "{} bytes", seed.len());
+        }
+    }
 }
