@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, path_behind_colon};
 use crate::progress;
-use basalt::env::Clock;
+use basalt::env::{Clock, EnvBuilder, EnvParts};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::lava::LavaFs;
 use basalt::lava::image::{self, Format, Step};
@@ -122,7 +122,11 @@ impl Place {
     /// there, because sector sizes are found out for its root.
     ///
     /// Fails when there is no directory and it may not be made: a command that only looks makes none.
-    pub fn open(&self, access: Access) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
+    pub fn open(
+        &self,
+        access: Access,
+        env: &EnvParts,
+    ) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
         let Some(name) = &self.image else {
             if access.make().is_none() {
                 self.must_exist_on_disk()?;
@@ -132,7 +136,7 @@ impl Place {
             let fs = HostFs::new(HostOptions::new(&path)).map_err(|e| Failure::store(self, e))?;
             return Ok((fs, path));
         };
-        let fs = open_image(name, access)?;
+        let fs = open_image(name, access, env)?;
         let path = self.path();
         let there = fs.stat(&path);
         match (there, access.make()) {
@@ -175,8 +179,14 @@ impl Place {
     }
 }
 
-/// Opens an image for a command, and makes it first where the command may do that and was told its size.
-pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
+/// Opens an image for a command that needs no environment beside it.
+pub fn open_image_alone(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
+    open_image(name, access, &EnvBuilder::without_fs().parts())
+}
+
+/// Opens an image for a command, and makes it first where the command may do that and was told its size. `env` is the environment that it
+/// will be part of.
+pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<LavaFs>, Failure> {
     let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
     if missing && let Some(advice) = path_behind_colon(name) {
         let name = name.display();
@@ -205,7 +215,8 @@ pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
         }
         _ => {}
     }
-    let fs = image::open(name, access == Access::Read).map_err(|e| Failure::image(name, e))?;
+    let fs = image::open(name, access == Access::Read, Some(env))
+        .map_err(|e| Failure::image(name, e))?;
     if let Some(Make {
         size: Some(size), ..
     }) = access.make()

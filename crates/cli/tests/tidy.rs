@@ -343,7 +343,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
     ("lava", &["fs", "env"]),
-    (SIM, &["fs", "lava"]),
+    (SIM, &["fs", "env", "lava"]),
     ("lsm", &["fs", "env"]),
     // The sources of the two above once more, for tests alone.
     ("env-schedules", &["fs"]),
@@ -803,7 +803,6 @@ fn rules_bite() {
         ("bench", "[dependencies]", "basalt-sim"),
         ("lsm", "[build-dependencies]", "basalt-sim"),
         ("lsm", "[target.'cfg(unix)'.dependencies]", "basalt-sim"),
-        ("sim", "[dependencies]", "basalt-env"),
         ("sim", "[dependencies]", "basalt-lsm"),
     ] {
         let manifest = format!("{lints}\n{section}\n{own}.workspace = true");

@@ -1,10 +1,10 @@
 //! What the environment itself counts, read when the metrics are.
 //!
-//! The readers hold no [`Env`], nor the filesystem or the job pool: a kept [`Metrics`](crate::Metrics) keeps
+//! The readers hold no [`Env`](crate::Env), nor the filesystem or the job pool: a kept [`Metrics`](crate::Metrics) keeps
 //! neither files nor threads alive.
 
-use crate::{CacheStats, Env, IoPriority, LedgerUse, MetricSample, MetricValue};
-use basalt_fs::{FigureValue, FsStats};
+use crate::{CacheStats, EnvParts, IoPriority, LedgerUse, MetricSample, MetricValue, Metrics};
+use basalt_fs::{FigureValue, FileSystem, FsStats};
 use std::sync::Arc;
 
 type Rows<T> = [(&'static str, &'static str, fn(&T) -> u64)];
@@ -76,23 +76,15 @@ pub const BUDGET_USED: &str = "What is used of a budget.";
 /// The help of the gauge `budget_limit`.
 pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
 
-pub(crate) fn register(env: &Env) {
-    let metrics = env.metrics();
-    for (name, help, read) in CACHE_COUNTERS {
-        let cache = env.cache().clone();
-        metrics.counter_of(name, &[], help, move || read(&cache.stats()));
-    }
-    for (name, help, read) in CACHE_GAUGES {
-        let cache = env.cache().clone();
-        metrics.gauge_of(name, &[], help, move || signed(read(&cache.stats())));
-    }
+/// The counters and figures of an environment's filesystem.
+pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     for (name, help, read) in FS_COUNTERS {
-        let fs = Arc::downgrade(env.fs());
+        let fs = Arc::downgrade(fs);
         metrics.counter_of(name, &[], help, move || {
             fs.upgrade().map_or(0, |fs| read(&fs.stats()))
         });
     }
-    let fs = Arc::downgrade(env.fs());
+    let fs = Arc::downgrade(fs);
     let figures = metrics.source(move |out| {
         let Some(fs) = fs.upgrade() else { return };
         out.extend(fs.figures().into_iter().map(|f| {
@@ -105,8 +97,21 @@ pub(crate) fn register(env: &Env) {
         }));
     });
     figures.for_good();
+}
+
+pub(crate) fn register(parts: &EnvParts) {
+    let env = &*parts.0;
+    let metrics = &env.metrics;
+    for (name, help, read) in CACHE_COUNTERS {
+        let cache = env.cache.clone();
+        metrics.counter_of(name, &[], help, move || read(&cache.stats()));
+    }
+    for (name, help, read) in CACHE_GAUGES {
+        let cache = env.cache.clone();
+        metrics.gauge_of(name, &[], help, move || signed(read(&cache.stats())));
+    }
     for (kind, read) in MEMORY_KINDS {
-        let ledger = env.ledger().clone();
+        let ledger = env.ledger.clone();
         metrics.gauge_of(
             "memory_used_bytes",
             &[("kind", kind)],
@@ -116,8 +121,8 @@ pub(crate) fn register(env: &Env) {
     }
     metrics
         .gauge("memory_budget_bytes", &[], "The whole memory budget.")
-        .set(signed(env.ledger().usage().budget));
-    let pending = env.jobs().pending_reader();
+        .set(signed(env.ledger.usage().budget));
+    let pending = env.jobs.pending_reader();
     for (n, priority) in PRIORITIES.into_iter().enumerate() {
         let pending = pending.clone();
         metrics.gauge_of(
@@ -134,38 +139,38 @@ pub(crate) fn register(env: &Env) {
             signed(limit())
         });
     };
-    let (ledger, of) = (env.ledger().clone(), env.ledger().clone());
+    let (ledger, of) = (env.ledger.clone(), env.ledger.clone());
     budget(
         "memory_bytes",
         Box::new(move || ledger.usage().total()),
         Box::new(move || of.usage().budget),
     );
-    let (cache, of) = (env.cache().clone(), env.cache().clone());
+    let (cache, of) = (env.cache.clone(), env.cache.clone());
     budget(
         "cache_bytes",
         Box::new(move || cache.stats().used),
         Box::new(move || of.stats().capacity),
     );
-    let (files, of) = (env.open_files().clone(), env.open_files().clone());
+    let (files, of) = (env.open_files.clone(), env.open_files.clone());
     budget(
         "open_files",
         Box::new(move || files.count() as u64),
         Box::new(move || of.limit() as u64),
     );
-    let (running, threads) = (env.jobs().running_reader(), env.jobs().parallelism() as u64);
+    let (running, threads) = (env.jobs.running_reader(), env.jobs.parallelism() as u64);
     budget(
         "background_threads",
         Box::new(move || running() as u64),
         Box::new(move || threads),
     );
-    let (io, of) = (env.io_limit().clone(), env.io_limit().clone());
+    let (io, of) = (env.io_limit.clone(), env.io_limit.clone());
     budget(
         "background_io_bytes_per_s",
         Box::new(move || io.recent_rate()),
         Box::new(move || of.rate()),
     );
     for (priority, name) in [(IoPriority::High, "high"), (IoPriority::Low, "low")] {
-        let limit = env.io_limit().clone();
+        let limit = env.io_limit.clone();
         metrics.counter_of(
             "background_io_wait_us_total",
             &[("priority", name)],
@@ -173,21 +178,21 @@ pub(crate) fn register(env: &Env) {
             move || limit.waited(priority).as_micros() as u64,
         );
     }
-    let courtesy = env.courtesy().clone();
+    let courtesy = env.courtesy.clone();
     metrics.counter_of(
         "background_io_pause_us_total",
         &[],
         "Microseconds that background I/O paused while synced commits and reads waited for the device.",
         move || courtesy.paused().as_micros() as u64,
     );
-    let files = env.open_files().clone();
+    let files = env.open_files.clone();
     metrics.gauge_of(
         "open_files",
         &[],
         "Files held open by engines.",
         move || signed(files.count() as u64),
     );
-    let limit = env.io_limit().clone();
+    let limit = env.io_limit.clone();
     metrics.counter_of(
         "background_io_bytes",
         &[],

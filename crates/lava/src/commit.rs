@@ -233,7 +233,7 @@ impl Shared {
         drop(written);
         lost.0 = None;
         if journal.is_due() {
-            self.due.notify();
+            self.upkeep.request();
         }
         Ok(beside)
     }
@@ -346,7 +346,7 @@ impl Shared {
             state.made_durable(records);
             if state.blocks.has_idle() {
                 drop(state);
-                self.due.notify();
+                self.upkeep.request();
             }
             // Last: whoever sees it takes what came free for free.
             self.progress.durable_records.store(records, SeqCst);

@@ -1,7 +1,7 @@
 //! The two ends of a copy, the disk and an image, and what they differ in: names that are no text, links, and who may replace what.
 
 use crate::failure::Failure;
-use crate::place::{Access, open_image};
+use crate::place::{Access, open_image_alone};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
@@ -40,7 +40,7 @@ pub struct End {
 impl End {
     /// An image, and the disk at the other end of it.
     pub fn pair(image: &Path, access: Access) -> Result<(End, End), Failure> {
-        let fs = open_image(image, access)?;
+        let fs = open_image_alone(image, access)?;
         let host = HostFs::new(HostOptions::new("/")).map_err(|e| Failure::new(e.to_string()))?;
         let there = rustix::fs::stat(image).map_err(|e| Failure::os("look at", image, e))?;
         Ok((
