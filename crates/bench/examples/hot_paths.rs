@@ -1,5 +1,6 @@
-//! Hot paths alone, for a profiler: a cached table get, a missing key, a cursor's next and seek, a cache hit; and through a whole
-//! store, by as many threads as are asked for: get, miss, and a scan (an iterator made, a seek, ten nexts).
+//! Hot paths alone, for a profiler: a cached table get, a missing key, a cursor's next and seek, a
+//! cache hit; and through a whole store, by as many threads as are asked for: get, miss, and a scan
+//! (an iterator made, a seek, ten nexts).
 //!
 //! ```sh
 //! cargo build --release -p basalt-bench --example hot_paths

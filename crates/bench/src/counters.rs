@@ -1,6 +1,7 @@
-//! Device bytes and memory, by three accounts: what the filesystem layer of this process counts, what the kernel counts for
-//! this process, and what the block device counts for everybody. They differ where a filesystem writes metadata, where
-//! the page cache merges, and where other processes write; that is what makes all three worth having.
+//! Device bytes and memory, by three accounts: what the filesystem layer of this process counts,
+//! what the kernel counts for this process, and what the block device counts for everybody. They
+//! differ where a filesystem writes metadata, where the page cache merges, and where other
+//! processes write; that is what makes all three worth having.
 
 use basalt::fs::FsStats;
 use rustix::fs::{Mode, OFlags};
@@ -141,7 +142,8 @@ impl Counts {
 pub struct Process {
     /// Bytes that it caused to be read from devices.
     pub read_bytes: u64,
-    /// Bytes that it caused to be written to devices, less those of removed files that never got there.
+    /// Bytes that it caused to be written to devices, less those of removed files that never got
+    /// there.
     pub write_bytes: u64,
     /// Read calls: past the page cache each is a read of a device.
     pub read_calls: u64,
@@ -177,7 +179,8 @@ impl Process {
     }
 }
 
-/// User and system time of `/proc/self/stat`, whose second field is a name in brackets that may hold anything.
+/// User and system time of `/proc/self/stat`, whose second field is a name in brackets that may
+/// hold anything.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let user: u64 = fields.nth(11)?.parse().ok()?;
@@ -211,8 +214,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
         .and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok())
 }
 
-/// The kernel's directory of the block device that holds `dir`; `None` where no single one does (network and memory
-/// filesystems, overlays).
+/// The kernel's directory of the block device that holds `dir`; `None` where no single one does
+/// (network and memory filesystems, overlays).
 pub fn block_device(dir: &Path) -> Option<PathBuf> {
     let dev = rustix::fs::stat(dir).ok()?.st_dev;
     let number = |dev| {
@@ -225,7 +228,8 @@ pub fn block_device(dir: &Path) -> Option<PathBuf> {
     if rustix::fs::stat(number(dev)).is_ok() {
         return Some(number(dev));
     }
-    // Filesystems over several devices have a number of their own: the mount table names the device.
+    // Filesystems over several devices have a number of their own: the mount table names the
+    // device.
     let (_, source) = mount_of(dir)?;
     let dev = rustix::fs::stat(source.as_str()).ok()?.st_rdev;
     (source.starts_with("/dev/") && rustix::fs::stat(number(dev)).is_ok()).then(|| number(dev))

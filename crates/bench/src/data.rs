@@ -1,8 +1,9 @@
-//! Keys and values: any of them can be made from its number and the seed, so nothing is remembered and every read
-//! can be checked.
+//! Keys and values: any of them can be made from its number and the seed, so nothing is remembered
+//! and every read can be checked.
 //!
-//! Numbers below `keys()` are the keys of a filled store. From there on come as many that are never put and lie between
-//! those, and behind them ([`Data::inserted`]) those that a workload adds, also in between.
+//! Numbers below `keys()` are the keys of a filled store. From there on come as many that are never
+//! put and lie between those, and behind them ([`Data::inserted`]) those that a workload adds, also
+//! in between.
 
 use crate::sizes::Sizes;
 use basalt::env::Random;
@@ -37,8 +38,8 @@ impl Data {
     ) -> Data {
         let random = Random::from_seed(seed ^ 0x706f_6f6c);
         let mut pool = Vec::with_capacity(1 << 20);
-        // Pieces of a hundred bytes, each begun with as many random ones as are not to go away and continued
-        // with their repetition.
+        // Pieces of a hundred bytes, each begun with as many random ones as are not to go away and
+        // continued with their repetition.
         let fresh = (((1.0 - compressible) * 100.0).round() as usize).clamp(1, 100);
         while pool.len() < 1 << 20 {
             let start = pool.len();
@@ -111,8 +112,8 @@ impl Data {
         n < self.keys
     }
 
-    /// The i-th key by age, added ones last. A filled store's keys are in the order of a fill in random order when
-    /// `shuffled`, else in their own.
+    /// The i-th key by age, added ones last. A filled store's keys are in the order of a fill in
+    /// random order when `shuffled`, else in their own.
     pub fn in_order_of_age(&self, i: u64, shuffled: bool) -> u64 {
         match i.checked_sub(self.keys) {
             Some(added) => self.inserted(added),
@@ -127,13 +128,14 @@ impl Data {
         (at % u128::from(self.keys)) as u64
     }
 
-    /// Key number `n`. Keys of a filled store sort by their numbers; between each and the next lie one that is never put and
-    /// one that may be added.
+    /// Key number `n`. Keys of a filled store sort by their numbers; between each and the next lie
+    /// one that is never put and one that may be added.
     pub fn key(&self, n: u64, out: &mut Vec<u8>) {
         let place = match n / self.keys {
             0 => n * 4,
             1 => (n - self.keys) * 4 + 1,
-            // Added ones come in random order; once all gaps have one, the next round follows behind the last key.
+            // Added ones come in random order; once all gaps have one, the next round follows
+            // behind the last key.
             round => (self.shuffled(n % self.keys) + (round - 2) * self.keys) * 4 + 2,
         };
         out.clear();
@@ -142,7 +144,8 @@ impl Data {
             out.resize(self.key_size, b'0');
             return;
         }
-        // Room for the added keys of many rounds; what is added in still later ones lies close together at the end.
+        // Room for the added keys of many rounds; what is added in still later ones lies close
+        // together at the end.
         let span = (u64::MAX / (4 * ROUNDS * self.keys.max(1))).max(1);
         let mut bits = mix(place ^ self.seed);
         let spread = match place.checked_mul(span) {

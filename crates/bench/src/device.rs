@@ -1,8 +1,9 @@
 //! The device without any engine: what no engine can be faster than.
 //!
-//! One file per kind of access, written whole and synced before it is measured, past the page cache where the filesystem
-//! allows it. Synced overwrites land in space that is written already and change no inode, the best
-//! that a log can hope for. Calls go straight to the kernel: nothing of the engine's filesystem layer is in them.
+//! One file per kind of access, written whole and synced before it is measured, past the page cache
+//! where the filesystem allows it. Synced overwrites land in space that is written already and
+//! change no inode, the best that a log can hope for. Calls go straight to the kernel: nothing of
+//! the engine's filesystem layer is in them.
 
 use crate::Stop;
 use basalt::env::{Clock, Histogram, Random};
@@ -133,7 +134,8 @@ impl Device {
         self.writes(&buf, time, true)
     }
 
-    /// Writes of 1 MiB one after the other for `time`, with one sync at the end, which is part of the time.
+    /// Writes of 1 MiB one after the other for `time`, with one sync at the end, which is part of
+    /// the time.
     pub fn sequential_writes(&mut self, time: Duration) -> Result<Measured, Stop> {
         let buf = self.noise(SEQUENTIAL);
         self.next = 0;

@@ -13,8 +13,8 @@ pub enum Distribution {
     Zipfian,
     /// Few of them most of the time, the newest ones
     Latest,
-    /// One after the other in an order of chance, again and again: what is overwritten was written longest ago, as in a queue (puts
-    /// alone)
+    /// One after the other in an order of chance, again and again: what is overwritten was written
+    /// longest ago, as in a queue (puts alone)
     Cyclic,
 }
 
@@ -45,8 +45,9 @@ pub fn pick(how: Distribution, random: &Random, data: &Data, inserted: u64) -> u
     }
 }
 
-/// Ranks from 0, rank r with a likelihood proportional to 1 / (r + 1)^0.99. Rejection-inversion (Hörmann and Derflinger, 1996): exact
-/// for any number of ranks, without the sum over all of them that a table would need.
+/// Ranks from 0, rank r with a likelihood proportional to 1 / (r + 1)^0.99. Rejection-inversion
+/// (Hörmann and Derflinger, 1996): exact for any number of ranks, without the sum over all of them
+/// that a table would need.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     ranks: u64,

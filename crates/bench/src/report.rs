@@ -37,7 +37,8 @@ pub struct Yardstick {
     pub what: &'static str,
     /// The device.
     pub measured: Measured,
-    /// The engine's operations a second that this rate would allow: one durable put a synced overwrite, for example.
+    /// The engine's operations a second that this rate would allow: one durable put a synced
+    /// overwrite, for example.
     pub engine_rate: f64,
 }
 

@@ -1,9 +1,12 @@
-//! How long values are: one length, a range, a Pareto distribution, or the lengths of a folder's files.
+//! How long values are: one length, a range, a Pareto distribution, or the lengths of a folder's
+//! files.
 //!
-//! A key's length is its own and follows from its number, so that an overwrite changes no length and the live bytes of
-//! a store are known without looking.
+//! A key's length is its own and follows from its number, so that an overwrite changes no length
+//! and the live bytes of a store are known without looking.
 
 use crate::Stop;
+use crate::engine::host_directory;
+use crate::flags::{Switch, parse_size};
 use basalt::fs::FileSystem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,20 +18,22 @@ pub enum SizesAsked {
     Fixed,
     /// From the first to the second, each as likely.
     Uniform(u64, u64),
-    /// Generalised Pareto around 0 with this mean, and the shape that was found in production stores (0.2615).
+    /// Generalised Pareto around 0 with this mean, and the shape that was found in production
+    /// stores (0.2615).
     Pareto(u64),
     /// As the files of a folder.
     Folder(PathBuf),
 }
 
-/// Shape of the generalised Pareto distribution of value sizes in the field (Cao et al., FAST 2020).
+/// Shape of the generalised Pareto distribution of value sizes in the field (Cao et al., FAST
+/// 2020).
 const SHAPE: f64 = 0.2615;
 /// No value of a Pareto distribution is longer than so many times the mean: the tail has no end.
 const LONGEST: f64 = 64.0;
 
 /// `fixed`, `uniform:100-1000`, `pareto:400`, `folder:DIR`.
 pub fn parse_sizes(text: &str) -> Result<SizesAsked, String> {
-    let size = crate::args::parse_size;
+    let size = parse_size;
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     match kind {
         "fixed" if rest.is_empty() => Ok(SizesAsked::Fixed),
@@ -137,7 +142,7 @@ fn lengths(dir: &Path) -> Result<Vec<u32>, Stop> {
             dir.display()
         )));
     }
-    let fs = crate::engine::host_directory(dir, crate::args::Switch::Off)?;
+    let fs = host_directory(dir, Switch::Off)?;
     let mut out = Vec::new();
     walk(fs.as_ref(), Path::new(""), &mut out)?;
     if out.is_empty() {
@@ -197,7 +202,8 @@ mod tests {
             seen[uniform.at(random.next_u64())] += 1;
         }
         assert!(seen[..10].iter().all(|&n| n == 0) && seen[10..].iter().all(|&n| n > 500));
-        // The Pareto distribution's mean is the one asked for, its median far below it, its tail cut.
+        // The Pareto distribution's mean is the one asked for, its median far below it, its tail
+        // cut.
         let pareto = Sizes(Kind::Pareto(400.0));
         let mean = mean_of(&pareto);
         assert!((mean - 400.0).abs() < 8.0, "{mean}");

@@ -1,8 +1,9 @@
 //! Medians, spread, and intervals of ratios.
 //!
-//! Rates drift together over minutes on a shared machine, so a ratio is taken within each interleaved pair and the interval
-//! is that of the pairs' mean log ratio: Student's t, since there are few of them. Ratios multiply, so their
-//! logarithms are what averages: twice as fast and half as fast cancel out.
+//! Rates drift together over minutes on a shared machine, so a ratio is taken within each
+//! interleaved pair and the interval is that of the pairs' mean log ratio: Student's t, since there
+//! are few of them. Ratios multiply, so their logarithms are what averages: twice as fast and half
+//! as fast cancel out.
 
 /// The middle of the values, or the mean of the two middle ones; `None` without any.
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -30,7 +31,8 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// Deviation as a part of the mean: how far windows of a run lie apart. `None` for fewer than two or a mean of 0.
+/// Deviation as a part of the mean: how far windows of a run lie apart. `None` for fewer than two
+/// or a mean of 0.
 pub fn relative_deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
     (mean > 0.0).then(|| deviation(values).map(|d| d / mean))?
@@ -45,7 +47,8 @@ fn t95(freedom: usize) -> f64 {
     ];
     match freedom {
         0 => f64::INFINITY,
-        // Beyond the table: the first term of the expansion around the normal quantile, off by less than 0.002.
+        // Beyond the table: the first term of the expansion around the normal quantile, off by less
+        // than 0.002.
         f => TABLE.get(f - 1).copied().unwrap_or(1.96 + 2.372 / f as f64),
     }
 }
@@ -61,7 +64,8 @@ pub struct Ratio {
     pub pairs: usize,
 }
 
-/// The ratio over pairs. Pairs in which either is not above 0 have no ratio and are left out; `None` when none is left.
+/// The ratio over pairs. Pairs in which either is not above 0 have no ratio and are left out;
+/// `None` when none is left.
 pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let logs: Vec<f64> = pairs
         .iter()
@@ -106,7 +110,8 @@ mod tests {
 
     #[test]
     fn the_interval_is_the_textbooks() {
-        // Log ratios 0.1 0.2 0.3 0.4 0.5: mean 0.3, deviation 0.158114, half width 2.776 * 0.158114 / sqrt 5 = 0.196293.
+        // Log ratios 0.1 0.2 0.3 0.4 0.5: mean 0.3, deviation 0.158114, half width 2.776 * 0.158114
+        // / sqrt 5 = 0.196293.
         let pairs: Vec<(f64, f64)> = [0.1, 0.2, 0.3, 0.4, 0.5]
             .iter()
             .map(|l: &f64| (7.0 * l.exp(), 7.0))

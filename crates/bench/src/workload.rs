@@ -1,15 +1,19 @@
 //! What is run: each workload on a store of its own, beside the device's own measure.
 //!
-//! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it (the others), because
-//! a shared disk changes its mind within seconds.
+//! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it
+//! (the others), because a shared disk changes its mind within seconds.
+
+mod args;
+
+pub use args::{Common, Workload};
 
 use crate::Stop;
-use crate::args::{Common, Switch, Workload};
 use crate::counters::{Counters, Counts, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::device::{Device, Measured, RANDOM_READ, SEQUENTIAL};
 use crate::drive::{Driver, Group, Operation, Presence, Tally, Worker};
 use crate::engine::{self, Engine, EngineName, Log, host_directory, remove_tree, tree_bytes};
+use crate::flags::Switch;
 use crate::machine;
 use crate::progress::Progress;
 use crate::report::{Report, Row, Yardstick, round};
@@ -28,9 +32,7 @@ const BESIDE: Duration = Duration::from_secs(1);
 
 /// Runs a workload once for each number of threads.
 pub fn run(workload: &Workload) -> Result<Report, Stop> {
-    let Some(common) = workload.common() else {
-        return Err(Stop::new("a report is no workload"));
-    };
+    let common = workload.common();
     common.validate().map_err(Stop::new)?;
     for engine in &common.engines {
         engine.check_built()?;
@@ -252,7 +254,8 @@ impl Bench<'_> {
             let n = w.random.below(w.data.keys());
             w.put(n, Log::Synced)
         });
-        // The first log's space is written before it is used: that is the engine's start, not its pace.
+        // The first log's space is written before it is used: that is the engine's start, not its
+        // pace.
         let warm = Until {
             time: Some(SLICE / 2),
             ops: u64::MAX,
@@ -357,9 +360,6 @@ impl Bench<'_> {
             Workload::Fill(_)
             | Workload::Overwrite(_)
             | Workload::DurablePut(_)
-            | Workload::Compare(_)
-            | Workload::Report(_)
-            | Workload::Fs(_)
             | Workload::Device(_) => Arc::new(move |w: &mut Worker, _| {
                 let n = w.random.below(w.data.keys());
                 w.put(n, log)
@@ -494,7 +494,8 @@ impl Bench<'_> {
     fn device_rows(&mut self, threads: usize, report: &mut Report) -> Result<(), Stop> {
         let time = Duration::from_secs(self.common.seconds.max(1)) / 3;
         let value = self.workload.value_size() as usize;
-        // The sector size is what padding is made to; what the engine adds to a value is one more of them at most.
+        // The sector size is what padding is made to; what the engine adds to a value is one more
+        // of them at most.
         let padded = (value + self.common.key_size as usize).next_multiple_of(512);
         let counters = self.counters.clone();
         let Some(device) = &mut self.device else {

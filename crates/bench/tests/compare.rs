@@ -1,4 +1,5 @@
-//! The real `basalt-bench compare` on tiny stores, and the page of what it saved. Nothing here looks at how fast it was.
+//! The real `basalt-bench compare` on tiny stores, and the page of what it saved. Nothing here
+//! looks at how fast it was.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests make and look at directories of the host by hand"
@@ -153,7 +154,8 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
     );
 }
 
-/// As large values are compared: keys that share nothing, values in blob files, garbage collected while it is written.
+/// As large values are compared: keys that share nothing, values in blob files, garbage collected
+/// while it is written.
 #[test]
 fn large_values_of_random_keys_are_checked_as_small_ones_are() {
     let s = Scratch::new("large");
@@ -196,7 +198,8 @@ fn large_values_of_random_keys_are_checked_as_small_ones_are() {
     let beside = &results[3]["beside"];
     assert!(beside["gets"].as_u64().unwrap() > 0, "{beside}");
     assert_eq!(results[3]["puts"], 400);
-    // A store without separation writes its values again and again: that is how the flag is seen to work.
+    // A store without separation writes its values again and again: that is how the flag is seen to
+    // work.
     let without = [&more[..], &["--min-blob-size", "0"]].concat();
     let report = compare(&s, &["fill-random"], &without);
     assert!(report["engines"][0]["configuration"]["min_blob_size"].is_null());
@@ -395,7 +398,8 @@ fn what_cannot_be_compared_is_named() {
     );
 }
 
-/// Only in builds with the peer. Each form of BlobDB takes its options, keeps its values in blob files and gives them back.
+/// Only in builds with the peer. Each form of BlobDB takes its options, keeps its values in blob
+/// files and gives them back.
 #[cfg(feature = "peer-rocksdb")]
 #[test]
 fn blobdb_runs_in_each_form() {

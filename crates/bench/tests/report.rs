@@ -1,5 +1,5 @@
-//! The real `basalt-bench` on tiny workloads: every workload runs, checks what it reads, reports what the README
-//! promises, and leaves nothing behind. Nothing here looks at how fast it was.
+//! The real `basalt-bench` on tiny workloads: every workload runs, checks what it reads, reports
+//! what the README promises, and leaves nothing behind. Nothing here looks at how fast it was.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests make and look at directories of the host by hand"

@@ -58,7 +58,8 @@ pub enum Command {
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
     Repair(Repair),
-    /// Make, look into, copy, tidy, check and grow images: files or devices with Basalt's own filesystem
+    /// Make, look into, copy, tidy, check and grow images: files or devices with Basalt's own
+    /// filesystem
     Fs(crate::fs::Fs),
     /// Measure the engine, and the device under it in the same run
     #[command(after_help = basalt_bench::AFTER_HELP)]
@@ -69,7 +70,8 @@ pub enum Command {
 pub struct Which {
     #[command(flatten)]
     pub store: Place,
-    /// Work on this column family, keys and values as they are stored, instead of the keys that Redis clients see
+    /// Work on this column family, keys and values as they are stored, instead of the keys that
+    /// Redis clients see
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
 }
@@ -264,7 +266,8 @@ pub struct Load {
     /// Read a whole folder
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
-    /// Format of the input; otherwise its name's ending says (.jsonl .json .ndjson .tsv .txt), or jsonl
+    /// Format of the input; otherwise its name's ending says (.jsonl .json .ndjson .tsv .txt), or
+    /// jsonl
     #[arg(long, value_enum, conflicts_with = "files")]
     pub format: Option<Format>,
     /// Put this before every key
@@ -305,7 +308,8 @@ pub struct Export {
     /// Only keys that begin with this; with --files it is taken off the names
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// With --files: DIR may hold files, and those with a key's name are replaced; with --output: replace the file
+    /// With --files: DIR may hold files, and those with a key's name are replaced; with --output:
+    /// replace the file
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -424,8 +428,8 @@ pub struct Compact {
     /// What becomes of the lowest level, where most data is
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
-    /// Write large values again as well, side by side in the order of their keys: long scans then read them in long stretches. Takes their
-    /// space a second time until it is done
+    /// Write large values again as well, side by side in the order of their keys: long scans then
+    /// read them in long stretches. Takes their space a second time until it is done
     #[arg(long)]
     pub gather_values: bool,
     /// One JSON object

@@ -2,10 +2,12 @@
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
-use crate::place::{Place, open_image};
-use crate::point::say;
+use crate::filesystem::open_image;
+use crate::output::print;
+use crate::output::table;
+use crate::place::Place;
 use crate::progress::{self, count, human_bytes};
-use crate::stats::{garbage_by_file, table};
+use crate::stats::garbage_by_file;
 use crate::store::{Access, open_db};
 use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
@@ -60,7 +62,7 @@ fn list(place: &Place, args: &args::BlobList) -> Outcome {
     let (files, all) = (db.blob_files(), db.stats().blobs);
     let now_ms = db.env().clock().wall_ms();
     db.close().map_err(|e| Failure::store(place, e))?;
-    say(&if args.json {
+    print(&if args.json {
         let files: Vec<Value> = files.iter().map(json_of).collect();
         let report = json!({
             "dir": place.directory(), "files": files, "bytes": all.bytes, "live_records": all.live_records,
@@ -180,7 +182,8 @@ fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
     }
 }
 
-/// An environment over a file: that of the image, or one over its folder; and the file's path in it.
+/// An environment over a file: that of the image, or one over its folder; and the file's path in
+/// it.
 fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     if let Some(env) = image {
         return Ok((env.clone(), file.to_path_buf()));
@@ -254,7 +257,7 @@ fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
     }
     bar.finish_and_clear();
     let sound = damage.is_empty();
-    say(&if args.json {
+    print(&if args.json {
         let damage: Vec<Value> = (damage.iter())
             .map(|e| {
                 json!({
@@ -306,7 +309,7 @@ fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
 fn explain(place: &Place, args: args::BlobExplain) -> Outcome {
     let (env, path) = around(&of_image(place)?, &args.file)?;
     let report = inspect::explain(&env, &path).map_err(|e| unreadable(&args.file, &e))?;
-    say(&if args.json {
+    print(&if args.json {
         format!("{:#}\n", explained_json(&args.file, &report))
     } else {
         explained(&args.file, &report)

@@ -1,11 +1,12 @@
-//! What a command may use: memory, threads, files, the device. One set of flags for every command that can use much.
+//! What a command may use: memory, threads, files, the device. One set of flags for every command
+//! that can use much.
 
 use crate::failure::Failure;
 use crate::progress::human_bytes;
 use crate::separation::Separation;
 use basalt::Options;
 use basalt::env::EnvBuilder;
-use basalt_bench::args::parse_size;
+use basalt_bench::flags::parse_size;
 use clap::Args;
 
 /// Defaults, the engine's own.
@@ -22,11 +23,12 @@ pub struct Budget {
     /// The whole memory budget: memtables, cache, buffers, clients [default: 512M]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// The block cache's part of it, at most three quarters [default: 256M, or half of --memory if that is less]
+    /// The block cache's part of it, at most three quarters [default: 256M, or half of --memory if
+    /// that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
-    /// Memtable bytes at which they are written out as tables; larger means fewer compactions and a longer recovery
-    /// [default: 64M, or an eighth of --memory if that is less]
+    /// Memtable bytes at which they are written out as tables; larger means fewer compactions and a
+    /// longer recovery [default: 64M, or an eighth of --memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub write_buffer: Option<u64>,
     /// Threads for flushes and compactions; 0 takes one more than there are processors, at least 3

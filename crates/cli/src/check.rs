@@ -2,8 +2,8 @@
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
+use crate::output::print;
 use crate::place::Place;
-use crate::point::say;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
 use basalt::lsm::db::{KeyRange, Loss};
@@ -49,7 +49,7 @@ pub fn check(args: args::Check) -> Outcome {
                 })
             })
             .collect();
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
@@ -99,12 +99,13 @@ pub fn check(args: args::Check) -> Outcome {
                 place.flags()
             ),
         };
-        say(&text)?;
+        print(&text)?;
     }
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-/// An open store, or `None` when only its owner's program knows what is needed to open it (an order, an operator): not the server's store.
+/// An open store, or `None` when only its owner's program knows what is needed to open it (an
+/// order, an operator): not the server's store.
 fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
     match opened {
         Ok(db) => Ok(Some(db)),
@@ -208,7 +209,7 @@ pub fn repair(args: args::Repair) -> Outcome {
     report.lost.extend(lost);
     let whole = report.lost.is_empty();
     if args.json {
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "whole": whole, "tables_kept": report.tables_kept,
@@ -244,7 +245,7 @@ pub fn repair(args: args::Repair) -> Outcome {
                 "what is lost is named above"
             }
         );
-        say(&text)?;
+        print(&text)?;
     }
     match failed {
         Some(e) => Err(e),

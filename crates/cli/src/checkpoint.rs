@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use crate::point::say;
+use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::ErrorKind;
@@ -37,7 +37,7 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         }
         _ => Failure::store(place, e),
     })?;
-    say(&if args.json {
+    print(&if args.json {
         let report = json!({
             "dir": place.directory(), "out": args.out.display().to_string(), "tables": made.tables,
             "linked_bytes": made.linked_bytes, "copied_bytes": made.copied_bytes, "log_bytes": made.log_bytes,

@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use crate::point::say;
+use crate::output::print;
 use crate::progress::{self, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::ErrorKind;
@@ -66,7 +66,7 @@ pub fn compact(args: args::Compact) -> Outcome {
     let after = bytes();
     let values = values();
     db.close().map_err(|e| Failure::store(place, e))?;
-    say(&if args.json {
+    print(&if args.json {
         let report = json!({
             "dir": place.directory(), "merged_bytes": read,
             "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": values.gathered_bytes,

@@ -1,8 +1,9 @@
 //! Bytes as one line of text, and back: what `scan` prints and tab-separated files hold.
 //!
-//! Printable text stays as it is. `\t`, `\n`, `\r` and `\\` stand for tab, line feed, carriage return and
-//! backslash, and `\xNN` for any other byte: everything that is not UTF-8, and every character that could move
-//! a terminal's cursor or hide what it shows. So a line of output is one record, and never a command to a terminal.
+//! Printable text stays as it is. `\t`, `\n`, `\r` and `\\` stand for tab, line feed, carriage
+//! return and backslash, and `\xNN` for any other byte: everything that is not UTF-8, and every
+//! character that could move a terminal's cursor or hide what it shows. So a line of output is one
+//! record, and never a command to a terminal.
 
 use std::fmt::Write;
 

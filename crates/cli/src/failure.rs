@@ -1,4 +1,5 @@
-//! How a command ends when it does not end well: one sentence that says what to do, and an exit code.
+//! How a command ends when it does not end well: one sentence that says what to do, and an exit
+//! code.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -6,8 +7,7 @@
 //! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
-use crate::fs::in_image;
-use crate::place::{Place, missing_folder};
+use crate::place::{Place, in_image, missing_folder};
 use crate::progress::human_bytes;
 use basalt::ErrorKind;
 use rustix::fs::FileType;
@@ -162,7 +162,8 @@ pub fn path_behind_colon(name: &Path) -> Option<String> {
     ))
 }
 
-/// That there are only zeros where an image has its headers. Nobody is told to format what may hold something.
+/// That there are only zeros where an image has its headers. Nobody is told to format what may hold
+/// something.
 fn nothing_on(image: &Path) -> String {
     let name = image.display();
     let stat = rustix::fs::stat(image).map(|s| (FileType::from_raw_mode(s.st_mode), s.st_size));
@@ -193,7 +194,8 @@ pub fn is_full(e: &basalt::Error) -> bool {
     e.kind() == ErrorKind::NoSpace && e.os_error().is_none() && e.to_string().contains(FULL)
 }
 
-/// That an image has no room for what a store was to take, and what helps. The engine gives figures where it refuses before it tries.
+/// That an image has no room for what a store was to take, and what helps. The engine gives figures
+/// where it refuses before it tries.
 fn full(image: &Path, flags: &str, text: &str) -> String {
     let number = |before: &str, behind: &str| -> Option<u64> {
         let (left, _) = text.split_once(behind)?;
@@ -229,7 +231,8 @@ fn words(e: &basalt::Error) -> String {
     sizes_for_people(text)
 }
 
-/// The same of an engine's error. At the root of an image the engine's own words have a place without a name.
+/// The same of an engine's error. At the root of an image the engine's own words have a place
+/// without a name.
 fn words_at(e: &basalt::Error, place: &Place) -> String {
     let text = words(e);
     match text.strip_prefix("opening the store in : ") {
@@ -242,7 +245,8 @@ fn words_at(e: &basalt::Error, place: &Place) -> String {
     }
 }
 
-/// `67108864 bytes` and `67108864 more bytes` as `64.00 MiB` and `64.00 MiB more`. What is small stays, for it may be counted.
+/// `67108864 bytes` and `67108864 more bytes` as `64.00 MiB` and `64.00 MiB more`. What is small
+/// stays, for it may be counted.
 fn sizes_for_people(text: &str) -> String {
     const LARGE: u64 = 64 << 10;
     let words: Vec<&str> = text.split(' ').collect();
@@ -270,7 +274,8 @@ fn sizes_for_people(text: &str) -> String {
     out.join(" ")
 }
 
-/// Damage without the engine's own advice to repair, which the sentence here gives with the folder's name.
+/// Damage without the engine's own advice to repair, which the sentence here gives with the
+/// folder's name.
 fn without_advice(text: &str) -> String {
     let Some((what, rest)) = text.split_once("; run `basalt repair`") else {
         return text.to_string();

@@ -1,9 +1,10 @@
 //! Folders of the host, read as records and written back.
 //!
-//! Names are raw bytes, relative to the folder, `/` between components; nothing is decoded or normalised. Only regular
-//! files are carried: their content, not their mode, owner or time. Everything is opened relative to a directory that
-//! is already open, and links are not followed on the way down, so that a name can never lead out of the folder:
-//! not by `..`, not by an absolute path, not by a link that somebody put there in the meantime.
+//! Names are raw bytes, relative to the folder, `/` between components; nothing is decoded or
+//! normalised. Only regular files are carried: their content, not their mode, owner or time.
+//! Everything is opened relative to a directory that is already open, and links are not followed on
+//! the way down, so that a name can never lead out of the folder: not by `..`, not by an absolute
+//! path, not by a link that somebody put there in the meantime.
 
 use crate::escape::brief;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
@@ -24,7 +25,8 @@ fn identity(stat: &fs::Stat) -> Identity {
 /// What a walk leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Symbolic links, when they are not followed; and followed ones that lead back to where they stand.
+    /// Symbolic links, when they are not followed; and followed ones that lead back to where they
+    /// stand.
     pub links: u64,
     /// Sockets, pipes, devices.
     pub special: u64,
@@ -168,7 +170,8 @@ impl Iterator for Walk {
                         len,
                     }));
                 }
-                // A directory that was entered; or a name that became something else since it was listed.
+                // A directory that was entered; or a name that became something else since it was
+                // listed.
                 Ok(None) => {}
                 Err(why) => {
                     return Some(Err(Unreadable {
@@ -209,7 +212,8 @@ pub fn open_named(path: &Path) -> Result<File, Errno> {
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
-/// Files and bytes under a folder, for a progress bar: quick, and only as right as the folder is still.
+/// Files and bytes under a folder, for a progress bar: quick, and only as right as the folder is
+/// still.
 pub fn measure(root: &Path, follow: bool, store: Option<&Path>) -> (u64, u64) {
     let Ok(walk) = Walk::new(root, follow, store) else {
         return (0, 0);
@@ -258,14 +262,16 @@ pub struct FolderWriter {
 }
 
 impl FolderWriter {
-    /// Opens `root`, made when it is not there. Without `replace` it must be empty: `Ok(None)` when it is not.
+    /// Opens `root`, made when it is not there. Without `replace` it must be empty: `Ok(None)` when
+    /// it is not.
     pub fn new(root: &Path, replace: bool) -> Result<Option<FolderWriter>, Errno> {
         let mut made = std::path::PathBuf::new();
         for part in root.components() {
             made.push(part);
             match fs::mkdir(&made, Mode::from_raw_mode(0o777)) {
                 Ok(()) | Err(Errno::EXIST | Errno::ISDIR) => {}
-                // A directory above may be one that only its owner may write to: what counts is the open below.
+                // A directory above may be one that only its owner may write to: what counts is the
+                // open below.
                 Err(e) if fs::stat(&made).is_err() => return Err(e),
                 Err(_) => {}
             }
@@ -298,8 +304,8 @@ impl FolderWriter {
                     "its name is one that export itself uses".into(),
                 ));
             }
-            // A new file takes the old one's name when it is whole: a reader never sees half of it, and a
-            // link in its place is replaced, not followed.
+            // A new file takes the old one's name when it is whole: a reader never sees half of it,
+            // and a link in its place is replaced, not followed.
             let temporary = format!("{TEMPORARY}{}", rustix::process::getpid().as_raw_nonzero());
             let _ = fs::unlinkat(dir, temporary.as_str(), AtFlags::empty());
             write_new(dir, temporary.as_bytes(), content)?;

@@ -1,19 +1,19 @@
-//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and out, tidied, checked, made longer.
+//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and
+//! out, tidied, checked, made longer.
 
 mod copy;
 mod end;
 mod remove;
 mod show;
 
-pub use end::in_image;
-
 use crate::failure::{ANSWER_NO, Failure, Outcome};
-use crate::place::{Access, Steps, make_image, open_image_alone};
-use crate::point::say;
+use crate::filesystem::{Steps, make_image, open_image_alone};
+use crate::output::print;
+use crate::place::Access;
 use crate::progress::{count, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::lava::image::{self, Format};
-use basalt_bench::args::parse_size;
+use basalt_bench::flags::parse_size;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::fmt::Write;
@@ -84,7 +84,8 @@ struct FormatArgs {
     /// Do not write the file's space now
     #[arg(long)]
     sparse: bool,
-    /// Do not tell a device of what is free, now or later: for one whose space was written, such as a loop device over a file
+    /// Do not tell a device of what is free, now or later: for one whose space was written, such as
+    /// a loop device over a file
     #[arg(long, conflicts_with = "sparse")]
     no_discard: bool,
     /// Destroy what is there
@@ -285,7 +286,7 @@ fn check(args: &Look) -> Outcome {
         let damage: Vec<_> = (found.damage.iter())
             .map(|e| json!({"message": e.to_string(), "offset": e.offset()}))
             .collect();
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "image": name.to_string(), "sound": sound, "damage": damage, "more_damage": found.more_damage,
@@ -329,7 +330,7 @@ fn check(args: &Look) -> Outcome {
             }
         ),
     };
-    say(&text)?;
+    print(&text)?;
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
@@ -343,7 +344,7 @@ fn grow(args: &Grow) -> Outcome {
     });
     bar.end();
     let (before, after) = grown.map_err(|e| Failure::image(&args.image, e))?;
-    say(&if before == after {
+    print(&if before == after {
         format!("{name} has {}, as before\n", human_bytes(after))
     } else {
         let written = match bar.written {

@@ -1,5 +1,6 @@
-//! The text formats as targets of mutators; compiled for tests, and by the fuzz targets, which take this file and those it
-//! names into a crate of their own. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
+//! The text formats as targets of mutators; compiled for tests, and by the fuzz targets, which take
+//! this file and those it names into a crate of their own. The list with the promise that each
+//! checks is in `docs/testing/fuzzing.md`.
 
 use crate::escape::{escape, unescape};
 use crate::record::{Format, Line, Lines};
@@ -46,8 +47,8 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// Any text: lines are found whatever the buffer's size, and a line that is read is the line that stands for the same record
-/// when it is printed, which holds nothing that moves a cursor.
+/// Any text: lines are found whatever the buffer's size, and a line that is read is the line that
+/// stands for the same record when it is printed, which holds nothing that moves a cursor.
 fn text(format: Format, input: &[u8]) -> Verdict {
     const MAX: usize = 4096;
     let mut split = Vec::new();

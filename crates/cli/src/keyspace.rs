@@ -1,4 +1,5 @@
-//! The keys that Redis clients see, in the encoding that the server writes (`docs/format/redis-keys.md`).
+//! The keys that Redis clients see, in the encoding that the server writes
+//! (`docs/format/redis-keys.md`).
 //!
 //! The tool works on strings of database 0 in its current generation.
 
@@ -14,8 +15,8 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// Finds it; `None` in a store that no server and no tool has written Redis keys to. A layout of a newer
-    /// version is refused, and a catalog of which a part is lost.
+    /// Finds it; `None` in a store that no server and no tool has written Redis keys to. A layout
+    /// of a newer version is refused, and a catalog of which a part is lost.
     pub fn find(db: &Db) -> Result<Option<Keyspace>> {
         let Some(family) = db.family(layout::KEYS_FAMILY) else {
             return Ok(None);
@@ -67,7 +68,8 @@ impl Keyspace {
 /// The database that the tool works on: the server has no other yet.
 const DATABASE: u16 = 0;
 
-/// Bytes that the encoding adds to a key and to a value: the engine's limits are so much lower for the user's.
+/// Bytes that the encoding adds to a key and to a value: the engine's limits are so much lower for
+/// the user's.
 pub const KEY_OVERHEAD: usize = layout::KEY_PREFIX_LEN;
 /// See [`KEY_OVERHEAD`].
 pub const VALUE_OVERHEAD: usize = STRING_HEADER.len();

@@ -1,9 +1,10 @@
 //! `load`: many entries into the store, from lines of text or from a folder.
 //!
-//! Files of a folder come in the order of their keys: they go into tables that are prepared and added to the store (`load/folder.rs`). Lines come in any.
-//! Their entries are gathered into batches of about a mebibyte. Batches are submitted and waited for later, so that the next one
-//! is read while the engine writes the last; they are not synced one by one. One sync at the end makes all of
-//! them durable, and only then does the command say so.
+//! Files of a folder come in the order of their keys: they go into tables that are prepared and
+//! added to the store (`load/folder.rs`). Lines come in any. Their entries are gathered into
+//! batches of about a mebibyte. Batches are submitted and waited for later, so that the next one is
+//! read while the engine writes the last; they are not synced one by one. One sync at the end makes
+//! all of them durable, and only then does the command say so.
 
 mod folder;
 
@@ -90,7 +91,8 @@ pub fn load(args: args::Load) -> Outcome {
         }
         Source::Folder(dir) => load.folder(dir, args.follow_symlinks),
     };
-    // What was stored before an error stays; it is made durable too, so that the message can say so.
+    // What was stored before an error stays; it is made durable too, so that the message can say
+    // so.
     let finished = load.finish();
     let (entries, bytes, skipped) = (load.entries, load.bytes, load.skipped);
     load.bar.finish_and_clear();

@@ -1,5 +1,9 @@
-//! `basalt`: the server and the tools, one binary. A command is a module of its name; all share `store` (opening),
-//! `failure` (how it ends), `record` and `folder` (what goes in and out) and `progress`.
+//! `basalt`: the server and the tools, one binary. A command is a module of its name.
+//!
+//! The modules that all commands use, from below: `progress`, `place` (where a store lies),
+//! `failure` (how a command ends), `output` (results), `filesystem` (the disk or an image),
+//! `record` and `folder` (entries and files), `args` (the command line) and `store` (the entries of
+//! a store).
 
 mod args;
 mod blob;
@@ -10,12 +14,14 @@ mod compact;
 mod escape;
 mod export;
 mod failure;
+mod filesystem;
 mod folder;
 mod fs;
 #[cfg(test)]
 mod fuzzing;
 mod keyspace;
 mod load;
+mod output;
 mod place;
 mod point;
 mod progress;
@@ -33,7 +39,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = args::Cli::try_parse().unwrap_or_else(|mut e| {
-        // A flag that another command has is no value: the parser's advice to pass it as one would lead astray.
+        // A flag that another command has is no value: the parser's advice to pass it as one would
+        // lead astray.
         let flag = matches!(e.get(ContextKind::InvalidArg),
             Some(ContextValue::String(arg)) if arg.starts_with("--"));
         if flag {

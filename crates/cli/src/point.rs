@@ -4,6 +4,7 @@ use crate::args;
 use crate::escape::brief;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::folder::open_named;
+use crate::output::print;
 use crate::record::{Format, Record};
 use crate::store::{Access, Limits, Store, Value, argument};
 use basalt::lsm::MAX_VALUE_LEN;
@@ -117,7 +118,7 @@ pub fn del(args: args::Del) -> Outcome {
             .map_err(|e| store.failure(e))?;
     }
     store.close()?;
-    say(&format!("{there}\n"))?;
+    print(&format!("{there}\n"))?;
     Ok(if there > 0 { 0 } else { ANSWER_NO })
 }
 
@@ -178,12 +179,4 @@ pub fn scan(args: args::Scan) -> Outcome {
     }
     store.close()?;
     Ok(0)
-}
-
-/// Prints a result.
-pub fn say(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|e| Failure::output("standard output", e))
 }

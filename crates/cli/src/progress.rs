@@ -1,4 +1,5 @@
-//! Progress on a terminal: how much, how fast, how long still. Silent when standard error is not a terminal.
+//! Progress on a terminal: how much, how fast, how long still. Silent when standard error is not a
+//! terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;

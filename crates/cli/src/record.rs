@@ -1,10 +1,11 @@
 //! One entry outside a store, and the two line formats that carry it.
 //!
-//! **JSON lines**: `{"key": "...", "value": "..."}`; `key_b64` and `value_b64` (base64, standard alphabet, padded) carry
-//! bytes that are not UTF-8; `expire_at_ms` is the wall time in ms since 1970 at which the entry ends.
+//! **JSON lines**: `{"key": "...", "value": "..."}`; `key_b64` and `value_b64` (base64, standard
+//! alphabet, padded) carry bytes that are not UTF-8; `expire_at_ms` is the wall time in ms since
+//! 1970 at which the entry ends.
 //!
-//! **Tab-separated text**: key, tab, value, and optionally tab and `expire_at_ms`, with the escapes of [`crate::escape`].
-//! A carriage return at the end of a line belongs to the line ending.
+//! **Tab-separated text**: key, tab, value, and optionally tab and `expire_at_ms`, with the escapes
+//! of [`crate::escape`]. A carriage return at the end of a line belongs to the line ending.
 
 use crate::escape::{escape_into, unescape};
 use base64::Engine as _;
@@ -125,7 +126,8 @@ fn json_bytes(
 }
 
 fn parse_json(line: &[u8]) -> Result<Record, String> {
-    // The parser's "at line 1 column n" counts within this line: keep the column, the caller knows the line.
+    // The parser's "at line 1 column n" counts within this line: keep the column, the caller knows
+    // the line.
     let json: Json<'_> = serde_json::from_slice(line).map_err(|e| {
         let text = e.to_string();
         match text.rsplit_once(" at line ") {

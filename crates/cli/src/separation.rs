@@ -1,7 +1,9 @@
-//! Which values a store keeps in blob files, what space these may take, and how what is written is compressed: for every command that writes much.
+//! Which values a store keeps in blob files, what space these may take, and how what is written is
+//! compressed: for every command that writes much.
 
 use basalt::Options;
-use basalt_bench::args::{Compression, parse_size};
+use basalt_bench::engine::Compression;
+use basalt_bench::flags::parse_size;
 use basalt_server::layout::LEAST_MIN_BLOB_SIZE;
 use basalt_server::{MIN_BLOB_SIZE, engine_defaults};
 use clap::Args;
@@ -10,15 +12,16 @@ use clap::Args;
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Large values and compression")]
 pub struct Separation {
-    /// Values from so many bytes on are written to blob files, which merges do not carry along; 0 for none. Not remembered:
-    /// what was written stays where it is until a merge meets it
+    /// Values from so many bytes on are written to blob files, which merges do not carry along; 0
+    /// for none. Not remembered: what was written stays where it is until a merge meets it
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_least)]
     pub min_blob_size: u64,
-    /// Bytes that blob files may take for each byte of theirs that is in use; smaller means more rewriting
+    /// Bytes that blob files may take for each byte of theirs that is in use; smaller means more
+    /// rewriting
     #[arg(long, value_name = "N", default_value_t = 1.25, value_parser = parse_amp)]
     pub max_space_amp: f64,
-    /// How blocks of tables are compressed, and each value in blob files that this makes an eighth shorter. Not remembered: what was
-    /// written stays as it is until a merge meets it
+    /// How blocks of tables are compressed, and each value in blob files that this makes an eighth
+    /// shorter. Not remembered: what was written stays as it is until a merge meets it
     #[arg(long, value_enum, default_value = "none")]
     pub compression: Compression,
 }

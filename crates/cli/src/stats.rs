@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use crate::point::say;
+use crate::output::{print, table};
 use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::env::{CacheStats, LedgerUse};
@@ -43,7 +43,7 @@ pub fn stats(args: args::Stats) -> Outcome {
         String::new()
     };
     db.close().map_err(|e| Failure::store(place, e))?;
-    say(&if args.prometheus {
+    print(&if args.prometheus {
         prometheus
     } else if args.json {
         format!("{:#}\n", report.json())
@@ -73,8 +73,9 @@ impl Report {
         levels.map(|l| l.bytes).sum()
     }
 
-    /// Bytes on disk for each byte of the lowest levels, where each key is once, and of values in blob files that can be reached: an upper bound of what old versions,
-    /// tombstones and logs cost.
+    /// Bytes on disk for each byte of the lowest levels, where each key is once, and of values in
+    /// blob files that can be reached: an upper bound of what old versions, tombstones and logs
+    /// cost.
     fn space_amp(&self) -> Option<f64> {
         let lowest = |f: &basalt::lsm::db::FamilyStats| {
             f.levels
@@ -603,30 +604,6 @@ fn level_io(f: &basalt::lsm::db::FamilyStats) -> String {
         1 => String::new(),
         _ => format!("  since open, into each level\n{}", table(&rows)),
     }
-}
-
-/// Rows in columns: the first to the left, the others to the right.
-pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut widths = [0; N];
-    for row in rows {
-        for (w, cell) in widths.iter_mut().zip(row) {
-            *w = (*w).max(cell.chars().count());
-        }
-    }
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (i, (cell, w)) in row.iter().zip(widths).enumerate() {
-            let _ = if i == 0 {
-                write!(line, "  {cell:<w$}")
-            } else {
-                write!(line, "  {cell:>w$}")
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
 }
 
 #[cfg(test)]

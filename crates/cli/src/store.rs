@@ -1,4 +1,5 @@
-//! The store that a command works on: opened with the server's own settings, so that both see the same entries.
+//! The store that a command works on: opened with the server's own settings, so that both see the
+//! same entries.
 //!
 //! Without `--family`, keys and values are those of Redis strings in database 0, in the encoding of
 //! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
@@ -7,6 +8,7 @@ use crate::args::Which;
 use crate::budget::Budget;
 use crate::escape::unescape;
 use crate::failure::Failure;
+use crate::filesystem;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
 pub use crate::place::Access;
 use crate::place::Place;
@@ -60,7 +62,8 @@ impl Limits {
         }
     }
 
-    /// Checks lengths before a store is opened or a gigabyte copied; the error names what exceeds them.
+    /// Checks lengths before a store is opened or a gigabyte copied; the error names what exceeds
+    /// them.
     pub fn check(
         self,
         key: &[u8],
@@ -113,7 +116,7 @@ pub fn environment(
         env = budget.environment(env)?;
     }
     let parts = env.parts();
-    let (fs, path) = place.open(access, &parts)?;
+    let (fs, path) = filesystem::open(place, access, &parts)?;
     Ok((parts.with_fs(fs), path))
 }
 
@@ -132,13 +135,15 @@ pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result
         ..engine(budget)
     };
     if access == Access::Read {
-        // Nothing is changed by who only looks: it works on a medium that cannot be written, and beside others who look.
+        // Nothing is changed by who only looks: it works on a medium that cannot be written, and
+        // beside others who look.
         return Db::open_read_only(&env, path, options).map_err(|e| Failure::store(place, e));
     }
     let retired = Retired::default();
     let db = Db::open(&env, path, retired.add_to(options));
     let db = db.map_err(|e| Failure::store(place, e))?;
-    // What FLUSHALL removed goes with compactions. Where the catalog is lost nothing does; those who need it are told so.
+    // What FLUSHALL removed goes with compactions. Where the catalog is lost nothing does; those
+    // who need it are told so.
     if let Some(keys) = db.family(KEYS_FAMILY)
         && let Ok(Some(generation)) = catalog::read(&db, &keys)
     {
@@ -289,7 +294,8 @@ impl Store {
         }
     }
 
-    /// A cursor over the entries whose key begins with `prefix` and lies in `[from, to)`; with `keys_only` it reads no values.
+    /// A cursor over the entries whose key begins with `prefix` and lies in `[from, to)`; with
+    /// `keys_only` it reads no values.
     pub fn cursor(
         &self,
         prefix: &[u8],
@@ -309,7 +315,8 @@ impl Store {
         };
         let lowest = prefix.max(from.unwrap_or_default());
         let lower = self.stored_key(lowest).into_owned();
-        // The end of a prefix is formed on the stored bytes: behind the last key there may be other kinds of entries.
+        // The end of a prefix is formed on the stored bytes: behind the last key there may be other
+        // kinds of entries.
         let mut upper = successor(&self.stored_key(prefix));
         if let Some(to) = to {
             let to = self.stored_key(to).into_owned();
@@ -363,7 +370,8 @@ pub struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// The next key and its value, in the cursor's direction. `None` at the end. Of a cursor over keys, every value is `Absent`.
+    /// The next key and its value, in the cursor's direction. `None` at the end. Of a cursor over
+    /// keys, every value is `Absent`.
     pub fn next_entry(&mut self) -> Result<Option<(Vec<u8>, Value)>, Failure> {
         let Some(iter) = &mut self.iter else {
             return Ok(None);

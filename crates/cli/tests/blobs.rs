@@ -1,4 +1,5 @@
-//! `blob` with the real binary: what it lists adds up, what it verifies is every byte, and a file alone explains itself.
+//! `blob` with the real binary: what it lists adds up, what it verifies is every byte, and a file
+//! alone explains itself.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests look at the host's files by hand"
@@ -38,7 +39,8 @@ fn separating() -> FamilyOptions {
     }
 }
 
-/// A store with large values in two families, a third of them overwritten, and those of a third family, which was dropped.
+/// A store with large values in two families, a third of them overwritten, and those of a third
+/// family, which was dropped.
 fn filled(s: &Scratch) {
     let path = s.path("db");
     let fs = HostFs::new(HostOptions::new(&path)).unwrap();
@@ -54,7 +56,8 @@ fn filled(s: &Scratch) {
     let gone = db.create_family("gone", separating()).unwrap();
     let free = WriteOptions::UNSYNCED;
     let default = db.default_family();
-    // So much lies between large values that their log is not worth keeping, and the flush writes blob files.
+    // So much lies between large values that their log is not worth keeping, and the flush writes
+    // blob files.
     let put = |f: &Family, key: u32, value: &[u8]| {
         db.put(f, &key.to_be_bytes(), value, &free).unwrap();
         for small in 0..12u8 {

@@ -1,4 +1,5 @@
-//! `basalt fs cp` where it could do harm, or say something other than what it did: stores in use, misspelt images, files without a length.
+//! `basalt fs cp` where it could do harm, or say something other than what it did: stores in use,
+//! misspelt images, files without a length.
 
 #![expect(
     clippy::disallowed_methods,
@@ -8,7 +9,8 @@
 mod harness;
 use harness::{Scratch, fs, serving, stop};
 
-/// A single file replaced one of a store that a server was writing: only directories looked for a lock.
+/// A single file replaced one of a store that a server was writing: only directories looked for a
+/// lock.
 #[test]
 fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
     let s = Scratch::new("file-of-store");

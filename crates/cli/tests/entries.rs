@@ -425,8 +425,8 @@ fn damage_is_found_named_and_repaired() {
     );
 }
 
-/// The last entries of a store of Redis keys are records that say what the others are. Lost with the end of a table they must not
-/// make the rest look like nothing.
+/// The last entries of a store of Redis keys are records that say what the others are. Lost with
+/// the end of a table they must not make the rest look like nothing.
 #[test]
 fn keys_whose_catalog_was_lost_are_refused_and_then_repaired() {
     let s = Scratch::new("catalog");

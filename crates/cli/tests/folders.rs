@@ -1,4 +1,5 @@
-//! Folders in and out, with the real binary: identical, bounded to their place, and whole again after a kill.
+//! Folders in and out, with the real binary: identical, bounded to their place, and whole again
+//! after a kill.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests build and look at the host's folders by hand"

@@ -1,4 +1,5 @@
-//! Images through the real binary: made by the first command, looked into, copied, checked, grown, and refused in a sentence.
+//! Images through the real binary: made by the first command, looked into, copied, checked, grown,
+//! and refused in a sentence.
 
 #![expect(
     clippy::disallowed_methods,
@@ -118,7 +119,8 @@ fn files_go_in_and_come_out() {
     fs(&s, &["cp", "i:store/CURRENT", "back", "--overwrite"]).ok();
     fs(&s, &["cp", "i:store", "back"]).ok();
     assert!(s.path("back/store/CURRENT").exists());
-    // Links are not followed, the image not copied into itself, and a store that is in use stays where it is.
+    // Links are not followed, the image not copied into itself, and a store that is in use stays
+    // where it is.
     std::os::unix::fs::symlink("..", s.path("back/up")).unwrap();
     let ran = fs(&s, &["cp", "back", "i:again"]);
     assert!(ran.err.contains("1 entry left out"), "{ran:?}");
@@ -531,7 +533,8 @@ fn what_is_not_there_or_not_ours_is_said() {
     fs(&s, &["grow", "i", "--size", "32M"]).fails(2, &["it has 64.00 MiB"]);
 }
 
-/// The advice was to make an image that is called `i:db`, or to format a file that may have been one.
+/// The advice was to make an image that is called `i:db`, or to format a file that may have been
+/// one.
 #[test]
 fn what_is_said_of_no_image_does_no_harm() {
     let s = Scratch::new("advice");

@@ -1,8 +1,9 @@
 //! The real binary under `kill -9` while several clients write.
 //!
-//! The oracle lives in this process, outside the store: each client counts what the server acknowledged. After every kill
-//! `basalt check` must be clean, and after the next start every acknowledged write must be there with its bytes; one that
-//! was sent but not acknowledged may be there whole or not at all.
+//! The oracle lives in this process, outside the store: each client counts what the server
+//! acknowledged. After every kill `basalt check` must be clean, and after the next start every
+//! acknowledged write must be there with its bytes; one that was sent but not acknowledged may be
+//! there whole or not at all.
 
 use basalt::env::{Clock, Random, thread};
 use basalt_sim::repeat;
@@ -88,7 +89,8 @@ struct Server {
 
 impl Server {
     fn start(place: &Place, sync: &str, clock: &Clock) -> Server {
-        // The port is free a moment before the server takes it; nobody else asks for one in that moment on a test machine.
+        // The port is free a moment before the server takes it; nobody else asks for one in that
+        // moment on a test machine.
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|l| l.local_addr())
             .expect("a free port")
@@ -178,7 +180,8 @@ impl Client {
     }
 }
 
-/// Writes until the connection breaks: pipelines of a few writes. `sent` and `acked` count this client's writes.
+/// Writes until the connection breaks: pipelines of a few writes. `sent` and `acked` count this
+/// client's writes.
 fn write_until_killed(
     port: u16,
     client: u64,
@@ -237,8 +240,8 @@ fn last_write(key: u64, count: u64) -> Option<u64> {
     (count > key).then(|| key + (count - 1 - key) / KEYS * KEYS)
 }
 
-/// Reads every key back and compares with what each client knows. A key's newest acknowledged write, or a later one that
-/// was sent, must be there.
+/// Reads every key back and compares with what each client knows. A key's newest acknowledged
+/// write, or a later one that was sent, must be there.
 fn verify(port: u16, state: &BTreeMap<u64, Known>) {
     let mut c = Client::connect(port).expect("connect");
     for (&client, known) in state {

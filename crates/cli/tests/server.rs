@@ -1,4 +1,5 @@
-//! `basalt serve` and the tools over one store: what a Redis client sets the tools read, and the other way round.
+//! `basalt serve` and the tools over one store: what a Redis client sets the tools read, and the
+//! other way round.
 
 mod harness;
 use basalt::env::Clock;

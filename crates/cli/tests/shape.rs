@@ -1,4 +1,5 @@
-//! `compact` and `checkpoint`, with the real binary: what changes a store's shape, or copies it, and none of its entries.
+//! `compact` and `checkpoint`, with the real binary: what changes a store's shape, or copies it,
+//! and none of its entries.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests look at the host's files by hand"

@@ -1,9 +1,11 @@
-//! The run that shows what this is for: a folder of real files goes in by `basalt load --files`, and a second time through a
-//! Redis client while the server runs; the process is killed at random moments; after the load is repeated, the folder that
-//! comes out is the one that went in, and `basalt check` is clean.
+//! The run that shows what this is for: a folder of real files goes in by `basalt load --files`,
+//! and a second time through a Redis client while the server runs; the process is killed at random
+//! moments; after the load is repeated, the folder that comes out is the one that went in, and
+//! `basalt check` is clean.
 //!
-//! In the test command it runs over a few hundred files made for it. `.ci/shown-by [FOLDER]` runs it over a real folder:
-//! `BASALT_FOLDER` names one, `BASALT_FILES` is the number of files to make when there is none.
+//! In the test command it runs over a few hundred files made for it. `.ci/shown-by [FOLDER]` runs
+//! it over a real folder: `BASALT_FOLDER` names one, `BASALT_FILES` is the number of files to make
+//! when there is none.
 
 #![allow(
     clippy::disallowed_methods,
@@ -93,7 +95,8 @@ fn walk(root: &Path, at: &Path, files: &mut Vec<Known>) {
     }
 }
 
-/// Files of the sizes that documentation has: most of a few KiB, some of hundreds, in folders of unequal size.
+/// Files of the sizes that documentation has: most of a few KiB, some of hundreds, in folders of
+/// unequal size.
 fn make(s: &Scratch, n: u64) -> PathBuf {
     let r = Random::from_seed(50_000);
     let text: Vec<u8> = (0..1 << 20)
@@ -125,7 +128,8 @@ fn check(s: &Scratch) -> Ran {
 fn through_the_tool(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
     let dir = folder.path.to_str().expect("the folder's name is text");
     let mut killed = 0;
-    // How long a load takes is found out by loading: the moments of the kills lie within what the last one lived.
+    // How long a load takes is found out by loading: the moments of the kills lie within what the
+    // last one lived.
     let start = clock.now();
     s.run("load", ["--files", dir]).ok();
     let whole = clock.now().saturating_sub(start).as_micros() as u64;
@@ -231,7 +235,8 @@ impl Client {
     }
 }
 
-/// Sets every file from several clients until all are set or the server is gone. The files acknowledged.
+/// Sets every file from several clients until all are set or the server is gone. The files
+/// acknowledged.
 fn set_all(folder: &Folder, port: u16) -> Vec<usize> {
     let next = AtomicUsize::new(0);
     let acked = Mutex::new(Vec::new());
@@ -275,7 +280,8 @@ fn set_some(
     Ok(())
 }
 
-/// Kills the server while clients load the folder into it, then loads once more to the end and stops it with SIGTERM.
+/// Kills the server while clients load the folder into it, then loads once more to the end and
+/// stops it with SIGTERM.
 fn through_a_client(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
     let server = Server::start(s);
     let start = clock.now();

@@ -77,7 +77,8 @@ struct Parts {
     has_fs: AtomicBool,
 }
 
-/// Settings of an [`Env`], or with `F = ()` of [`EnvParts`]. Each has a default that suits a small server.
+/// Settings of an [`Env`], or with `F = ()` of [`EnvParts`]. Each has a default that suits a small
+/// server.
 pub struct EnvBuilder<F = Arc<dyn FileSystem>> {
     fs: F,
     settings: Settings,
@@ -229,13 +230,23 @@ impl Settings {
             trim_is_due: AtomicBool::new(false),
             has_fs: AtomicBool::new(false),
         }));
-        own_metrics::register(&parts);
+        let made = &parts.0;
+        let sources = own_metrics::Sources {
+            jobs: &made.jobs,
+            cache: &made.cache,
+            ledger: &made.ledger,
+            open_files: &made.open_files,
+            io_limit: &made.io_limit,
+            courtesy: &made.courtesy,
+        };
+        own_metrics::register(&made.metrics, &sources);
         parts
     }
 }
 
 impl EnvParts {
-    /// The environment of these parts over a filesystem, whose figures are in the metrics from now on.
+    /// The environment of these parts over a filesystem, whose figures are in the metrics from now
+    /// on.
     ///
     /// # Panics
     /// When the parts have a filesystem: the metrics would have its figures twice.

@@ -1,9 +1,12 @@
 //! What the environment itself counts, read when the metrics are.
 //!
-//! The readers hold no [`Env`](crate::Env), nor the filesystem or the job pool: a kept [`Metrics`](crate::Metrics) keeps
-//! neither files nor threads alive.
+//! The readers hold no [`Env`](crate::Env), nor the filesystem or the job pool: a kept [`Metrics`]
+//! keeps neither files nor threads alive.
 
-use crate::{CacheStats, EnvParts, IoPriority, LedgerUse, MetricSample, MetricValue, Metrics};
+use crate::{
+    BlockCache, CacheStats, Courtesy, IoPriority, Jobs, LedgerUse, MemoryLedger, MetricSample,
+    MetricValue, Metrics, OpenFiles, RateLimiter,
+};
 use basalt_fs::{FigureValue, FileSystem, FsStats};
 use std::sync::Arc;
 
@@ -76,7 +79,17 @@ pub const BUDGET_USED: &str = "What is used of a budget.";
 /// The help of the gauge `budget_limit`.
 pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
 
-/// The counters and figures of an environment's filesystem.
+/// The parts of an environment that have metrics.
+pub(crate) struct Sources<'a> {
+    pub jobs: &'a Jobs,
+    pub cache: &'a BlockCache,
+    pub ledger: &'a MemoryLedger,
+    pub open_files: &'a OpenFiles,
+    pub io_limit: &'a RateLimiter,
+    pub courtesy: &'a Courtesy,
+}
+
+/// Registers the counters and figures of an environment's filesystem.
 pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     for (name, help, read) in FS_COUNTERS {
         let fs = Arc::downgrade(fs);
@@ -99,19 +112,18 @@ pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     figures.for_good();
 }
 
-pub(crate) fn register(parts: &EnvParts) {
-    let env = &*parts.0;
-    let metrics = &env.metrics;
+/// Registers the metrics of an environment without its filesystem.
+pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
     for (name, help, read) in CACHE_COUNTERS {
-        let cache = env.cache.clone();
+        let cache = sources.cache.clone();
         metrics.counter_of(name, &[], help, move || read(&cache.stats()));
     }
     for (name, help, read) in CACHE_GAUGES {
-        let cache = env.cache.clone();
+        let cache = sources.cache.clone();
         metrics.gauge_of(name, &[], help, move || signed(read(&cache.stats())));
     }
     for (kind, read) in MEMORY_KINDS {
-        let ledger = env.ledger.clone();
+        let ledger = sources.ledger.clone();
         metrics.gauge_of(
             "memory_used_bytes",
             &[("kind", kind)],
@@ -121,8 +133,8 @@ pub(crate) fn register(parts: &EnvParts) {
     }
     metrics
         .gauge("memory_budget_bytes", &[], "The whole memory budget.")
-        .set(signed(env.ledger.usage().budget));
-    let pending = env.jobs.pending_reader();
+        .set(signed(sources.ledger.usage().budget));
+    let pending = sources.jobs.pending_reader();
     for (n, priority) in PRIORITIES.into_iter().enumerate() {
         let pending = pending.clone();
         metrics.gauge_of(
@@ -132,45 +144,9 @@ pub(crate) fn register(parts: &EnvParts) {
             move || signed(pending()[n] as u64),
         );
     }
-    let budget = |name: &'static str, used: Reading, limit: Reading| {
-        let labels = [("budget", name)];
-        metrics.gauge_of("budget_used", &labels, BUDGET_USED, move || signed(used()));
-        metrics.gauge_of("budget_limit", &labels, BUDGET_LIMIT, move || {
-            signed(limit())
-        });
-    };
-    let (ledger, of) = (env.ledger.clone(), env.ledger.clone());
-    budget(
-        "memory_bytes",
-        Box::new(move || ledger.usage().total()),
-        Box::new(move || of.usage().budget),
-    );
-    let (cache, of) = (env.cache.clone(), env.cache.clone());
-    budget(
-        "cache_bytes",
-        Box::new(move || cache.stats().used),
-        Box::new(move || of.stats().capacity),
-    );
-    let (files, of) = (env.open_files.clone(), env.open_files.clone());
-    budget(
-        "open_files",
-        Box::new(move || files.count() as u64),
-        Box::new(move || of.limit() as u64),
-    );
-    let (running, threads) = (env.jobs.running_reader(), env.jobs.parallelism() as u64);
-    budget(
-        "background_threads",
-        Box::new(move || running() as u64),
-        Box::new(move || threads),
-    );
-    let (io, of) = (env.io_limit.clone(), env.io_limit.clone());
-    budget(
-        "background_io_bytes_per_s",
-        Box::new(move || io.recent_rate()),
-        Box::new(move || of.rate()),
-    );
+    register_budgets(metrics, sources);
     for (priority, name) in [(IoPriority::High, "high"), (IoPriority::Low, "low")] {
-        let limit = env.io_limit.clone();
+        let limit = sources.io_limit.clone();
         metrics.counter_of(
             "background_io_wait_us_total",
             &[("priority", name)],
@@ -178,25 +154,69 @@ pub(crate) fn register(parts: &EnvParts) {
             move || limit.waited(priority).as_micros() as u64,
         );
     }
-    let courtesy = env.courtesy.clone();
+    let courtesy = sources.courtesy.clone();
     metrics.counter_of(
         "background_io_pause_us_total",
         &[],
         "Microseconds that background I/O paused while synced commits and reads waited for the device.",
         move || courtesy.paused().as_micros() as u64,
     );
-    let files = env.open_files.clone();
+    let files = sources.open_files.clone();
     metrics.gauge_of(
         "open_files",
         &[],
         "Files held open by engines.",
         move || signed(files.count() as u64),
     );
-    let limit = env.io_limit.clone();
+    let limit = sources.io_limit.clone();
     metrics.counter_of(
         "background_io_bytes",
         &[],
         "Bytes that passed the background I/O limit.",
         move || limit.passed(),
+    );
+}
+
+/// Registers what is used of each budget, and its limit.
+fn register_budgets(metrics: &Metrics, sources: &Sources<'_>) {
+    let budget = |name: &'static str, used: Reading, limit: Reading| {
+        let labels = [("budget", name)];
+        metrics.gauge_of("budget_used", &labels, BUDGET_USED, move || signed(used()));
+        metrics.gauge_of("budget_limit", &labels, BUDGET_LIMIT, move || {
+            signed(limit())
+        });
+    };
+    let (ledger, of) = (sources.ledger.clone(), sources.ledger.clone());
+    budget(
+        "memory_bytes",
+        Box::new(move || ledger.usage().total()),
+        Box::new(move || of.usage().budget),
+    );
+    let (cache, of) = (sources.cache.clone(), sources.cache.clone());
+    budget(
+        "cache_bytes",
+        Box::new(move || cache.stats().used),
+        Box::new(move || of.stats().capacity),
+    );
+    let (files, of) = (sources.open_files.clone(), sources.open_files.clone());
+    budget(
+        "open_files",
+        Box::new(move || files.count() as u64),
+        Box::new(move || of.limit() as u64),
+    );
+    let (running, threads) = (
+        sources.jobs.running_reader(),
+        sources.jobs.parallelism() as u64,
+    );
+    budget(
+        "background_threads",
+        Box::new(move || running() as u64),
+        Box::new(move || threads),
+    );
+    let (io, of) = (sources.io_limit.clone(), sources.io_limit.clone());
+    budget(
+        "background_io_bytes_per_s",
+        Box::new(move || io.recent_rate()),
+        Box::new(move || of.rate()),
     );
 }

@@ -7,11 +7,11 @@
 //! - What is only in memory is in one piece, from [`Node::buffered_from`] on. Reads find it there.
 //! - Locks: a file's tail is held by whoever fills or drains; then [`Buffered`], then the pool's; these two are the last ones.
 //! - The memory of buffers is booked in the environment's ledger before it is allocated. The first
-//!   [`ALWAYS`] are booked even past the budget: a flush, which gives memory back, needs them. If the
-//!   ledger grants no more, a file writes appended bytes at once.
-//! - Jobs of the environment's pool write full buffers. A caller that waits for the bytes of its file,
-//!   or for a free buffer, writes buffers that no job has begun: the caller may be on the only thread
-//!   of the pool that could run the job.
+//!   [`ALWAYS`] are booked even past the budget: a flush, which gives memory back, needs them. If
+//!   the ledger grants no more, a file writes appended bytes at once.
+//! - Jobs of the environment's pool write full buffers. A caller that waits for the bytes of its
+//!   file, or for a free buffer, writes buffers that no job has begun: the caller may be on the
+//!   only thread of the pool that could run the job.
 //! - A write that failed ends appends and syncs of its file. Its bytes stay in memory for readers, and are nothing of the file for those who come later.
 
 use std::collections::VecDeque;
@@ -128,7 +128,8 @@ pub struct Writers {
 impl Drop for Writers {
     fn drop(&mut self) {
         if let Some((jobs, owner)) = &self.jobs {
-            // No file is open, so queued jobs find no buffer. When this returns, no job has the device.
+            // No file is open, so queued jobs find no buffer. When this returns, no job has the
+            // device.
             jobs.cancel(*owner);
             jobs.drain(*owner);
         }
@@ -242,8 +243,8 @@ impl Writers {
         self.queue.pool.lock().stopped = true;
     }
 
-    /// An empty buffer. `None` if all are held by files that fill theirs, or if the ledger grants no
-    /// more.
+    /// An empty buffer. `None` if all are held by files that fill theirs, or if the ledger grants
+    /// no more.
     fn take(&self) -> Option<AlignedBuf> {
         let mut pool = self.queue.pool.lock();
         while pool.out >= BUFFERS {

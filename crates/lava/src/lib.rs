@@ -151,7 +151,8 @@ impl LavaFs {
         if let Some(env) = &options.env
             && !options.read_only
         {
-            shared.upkeep.begin(&shared, env.jobs());
+            let weak = Arc::downgrade(&shared);
+            shared.upkeep.begin(weak, env.jobs());
         }
         Ok(Arc::new(LavaFs { shared }))
     }

@@ -225,7 +225,8 @@ impl Names {
     /// Directory, name and inode of each, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
         let all = self.entries.iter().map(|(_, e)| e).filter(|e| e.len > 0);
-        all.map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
+        all.inspect(|_| count_steps(1))
+            .map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
     }
 
     /// Names in all.

@@ -4,22 +4,29 @@
 //! At most one job is queued or running. A job does one piece of work and queues the next job, so
 //! that other jobs of the pool get their turns. The job holds the filesystem only while it runs.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{OnceLock, Weak};
 
 use basalt_env::{JobPriority, Jobs};
 use parking_lot::Mutex;
-
-use super::Shared;
 
 /// Writers wait for room in the journal as they wait for room in memtables, so a checkpoint runs as
 /// a flush does: before compactions, and on a thread that compactions may not take.
 const PRIORITY: JobPriority = JobPriority::Flush;
 
+/// What has background work.
+pub trait Work: Send + Sync + 'static {
+    /// The requests for the work.
+    fn upkeep(&self) -> &Upkeep;
+
+    /// Does one piece of work. True if more is left.
+    fn work(&self) -> bool;
+}
+
 /// Where the jobs run, and for whom.
 struct Queue {
     jobs: Jobs,
     owner: u64,
-    fs: Weak<Shared>,
+    fs: Weak<dyn Work>,
 }
 
 #[derive(Default)]
@@ -31,7 +38,8 @@ struct Progress {
     ended: bool,
 }
 
-/// The requests for background work of one filesystem. Without a queue they wait until there is one.
+/// The requests for background work of one filesystem. Without a queue they wait until there is
+/// one.
 #[derive(Default)]
 pub struct Upkeep {
     queue: OnceLock<Queue>,
@@ -40,11 +48,11 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// From now on requested work is done by jobs of this pool.
-    pub fn begin(&self, fs: &Arc<Shared>, jobs: &Jobs) {
+    pub fn begin(&self, fs: Weak<dyn Work>, jobs: &Jobs) {
         let queue = Queue {
             jobs: jobs.clone(),
             owner: jobs.new_owner(),
-            fs: Arc::downgrade(fs),
+            fs,
         };
         let _ = self.queue.set(queue);
         if self.progress.lock().requested {
@@ -100,24 +108,13 @@ impl Queue {
         let fs = self.fs.clone();
         let job = move || {
             if let Some(fs) = fs.upgrade() {
-                fs.do_upkeep();
+                let upkeep = fs.upkeep();
+                if upkeep.start() {
+                    let more = fs.work();
+                    upkeep.finish(more);
+                }
             }
         };
         self.jobs.spawn(self.owner, PRIORITY, job);
-    }
-}
-
-impl Shared {
-    fn do_upkeep(&self) {
-        if !self.upkeep.start() {
-            return;
-        }
-        // In small steps: a checkpoint does not wait for all of it.
-        let more = self.discard_some();
-        // A checkpoint may have become due while the last one was written.
-        if self.is_due() && self.checkpoint().is_err() {
-            self.journal.lock().wait_for_more();
-        }
-        self.upkeep.finish(more);
     }
 }

@@ -211,8 +211,8 @@ pub(crate) fn hexdump(document: &str) -> Vec<u8> {
     bytes
 }
 
-fn family(id: u32) -> crate::db::Family {
-    crate::db::Family::of_no_store(id)
+fn family(id: u32) -> crate::family::Family {
+    crate::family::Family::detached(id)
 }
 
 fn sample_batch() -> WriteBatch {
@@ -225,15 +225,15 @@ fn sample_batch() -> WriteBatch {
     b.put(&family(0), b"", b"").expect("fits");
     b.push(&family(0), Kind::Merge, b"apple", &[], b"operand")
         .expect("fits");
-    let large = crate::db::Family::separating_of_no_store(1, 8);
+    let large = crate::family::Family::detached(1).separating(8, Compression::None);
     b.put(&large, b"melon", b"a large value").expect("fits");
-    let packing = crate::db::Family::packing_of_no_store(1, 8, Compression::Zstd);
+    let packing = crate::family::Family::detached(1).separating(8, Compression::Zstd);
     b.put(&packing, b"peach", &[b'x'; 40]).expect("fits");
     b
 }
 
 fn payload_of(batch: &WriteBatch) -> Vec<u8> {
-    batch.buf[RECORD_HEADER..].to_vec()
+    batch.payload().to_vec()
 }
 
 /// Any bytes as operations: parts lie inside the input and within limits, nothing follows an error, and what was read
@@ -266,7 +266,7 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     let mut batch = WriteBatch::new();
     for (op, value) in read.iter().zip(&values) {
         let family = match op.record_at {
-            Some(_) => crate::db::Family::packing_of_no_store(op.family, 0, op.codec),
+            Some(_) => crate::family::Family::detached(op.family).separating(0, op.codec),
             None => family(op.family),
         };
         batch

@@ -1,5 +1,6 @@
 //! Settings: what a caller can choose, each with its unit, its default and what it costs.
 
+pub use crate::codec::Compression;
 use crate::key::{Cmp, SeqNo};
 use crate::listener::EventListener;
 use crate::merge::MergeOperator;
@@ -8,31 +9,6 @@ use basalt_fs::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How blocks of tables, and separated values, are compressed. The numbers are persisted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum Compression {
-    /// As they are.
-    #[default]
-    None = 0,
-    /// lz4: cheap, about 2:1 on text.
-    Lz4 = 1,
-    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is compressed in the background.
-    Zstd = 2,
-}
-
-impl Compression {
-    /// The one with this persisted number.
-    pub(crate) fn from_u8(n: u8) -> Option<Compression> {
-        match n {
-            0 => Some(Compression::None),
-            1 => Some(Compression::Lz4),
-            2 => Some(Compression::Zstd),
-            _ => None,
-        }
-    }
-}
 
 /// Settings of a store.
 #[derive(Clone)]
@@ -322,7 +298,7 @@ impl WriteOptions {
 #[derive(Clone)]
 pub struct ReadOptions {
     /// Read as of this snapshot; `None` reads the newest.
-    pub snapshot: Option<crate::db::Snapshot>,
+    pub snapshot: Option<crate::snapshot::Snapshot>,
     /// First user key an iterator may show, inclusive.
     pub lower_bound: Option<Vec<u8>>,
     /// First user key an iterator may not show any more.

@@ -8,7 +8,6 @@ mod behind;
 #[cfg(test)]
 mod tests;
 
-use crate::version::TableStore;
 use basalt_env::{Env, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use behind::Behind;
@@ -20,16 +19,29 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// Bytes gathered before they are written.
 pub(crate) const PIECE: usize = 1 << 20;
 
+/// The directory that a store writes files into. The store may have given it back.
+pub(crate) trait StoreDir: Send + Sync {
+    /// Path of the directory.
+    fn dir(&self) -> &Path;
+
+    /// Makes a file that no manifest names yet. `Closed` after the store has given the directory back.
+    fn create(&self, path: &Path) -> Result<Arc<dyn File>>;
+
+    /// Removes a file that no manifest names. Does nothing after the store has given the directory back. A failure
+    /// leaves the file to the next open, which removes files without a name in the manifest.
+    fn remove(self: Arc<Self>, path: &Path);
+}
+
 /// Files made so far; removes them when dropped, unless kept.
 pub(crate) struct Created {
-    store: Arc<TableStore>,
+    store: Arc<dyn StoreDir>,
     paths: Vec<PathBuf>,
 }
 
 impl Created {
-    pub fn new(store: &Arc<TableStore>) -> Created {
+    pub fn new(store: Arc<dyn StoreDir>) -> Created {
         Created {
-            store: store.clone(),
+            store,
             paths: Vec::new(),
         }
     }
@@ -57,7 +69,7 @@ impl Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for path in &self.paths {
-            self.store.remove(path);
+            self.store.clone().remove(path);
         }
     }
 }

@@ -267,7 +267,7 @@ impl World {
 
 #[test]
 fn operands_under_range_deletes_read_as_the_reference_does() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     let (mut worlds, mut ended) = (0, 0);
     for seed in campaign::cases(0..40 * scale) {
         let _repeat = repeat!(

@@ -448,7 +448,7 @@ fn snapshots_on_both_sides_of_tombstones() {
 /// each other and with live keys are what table boundaries fall on.
 #[test]
 fn tombstones_across_many_tables_keep_their_ends() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     for seed in 0..6 * scale {
         let r = Random::from_seed(seed);
         let mut options = small();

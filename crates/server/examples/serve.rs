@@ -1,4 +1,5 @@
-//! The smallest server: `cargo run --release -p basalt-server --example serve -- DIR ADDR:PORT [always|everysec|never]`.
+//! The smallest server: `cargo run --release -p basalt-server --example serve -- DIR ADDR:PORT
+//! [always|everysec|never]`.
 
 use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};

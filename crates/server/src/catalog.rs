@@ -1,10 +1,13 @@
-//! The catalog of a store of Redis keys, held against the keys: which layout they have, and which generation is the current one.
+//! The catalog of a store of Redis keys, held against the keys: which layout they have, and which
+//! generation is the current one.
 //!
-//! Its records are three of the store's entries, and can be lost with a damaged table while keys are left. A store without its layout record
-//! would then look empty, and one whose generation record is older than its keys would show what was flushed and hide what was written since.
-//! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records anew from the keys that are left. What cannot be
-//! told from the keys, that an older generation is current because no key of the newer one is left, is for [`mend`] to say where a repair
-//! may have lost the record.
+//! Its records are three of the store's entries, and can be lost with a damaged table while keys
+//! are left. A store without its layout record would then look empty, and one whose generation
+//! record is older than its keys would show what was flushed and hide what was written since.
+//! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records
+//! anew from the keys that are left. What cannot be told from the keys, that an older generation is
+//! current because no key of the newer one is left, is for [`mend`] to say where a repair may have
+//! lost the record.
 
 use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY, LEAST_MIN_BLOB_SIZE};
 use basalt::{
@@ -57,7 +60,8 @@ fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
         },
         None => None,
     };
-    // Only beyond what the record says: keys of flushed generations must not stand in front of deleted ones of a later one.
+    // Only beyond what the record says: keys of flushed generations must not stand in front of
+    // deleted ones of a later one.
     let later = match generation.checked_add(1) {
         Some(next) => last_key(db, keys, next)?,
         None => None,
@@ -93,8 +97,8 @@ fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> 
 
 /// The current generation of the database, or `None` in a family that never had a Redis key.
 ///
-/// Errors: `Corruption` when a record of the catalog is lost while keys are left; `Unsupported` for the layout of a later version; what
-/// reads meet.
+/// Errors: `Corruption` when a record of the catalog is lost while keys are left; `Unsupported` for
+/// the layout of a later version; what reads meet.
 pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
     let found = look(db, keys, false)?;
     let lost = |what: String| {
@@ -125,11 +129,12 @@ pub fn make(db: &Db, keys: &Family) -> Result<()> {
     Ok(())
 }
 
-/// Makes lost records anew, durably. A sentence for each of them, for people. `doubtful` says that records may have been lost of which
-/// nothing that is left speaks.
+/// Makes lost records anew, durably. A sentence for each of them, for people. `doubtful` says that
+/// records may have been lost of which nothing that is left speaks.
 ///
-/// The current generation is then the highest of which a key is left. When nothing was written after the last flush, that is the one that was
-/// flushed, and what of it was not yet dropped is there again.
+/// The current generation is then the highest of which a key is left. When nothing was written
+/// after the last flush, that is the one that was flushed, and what of it was not yet dropped is
+/// there again.
 pub fn mend(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
     const AGAIN: &str =
         "if nothing was written after the last FLUSHALL, keys that it removed are there again";
@@ -164,14 +169,15 @@ pub fn mend(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
     Ok(told)
 }
 
-/// From which generation on keys are kept by compactions: those before were flushed. It only ever learns of generations whose record is
-/// durable, so a flush that a crash takes back has lost nothing.
+/// From which generation on keys are kept by compactions: those before were flushed. It only ever
+/// learns of generations whose record is durable, so a flush that a crash takes back has lost
+/// nothing.
 #[derive(Clone, Default)]
 pub struct Retired(Arc<AtomicU32>);
 
 impl Retired {
-    /// Adds what the families of Redis keys need to the options that a store is opened with for writing: without it flushed keys stay until
-    /// the server's own compactions meet them.
+    /// Adds what the families of Redis keys need to the options that a store is opened with for
+    /// writing: without it flushed keys stay until the server's own compactions meet them.
     pub fn add_to(&self, mut options: Options) -> Options {
         for name in [KEYS_FAMILY, ELEMENTS_FAMILY] {
             let mut family = options.family(name).clone();

@@ -1,13 +1,17 @@
 //! SCAN's cursors: numbers that stand for a place in the order of keys.
 //!
-//! Redis cursors are integers, and clients parse them as such, some as a floating-point number with 53 bits. A place in an
-//! ordered keyspace is a whole key. So the server keeps a bounded table from number to key.
+//! Redis cursors are integers, and clients parse them as such, some as a floating-point number with
+//! 53 bits. A place in an ordered keyspace is a whole key. So the server keeps a bounded table from
+//! number to key.
 //!
-//! - A number is given out once in the life of a store: the catalog has the first one that never was, and a server reserves
-//!   them by the block ([`crate::store::CURSOR_BLOCK`]). So a cursor, however old, is known for what it is or not known at all.
-//! - A cursor in the table goes on at its key. A place in the table keeps its number, so that repeated scans do not fill it.
-//! - One that is not (pushed out by 16,384 younger ones, or from before a restart) begins at the first key again: keys come
-//!   twice, as SCAN allows, and none is left out. A full scan returns every key that is there from its beginning to its end.
+//! - A number is given out once in the life of a store: the catalog has the first one that never
+//!   was, and a server reserves them by the block ([`crate::store::CURSOR_BLOCK`]). So a cursor,
+//!   however old, is known for what it is or not known at all.
+//! - A cursor in the table goes on at its key. A place in the table keeps its number, so that
+//!   repeated scans do not fill it.
+//! - One that is not (pushed out by 16,384 younger ones, or from before a restart) begins at the
+//!   first key again: keys come twice, as SCAN allows, and none is left out. A full scan returns
+//!   every key that is there from its beginning to its end.
 
 use crate::layout::CURSOR_END;
 use crate::store::CURSOR_BLOCK;
@@ -50,7 +54,8 @@ impl Cursors {
         self.next == self.end && self.spare.is_none()
     }
 
-    /// Another block should be reserved: reserving takes a sync, and scans go on meanwhile with the half that is left.
+    /// Another block should be reserved: reserving takes a sync, and scans go on meanwhile with the
+    /// half that is left.
     pub fn wants_more(&self) -> bool {
         self.spare.is_none() && self.end - self.next <= CURSOR_BLOCK / 2
     }

@@ -13,9 +13,11 @@
 
 pub(crate) mod many;
 
+use crate::layer::Layer;
 use crate::layout::{self, DataType};
-use crate::names::{KeyHash, Layer};
-use crate::store::{Store, Value};
+use crate::names::KeyHash;
+use crate::store::Store;
+use crate::value::{Meta, Value};
 use basalt::{Bytes, Error, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -51,19 +53,6 @@ pub(crate) enum Need {
     /// The bytes of a string between two places as GETRANGE counts them, both inclusive.
     Range(i64, i64),
 }
-
-/// What is known of a live key without its value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Meta {
-    pub data_type: DataType,
-    /// When it ends, ms since 1970.
-    pub expire_at_ms: Option<u64>,
-    /// Bytes of a string; `None` when they were not asked for and would have to be read.
-    pub len: Option<usize>,
-}
-
-/// What is known of a live key, and its value if that is at hand.
-pub(crate) type Known = (Meta, Option<Bytes>);
 
 /// What was read of a key.
 #[derive(Debug, Clone)]

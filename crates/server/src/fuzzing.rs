@@ -1,5 +1,5 @@
-//! The decoders of this crate as targets of mutators; compiled for tests and under `--cfg fuzzing` only. The list with the
-//! promise that each checks is in `docs/testing/fuzzing.md`.
+//! The decoders of this crate as targets of mutators; compiled for tests and under `--cfg fuzzing`
+//! only. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
 
 use crate::layout::{self, CollectionHeader};
 use crate::resp::request::{Limits, RequestParser};
@@ -105,8 +105,8 @@ fn parse(input: &[u8], mut piece: impl FnMut() -> usize) -> Parsed {
     }
 }
 
-/// Any bytes from a client: however they are split, the same requests and the same error, in one line of text, and no more
-/// memory than a constant times what arrived.
+/// Any bytes from a client: however they are split, the same requests and the same error, in one
+/// line of text, and no more memory than a constant times what arrived.
 fn resp_requests(input: &[u8]) -> Verdict {
     let whole = parse(input, || usize::MAX);
     let seed = input
@@ -164,8 +164,8 @@ fn redis_layout(bytes: &[u8]) -> Verdict {
     Verdict::of(accepted)
 }
 
-/// Any bytes as a number or as a pattern and a text: numbers stand for their text one to one, and what matches begins with
-/// the pattern's literal prefix.
+/// Any bytes as a number or as a pattern and a text: numbers stand for their text one to one, and
+/// what matches begins with the pattern's literal prefix.
 fn redis_words(input: &[u8]) -> Verdict {
     let mut accepted = false;
     if let Some(n) = number::parse_i64(input) {

@@ -1,13 +1,15 @@
 //! Redis's glob patterns: `*`, `?`, `[a-c]`, `[^a]` and `\` escapes, over bytes.
 //!
-//! A pattern is compiled once into *elements*, each of which matches one byte and is a set of 256 bits: a class of any length costs
-//! one look for each byte of a text. Stars part the elements into *segments*. The first one stands at the beginning of the text and the last
-//! one at its end, unless a star is there; the others are searched for from left to right, and the first place that fits
-//! is the right one, so that nothing is tried again for an earlier star. The search advances all places at once, 64
-//! elements a step (the Shift-And algorithm of Baeza-Yates and Gonnet).
+//! A pattern is compiled once into *elements*, each of which matches one byte and is a set of 256
+//! bits: a class of any length costs one look for each byte of a text. Stars part the elements into
+//! *segments*. The first one stands at the beginning of the text and the last one at its end,
+//! unless a star is there; the others are searched for from left to right, and the first place that
+//! fits is the right one, so that nothing is tried again for an earlier star. The search advances
+//! all places at once, 64 elements a step (the Shift-And algorithm of Baeza-Yates and Gonnet).
 //!
-//! Promise: a text of `n` bytes takes at most `2 n + n * n / 256` steps, whatever the pattern: 17 million for the longest key. Compiling takes
-//! time in proportion to the pattern, and memory in proportion to the longest text. There is no recursion.
+//! Promise: a text of `n` bytes takes at most `2 n + n * n / 256` steps, whatever the pattern: 17
+//! million for the longest key. Compiling takes time in proportion to the pattern, and memory in
+//! proportion to the longest text. There is no recursion.
 
 use std::ops::Range;
 
@@ -29,7 +31,8 @@ pub struct Pattern {
     is_too_long: bool,
     /// The empty text matches: only the empty pattern and a single star do that in Redis.
     matches_empty: bool,
-    /// For each byte the elements that match it, one bit each, in `words` words. Only if a segment has to be searched for.
+    /// For each byte the elements that match it, one bit each, in `words` words. Only if a segment
+    /// has to be searched for.
     masks: Vec<u64>,
     words: usize,
 }
@@ -279,7 +282,8 @@ fn element(pattern: &[u8], at: usize, ignore_case: bool) -> (Set, usize) {
     }
 }
 
-/// True when the whole `text` matches `pattern`. For one text; a [`Pattern`] is compiled once for many.
+/// True when the whole `text` matches `pattern`. For one text; a [`Pattern`] is compiled once for
+/// many.
 pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     Pattern::new(pattern, ignore_case, text.len()).matches(text)
 }

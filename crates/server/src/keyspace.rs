@@ -1,21 +1,26 @@
-//! The keyspace as commands see it: the store, and over it the writes that are not visible in the store yet.
+//! The keyspace as commands see it: the store, and over it the writes that are not visible in the
+//! store yet.
 //!
 //! # Epochs
-//! Commands run one after the other on one thread. What they write is collected in the *open* epoch, which becomes one
-//! batch of the store; up to [`EpochLimits::in_flight`] epochs are on their way at a time. Until an epoch has
-//! completed, its writes are found in the *overlay*, which every read asks first.
+//! Commands run one after the other on one thread. What they write is collected in the *open*
+//! epoch, which becomes one batch of the store; up to [`EpochLimits::in_flight`] epochs are on
+//! their way at a time. Until an epoch has completed, its writes are found in the *overlay*, which
+//! every read asks first.
 //!
-//! 1. A command's reply depends on the epochs whose writes it read, and on the open epoch when it wrote.
-//!    It is sent when all of them have completed: nobody sees what could still be lost.
-//! 2. When a command that writes has read writes of an epoch in flight, the open epoch depends on that epoch
-//!    and is submitted only after it has completed. So a failed commit never leaves a later one in the store that was
-//!    computed from it; what depends on it fails with the same error, and was never submitted.
-//! 3. A flush makes everything after it depend on its epoch: the generation that keys are written under is part of
-//!    what was read. Its epoch is always synced.
-//! 4. When an epoch completes or fails, its writes leave the overlay. Completed ones are visible in the store by then.
-//! 5. The store commits epochs in the order of submission, but its callbacks run on several threads: the keyspace may
-//!    hear of a later epoch first. Earlier versions of the keys of a completed epoch leave the overlay with it: the
-//!    store holds a newer one, whatever becomes of the earlier epochs.
+//! 1. A command's reply depends on the epochs whose writes it read, and on the open epoch when it
+//!    wrote. It is sent when all of them have completed: nobody sees what could still be lost.
+//! 2. When a command that writes has read writes of an epoch in flight, the open epoch depends on
+//!    that epoch and is submitted only after it has completed. So a failed commit never leaves a
+//!    later one in the store that was computed from it; what depends on it fails with the same
+//!    error, and was never submitted.
+//! 3. A flush makes everything after it depend on its epoch: the generation that keys are written
+//!    under is part of what was read. Its epoch is always synced.
+//! 4. When an epoch completes or fails, its writes leave the overlay. Completed ones are visible in
+//!    the store by then.
+//! 5. The store commits epochs in the order of submission, but its callbacks run on several
+//!    threads: the keyspace may hear of a later epoch first. Earlier versions of the keys of a
+//!    completed epoch leave the overlay with it: the store holds a newer one, whatever becomes of
+//!    the earlier epochs.
 //! 6. The writes of a command with very many names are a [`Layer`] of their epoch, which reads ask
 //!    beside the overlay. A layer enters and leaves in one step. The loop looks at no key of a
 //!    layer when its epoch completes, so rule 5 has another form for layers. An epoch with a layer
@@ -23,14 +28,18 @@
 //!    run. The engine decides commits in this order, so an epoch waits only for a callback that
 //!    already runs.
 //!
-//! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when nothing depends on it.
+//! Epochs are known by a slot, a bit in a 16-bit set ([`Epochs`]); a slot is used again when
+//! nothing depends on it.
 
 use crate::catalog::DATABASE;
+use crate::epoch::{EpochLimits, Epochs, SLOTS};
 use crate::fetch::many::ManyFetch;
 use crate::fetch::{self, Fetch};
+use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType, KEY_PREFIX_LEN};
-use crate::names::{HeldLayer, KeyHash, Layer};
-use crate::store::{Done, Store, Value, View, Write};
+use crate::names::KeyHash;
+use crate::store::{Done, Store, View, Write};
+use crate::value::Value;
 use basalt::{Bytes, Error, Result};
 use pending_writes::NewestVersion;
 use smallvec::SmallVec;
@@ -38,36 +47,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A set of epochs by slot.
-pub(crate) type Epochs = u16;
-
-const SLOTS: usize = 16;
-
-/// How much may be collected and be on its way.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EpochLimits {
-    /// Epochs submitted and not completed, at most 14.
-    pub in_flight: usize,
-    /// Bytes of keys and values from which the open epoch takes no further command.
-    pub bytes: usize,
-    /// Writes from which the open epoch takes no further command.
-    pub writes: usize,
-    /// Bytes of keys and values in all epochs, the open one and those on their way, from which no further command is taken. One
-    /// command always fits: it may be larger than this.
-    pub pending_bytes: usize,
-}
-
-impl Default for EpochLimits {
-    fn default() -> EpochLimits {
-        EpochLimits {
-            in_flight: 8,
-            bytes: 32 << 20,
-            writes: 16_384,
-            pending_bytes: 64 << 20,
-        }
-    }
-}
 
 /// A value that an epoch gives to a key. The versions of a key are in the order of their epochs.
 #[derive(Debug)]
@@ -153,7 +132,8 @@ pub(crate) struct Keyspace {
     pending_bytes_peak: usize,
     generation: u32,
     flush: Option<usize>,
-    /// Counts every change, so that a figure computed from the whole keyspace knows when it is out of date.
+    /// Counts every change, so that a figure computed from the whole keyspace knows when it is out
+    /// of date.
     changes: u64,
     /// Of the running command.
     touched: Epochs,
@@ -282,7 +262,8 @@ impl Keyspace {
         self.wrote
     }
 
-    /// No further command is taken until the open epoch could be submitted, or one on its way has ended.
+    /// No further command is taken until the open epoch could be submitted, or one on its way has
+    /// ended.
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
         open.bytes + open.layer_bytes >= self.limits.bytes
@@ -398,7 +379,8 @@ impl Keyspace {
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes());
     }
 
-    /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time however many there are.
+    /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time
+    /// however many there are.
     pub fn flush(&mut self) -> Result<()> {
         self.touch_flush();
         let before = self.generation;
@@ -428,7 +410,8 @@ impl Keyspace {
         let flushed = open.flushed_from.is_some();
         let mut writes = Vec::with_capacity(open.keys.len() + usize::from(open.layers) + 1);
         for key in &open.keys {
-            // What was written under a generation that this epoch itself ended needs no place in the store.
+            // What was written under a generation that this epoch itself ended needs no place in
+            // the store.
             let (_, generation, _) = layout::decode_key(key).expect("a Redis key");
             if flushed && generation < open.flushed_to {
                 continue;
@@ -571,8 +554,8 @@ impl Keyspace {
         flushed
     }
 
-    /// Takes an epoch and its writes out of the overlay. If the epoch is `stored`, earlier versions of its keys go
-    /// too: the store committed them before it, or refused them.
+    /// Takes an epoch and its writes out of the overlay. If the epoch is `stored`, earlier versions
+    /// of its keys go too: the store committed them before it, or refused them.
     fn take_epoch(&mut self, slot: usize, stored: bool) -> Epoch {
         let epoch = self.epochs[slot].take().expect("the epoch is known");
         self.pending_bytes -= epoch.bytes;
@@ -610,8 +593,8 @@ impl Keyspace {
         self.newest_of(stored, hash, true)
     }
 
-    /// As [`Keyspace::newest`], with the hash of the Redis key, which is needed if there are layers.
-    /// Without `with_data`, the value may be empty.
+    /// As [`Keyspace::newest`], with the hash of the Redis key, which is needed if there are
+    /// layers. Without `with_data`, the value may be empty.
     fn newest_of(
         &self,
         stored: &[u8],
@@ -679,8 +662,9 @@ impl Keyspace {
         }
     }
 
-    /// Visits live keys (without their prefix) in `[from, to)` in order, with type; false ends it. It looks at about `work` keys,
-    /// live or not, and counts a long value as several: the loop waits for it. Then it returns the key to go on with.
+    /// Visits live keys (without their prefix) in `[from, to)` in order, with type; false ends it.
+    /// It looks at about `work` keys, live or not, and counts a long value as several: the loop
+    /// waits for it. Then it returns the key to go on with.
     pub fn scan(
         &mut self,
         from: &[u8],
@@ -713,8 +697,8 @@ impl Keyspace {
         Ok(paused.map(redis_key))
     }
 
-    /// An upper end of the keys in `[from, to)`: about the last one of store and overlay, even if it is deleted. `work` is as
-    /// for [`Keyspace::scan`].
+    /// An upper end of the keys in `[from, to)`: about the last one of store and overlay, even if
+    /// it is deleted. `work` is as for [`Keyspace::scan`].
     pub fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>> {
         let range = Bytes::copy_from_slice(from)..Bytes::copy_from_slice(to);
         let above = self.overlay.range(range).next_back();
@@ -784,7 +768,8 @@ impl Capture {
 /// Bytes of a value in the tree that count as another key looked at: they had to be read as well.
 const WORK_UNIT: u64 = 4 << 10;
 
-/// Merges a view with what lies over it; both are in order. After about `work` keys it returns the engine key to go on with.
+/// Merges a view with what lies over it; both are in order. After about `work` keys it returns the
+/// engine key to go on with.
 fn merge<'a>(
     view: &dyn View,
     overlay: impl Iterator<Item = (Cow<'a, [u8]>, Option<OverlayEntry>)>,

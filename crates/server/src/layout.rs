@@ -1,24 +1,29 @@
-//! How Redis keys and values lie in the engine: the encoding of every data type, bound byte by byte to
-//! `docs/format/redis-keys.md`. Strings are served today; the collections' encodings are fixed here before the first
-//! of them is written, so that no store will have to be converted.
+//! How Redis keys and values lie in the engine: the encoding of every data type, bound byte by byte
+//! to `docs/format/redis-keys.md`. Strings are served today; the collections' encodings are fixed
+//! here before the first of them is written, so that no store will have to be converted.
 //!
 //! # Families
-//! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never wade through elements; `redis.elements`
-//! has the elements of collections. The family `default` is left to other users of the engine.
+//! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never wade through elements;
+//! `redis.elements` has the elements of collections. The family `default` is left to other users of
+//! the engine.
 //!
 //! # Keys
 //! - `redis.keys`: database (u16, big-endian), generation (u32, big-endian), the key's own bytes.
-//! - Database `0xffff` is the catalog: what a store's layout is, and each database's current generation.
-//! - `redis.elements`: database, generation, incarnation (u64, big-endian), then what the type says.
+//! - Database `0xffff` is the catalog: what a store's layout is, and each database's current
+//!   generation.
+//! - `redis.elements`: database, generation, incarnation (u64, big-endian), then what the type
+//!   says.
 //!
-//! Flushing a database writes its next generation into the catalog: one small write, atomic with its neighbours in a
-//! batch; what older generations left is dropped by compactions. Deleting a collection removes its entry in
-//! `redis.keys`: its elements carry the incarnation, a number never used again, and nothing leads to them any more.
+//! Flushing a database writes its next generation into the catalog: one small write, atomic with
+//! its neighbours in a batch; what older generations left is dropped by compactions. Deleting a
+//! collection removes its entry in `redis.keys`: its elements carry the incarnation, a number never
+//! used again, and nothing leads to them any more.
 //!
 //! # Values in `redis.keys`
-//! One byte: type in the low four bits, reserved flags (0) in the high four. A string follows with its bytes as they
-//! are; its expiry is the engine's own (`put_ttl`), so compactions drop it when it has ended. A collection follows with
-//! a [`CollectionHeader`]; its expiry is in the header, because its elements must be found when it ends.
+//! One byte: type in the low four bits, reserved flags (0) in the high four. A string follows with
+//! its bytes as they are; its expiry is the engine's own (`put_ttl`), so compactions drop it when
+//! it has ended. A collection follows with a [`CollectionHeader`]; its expiry is in the header,
+//! because its elements must be found when it ends.
 
 use basalt::{Bytes, Error, ErrorKind, Result};
 
@@ -34,8 +39,9 @@ pub const LAYOUT_VERSION: u16 = 1;
 pub const KEY_PREFIX_LEN: usize = 6;
 /// Longest Redis key in bytes.
 pub const MAX_KEY_LEN: usize = basalt::lsm::MAX_KEY_LEN - KEY_PREFIX_LEN;
-/// The Redis families keep values apart from so many bytes on at the least. No header of a collection is so long, with what its type adds: a
-/// value that lies apart is a string's, so that whoever walks over keys need not read it to know.
+/// The Redis families keep values apart from so many bytes on at the least. No header of a
+/// collection is so long, with what its type adds: a value that lies apart is a string's, so that
+/// whoever walks over keys need not read it to know.
 pub const LEAST_MIN_BLOB_SIZE: usize = 256;
 /// Bytes of a [`CollectionHeader`] with its type byte.
 pub const COLLECTION_HEADER_LEN: usize = 26;
@@ -137,7 +143,8 @@ pub fn layout_key() -> Vec<u8> {
     [&CATALOG.to_be_bytes()[..], b"layout"].concat()
 }
 
-/// The layout record: version (u16), features that a reader must understand (u64), both little-endian.
+/// The layout record: version (u16), features that a reader must understand (u64), both
+/// little-endian.
 pub fn encode_layout() -> [u8; 10] {
     let mut out = [0; 10];
     out[..2].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
@@ -185,7 +192,8 @@ pub fn cursor_key() -> Vec<u8> {
 /// Cursors are below it: clients may keep them as floating-point numbers.
 pub const CURSOR_END: u64 = 1 << 53;
 
-/// A cursor record: the first number that was never reserved (u64, little-endian), 1 to [`CURSOR_END`].
+/// A cursor record: the first number that was never reserved (u64, little-endian), 1 to
+/// [`CURSOR_END`].
 pub fn decode_cursor(record: &[u8]) -> Result<u64> {
     let bytes = record
         .try_into()
@@ -241,7 +249,8 @@ pub struct CollectionHeader {
 }
 
 impl CollectionHeader {
-    /// The encoded header. What a type needs besides (a list's ends, a stream's last id) follows it.
+    /// The encoded header. What a type needs besides (a list's ends, a stream's last id) follows
+    /// it.
     pub fn encode(&self) -> [u8; COLLECTION_HEADER_LEN] {
         let mut out = [0; COLLECTION_HEADER_LEN];
         out[0] = self.data_type as u8;
@@ -290,7 +299,8 @@ pub fn element_prefix(database: u16, generation: u32, incarnation: u64) -> [u8; 
     out
 }
 
-/// A score so that bytes order as numbers do: the sign bit flipped, all bits for negative numbers. Never NaN; -0 is 0.
+/// A score so that bytes order as numbers do: the sign bit flipped, all bits for negative numbers.
+/// Never NaN; -0 is 0.
 pub fn encode_score(score: f64) -> [u8; 8] {
     assert!(!score.is_nan(), "a score is a number");
     let bits = (score + 0.0).to_bits();
@@ -328,7 +338,8 @@ mod tests {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Byte for byte what `docs/format/redis-keys.md` shows, and the document shows every one of them.
+    /// Byte for byte what `docs/format/redis-keys.md` shows, and the document shows every one of
+    /// them.
     #[test]
     fn golden_encodings_are_those_of_the_document() {
         let header = CollectionHeader {

@@ -1,20 +1,24 @@
 //! Basalt's server: a durable key-value store behind the Redis protocol.
 //!
 //! The way of a request: the event loop reads bytes, [`resp::request`] finds requests in them,
-//! [`command`] runs them against the keyspace, which collects writes into epochs, and the replies wait in the connection
-//! until the epochs they depend on are as durable as [`SyncPolicy`] says. See `docs/decisions/0008-server-epochs.md`.
+//! [`command`] runs them against the keyspace, which collects writes into epochs, and the replies
+//! wait in the connection until the epochs they depend on are as durable as [`SyncPolicy`] says.
+//! See `docs/decisions/0008-server-epochs.md`.
 
 #![deny(missing_docs)]
 
+mod answers;
 pub mod catalog;
 pub mod command;
 mod cursor;
+mod epoch;
 mod fetch;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod glob;
 mod keyspace;
+mod layer;
 pub mod layout;
 mod names;
 mod net;
@@ -22,6 +26,7 @@ pub mod number;
 mod options;
 pub mod resp;
 mod store;
+mod value;
 
 pub use net::{Listening, Server, ShutdownHandle, serve, serve_on};
 pub use options::{MIN_BLOB_SIZE, ServerOptions, SyncPolicy, engine_defaults};

@@ -1,5 +1,5 @@
-//! Numbers as Redis reads and prints them: strictly. `007`, `+1`, ` 1` and `-0` are not integers, so that a value and
-//! its text stand for each other one to one.
+//! Numbers as Redis reads and prints them: strictly. `007`, `+1`, ` 1` and `-0` are not integers,
+//! so that a value and its text stand for each other one to one.
 
 /// A signed 64-bit integer in canonical decimal.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
@@ -38,7 +38,8 @@ fn parse_digits(digits: &[u8]) -> Option<u64> {
     }
 }
 
-/// Text this long or longer is no float, as in Redis: the largest number that INCRBYFLOAT prints is far shorter.
+/// Text this long or longer is no float, as in Redis: the largest number that INCRBYFLOAT prints is
+/// far shorter.
 const MAX_FLOAT_LEN: usize = 5 * 1024;
 
 /// A finite or infinite float as `strtod` reads one, without surrounding space; never NaN.
@@ -51,7 +52,8 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     (!n.is_nan()).then_some(n)
 }
 
-/// A float as INCRBYFLOAT prints it: no exponent, no trailing zeros, at most 17 digits after the point.
+/// A float as INCRBYFLOAT prints it: no exponent, no trailing zeros, at most 17 digits after the
+/// point.
 pub fn format_f64(n: f64) -> String {
     if n == 0.0 {
         return "0".into();

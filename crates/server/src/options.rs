@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Values from so many bytes on lie in blob files where nobody chose otherwise, here and in the tools. A value of a page fills a data block of
-/// its own, so that a read of it has a read of the device to itself wherever it lies; from there on, merges that carry it
-/// along cost more than the read of the key's block that is now beside it, and which the cache mostly saves. Below it, two values
-/// of a page would be two reads where they were one.
+/// Values from so many bytes on lie in blob files where nobody chose otherwise, here and in the
+/// tools. A value of a page fills a data block of its own, so that a read of it has a read of the
+/// device to itself wherever it lies; from there on, merges that carry it along cost more than the
+/// read of the key's block that is now beside it, and which the cache mostly saves. Below it, two
+/// values of a page would be two reads where they were one.
 pub const MIN_BLOB_SIZE: usize = 4096;
 
 /// The engine's settings where nobody chose otherwise.
@@ -29,9 +30,11 @@ pub enum SyncPolicy {
     /// When it survives a power cut. Pipelined and concurrent writes share syncs.
     #[default]
     Always,
-    /// When it survives the death of the process; a power cut may take what was written in the last second or so.
+    /// When it survives the death of the process; a power cut may take what was written in the last
+    /// second or so.
     EverySecond,
-    /// When it survives the death of the process; a power cut may take what the engine has not yet written out.
+    /// When it survives the death of the process; a power cut may take what the engine has not yet
+    /// written out.
     Never,
 }
 
@@ -68,13 +71,15 @@ pub struct ServerOptions {
     pub sync: SyncPolicy,
     /// Clients at a time. Default 10,000. Lowered when the process may not open so many files.
     pub max_clients: usize,
-    /// How long a client may send nothing and take nothing before it is disconnected; zero for ever. A client that
-    /// waits for its reply is not idle. Default 0.
+    /// How long a client may send nothing and take nothing before it is disconnected; zero for
+    /// ever. A client that waits for its reply is not idle. Default 0.
     pub idle_timeout: Duration,
-    /// After how long without traffic the system asks whether a client's machine is still there, three times at a third
-    /// of that apart; zero for never. At most [`KEEPALIVE_MOST`] seconds. Default 300 s.
+    /// After how long without traffic the system asks whether a client's machine is still there,
+    /// three times at a third of that apart; zero for never. At most [`KEEPALIVE_MOST`] seconds.
+    /// Default 300 s.
     pub tcp_keepalive: Duration,
-    /// Longest argument in bytes, and longest string a command may make. Default 512 MiB, at most 1 GiB less a header.
+    /// Longest argument in bytes, and longest string a command may make. Default 512 MiB, at most 1
+    /// GiB less a header.
     pub max_bulk_bytes: u64,
     /// Longest request in bytes, all arguments together. Default 1 GiB.
     pub max_request_bytes: u64,
@@ -82,18 +87,19 @@ pub struct ServerOptions {
     pub reply_soft_bytes: usize,
     /// Bytes of replies, of a single request too, at which a client is disconnected. Default 1 GiB.
     pub reply_hard_bytes: usize,
-    /// Bytes of requests and replies of all clients together, at which the client that holds most is disconnected.
-    /// Default 0: half of the environment's memory budget, at least 64 MiB. What one client may send and ask for is lowered to
-    /// what fits then: an argument to a quarter of it, a request to three eighths, a reply to half.
+    /// Bytes of requests and replies of all clients together, at which the client that holds most
+    /// is disconnected. Default 0: half of the environment's memory budget, at least 64 MiB. What
+    /// one client may send and ask for is lowered to what fits then: an argument to a quarter of
+    /// it, a request to three eighths, a reply to half.
     pub client_memory_bytes: u64,
-    /// Bytes of writes that may wait for their commit, of all clients together; requests wait past it. One request always
-    /// fits. Default 64 MiB.
+    /// Bytes of writes that may wait for their commit, of all clients together; requests wait past
+    /// it. One request always fits. Default 64 MiB.
     pub pending_write_bytes: usize,
-    /// How long a stopping server waits for a client that takes nothing of its last replies, and for reads of the whole
-    /// keyspace, which get an error then. Default 5 s.
+    /// How long a stopping server waits for a client that takes nothing of its last replies, and
+    /// for reads of the whole keyspace, which get an error then. Default 5 s.
     pub drain: Duration,
-    /// How long a stopping server waits for its clients in all, also for those that take their replies slowly. Commits are
-    /// finished however long they take. Default 60 s.
+    /// How long a stopping server waits for its clients in all, also for those that take their
+    /// replies slowly. Commits are finished however long they take. Default 60 s.
     pub drain_in_all: Duration,
     /// Settings of the engine. Default [`engine_defaults`].
     pub engine: basalt::Options,
@@ -165,9 +171,9 @@ impl ServerOptions {
         Ok(())
     }
 
-    /// Takes what was left open from a memory budget in bytes. Whoever is past a limit of one request or reply is told so; whoever
-    /// is past the bound of all is disconnected without a word, so the limits stay within it. Buffers that grow are up to
-    /// twice what they hold.
+    /// Takes what was left open from a memory budget in bytes. Whoever is past a limit of one
+    /// request or reply is told so; whoever is past the bound of all is disconnected without a
+    /// word, so the limits stay within it. Buffers that grow are up to twice what they hold.
     pub(crate) fn fit(&mut self, budget: u64) {
         if self.client_memory_bytes == 0 {
             let bound = (budget / 2).max(LEAST_CLIENT_MEMORY);

@@ -1,12 +1,13 @@
 //! What the server needs of a store, as a narrow trait, and the engine behind it.
 //!
-//! The seam exists so that the command layer and the event loop can be tested against a store in memory whose commits
-//! a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
+//! The seam exists so that the command layer and the event loop can be tested against a store in
+//! memory whose commits a test holds back, fails and reorders. Production has one implementation:
+//! [`DbStore`].
 
 use crate::catalog::{self, DATABASE, Retired};
-use crate::fetch::{Known, Meta};
+use crate::layer::Layer;
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
-use crate::names::Layer;
+use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
 use encoder::Encoder;
 use std::path::Path;
@@ -14,16 +15,6 @@ use std::sync::Arc;
 
 /// Cursor numbers reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
-
-/// A Redis value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Value {
-    pub data_type: DataType,
-    /// A string's bytes.
-    pub data: Bytes,
-    /// When it ends, ms since 1970.
-    pub expire_at_ms: Option<u64>,
-}
 
 /// One write of an epoch.
 pub(crate) enum Write {
@@ -56,14 +47,15 @@ impl Write {
 /// Called once with a commit's result, on any thread; must not block.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Sees engine key, encoded value and expiry of an entry; false ends the scan. A value that lies apart from the tree is not read for it, and
-/// is a string's ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
+/// Sees engine key, encoded value and expiry of an entry; false ends the scan. A value that lies
+/// apart from the tree is not read for it, and is a string's
+/// ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
 
 /// The store as of one moment.
 pub(crate) trait View: Send {
-    /// Visits the live entries of `redis.keys` in `[from, to)` in order. After about `work` entries that are not live it gives up
-    /// and returns the key to go on with.
+    /// Visits the live entries of `redis.keys` in `[from, to)` in order. After about `work` entries
+    /// that are not live it gives up and returns the key to go on with.
     fn scan(
         &self,
         from: &[u8],
@@ -71,16 +63,19 @@ pub(crate) trait View: Send {
         work: u64,
         visit: &mut Visit<'_>,
     ) -> Result<Option<Vec<u8>>>;
-    /// A key in `[from, to)` that no live one follows: the last live one, or where it gave up after about `work` others.
+    /// A key in `[from, to)` that no live one follows: the last live one, or where it gave up after
+    /// about `work` others.
     fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>>;
 }
 
 /// See the module.
 pub(crate) trait Store: Send + Sync {
-    /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry of the others.
+    /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry
+    /// of the others.
     fn get(&self, key: &[u8]) -> Result<Option<Value>>;
-    /// Many values' data in one batch of reads; other types than strings count as absent. What is read counts against
-    /// `budget_bytes`; a key that it does not reach for is `None`, to be asked again. At least one is answered.
+    /// Many values' data in one batch of reads; other types than strings count as absent. What is
+    /// read counts against `budget_bytes`; a key that it does not reach for is `None`, to be asked
+    /// again. At least one is answered.
     fn get_strings(
         &self,
         keys: &[Bytes],
@@ -106,14 +101,15 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<Option<Option<Known>>>;
     /// Pins the present moment.
     fn view(&self) -> Box<dyn View>;
-    /// Queues writes to be committed together. Submissions take effect in order; the calls of their `done` come in any
-    /// order.
+    /// Queues writes to be committed together. Submissions take effect in order; the calls of their
+    /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: Done);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// The current generation of the database, as of open.
     fn generation(&self) -> Result<u32>;
-    /// The first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never will be again. Blocks for a sync.
+    /// The first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never will be
+    /// again. Blocks for a sync.
     fn reserve_cursors(&self) -> Result<u64>;
     /// From here on compactions may drop what is older than this generation, which is durable.
     fn retire_below(&self, generation: u32);
@@ -136,7 +132,8 @@ pub(crate) struct DbStore {
 }
 
 impl DbStore {
-    /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption` when a part of the catalog is lost.
+    /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption`
+    /// when a part of the catalog is lost.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
         let options = retired.add_to(options);
@@ -382,7 +379,7 @@ pub(crate) mod memory {
     //! A store in memory whose commits wait until a test releases or fails them.
 
     use super::*;
-    use crate::names::LayerWrite;
+    use crate::layer::LayerWrite;
     use basalt::ErrorKind;
     use parking_lot::Mutex;
     use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -499,8 +496,8 @@ pub(crate) mod memory {
         pub fn held(&self) -> usize {
             self.0.lock().held.len()
         }
-        /// Decides the oldest held commit, as the engine does: in the order of submission. Its callback runs
-        /// with [`MemoryStore::call_back`].
+        /// Decides the oldest held commit, as the engine does: in the order of submission. Its
+        /// callback runs with [`MemoryStore::call_back`].
         pub fn decide(&self, result: Result<()>) {
             let mut s = self.0.lock();
             let (writes, _, done) = s.held.pop_front().expect("a held commit");
@@ -509,7 +506,8 @@ pub(crate) mod memory {
             }
             s.decided.push((done, result));
         }
-        /// Runs the callback of the `index`-th decided commit: the engine promises no order of callbacks.
+        /// Runs the callback of the `index`-th decided commit: the engine promises no order of
+        /// callbacks.
         pub fn call_back(&self, index: usize) {
             let (done, result) = self.0.lock().decided.remove(index);
             done(result);
@@ -568,20 +566,25 @@ pub(crate) mod memory {
             keys.iter().map(&mut one).collect()
         }
         fn get_meta(&self, key: &[u8], _: bool, _: usize) -> Result<Option<Option<Known>>> {
-            self.reading(ReadOf::Meta(key.to_vec()));
             let s = self.0.lock();
-            if s.fail_reads {
+            let fails = s.fail_reads;
+            let apart_from = s.apart_from;
+            let found = s.entries.get(key).cloned();
+            drop(s);
+            // The answer is that of the moment before the wait, so that writes meanwhile change it.
+            self.reading(ReadOf::Meta(key.to_vec()));
+            if fails {
                 return Err(Error::new(ErrorKind::Io, "the disk is gone"));
             }
-            let Some((v, expire_at_ms)) = s.entries.get(key) else {
+            let Some((v, expire_at_ms)) = found else {
                 return Ok(Some(None));
             };
             let meta = Meta {
-                data_type: layout::value_type(v)?,
-                expire_at_ms: *expire_at_ms,
+                data_type: layout::value_type(&v)?,
+                expire_at_ms,
                 len: Some(v.len() - 1),
             };
-            let apart = s.apart_from > 0 && v.len() >= s.apart_from;
+            let apart = apart_from > 0 && v.len() >= apart_from;
             let data = (!apart).then(|| Bytes::copy_from_slice(&v[1..]));
             Ok(Some(Some((meta, data))))
         }

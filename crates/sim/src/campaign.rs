@@ -21,6 +21,65 @@ macro_rules! campaign {
     };
 }
 
+/// How much effort a campaign takes, as a multiple of its default: the environment variable `BASALT_SCALE`, which is a
+/// whole number (`3`) or a part (`1/3`). `n * scale()` is never 0 if `n` is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    times: u64,
+    parts: u64,
+}
+
+impl Scale {
+    /// A third of this effort: for a second run of tests that have run once.
+    pub fn third(self) -> Scale {
+        Scale {
+            parts: self.parts * 3,
+            ..self
+        }
+    }
+}
+
+impl std::fmt::Display for Scale {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.parts {
+            1 => write!(f, "{}", self.times),
+            parts => write!(f, "{}/{parts}", self.times),
+        }
+    }
+}
+
+impl std::str::FromStr for Scale {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Scale, String> {
+        let (times, parts) = text.trim().split_once('/').unwrap_or((text.trim(), "1"));
+        let number = |n: &str| n.parse().ok().filter(|n| *n > 0);
+        match (number(times), number(parts)) {
+            (Some(times), Some(parts)) => Ok(Scale { times, parts }),
+            _ => Err(format!(
+                "BASALT_SCALE is {text:?}, expected a number such as 3, or a part such as 1/3"
+            )),
+        }
+    }
+}
+
+impl std::ops::Mul<Scale> for u64 {
+    type Output = u64;
+
+    fn mul(self, scale: Scale) -> u64 {
+        (self * scale.times).div_ceil(scale.parts)
+    }
+}
+
+/// The effort that `BASALT_SCALE` asks for, 1 if it is not set.
+///
+/// # Panics
+/// If the variable is neither a number nor a part.
+pub fn scale() -> Scale {
+    let text = std::env::var("BASALT_SCALE").unwrap_or_else(|_| "1".into());
+    text.parse().unwrap_or_else(|e: String| panic!("{e}"))
+}
+
 /// The numbers in the environment variable `BASALT_CASE`, separated by commas: the one case of a campaign that is to run.
 pub fn case() -> Option<Vec<u64>> {
     let text = std::env::var("BASALT_CASE").ok()?;

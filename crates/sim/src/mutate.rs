@@ -7,6 +7,7 @@
 //!
 //! A mutant depends on the target's name and its number alone, so a number repeats it wherever it ran.
 
+pub use crate::campaign::scale;
 use crate::rng::Rng;
 
 /// What a decoder made of an input. Any input must lead to one of the two; a panic is a failure.
@@ -56,14 +57,6 @@ impl Tally {
     pub fn executions(&self) -> u64 {
         self.accepted + self.refused
     }
-}
-
-/// How much more than the default a campaign does: the variable `BASALT_SCALE`, 1 when it is not set.
-pub fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
 }
 
 /// Runs the seeds as they are, then `mutants` mutants of them, and prints the counts. `BASALT_MUTANT=name:number` runs that

@@ -9,15 +9,9 @@ use basalt_fs::device::{Device, DeviceOptions, HostDevice};
 use basalt_fs::{FileSystem, HostFs, HostOptions};
 use basalt_lava::image::{self, Format};
 use basalt_lava::{LavaFs, LavaOptions};
+use basalt_sim::campaign::scale;
 use basalt_sim::conformance::{self, random_trace};
 use basalt_sim::{CrashPolicy, FaultFs, SimFs, SimOptions};
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
 
 fn sim(write_unit: usize, seed: u64) -> Arc<SimFs> {
     SimFs::new(SimOptions {

@@ -1,6 +1,7 @@
 //! An allocator that counts the bytes that are live, by size class.
 //!
-//! A leaf module with `unsafe`: it hands every call to the allocator below unchanged and only counts beside it.
+//! A leaf module with `unsafe`: it hands every call to the allocator below unchanged and only
+//! counts beside it.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -27,7 +28,8 @@ pub fn report() {
     }
 }
 
-// SAFETY: every call goes to the allocator below with the arguments it came with; counting allocates nothing.
+// SAFETY: every call goes to the allocator below with the arguments it came with; counting
+// allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);

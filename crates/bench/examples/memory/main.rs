@@ -1,11 +1,13 @@
-//! Memory of many stores in one process: what the ledger books, what is allocated, and what the process holds.
+//! Memory of many stores in one process: what the ledger books, what is allocated, and what the
+//! process holds.
 //!
 //! ```sh
 //! cargo run --release -p basalt-bench --example memory -- DIR [STORES] [SECONDS] [unbounded]
 //! ```
-//! The folder must be new. Opens the stores on one `Env` with the default budget, reads, writes and deletes values of up
-//! to 70 KB for a while by two threads, closes all, and prints a line for each five seconds and each phase. `unbounded`
-//! leaves the allocator as it comes. Decision 0031 has the figures.
+//! The folder must be new. Opens the stores on one `Env` with the default budget, reads, writes and
+//! deletes values of up to 70 KB for a while by two threads, closes all, and prints a line for each
+//! five seconds and each phase. `unbounded` leaves the allocator as it comes. Decision 0031 has the
+//! figures.
 
 mod counting;
 

@@ -1,9 +1,9 @@
 //! A real folder as entries: a key is a file's path, its value the content.
 
 use crate::Stop;
-use crate::args::Switch;
 use crate::drive::Worker;
 use crate::engine::host_directory;
+use crate::flags::Switch;
 use basalt::fs::FileSystem;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

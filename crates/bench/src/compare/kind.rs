@@ -2,9 +2,9 @@
 
 use super::Asked;
 use crate::Stop;
-use crate::args::Switch;
 use crate::drive::{Group, Operation, Presence, Worker};
 use crate::engine::Log;
+use crate::flags::Switch;
 use crate::pick::{Distribution, pick};
 use clap::ValueEnum;
 use std::sync::Arc;
@@ -74,11 +74,13 @@ pub enum Kind {
 
 /// Bytes a second that the writer beside readers puts when nothing is said.
 const WRITER: u64 = 4 << 20;
-/// Bytes a second of durable puts beside readers when nothing is said, and how many readers there are.
+/// Bytes a second of durable puts beside readers when nothing is said, and how many readers there
+/// are.
 const DURABLE_WRITER: u64 = 60_000_000;
 const READERS: usize = 4;
 
-/// Parts that lie behind each other in the order of keys, each added by itself: threads take them in turn.
+/// Parts that lie behind each other in the order of keys, each added by itself: threads take them
+/// in turn.
 const BULK_PARTS: u64 = 16;
 
 impl Kind {

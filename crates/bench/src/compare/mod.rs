@@ -1,9 +1,12 @@
-//! Engines beside each other: the same workload on the same budget, in interleaved repetitions (A B B A A B ...), each in a
-//! process of its own, with ratios of the first engine to each other one and their intervals.
+//! Engines beside each other: the same workload on the same budget, in interleaved repetitions (A B
+//! B A A B ...), each in a process of its own, with ratios of the first engine to each other one
+//! and their intervals.
 //!
-//! Workloads on filled stores begin with one that each engine made once and that was settled and closed; runs that only read share
-//! it, runs that write get a copy each. All begin with a cold page cache.
+//! Workloads on filled stores begin with one that each engine made once and that was settled and
+//! closed; runs that only read share it, runs that write get a copy each. All begin with a cold
+//! page cache.
 
+mod args;
 mod folder;
 mod kind;
 mod one;
@@ -12,13 +15,14 @@ mod store;
 mod summary;
 mod targets;
 
+pub use args::{CompareArgs, FsName};
 pub use kind::Kind;
 pub use summary::Comparison;
 
 use crate::Stop;
-use crate::args::{CompareArgs, FsName, Switch};
 use crate::device::{Device, Measured};
 use crate::engine::{EngineName, host_directory, remove_tree};
+use crate::flags::Switch;
 use crate::machine;
 use crate::pick::Distribution;
 use crate::report::round;
@@ -57,7 +61,8 @@ impl Asked<'_> {
     }
 }
 
-/// Runs a comparison, or, in a process that a comparison started, one run of it. Returns what is to be printed.
+/// Runs a comparison, or, in a process that a comparison started, one run of it. Returns what is to
+/// be printed.
 pub fn run(args: &CompareArgs) -> Result<String, Stop> {
     args.common.validate().map_err(Stop::new)?;
     let mut args = args.clone();
@@ -332,7 +337,8 @@ impl Bench<'_> {
         serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
     }
 
-    /// The device's own rate of what the workload is limited by, where that is one operation of it for each.
+    /// The device's own rate of what the workload is limited by, where that is one operation of it
+    /// for each.
     fn yardstick(
         &mut self,
         kind: Kind,
@@ -357,7 +363,8 @@ impl Bench<'_> {
     }
 }
 
-/// Which engine runs when: pair and engine. Every second pair runs backwards, so that what drifts favours nobody.
+/// Which engine runs when: pair and engine. Every second pair runs backwards, so that what drifts
+/// favours nobody.
 fn order_of_runs(engines: usize, pairs: u64) -> Vec<(u64, usize)> {
     (0..pairs)
         .flat_map(|pair| {

@@ -1,4 +1,5 @@
-//! One run of one engine, in a process of its own: its memory, its processor time and its bytes are nobody else's.
+//! One run of one engine, in a process of its own: its memory, its processor time and its bytes are
+//! nobody else's.
 
 use super::space::SpaceWatch;
 use super::{Asked, Kind};
@@ -20,17 +21,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// What the process that compares tells one that runs, through the environment, besides the same arguments.
+/// What the process that compares tells one that runs, through the environment, besides the same
+/// arguments.
 pub const ORDER: &str = "BASALT_BENCH_ORDER";
 
 /// Overwrites of each key before a steady run.
 const STEADY: u64 = 3;
-/// Write buffers that are filled before durable puts are measured, so that logs are being recycled by engines that do.
+/// Write buffers that are filled before durable puts are measured, so that logs are being recycled
+/// by engines that do.
 const WARM_BUFFERS: u64 = 6;
-/// A store that fits into the cache is read whole before it is measured, but for no longer than this.
+/// A store that fits into the cache is read whole before it is measured, but for no longer than
+/// this.
 const WARM_ALL: Duration = Duration::from_secs(120);
 
-/// A warm-up goes on until no compaction was at work for so many seconds: one that its reads set off may be waiting to begin.
+/// A warm-up goes on until no compaction was at work for so many seconds: one that its reads set
+/// off may be waiting to begin.
 const WARM_QUIET: u64 = 5;
 /// Seconds that it goes on for at most.
 const WARM_WAIT: u64 = 90;
@@ -55,8 +60,9 @@ pub struct Order {
 }
 
 impl Order {
-    /// Where an export of the store goes: a place of its own for each run. It stays until all have run, as a filesystem may search long
-    /// among inodes that were freed a moment ago (ext4 without a journal passes over them for a minute), and only who came second would pay for it.
+    /// Where an export of the store goes: a place of its own for each run. It stays until all have
+    /// run, as a filesystem may search long among inodes that were freed a moment ago (ext4 without
+    /// a journal passes over them for a minute), and only who came second would pay for it.
     pub fn export(&self) -> String {
         format!("{}-export-{}-{}", self.store, self.engine.word(), self.pair)
     }
@@ -146,7 +152,8 @@ impl Run<'_> {
         driver.run(groups, time)
     }
 
-    /// Fills a store with every key, overwrites it as often as a steady run wants, and leaves it settled and closed.
+    /// Fills a store with every key, overwrites it as often as a steady run wants, and leaves it
+    /// settled and closed.
     fn prepare(&self, engine: &Arc<dyn Engine>) -> Result<Value, Stop> {
         let start = self.clock.now();
         let keys = self.data.keys();
@@ -176,7 +183,8 @@ impl Run<'_> {
     fn warm(&self, engine: &Arc<dyn Engine>, groups: &[Group]) -> Result<(), Stop> {
         let kind = self.order.kind;
         if matches!(kind, Kind::FolderLoad | Kind::FolderBulk) {
-            // From then on the files are in memory, or none of them: the first to load them pays for nobody.
+            // From then on the files are in memory, or none of them: the first to load them pays
+            // for nobody.
             let folder = self.asked.folder();
             for n in 0..folder.len() {
                 folder.read(n)?;
@@ -200,7 +208,8 @@ impl Run<'_> {
             let budget = &self.asked.args.common.budget;
             let entry = self.asked.args.common.key_size + self.data.value_size() as u64;
             let cyclic = self.asked.args.distribution == Some(Distribution::Cyclic);
-            // In turn, until all there is was overwritten twice: space is used again from the first measured put on.
+            // In turn, until all there is was overwritten twice: space is used again from the first
+            // measured put on.
             let rounds = if cyclic { 3 * self.data.keys() } else { 0 };
             let fill = Group {
                 threads: 1,
@@ -231,7 +240,8 @@ impl Run<'_> {
         }
         let time = Duration::from_secs(self.asked.args.warm);
         self.drive(engine, 5, groups, Some(time))?;
-        // What reading itself sets off (a merge that lookups paid for) is over once and for all; beside a writer there is no such time.
+        // What reading itself sets off (a merge that lookups paid for) is over once and for all;
+        // beside a writer there is no such time.
         let (mut quiet, mut second) = (0, 0);
         while !kind.writes() && quiet < WARM_QUIET.min(self.asked.args.warm) && second < WARM_WAIT {
             second += 1;

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Copies `from` below `dir` to `to`, which is not there yet. The copy is on the device, and in no page cache, when this
-/// returns: every run begins as cold as the first.
+/// Copies `from` below `dir` to `to`, which is not there yet. The copy is on the device, and in no
+/// page cache, when this returns: every run begins as cold as the first.
 pub fn copy_tree(fs: &dyn FileSystem, dir: &Path, from: &Path, to: &Path) -> Result<(), Stop> {
     fs.create_dir(to)?;
     for entry in fs.list(from)? {

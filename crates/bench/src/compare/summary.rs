@@ -1,4 +1,5 @@
-//! What a comparison found: medians and spread of each engine, ratios over pairs, one object for scripts and tables for people.
+//! What a comparison found: medians and spread of each engine, ratios over pairs, one object for
+//! scripts and tables for people.
 
 use super::targets;
 use crate::report::{columns, machine_line, round};
@@ -6,7 +7,8 @@ use crate::statistics::{self, Ratio};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// Figures of a row that are summed up, how a table heads them, their digits there, and whether they get a ratio.
+/// Figures of a row that are summed up, how a table heads them, their digits there, and whether
+/// they get a ratio.
 const FIGURES: [(&str, &str, usize, bool); 21] = [
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, true),
@@ -147,7 +149,8 @@ impl Comparison {
         out
     }
 
-    /// The median of a figure of the first engine of a workload, whether or not others ran beside it.
+    /// The median of a figure of the first engine of a workload, whether or not others ran beside
+    /// it.
     pub(super) fn median_of_first(
         &self,
         workload: &str,
@@ -172,7 +175,8 @@ impl Comparison {
         out
     }
 
-    /// One object: that of a single run (`machine`, `config`, `results`, `targets`) with `engines`, `summary` and `ratios`.
+    /// One object: that of a single run (`machine`, `config`, `results`, `targets`) with `engines`,
+    /// `summary` and `ratios`.
     pub fn json(&self) -> Value {
         let ratios: Vec<Value> = self
             .ratios()

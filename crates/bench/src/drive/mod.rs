@@ -1,7 +1,8 @@
 //! Threads that operate on an engine, each operation timed, everything that is read checked.
 //!
-//! Threads come in groups that run at once (readers beside a writer): each has its own operation, rate limit and figures. The
-//! first group leads: when its operations are done, or the time is over, all stop.
+//! Threads come in groups that run at once (readers beside a writer): each has its own operation,
+//! rate limit and figures. The first group leads: when its operations are done, or the time is
+//! over, all stop.
 
 use crate::Stop;
 use crate::data::Data;

@@ -1,4 +1,5 @@
-//! Threads on an engine of memory, whose answers can be spoilt, under a clock that only the test moves.
+//! Threads on an engine of memory, whose answers can be spoilt, under a clock that only the test
+//! moves.
 
 use super::*;
 use crate::engine::{EngineStats, Read};

@@ -1,8 +1,7 @@
 //! Basalt's log-structured merge tree behind the door.
 
-use super::{Engine, EngineStats, Log, Next, Read};
+use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
-use crate::args::{Budget, Compression};
 use basalt::env::{Env, EnvBuilder, EnvParts};
 use basalt::fs::FsStats;
 use basalt::lsm::WriteBatch;

@@ -1,8 +1,8 @@
-//! fjall behind the door. It reads and writes through the page cache only: its figures have memory that no budget counts.
+//! fjall behind the door. It reads and writes through the page cache only: its figures have memory
+//! that no budget counts.
 
-use super::{Engine, EngineStats, Log, Next, Read};
+use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
-use crate::args::{Budget, Compression};
 use basalt::env::Clock;
 use basalt::fs::FsStats;
 use fjall::config::{

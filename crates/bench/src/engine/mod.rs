@@ -1,21 +1,24 @@
 //! The door that a measured engine stands behind, so that peers are measured by the same workloads.
 //!
-//! Peers are built only with their features (`peer-rocksdb`, `peer-fjall`), and an engine that was not built is refused
-//! with a sentence that says how to build it.
+//! Peers are built only with their features (`peer-rocksdb`, `peer-fjall`), and an engine that was
+//! not built is refused with a sentence that says how to build it.
 
 mod basalt;
+mod budget;
 #[cfg(feature = "peer-fjall")]
 mod fjall;
 #[cfg(feature = "peer-rocksdb")]
 mod rocksdb;
 
 use crate::Stop;
-use crate::args::{Budget, Switch};
+use crate::flags::Switch;
 use ::basalt::fs::{FileSystem, FsStats};
 use clap::ValueEnum;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
+
+pub use budget::{Budget, Compression};
 
 /// The engines that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,7 +29,8 @@ pub enum EngineName {
     BasaltLava,
     /// RocksDB (needs the feature peer-rocksdb)
     Rocksdb,
-    /// RocksDB with large values in blob files (BlobDB), garbage collected in compactions as it is by default
+    /// RocksDB with large values in blob files (BlobDB), garbage collected in compactions as it is
+    /// by default
     RocksdbBlob,
     /// The same, garbage collection forced from a fifth of garbage on over files of all ages
     RocksdbBlobForced,
@@ -85,7 +89,8 @@ pub enum Log {
 pub enum Read {
     /// By the engine's own filesystem layer.
     Counted,
-    /// By read calls of the process: its files are read past the page cache, so each is a read of the device.
+    /// By read calls of the process: its files are read past the page cache, so each is a read of
+    /// the device.
     Calls,
     /// Not: the page cache stands in between.
     Hidden,
@@ -117,12 +122,14 @@ pub trait Engine: Send + Sync {
     fn put(&self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop>;
     /// Sets keys, all or none.
     fn put_batch(&self, entries: &[(Vec<u8>, Vec<u8>)], log: Log) -> Result<(), Stop>;
-    /// Adds entries that come in the order of their keys the way that the engine has for much data: as tables that are made beside it, where it takes
-    /// such. Durable afterwards. No other call's keys lie between them.
+    /// Adds entries that come in the order of their keys the way that the engine has for much data:
+    /// as tables that are made beside it, where it takes such. Durable afterwards. No other call's
+    /// keys lie between them.
     fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop>;
     /// Removes a key, if it is there.
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop>;
-    /// Shows the value of a key, if it has one, without copying it where the engine can. True when it has one.
+    /// Shows the value of a key, if it has one, without copying it where the engine can. True when
+    /// it has one.
     fn get(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<bool, Stop>;
     /// Shows the value of each key, or `None`, as of one moment.
     fn multi_get(
@@ -145,7 +152,8 @@ pub trait Engine: Send + Sync {
     fn accounting(&self) -> Option<FsStats>;
     /// How its reads of the device can be counted.
     fn reads(&self) -> Read;
-    /// Bytes that a durable put of this size writes to the log: what the device is asked to write at least.
+    /// Bytes that a durable put of this size writes to the log: what the device is asked to write
+    /// at least.
     fn durable_put_bytes(&self, key: usize, value: usize) -> usize;
     /// Closes it: later calls fail.
     fn close(&self) -> Result<(), Stop>;

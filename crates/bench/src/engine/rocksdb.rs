@@ -1,9 +1,12 @@
-//! RocksDB behind the door, set up as its own tuning guide says; docs/benchmarks.md has the reasons of each setting.
+//! RocksDB behind the door, set up as its own tuning guide says; docs/benchmarks.md has the reasons
+//! of each setting.
 
-use super::{Engine, EngineName, EngineStats, Log, Next, Read, host_directory};
+use super::{
+    Budget, Compression, Engine, EngineName, EngineStats, Log, Next, Read, host_directory,
+};
 use crate::Stop;
-use crate::args::{Budget, Compression, Switch};
 use crate::counters::read_kernel_file;
+use crate::flags::Switch;
 use basalt::fs::FsStats;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType,
@@ -14,21 +17,24 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a table, and of the first sized level: RocksDB's defaults, and those of the engine it is compared with.
+/// Bytes of a table, and of the first sized level: RocksDB's defaults, and those of the engine it
+/// is compared with.
 const TABLE: u64 = 64 << 20;
 const BASE_LEVEL: u64 = 256 << 20;
 /// Write buffers, full ones and the one in use.
 const BUFFERS: i32 = 4;
 /// Logs kept to be written again.
 const LOGS: usize = 4;
-/// BlobDB as it is run where it is measured best: values from 512 bytes on, read ahead by compactions.
+/// BlobDB as it is run where it is measured best: values from 512 bytes on, read ahead by
+/// compactions.
 const BLOB: &str = "enable_blob_files=true;min_blob_size=512;enable_blob_garbage_collection=true;blob_compaction_readahead_size=2097152";
 /// Files of all ages are collected, from a fifth of garbage on.
 const FORCED: &str =
     "blob_garbage_collection_age_cutoff=1.0;blob_garbage_collection_force_threshold=0.2";
 /// Values go to blob files in the write itself. It works with neither of the two others.
 const DIRECT: &str = "enable_blob_direct_write=true;enable_pipelined_write=false;allow_concurrent_memtable_write=false";
-/// Options that have no setter in its C interface. At the default of 16 MB/s a slowed writer nearly stands.
+/// Options that have no setter in its C interface. At the default of 16 MB/s a slowed writer nearly
+/// stands.
 const BY_NAME: &str = "delayed_write_rate=1073741824";
 
 pub(super) struct Rocks {
@@ -58,7 +64,8 @@ impl Rocks {
         if budget.filter_bits > 0 {
             table.set_bloom_filter(f64::from(budget.filter_bits), false);
         }
-        // Indexes and filters are part of the budget, as they are of the engine it is compared with.
+        // Indexes and filters are part of the budget, as they are of the engine it is compared
+        // with.
         table.set_cache_index_and_filter_blocks(true);
         table.set_cache_index_and_filter_blocks_with_high_priority(true);
         table.set_pin_l0_filter_and_index_blocks_in_cache(true);

@@ -1,14 +1,16 @@
-//! Filesystems beside each other: LavaFS in an image, the kernel's filesystem that the image lies on, and any others, by the calls that engines make.
+//! Filesystems beside each other: LavaFS in an image, the kernel's filesystem that the image lies
+//! on, and any others, by the calls that engines make.
 //!
-//! Slices of each take turns (A B B A), so that a device which drifts drifts for all. Bytes are those of the block device's own counters, which
-//! count whoever else writes, too: run it on a quiet machine.
+//! Slices of each take turns (A B B A), so that a device which drifts drifts for all. Bytes are
+//! those of the block device's own counters, which count whoever else writes, too: run it on a
+//! quiet machine.
 
 mod target;
 mod work;
 
 use crate::Stop;
-use crate::args::parse_size;
 use crate::device::{Device, Measured};
+use crate::flags::parse_size;
 use crate::machine;
 use crate::progress::Progress;
 use crate::statistics::{Ratio, median, ratio};
@@ -48,7 +50,8 @@ pub struct FsArgs {
     /// Make the image without writing its space
     #[arg(long)]
     pub sparse: bool,
-    /// Bytes that the writers of `writers` append in a slice, all together; the reads of `reads` find as many
+    /// Bytes that the writers of `writers` append in a slice, all together; the reads of `reads`
+    /// find as many
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = parse_size)]
     pub bytes: u64,
     /// Syncs of `sync-tail`
@@ -66,13 +69,16 @@ pub enum Work {
     AppendSync,
     /// The same, synced with its length
     AppendSyncAll,
-    /// 16 threads that append 4 KiB to 512 KiB at a time, each to a file of its own, with a sync at the end: each append directly, and in bulk
+    /// 16 threads that append 4 KiB to 512 KiB at a time, each to a file of its own, with a sync at
+    /// the end: each append directly, and in bulk
     Writers,
     /// Random reads of 4 KiB by 1 and by 20 threads
     Reads,
-    /// Files made and removed, each of both durable: empty ones, with 4 KiB in them, and by 16 threads
+    /// Files made and removed, each of both durable: empty ones, with 4 KiB in them, and by 16
+    /// threads
     SmallFiles,
-    /// Synced appends of 4 KiB while checkpoints are written every second, and while none are (LavaFS alone)
+    /// Synced appends of 4 KiB while checkpoints are written every second, and while none are
+    /// (LavaFS alone)
     SyncTail,
     /// Opening the image after a crash with 100,000 files in it (LavaFS alone)
     Mount,

@@ -2,9 +2,9 @@
 
 use super::FsArgs;
 use crate::Stop;
-use crate::args::Switch;
 use crate::counters::Counters;
 use crate::engine::{host_directory, remove_tree};
+use crate::flags::Switch;
 use basalt::env::{EnvBuilder, EnvParts};
 use basalt::fs::{File, FileSystem};
 use basalt::lava::LavaFs;

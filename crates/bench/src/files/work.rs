@@ -101,7 +101,8 @@ fn together(
     Ok(all)
 }
 
-/// Sixteen threads that append and sync once, at the end: each append by itself, or as part of many, which a filesystem may gather.
+/// Sixteen threads that append and sync once, at the end: each append by itself, or as part of
+/// many, which a filesystem may gather.
 pub fn writers(
     t: &mut Target,
     size: usize,

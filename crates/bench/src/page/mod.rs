@@ -3,7 +3,6 @@
 mod chart;
 
 use crate::Stop;
-use crate::args::ReportArgs;
 use crate::report::machine_line;
 use crate::statistics::median;
 use chart::{Bar, Dot, Line, bars, dots, escape, lines, nines, seconds, short};
@@ -12,7 +11,18 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What `report` can be told.
+#[derive(clap::Args, Debug, Clone)]
+pub struct ReportArgs {
+    /// Results, each saved with --json
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The page to write; one that is there is replaced
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+}
 
 const STYLE: &str = "\
 :root{--ink:#1c1e21;--dim:#667;--paper:#fff;--rule:#dde;--c0:#2563eb;--c1:#d97706;--c2:#059669;--c3:#9333ea}\

@@ -1,14 +1,16 @@
 //! Files and directories into an image and out of one.
 //!
-//! A file is written under another name beside its own, `.cp-` with a hash of the name, and takes its own when it is whole: what has a file's name is the
-//! old one or the new one. What an interrupted copy left under such a name is removed by the next one there; sources' own files are never called so,
-//! because those that are, are left out.
+//! A file is written under another name beside its own, `.cp-` with a hash of the name, and takes
+//! its own when it is whole: what has a file's name is the old one or the new one. What an
+//! interrupted copy left under such a name is removed by the next one there; sources' own files are
+//! never called so, because those that are, are left out.
 
-use super::end::{End, Kind, in_image};
+use super::end::{End, Kind};
 use super::show::failed;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome, is_full};
-use crate::place::{Access, as_flag};
+use crate::filesystem::as_flag;
+use crate::place::{Access, in_image};
 use crate::progress::{self, count, count_entries, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};
@@ -29,13 +31,15 @@ pub const PIECE: usize = 1 << 20;
 /// Names that are shown of those that are left out.
 const SHOWN: usize = 5;
 
-/// How far a file's bytes go: where its length is vague, all of its space, as readers expect that find the end by themselves.
+/// How far a file's bytes go: where its length is vague, all of its space, as readers expect that
+/// find the end by themselves.
 fn end_of(fs: &dyn FileSystem, path: &Path) -> basalt::Result<u64> {
     let stat = fs.stat(path)?;
     Ok(stat.len.max(stat.allocated))
 }
 
-/// The name that a file has while it is copied. Short, because its own may be as long as a name can be.
+/// The name that a file has while it is copied. Short, because its own may be as long as a name can
+/// be.
 fn aside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
     // FNV-1a: what is needed is the same name the next time.
@@ -154,9 +158,11 @@ impl Copy<'_> {
         Ok(bytes)
     }
 
-    /// Copies a file, or a directory with all in it. The names in `to` are durable when their directories are synced.
+    /// Copies a file, or a directory with all in it. The names in `to` are durable when their
+    /// directories are synced.
     fn all(&mut self, from: &Path, to: &Path, kind: Kind) -> Result<(), Failure> {
-        // Not by calls within calls: an image's directories may lie as deep as there is room for names.
+        // Not by calls within calls: an image's directories may lie as deep as there is room for
+        // names.
         let mut todo = vec![Step::Copy(from.to_path_buf(), to.to_path_buf(), kind)];
         while let Some(step) = todo.pop() {
             match step {
@@ -227,7 +233,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Keeps the stores that a single file comes from and goes into from their owners: with a directory, [`Copy::directory`] does that.
+    /// Keeps the stores that a single file comes from and goes into from their owners: with a
+    /// directory, [`Copy::directory`] does that.
     fn hold_stores(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
         let lock = from.with_file_name(LOCK);
         if self.from.is_store_lock(&lock).map_err(|e| self.source(e))? {
@@ -300,7 +307,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// A new file under the name that it has while it is copied, and a lock by which other copies see that it is no leftover.
+    /// A new file under the name that it has while it is copied, and a lock by which other copies
+    /// see that it is no leftover.
     fn begin(&self, aside: &Path, to: &Path) -> Result<Begun, Failure> {
         let busy = || {
             Failure::new(format!(
@@ -328,7 +336,8 @@ impl Copy<'_> {
         }
     }
 
-    /// Removes what interrupted copies left in a directory of the target; what cannot be removed harms nobody.
+    /// Removes what interrupted copies left in a directory of the target; what cannot be removed
+    /// harms nobody.
     fn sweep(&self, dir: &Path, keep: Option<&Path>) {
         for e in self.to.entries(dir).into_iter().flatten() {
             let path = dir.join(&e.name);
@@ -359,7 +368,8 @@ impl Copy<'_> {
         target.sync_all().map_err(|e| self.target(e))
     }
 
-    /// Of a file of the disk whose length is 0: the kernel says so of those that it makes up when they are read, too, such as `/proc/cpuinfo`.
+    /// Of a file of the disk whose length is 0: the kernel says so of those that it makes up when
+    /// they are read, too, such as `/proc/cpuinfo`.
     fn bytes_without_length(&mut self, from: &Path, target: &dyn File) -> Result<(), Failure> {
         let error = |e: Errno| Failure::os("read", from, e);
         // One that waits for news, such as `/proc/kmsg`, is an error and no copy without an end.
@@ -409,7 +419,8 @@ fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
     }
 }
 
-/// A target such as `other.lava:m2` without the image is a slip far more often than a file of that name.
+/// A target such as `other.lava:m2` without the image is a slip far more often than a file of that
+/// name.
 fn refuse_missing_image(to: &Path) -> Result<(), Failure> {
     let bytes = to.as_os_str().as_bytes();
     let Some(colon) = bytes.iter().position(|b| *b == b':') else {
@@ -491,7 +502,8 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
             let was_there = target.shown(&to_path);
             to_path.push(name);
             if kind == Kind::Dir {
-                // What happens to an interrupted copy that is repeated. A command that replaces files is for the page that says when to use it.
+                // What happens to an interrupted copy that is repeated. A command that replaces
+                // files is for the page that says when to use it.
                 went_into = format!(
                     "; {was_there} is there already, so they went into {} (FROM/. is what is in FROM without it)",
                     target.shown(&to_path),

@@ -1,13 +1,15 @@
-//! The two ends of a copy, the disk and an image, and what they differ in: names that are no text, links, and who may replace what.
+//! The two ends of a copy, the disk and an image, and what they differ in: names that are no text,
+//! links, and who may replace what.
 
 use crate::failure::Failure;
-use crate::place::{Access, open_image_alone};
+use crate::filesystem::open_image_alone;
+use crate::place::Access;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,7 +35,8 @@ pub struct End {
     pub fs: Arc<dyn FileSystem>,
     /// None: it is the disk.
     pub image: Option<PathBuf>,
-    /// Device and number of the file that is the image at the other end, which is not copied into itself.
+    /// Device and number of the file that is the image at the other end, which is not copied into
+    /// itself.
     other: Option<(u64, u64)>,
 }
 
@@ -113,7 +116,8 @@ impl End {
         }
     }
 
-    /// The names in a directory, sorted. Those of the disk as the bytes they are: a filesystem's own listing has text.
+    /// The names in a directory, sorted. Those of the disk as the bytes they are: a filesystem's
+    /// own listing has text.
     pub fn entries(&self, dir: &Path) -> basalt::Result<Vec<Entry>> {
         if self.image.is_some() {
             let entry = |e: basalt::fs::DirEntry| Entry {
@@ -149,8 +153,8 @@ impl End {
         Ok(entries)
     }
 
-    /// Removes what an interrupted copy left under this name, unless somebody is writing it (`Busy`). Nothing is written to it: it may be the finished copy under
-    /// its own name by now.
+    /// Removes what an interrupted copy left under this name, unless somebody is writing it
+    /// (`Busy`). Nothing is written to it: it may be the finished copy under its own name by now.
     pub fn remove_leftover(&self, path: &Path) -> basalt::Result<()> {
         if self.image.is_some() {
             // Nobody else has the image open to write.
@@ -187,7 +191,8 @@ impl End {
         Ok(head.is_empty() || head == b"pid "[..])
     }
 
-    /// Renames a file to a name that nothing may have, also what has come there since somebody looked.
+    /// Renames a file to a name that nothing may have, also what has come there since somebody
+    /// looked.
     pub fn rename_new(&self, from: &Path, to: &Path) -> basalt::Result<()> {
         if self.image.is_some() {
             // Nobody else has the image open to write.
@@ -217,26 +222,12 @@ fn looking(path: &Path, e: Errno) -> Error {
     Error::io("looking at a name", path, e.into())
 }
 
-/// `IMAGE:PATH`, if what stands before a colon is a file or a device.
-pub fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
-    let bytes = text.as_os_str().as_bytes();
-    let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':');
-    for (i, _) in colons {
-        let image = Path::new(OsStr::from_bytes(&bytes[..i]));
-        let kind = rustix::fs::stat(image).map(|s| FileType::from_raw_mode(s.st_mode));
-        if matches!(kind, Ok(k) if k != FileType::Directory) {
-            let path = Path::new(OsStr::from_bytes(&bytes[i + 1..]));
-            return Some((image.to_path_buf(), path.to_path_buf()));
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A death between the two steps of naming leaves the finished copy with a second name; nothing is written through that.
+    /// A death between the two steps of naming leaves the finished copy with a second name; nothing
+    /// is written through that.
     #[test]
     fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
         let dir = std::env::temp_dir().join(format!("basalt-leftover-{}", std::process::id()));

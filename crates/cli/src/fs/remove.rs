@@ -9,7 +9,8 @@ use basalt::lava::LavaFs;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// A path as it is in the image, without what leads nowhere. One that steps upward stays as it is, for the filesystem to refuse.
+/// A path as it is in the image, without what leads nowhere. One that steps upward stays as it is,
+/// for the filesystem to refuse.
 fn plain(path: &Path) -> PathBuf {
     let parts = path.components();
     let parts = parts.filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));

@@ -3,9 +3,9 @@
 use super::copy::PIECE;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
-use crate::point::say;
+use crate::output::print;
+use crate::output::table;
 use crate::progress::{count, human_bytes};
-use crate::stats::table;
 use basalt::fs::{FileStat, FileSystem};
 use basalt::lava::{FileReport, LavaFs};
 use serde_json::{Value, json};
@@ -34,7 +34,8 @@ pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     }
 }
 
-/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories may lie as deep as there is room for names.
+/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories
+/// may lie as deep as there is room for names.
 fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(PathBuf, FileStat)>> {
     let below = |dir: &Path| -> basalt::Result<Vec<PathBuf>> {
         let all = fs.list(dir)?;
@@ -81,7 +82,7 @@ pub fn list(
                 "length_is_exact": fs.describe(p).map_err(error)?.exact, "space_bytes": s.on_disk,
             }));
         }
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({"image": image.display().to_string(), "entries": all})
         ))?;
@@ -99,13 +100,13 @@ pub fn list(
             };
             rows.push([name(p), format!("{}{more}", s.len), s.on_disk.to_string()]);
         }
-        say(&table(&rows))?;
+        print(&table(&rows))?;
     } else {
         let mut text = String::new();
         for (p, s) in &found {
             let _ = writeln!(text, "{}{}", name(p), if s.is_dir { "/" } else { "" });
         }
-        say(&text)?;
+        print(&text)?;
     }
     Ok(0)
 }
@@ -127,7 +128,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
             .iter()
             .map(|e| json!({"offset": e.offset, "bytes": e.len, "place": e.place}))
             .collect();
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "image": image.display().to_string(), "path": path.display().to_string(), "kind": kind(&r),
@@ -148,7 +149,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     line("inode", r.inode.to_string());
     if r.is_dir {
         line("names in it", r.len.to_string());
-        say(&text)?;
+        print(&text)?;
         return Ok(0);
     }
     line("names", r.links.to_string());
@@ -172,7 +173,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     if rows.len() > 1 {
         text.push_str(&table(&rows));
     }
-    say(&text)?;
+    print(&text)?;
     Ok(0)
 }
 
@@ -210,13 +211,14 @@ pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
     let u = fs.usage();
     let info = fs.info();
     let a_file = u.extents as f64 / u.files.max(1) as f64;
-    // How much of what is free lies in pieces shorter than the largest extent that a growing file asks for.
+    // How much of what is free lies in pieces shorter than the largest extent that a growing file
+    // asks for.
     let scattered = match u.free_bytes {
         0 => 0.0,
         free => u.short_free_bytes as f64 / free as f64,
     };
     if as_json {
-        say(&format!(
+        print(&format!(
             "{:#}\n",
             json!({
                 "image": image.display().to_string(), "filesystem": info.description, "uuid": u.uuid_text(),
@@ -275,6 +277,6 @@ pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
             human_bytes(u.memory + u.name_bytes)
         ),
     );
-    say(&text)?;
+    print(&text)?;
     Ok(0)
 }

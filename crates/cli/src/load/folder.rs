@@ -1,5 +1,6 @@
-//! A folder into the store, past log and memtables: its files come in the order of their keys. A thread walks and reads; this one compresses
-//! and writes tables, which are added some hundred megabytes at a time, so that not everything is lost to whoever stops a long load.
+//! A folder into the store, past log and memtables: its files come in the order of their keys. A
+//! thread walks and reads; this one compresses and writes tables, which are added some hundred
+//! megabytes at a time, so that not everything is lost to whoever stops a long load.
 
 use super::Load;
 use crate::escape::brief;
@@ -15,7 +16,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Tables are added when so many bytes are in them.
 const STEP: u64 = 256 << 20;
-/// Files are handed over so many bytes at a time, unless one is longer, while the next are read: never more than two such lots are in memory.
+/// Files are handed over so many bytes at a time, unless one is longer, while the next are read:
+/// never more than two such lots are in memory.
 const CHUNK: usize = 1 << 20;
 /// Bytes that an entry counts for at least.
 const ENTRY: usize = 256;

@@ -74,7 +74,8 @@ impl Scratch {
         path
     }
 
-    /// The tool, to be run in the scratch directory. `command` is followed by `--dir db` where it has that flag.
+    /// The tool, to be run in the scratch directory. `command` is followed by `--dir db` where it
+    /// has that flag.
     pub fn command<A: AsRef<OsStr>>(
         &self,
         command: &str,

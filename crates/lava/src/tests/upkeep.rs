@@ -81,7 +81,8 @@ fn a_full_ledger_leaves_few_buffers() {
     assert_eq!(fs.shared.writers.bytes(), 8 * BUFFER as u64);
 }
 
-/// Compactions last for minutes. A checkpoint that stood behind them would have writers meet a full journal.
+/// Compactions last for minutes. A checkpoint that stood behind them would have writers meet a full
+/// journal.
 #[test]
 fn a_checkpoint_goes_before_compactions() {
     let env = EnvBuilder::without_fs().stepped().parts();

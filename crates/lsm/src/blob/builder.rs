@@ -6,8 +6,8 @@ use super::layout::{
 };
 use super::record::{self, Form, Name};
 use super::{BlobMeta, IndexFile};
+use crate::codec::Compression;
 use crate::key::{MAX_SEQ, SeqNo};
-use crate::options::Compression;
 use crate::sink::Sink;
 use crate::table::format::{BlockKind, block_checksum, block_trailer};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};

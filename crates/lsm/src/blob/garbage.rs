@@ -4,7 +4,7 @@
 //! it is a list of runs, or a bit a record where that is shorter.
 
 use super::FamilyShare;
-use crate::table::format::{get_varint, put_varint};
+use crate::encoding::{get_varint, put_varint};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -174,7 +174,7 @@ fn trailer(d: &mut Dump<'_>) {
 
 fn varint(d: &mut Dump<'_>, n: u64, what: &str) {
     let mut end = d.at;
-    let found = crate::table::format::get_varint(d.bytes, &mut end, 63);
+    let found = crate::encoding::get_varint(d.bytes, &mut end, 63);
     assert_eq!(found, Some(n), "{what}");
     d.line(end - d.at, &format!("{what} {n}"));
 }

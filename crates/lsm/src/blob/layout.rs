@@ -4,8 +4,9 @@
 //! Owns the persisted numbers, and promises that no bytes make it panic or allocate more than they are long.
 
 use super::FamilyShare;
+use crate::encoding::{get_varint, put_varint, u32_at, u64_at};
 use crate::key::SeqNo;
-use crate::table::format::{BLOCK_TRAILER_LEN, get_varint, put_varint, u32_at, u64_at};
+use crate::table::format::BLOCK_TRAILER_LEN;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::path::Path;

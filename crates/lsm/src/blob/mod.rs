@@ -3,13 +3,14 @@
 //! A value from a size on is written once, to the log; the tree gets a reference with the log's number, and the log stays as a *blob file*, with an index
 //! beside it. What flushes and collections write are blob files of their own, with the index at their end.
 //!
-//! Rooms: `record` (one version of one key, with its checksums), `index` (from a hash to a place), `packed` (compressed values), `layout` (header, directory, footer), `verify` (all of a file),
-//! `salvage` (what a damaged or unnamed one still holds), `derive` (places without an index), `inspect` (one without
-//! its store), `builder` (writes a file), `separate` (hands values on their way into tables to it), `reader` (opens
-//! one, finds values), `together` (many at once), `reference` (what the tree has instead of a value), `garbage` (which
+//! Modules: `index` (from a hash to a place), `layout` (header, directory, footer), `verify` (all of a file),
+//! `salvage` (what a damaged or unnamed one still holds), `derive` (places without an index), `inspect` (one without its store), `builder` (writes a file), `separate` (hands values on their way into tables to it), `reader` (opens
+//! one, finds values), `together` (many at once), `garbage` (which
 //! records nobody refers to), `lineage` (what numbers mean after collections). The bytes are specified in
 //! `docs/format/blob.md`, the reasons are in
 //! `docs/decisions/0020-blobs.md`.
+//!
+//! The encoding of one record is [`crate::separated`]'s.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
 //! panic, or allocate beyond what the file holds, but for a compressed value, which is at most as long as values may be.
@@ -26,10 +27,8 @@ pub mod index;
 pub mod inspect;
 mod layout;
 pub mod lineage;
-pub(crate) mod packed;
+mod names;
 mod reader;
-pub mod record;
-mod reference;
 pub mod salvage;
 mod separate;
 #[cfg(test)]
@@ -41,10 +40,12 @@ pub mod verify;
 
 pub(crate) use builder::{BLOCK, Blocks};
 pub use builder::{BlobBuilder, BlobOptions, LogIndexBuilder};
+pub use names::{blob_name, blob_names, index_name, log_name};
 pub use reader::{BlobReader, How, Layout, Record};
-pub use record::{Form, Name};
-pub use reference::Reference;
 pub(crate) use separate::Separator;
+
+pub(crate) use crate::separated::compressed as packed;
+pub use crate::separated::{Form, Name, Reference, record};
 
 use crate::key::SeqNo;
 use std::collections::BTreeMap;

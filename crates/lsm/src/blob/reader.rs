@@ -9,8 +9,8 @@ use super::layout::{
 use super::record::{self, Form, HEADER_LEN as RECORD_HEADER, Head, Name};
 use super::together::{in_hash_page, value_len};
 use super::{BlobMeta, FamilyShare, packed};
+use crate::codec::Compression;
 use crate::key::{Kind, SeqNo};
-use crate::options::Compression;
 use crate::table::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
 use crate::table::{ReadBudget, Source, read_exact};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,12 +1,11 @@
 //! Separating values on their way into tables: a flush or a merge hands large ones over and gets the references that the tables hold.
 
 use super::counts::PackCounts;
-use super::{BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, packed, record};
+use super::{BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, blob_name, packed, record};
+use crate::codec::Compression;
 use crate::codec::Effort;
 use crate::key::Kind;
-use crate::options::Compression;
-use crate::sink::Created;
-use crate::version::TableStore;
+use crate::sink::{Created, StoreDir};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
 use basalt_fs::{AlignedBuf, Bytes, Lifetime, Result, slot_size};
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(crate) struct Separator<'a> {
     open: Option<(u64, BlobBuilder)>,
     created: Created,
     env: Env,
-    store: Arc<TableStore>,
+    store: Arc<dyn StoreDir>,
     new_number: NewNumber<'a>,
     io: IoPriority,
     /// Values may come that are compressed.
@@ -41,16 +40,16 @@ impl<'a> Separator<'a> {
     /// Writes files into the store's folder, with numbers that `new_number` gives. With `warm_cache` they go into the cache on the way out.
     pub fn new(
         env: &Env,
-        store: &Arc<TableStore>,
+        store: Arc<dyn StoreDir>,
         new_number: NewNumber<'a>,
         io: IoPriority,
         warm_cache: bool,
     ) -> Separator<'a> {
         Separator {
             open: None,
-            created: Created::new(store),
+            created: Created::new(store.clone()),
             env: env.clone(),
-            store: store.clone(),
+            store,
             new_number,
             io,
             packs: false,
@@ -184,7 +183,7 @@ impl<'a> Separator<'a> {
 
     fn begin_file(&mut self) -> Result<(u64, BlobBuilder)> {
         let number = (self.new_number)();
-        let path = self.store.blob_path(number);
+        let path = self.store.dir().join(blob_name(number));
         let file = self.created.create(&path)?;
         let options = BlobOptions {
             file_id: self.env.random().next_u128(),

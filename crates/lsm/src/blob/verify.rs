@@ -2,8 +2,8 @@
 
 use super::reader::BlobReader;
 use super::{BlobMeta, FamilyShare};
+use crate::codec::Compression;
 use crate::key::MAX_SEQ;
-use crate::options::Compression;
 use basalt_fs::{Error, File, Result};
 use std::collections::BTreeMap;
 use std::path::Path;

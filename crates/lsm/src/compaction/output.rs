@@ -100,13 +100,13 @@ impl<'a> Outputs<'a> {
     pub(super) fn new(job: &'a Job<'a>, ranges: Fragments) -> Outputs<'a> {
         Outputs {
             builder: None,
-            created: Created::new(&job.store),
+            created: Created::new(job.store.clone()),
             job,
             finished: Vec::new(),
             ranges: Cutter::new(job.options.comparator.clone(), ranges),
             separator: Separator::new(
                 &job.env,
-                &job.store,
+                job.store.clone(),
                 Box::new(job.new_file_number),
                 IoPriority::Low,
                 false,

@@ -25,12 +25,13 @@ use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::pick::Plan;
 use crate::compaction::ranges::{Dropped, of_inputs, that_stay};
 use crate::compaction::split::KeyRange;
-use crate::iter::{InternalIter, MergingIter, expiry_of};
+use crate::entry::expiry_of;
+use crate::iter::MergingIter;
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
-use crate::merge::Merging;
-use crate::merge::fold::Fold;
+use crate::merge::{Fold, Merging};
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision, KeyDecision};
 use crate::ranges::Fragments;
+use crate::table::InternalIter;
 use crate::table::{TableFamily, TableMeta};
 use crate::version::{BlobSet, TableFile, TableStore};
 use basalt_env::sync::Mutex;
@@ -183,7 +184,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
         snapshots: job.snapshots,
         now_ms: job.now_ms,
         filter: job.options.compaction_filter.as_deref(),
-        merging: &Merging::new(job.family.name.clone(), job.options),
+        merging: &Merging::new(job.family.name.clone(), job.options.merge_operator.clone()),
         family: &job.family.name,
         level: job.plan.output_level,
         cancelled: job.cancelled,

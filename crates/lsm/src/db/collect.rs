@@ -330,9 +330,14 @@ impl Engine {
         });
         let new_number = || self.new_file_number();
         let packed = live.iter().any(|r| r.form.codec != Compression::None);
-        let mut separator =
-            Separator::new(&self.env, &self.tables, Box::new(&new_number), io, false)
-                .with_packed(packed);
+        let mut separator = Separator::new(
+            &self.env,
+            self.tables.clone(),
+            Box::new(&new_number),
+            io,
+            false,
+        )
+        .with_packed(packed);
         separator.warm_index(sources.index_is_cached());
         let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
         let mut done = Collected {

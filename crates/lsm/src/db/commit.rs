@@ -16,7 +16,7 @@ use super::insertion::insert_group;
 use super::log::GroupSize;
 use super::throttle::{Patience, Room};
 use super::ticket::{Callback, Phase, TicketState, Waiter};
-use crate::batch::WriteBatch;
+use crate::batch::{BatchParts, WriteBatch};
 use crate::key::SeqNo;
 use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind, Separated};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -71,19 +71,24 @@ type Group = SmallVec<[Pending; 1]>;
 impl Pending {
     fn new(batch: WriteBatch, sync: bool) -> Pending {
         let spared = batch.raw_bytes() - batch.bytes();
-        let (buf, count) = (batch.buf, batch.count);
+        let BatchParts {
+            buf,
+            count,
+            separated,
+            raw,
+        } = batch.into_parts();
         let payload_crc = if count == 0 {
             0
         } else {
-            wal::payload_crc(&buf[RECORD_HEADER..], &batch.separated)
+            wal::payload_crc(&buf[RECORD_HEADER..], &separated)
         };
         Pending {
             len: buf.len(),
             buf,
             count,
             payload_crc,
-            separated: batch.separated,
-            raw: batch.raw,
+            separated,
+            raw,
             spared,
             sync,
             submitted: false,

@@ -4,10 +4,10 @@
 use super::Family;
 use super::engine::Engine;
 use super::generation::View;
-use super::read::Snapshot;
 use crate::iter::ReadAhead;
 use crate::key::SeqNo;
 use crate::options::ReadOptions;
+use crate::snapshot::Snapshot;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::sync::{Arc, Weak};
 
@@ -91,7 +91,7 @@ impl Iter {
     fn move_on(&mut self) -> Result<()> {
         let engine = self.engine.upgrade().ok_or_else(closed)?;
         let (view, seq) = engine.moment(&self.options)?;
-        let active = view.active.mems.get(&self.family.id);
+        let active = view.active.mems.get(&self.family.id());
         // A cursor's range tombstones are those of its moment, and only the newest memtable may have others since.
         let deleted = self.shown.has_deleted() || active.is_some_and(|m| m.range_deletes() > 0);
         if Arc::ptr_eq(&view, &self.view) && !deleted {

@@ -239,7 +239,7 @@ fn merge_operands(
         snapshots,
         now_ms: 0,
         filter: None,
-        merging: &Merging::new(family.name.clone(), &family.options),
+        merging: &Merging::new(family.name.clone(), family.options.merge_operator.clone()),
         family: &family.name,
         level: 0,
         cancelled: &AtomicBool::new(false),
@@ -365,7 +365,7 @@ impl Engine {
         let new_number = || self.new_file_number();
         let separator = Separator::new(
             &self.env,
-            &self.tables,
+            self.tables.clone(),
             Box::new(&new_number),
             IoPriority::High,
             warm,

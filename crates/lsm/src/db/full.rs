@@ -21,7 +21,7 @@ use crate::listener::Event;
 use crate::memtable::MemTable;
 use crate::options::Options;
 use crate::version::catalog::LiveLog;
-use crate::wal::{LARGEST_UNIT, RECORD_HEADER};
+use crate::wal::LARGEST_UNIT;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Reach, Result, Space};
@@ -156,7 +156,7 @@ pub(super) fn is_low(
 }
 
 fn only_deletes(batch: &WriteBatch) -> bool {
-    let mut ops = Ops::new(&batch.buf[RECORD_HEADER..]);
+    let mut ops = Ops::new(batch.payload());
     ops.all(|op| op.is_ok_and(|op| matches!(op.kind, Kind::Delete | Kind::RangeDelete)))
 }
 

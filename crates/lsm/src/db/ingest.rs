@@ -113,7 +113,7 @@ impl Db {
         let numbers = engine.clone();
         let separator = Separator::new(
             &engine.env,
-            &engine.tables,
+            engine.tables.clone(),
             Box::new(move || numbers.new_file_number()),
             IoPriority::Low,
             false,
@@ -122,7 +122,7 @@ impl Db {
         Ok(TableWriter {
             table: None,
             separator: separator.with_packed(packs).of_prepared(),
-            created: Created::new(&engine.tables),
+            created: Created::new(engine.tables.clone()),
             engine: engine.clone(),
             family,
             seq,

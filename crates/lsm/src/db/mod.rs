@@ -110,13 +110,15 @@ mod ticket;
 mod values;
 mod warming;
 
+pub use crate::family::Family;
+use crate::family::FamilyConfig;
+pub use crate::snapshot::Snapshot;
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
 pub use cursor::Iter;
 pub use ingest::{Prepared, TableWriter};
 pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
-pub use read::Snapshot;
 pub use repair::{KeyRange, Loss, RepairReport};
 pub use sizes::UserRange;
 pub use stats::{
@@ -126,9 +128,8 @@ pub use stats::{
 pub use ticket::Ticket;
 
 use crate::batch::WriteBatch;
-use crate::key::{Cmp, SeqNo};
-use crate::merge::MergeOperator;
-use crate::options::{Compression, FamilyOptions, Options, ReadOptions, WriteOptions};
+use crate::key::SeqNo;
+use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::table::ReadBudget;
 use crate::version::edit::Edit;
 use basalt_env::Env;
@@ -150,93 +151,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure; what was acknowledged as durable is so already.
         let _ = self.0.close();
-    }
-}
-
-/// A column family of an open store. Cheap to clone; it does not keep the store open.
-#[derive(Clone)]
-pub struct Family {
-    id: u32,
-    store: u64,
-    name: Arc<str>,
-    cmp: Cmp,
-    operator: Option<Arc<dyn MergeOperator>>,
-    min_blob_size: Option<usize>,
-    blob_compression: Compression,
-}
-
-impl std::fmt::Debug for Family {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Family({}, {:?})", self.id, self.name)
-    }
-}
-
-impl Family {
-    /// Its number, never used again in this store.
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-    pub(crate) fn store(&self) -> u64 {
-        self.store
-    }
-    /// Refuses an operand that the family cannot take.
-    pub(crate) fn check_operand(&self, operand: &[u8]) -> Result<()> {
-        let Some(operator) = &self.operator else {
-            return Err(Error::invalid(format!(
-                "family {:?} has no merge operator; set `merge_operator` in its options and open the store again",
-                self.name
-            )));
-        };
-        operator.check_operand(operand).map_err(|refusal| {
-            Error::invalid(format!(
-                "family {:?}: merge operator {:?} takes no such operand: {refusal}",
-                self.name,
-                operator.name()
-            ))
-        })
-    }
-    pub(crate) fn cmp(&self) -> &Cmp {
-        &self.cmp
-    }
-    pub(crate) fn min_blob_size(&self) -> Option<usize> {
-        self.min_blob_size
-    }
-    pub(crate) fn blob_compression(&self) -> Compression {
-        self.blob_compression
-    }
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn packing_of_no_store(
-        id: u32,
-        min_blob_size: usize,
-        blob_compression: Compression,
-    ) -> Family {
-        Family {
-            blob_compression,
-            ..Family::separating_of_no_store(id, min_blob_size)
-        }
-    }
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn separating_of_no_store(id: u32, min_blob_size: usize) -> Family {
-        Family {
-            min_blob_size: Some(min_blob_size),
-            ..Family::of_no_store(id)
-        }
-    }
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn of_no_store(id: u32) -> Family {
-        Family {
-            id,
-            store: 0,
-            name: "".into(),
-            operator: None,
-            min_blob_size: None,
-            blob_compression: Compression::None,
-            cmp: Cmp::Bytewise,
-        }
     }
 }
 
@@ -297,15 +211,15 @@ impl Db {
     }
 
     fn handle(&self, f: &FamilyEntry) -> Family {
-        Family {
+        Family::new(FamilyConfig {
             id: f.id,
             store: self.engine().owner,
             name: f.name.clone(),
-            operator: f.options.merge_operator.clone(),
+            comparator: f.options.comparator.clone(),
+            merge_operator: f.options.merge_operator.clone(),
             min_blob_size: f.options.min_blob_size,
             blob_compression: f.options.blob_compression,
-            cmp: f.options.comparator.clone(),
-        }
+        })
     }
 
     /// The family that every store has.
@@ -392,22 +306,22 @@ impl Db {
     pub fn drop_family(&self, family: &Family) -> Result<()> {
         let engine = self.engine();
         engine.check_writable()?;
-        if family.id == 0 {
+        if family.id() == 0 {
             return Err(Error::invalid("the family \"default\" cannot be dropped"));
         }
         // No group is between its log record and its memtables while we hold this.
         let mut writer = engine.writer.lock();
         // It may have been closed while the lock was waited for.
         engine.check_open()?;
-        if family.store != engine.owner || !engine.view().families.contains_key(&family.id) {
+        if family.store() != engine.owner || !engine.view().families.contains_key(&family.id()) {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("family {:?} was dropped", family.name),
+                format!("family {:?} was dropped", family.name()),
             ));
         }
         // As in `create_family`: what was written before the drop may not be lost when the drop is not.
         engine.sync_log(&mut writer)?;
-        let id = family.id;
+        let id = family.id();
         let edit = Edit {
             drop_families: vec![id],
             ..Edit::default()
@@ -424,7 +338,7 @@ impl Db {
             return Ok(());
         }
         let view = engine.view();
-        for &(store, family) in &batch.families {
+        for &(store, family) in batch.families() {
             if store != engine.owner {
                 return Err(Error::invalid(
                     "the batch has operations on a family of another store",

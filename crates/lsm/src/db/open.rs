@@ -547,8 +547,14 @@ fn recover_logs(
         let next = AtomicU64::new(catalog.next_file);
         let new_number = || next.fetch_add(1, SeqCst);
         let packs = |f: &FamilyEntry| f.options.blob_compression != Compression::None;
-        let separator = Separator::new(env, tables, Box::new(&new_number), IoPriority::High, false)
-            .with_packed(families.values().any(packs));
+        let separator = Separator::new(
+            env,
+            tables.clone(),
+            Box::new(&new_number),
+            IoPriority::High,
+            false,
+        )
+        .with_packed(families.values().any(packs));
         let mut values = Values::new(separator, None, &new_number);
         let mut edit = Edit::default();
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {

@@ -5,50 +5,21 @@ use super::generation::{Opened, View};
 use super::many::Referred;
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::blob::{How, Name, Reference};
-use crate::iter::user::{self, UserIter, Values, expiry_of};
-use crate::iter::{InternalIter, LevelIter, MergingIter, ReadAhead};
+use crate::entry::{Found, expiry_of};
+use crate::iter::user::{self, UserIter, Values};
+use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, ReadAhead, Source};
 use crate::key::{Cmp, Kind, SeqNo};
-use crate::memtable::Found;
 use crate::merge::Merging;
 use crate::options::ReadOptions;
 use crate::prefix::Narrowing;
-use crate::ranges::{Cover, MaskedIter, Source};
-use crate::table::{ReadBudget, ReadPattern};
+use crate::snapshot::Snapshot;
+use crate::table::{InternalIter, ReadBudget, ReadPattern};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use basalt_env::sync::{Mutex, spin_loop};
+use basalt_env::sync::spin_loop;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A view of the store as of one moment, until dropped. Cheap to clone.
-#[derive(Clone)]
-pub struct Snapshot(Arc<Pinned>);
-
-struct Pinned {
-    seq: SeqNo,
-    store: u64,
-    live: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
-}
-
-impl Snapshot {
-    /// Everything up to this sequence number is visible.
-    pub fn seq(&self) -> SeqNo {
-        self.0.seq
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let mut live = self.live.lock();
-        if let Some(n) = live.get_mut(&self.seq) {
-            *n -= 1;
-            if *n == 0 {
-                live.remove(&self.seq);
-            }
-        }
-    }
-}
 
 /// What a point read reads.
 struct Asked<'a> {
@@ -65,11 +36,7 @@ impl Engine {
         // newer than this moment to drop older versions for.
         let seq = self.visible.load(SeqCst);
         *live.entry(seq).or_default() += 1;
-        Snapshot(Arc::new(Pinned {
-            seq,
-            store: self.owner,
-            live: self.snapshots.clone(),
-        }))
+        Snapshot::new(seq, self.owner, self.snapshots.clone())
     }
 
     /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
@@ -80,7 +47,7 @@ impl Engine {
         loop {
             let view = self.view();
             let seq = match &options.snapshot {
-                Some(s) if s.0.store != self.owner => {
+                Some(s) if s.store() != self.owner => {
                     return Err(Error::invalid("the snapshot belongs to another store"));
                 }
                 Some(s) => s.seq(),
@@ -95,16 +62,16 @@ impl Engine {
     }
 
     pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {
-        if family.store != self.owner {
+        if family.store() != self.owner {
             return Err(Error::invalid(format!(
                 "family {:?} belongs to another store",
-                family.name
+                family.name()
             )));
         }
-        if !view.families.contains_key(&family.id) {
+        if !view.families.contains_key(&family.id()) {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("family {:?} was dropped", family.name),
+                format!("family {:?} was dropped", family.name()),
             ));
         }
         Ok(())
@@ -166,8 +133,10 @@ impl Engine {
             .operands(family, key, seq, now_ms, asked.fill_cache, budget)?;
         let Some(chain) = chain else { return Ok(None) };
         let entry = &asked.view.families[&family];
-        let (value, expire_at_ms) =
-            chain.merge(&Merging::new(entry.name.clone(), &entry.options), key)?;
+        let (value, expire_at_ms) = chain.merge(
+            &Merging::new(entry.name.clone(), entry.options.merge_operator.clone()),
+            key,
+        )?;
         let shown = budget.take(value.len()).then(|| {
             Some(ValueWithExpiry {
                 value,
@@ -207,10 +176,10 @@ impl Engine {
     ) -> Result<Option<ValueWithExpiry>> {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
-        let found = view.get(family.id, key, seq, options.fill_cache)?;
+        let found = view.get(family.id(), key, seq, options.fill_cache)?;
         let asked = Asked {
             view: &view,
-            family: family.id,
+            family: family.id(),
             seq,
             fill_cache: options.fill_cache,
         };
@@ -228,10 +197,10 @@ impl Engine {
     ) -> Result<Option<Option<ValueWithExpiry>>> {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
-        let found = view.get(family.id, key, seq, options.fill_cache)?;
+        let found = view.get(family.id(), key, seq, options.fill_cache)?;
         let asked = Asked {
             view: &view,
-            family: family.id,
+            family: family.id(),
             seq,
             fill_cache: options.fill_cache,
         };
@@ -252,7 +221,7 @@ impl Engine {
         let (view, seq) = self.moment(options)?;
         self.check_family(&view, family)?;
         let fill_cache = options.fill_cache;
-        let found = view.get(family.id, key, seq, fill_cache)?;
+        let found = view.get(family.id(), key, seq, fill_cache)?;
         if let Some(found) = &found
             && found.kind == Kind::BlobRef
         {
@@ -267,12 +236,12 @@ impl Engine {
             };
             if let Some(budget) = lengths {
                 let name = Name {
-                    family: family.id,
+                    family: family.id(),
                     key,
                     seq: found.seq,
                 };
                 let (blobs, how) = (&view.version.blobs, How::user(fill_cache));
-                let cmp = &view.families[&family.id].options.comparator;
+                let cmp = &view.families[&family.id()].options.comparator;
                 let Some(len) = blobs.payload_len_within(&name, &to, cmp, how, budget)? else {
                     return Ok(None);
                 };
@@ -283,7 +252,7 @@ impl Engine {
         }
         let asked = Asked {
             view: &view,
-            family: family.id,
+            family: family.id(),
             seq,
             fill_cache,
         };
@@ -312,7 +281,7 @@ impl Engine {
         for (i, (family, _)) in keys.iter().enumerate() {
             let checked = self.check_family(&view, family);
             if checked.is_ok() {
-                by_family.entry(family.id).or_default().push(i);
+                by_family.entry(family.id()).or_default().push(i);
             }
             out.push(Some(checked.map(|()| None)));
         }
@@ -368,10 +337,10 @@ impl Engine {
             && let Some((family, key)) = keys.first()
             && out.iter().all(Option::is_none)
         {
-            let found = view.get(family.id, key, seq, options.fill_cache);
+            let found = view.get(family.id(), key, seq, options.fill_cache);
             let asked = Asked {
                 view: &view,
-                family: family.id,
+                family: family.id(),
                 seq,
                 fill_cache: options.fill_cache,
             };
@@ -390,14 +359,14 @@ impl Engine {
         options: &ReadOptions,
     ) -> Result<ReadAhead> {
         self.check_family(view, family)?;
-        let entry = &view.families[&family.id];
+        let entry = &view.families[&family.id()];
         let cmp = entry.options.comparator.clone();
-        let merging = Merging::new(entry.name.clone(), &entry.options);
+        let merging = Merging::new(entry.name.clone(), entry.options.merge_operator.clone());
         let prefixes = entry.options.prefix_extractor.clone();
         if prefixes.is_none() && options.prefix_same_as_start {
             return Err(Error::invalid(format!(
                 "prefix_same_as_start on family {:?}, which has no prefix_extractor in its options",
-                family.name
+                family.name()
             )));
         }
         let pattern = if options.fill_cache {
@@ -406,7 +375,7 @@ impl Engine {
             ReadPattern::Uncached
         };
         let mut sources = Sources::default();
-        for (n, mem) in view.memtables(family.id).enumerate() {
+        for (n, mem) in view.memtables(family.id()).enumerate() {
             // The newest is not full yet.
             if n == 0 || mem.has_entries() {
                 sources.add(Box::new(mem.iter()), 0);
@@ -415,7 +384,7 @@ impl Engine {
                 sources.deleted.push(Source::Run(run));
             }
         }
-        if let Some(tables) = view.version.families.get(&family.id) {
+        if let Some(tables) = view.version.families.get(&family.id()) {
             let (from, to) = (
                 options.lower_bound.as_deref(),
                 options.upper_bound.as_deref(),
@@ -463,7 +432,7 @@ impl Engine {
             .with_deleted(deleted, jumps)
             .with_values(Values::of(
                 &view.version.blobs,
-                family.id,
+                family.id(),
                 &entry.habit,
                 options,
             ))

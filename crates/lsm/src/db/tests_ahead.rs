@@ -114,7 +114,7 @@ fn shown(it: &ReadAhead, moved: &Result<()>, budget: bool) -> String {
 
 #[test]
 fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     let (mut moves, mut entries, mut errors, mut pauses, mut cases) = (0, 0, 0, 0, 0);
     let (mut ahead, mut flying) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..60 * scale) {

@@ -2,6 +2,7 @@
 
 use super::tests_blobs::{FREE, NOW, check, room};
 use super::*;
+use crate::codec::Compression;
 use crate::compaction::Reach;
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultKind};
@@ -638,7 +639,7 @@ fn no_reader_sees_what_came_after_without_what_was_added_before() {
         .build();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     let rounds = 300 * scale;
     let number = |v: Option<Bytes>| v.map_or(0, |v| u64::from_le_bytes(v[..].try_into().unwrap()));
     basalt_env::thread::scope(|s| {

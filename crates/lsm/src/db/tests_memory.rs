@@ -270,12 +270,15 @@ fn a_promise_ends_when_its_store_is_closed() {
         );
         let promised = env.relief().coming();
         assert!(promised >= 6 * MIB, "{promised}");
+        // The promise ends although a handle keeps the engine in memory.
+        let handle = leaving.clone();
         match abandoned {
             true => leaving.abandon(),
             false => leaving.close().unwrap(),
         }
         while env.jobs().step() {}
         assert_eq!(env.relief().coming(), 0, "abandoned: {abandoned}");
+        drop(handle);
         (0..4_000).for_each(|n| put(&staying, n));
         assert!(staying.stats().flush_bytes_written > 20 * MIB);
         staying.close().unwrap();
@@ -299,17 +302,24 @@ fn a_writer_that_waits_for_memory_goes_on_when_stores_are_closed() {
             let r = Random::from_seed(1);
             (0..8_000).for_each(|n| put(staying, n, r.next_u64()));
         });
-        let mut round = 0;
-        while !writer.is_finished() {
+        let (mut round, mut promised) = (0, 0);
+        while !writer.is_finished() || round < 6 {
             round += 1;
             let leaving = Db::open(env, format!("leaving{round}"), Options::default()).unwrap();
-            (0..200).for_each(|n| put(&leaving, n, round + n));
+            (0..3_000).for_each(|n| put(&leaving, n, round + n));
+            // Each call asks one more store. Two of them reach both.
+            for _ in 0..2 {
+                env.relief().ask(env.ledger().room());
+            }
+            promised += usize::from(!leaving.engine().state.lock().promised.is_empty());
             match round % 3 {
                 0 => leaving.abandon(),
                 _ => leaving.close().unwrap(),
             }
         }
         writer.join().unwrap();
+        println!("rounds={round} promised={promised}");
+        assert!(promised > 0, "no store that was closed had promised memory");
     });
     staying.close().unwrap();
     while env.jobs().step() {}

@@ -1,8 +1,8 @@
 //! Merge operators through a store's doors: every way to read, names, refusals, expiry, stores that are checked and repaired.
 
 use super::*;
-use crate::merge::tests::Touchy;
 use crate::merge::{AddU64, Append, Max};
+use crate::merge::{MergeOperator, MergeRefusal};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_sim::{SimFs, SimOptions};
 use std::time::Duration;
@@ -233,6 +233,38 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
             settle(&db, 2);
             assert_eq!(text(&db, b"m").as_deref(), Some("new"));
         }
+    }
+}
+
+/// Refuses what contains an R, panics at a P.
+struct Touchy;
+impl MergeOperator for Touchy {
+    fn name(&self) -> &str {
+        "test.touchy"
+    }
+    fn full_merge(
+        &self,
+        key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> std::result::Result<Vec<u8>, MergeRefusal> {
+        let all = existing.into_iter().chain(operands.iter().copied());
+        for part in all {
+            if part.contains(&b'R') {
+                return Err(MergeRefusal::new("an R"));
+            }
+            assert!(!part.contains(&b'P'), "a P");
+        }
+        Append::new(",").full_merge(key, existing, operands)
+    }
+    fn partial_merge(&self, key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
+        for part in operands {
+            if part.contains(&b'R') {
+                return None;
+            }
+            assert!(!part.contains(&b'P'), "a P");
+        }
+        Append::new(",").partial_merge(key, operands)
     }
 }
 

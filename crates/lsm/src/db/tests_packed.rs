@@ -437,10 +437,11 @@ fn a_value_in_a_log_that_lies_is_damage() {
         // Behind the log record's header, the kind, the blob record's header, and the key.
         let record = crate::wal::RECORD_HEADER + 1;
         let value = record + crate::blob::record::HEADER_LEN + 8;
-        assert_eq!(batch.buf[value..value + 4], 5000u32.to_le_bytes());
-        batch.buf[value..value + 4].copy_from_slice(&4999u32.to_le_bytes());
-        let form = crate::blob::Form::of(crate::key::Kind::Put, codec, &batch.buf[value..]);
-        crate::blob::record::begin(&mut batch.buf[record..], f.id(), 8, &form);
+        let buf = batch.log_record_mut().0;
+        assert_eq!(buf[value..value + 4], 5000u32.to_le_bytes());
+        buf[value..value + 4].copy_from_slice(&4999u32.to_le_bytes());
+        let form = crate::blob::Form::of(crate::key::Kind::Put, codec, &buf[value..]);
+        crate::blob::record::begin(&mut buf[record..], f.id(), 8, &form);
         db.write(batch, &WriteOptions::SYNC).unwrap();
         let left = disk.snapshot();
         expect(&db, &ReadOptions::default(), &all);

@@ -322,10 +322,7 @@ fn all_synced(journals: &[Journal]) -> Vec<Journal> {
 
 #[test]
 fn threads_failures_and_power_cuts() {
-    let scale: u64 = std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1);
+    let scale = basalt_sim::campaign::scale();
     let (mut ops, mut fired) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..12 * scale) {
         let _repeat = basalt_sim::repeat!(threads_failures_and_power_cuts, "BASALT_CASE={seed}");

@@ -101,7 +101,7 @@ impl KeptLog {
         let end = self.kept.last().expect("not empty").place.end;
         let number = new_number();
         let path = tables.dir().join(index_name(number));
-        let mut created = Created::new(tables);
+        let mut created = Created::new(tables.clone());
         let file = env.fs().create(&path)?;
         created.add(path.clone());
         let options = BlobOptions {

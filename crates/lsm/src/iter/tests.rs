@@ -4,7 +4,7 @@ use super::*;
 use crate::key::*;
 use crate::merge::Merging;
 use basalt_env::Random;
-use basalt_fs::{Error, ErrorKind};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ pub(crate) fn seeds(name: &str, n: u64, mut run: impl FnMut(u64)) {
     if let Ok(seed) = std::env::var("BASALT_SEED") {
         return run(seed.parse().expect("BASALT_SEED is a number"));
     }
-    let scale = std::env::var("BASALT_SCALE").map_or(1.0, |s| s.parse().expect("BASALT_SCALE"));
-    let n = (n as f64 * scale).ceil() as u64;
+    let scale = basalt_sim::campaign::scale();
+    let n = n * scale;
     for seed in 0..n {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
         if let Err(panic) = result {
@@ -180,7 +180,7 @@ pub(crate) fn appending() -> Merging {
         merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
         ..crate::FamilyOptions::default()
     };
-    Merging::new("family".into(), &options)
+    Merging::new("family".into(), options.merge_operator)
 }
 
 pub(crate) fn encode(e: &Version) -> (Vec<u8>, Bytes) {

@@ -18,16 +18,16 @@
 mod unread;
 
 use crate::blob::{How, Name, Reference};
-use crate::iter::{Habit, InternalIter, MergingIter};
+use crate::entry::expiry_of;
+use crate::iter::{Cover, Habit, InternalIter, MergingIter};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
 use crate::options::ReadOptions;
 use crate::prefix::{Narrow, Narrowing};
-use crate::ranges::Cover;
 use crate::version::BlobSet;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_fs::{Bytes, Error, Result};
 use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -152,20 +152,6 @@ impl Seen {
         skip: 0,
         expire_at_ms: None,
     };
-}
-
-/// The expiry in front of a `PutTtl` payload.
-pub(crate) fn expiry_of(value: &[u8]) -> Result<u64> {
-    match value.first_chunk::<8>() {
-        Some(b) => Ok(u64::from_le_bytes(*b)),
-        None => Err(Error::new(
-            ErrorKind::Corruption,
-            format!(
-                "expected an expiry of 8 bytes before a value, found {} bytes in all",
-                value.len()
-            ),
-        )),
-    }
 }
 
 /// The value in the payload that a reference leads to.

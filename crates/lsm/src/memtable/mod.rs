@@ -10,20 +10,23 @@
 
 mod arena;
 mod cursor;
+mod live_ranges;
 mod node;
 mod record;
 #[cfg(test)]
 mod tests;
 mod tree;
 
-use crate::iter::InternalIter;
+pub use crate::entry::Found;
 use crate::key::{
     Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq, user_key,
 };
-use crate::ranges::{Fragments, LiveRanges};
+use crate::ranges::Fragments;
+use crate::table::InternalIter;
 use basalt_fs::{Bytes, Result};
 use cursor::Cursor;
+pub(crate) use live_ranges::LiveRanges;
 use record::Value;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -37,32 +40,6 @@ pub struct MemTable {
     tree: Tree,
     /// Apart from the tree: a reader must find those that begin anywhere before its key.
     ranges: LiveRanges,
-}
-
-/// What a lookup found: the newest version of the key visible at the snapshot.
-#[derive(Debug, Clone)]
-pub struct Found {
-    /// Its sequence number.
-    pub seq: SeqNo,
-    /// Value, tombstone, ...
-    pub kind: Kind,
-    /// The payload, pinned: it keeps what it needs alive and was not copied.
-    pub value: Bytes,
-}
-
-impl Found {
-    /// What decides over a key: its newest version, or the range tombstone that is newer.
-    #[inline]
-    pub(crate) fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
-        match deleted {
-            Some(seq) if point.as_ref().is_none_or(|p| p.seq < seq) => Some(Found {
-                seq,
-                kind: Kind::Delete,
-                value: Bytes::new(),
-            }),
-            _ => point,
-        }
-    }
 }
 
 impl MemTable {

@@ -8,17 +8,11 @@ pub(super) mod meddle;
 use super::*;
 use crate::key::{Comparator, MAX_SEQ, internal_key};
 use basalt_env::Random;
+use basalt_sim::campaign::scale;
 use std::cmp::Ordering;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
 
 /// Shorter keys first, then the bytes from the end: nothing like bytewise.
 struct Backwards;
@@ -354,7 +348,7 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
 
 #[test]
 fn threads_insert_while_others_read() {
-    for _ in 0..scale() {
+    for _ in 0..1u64 * scale() {
         concurrent_run(4, 2, 8_000);
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! Bytes met here have passed their checksum, but they may still be a hostile file's: every offset and length is checked.
 
-use super::format::{Checked, Damage, check_entry, get_varint, put_varint, u32_at};
+use super::format::{Checked, Damage, check_entry};
+use crate::encoding::{get_varint, put_varint, u32_at};
 use crate::key::{Cmp, Kind, SEQ_SHIFT, SeqNo, TRAILER_LEN, seek_trailer, trailer_seq};
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_env::prefetch;

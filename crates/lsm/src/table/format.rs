@@ -3,9 +3,10 @@
 //! Owns every persisted number of the format (`docs/format/table.md` is its prose) and promises that no bytes make it
 //! panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file itself holds.
 
+use crate::codec::Compression;
 use crate::codec::{self, Effort};
+use crate::encoding::{get_varint, put_varint, u32_at, u64_at};
 use crate::key::{Kind, TRAILER_LEN};
-use crate::options::Compression;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_fs::{Bytes, Error, Result};
 use std::path::Path;
@@ -141,40 +142,6 @@ pub(crate) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<
             None => Damage::Bad(at, "unknown entry kind"),
         }),
     }
-}
-
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
-}
-
-/// Reads a varint of at most `max_bits` bits (32 or 63); `None` when it is cut off, too long, or longer than it need be.
-#[inline]
-pub(crate) fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
-    let mut n = 0u64;
-    let mut shift = 0;
-    while shift < max_bits {
-        let b = *bytes.get(*at)?;
-        *at += 1;
-        n |= u64::from(b & 0x7f) << shift;
-        if b < 0x80 {
-            let shortest = b != 0 || shift == 0;
-            return (shortest && n >> max_bits == 0).then_some(n);
-        }
-        shift += 7;
-    }
-    None
-}
-
-pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))
-}
-
-pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
 
 pub(crate) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offset: u64) -> u64 {

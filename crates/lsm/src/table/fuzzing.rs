@@ -10,11 +10,12 @@ use super::{
     ReadPattern, TableBuilder, TableFamily, TableIter, TableMeta, TableOptions, TableReader, block,
     filter, index,
 };
+use crate::codec::compressed;
 use crate::fuzzing::{arc, env};
-use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, internal_key, pack_trailer, seek_trailer, split_internal_key};
 use crate::options::Compression;
 use crate::ranges::Fragments;
+use crate::table::InternalIter;
 use basalt_env::IoPriority;
 use basalt_fs::{Bytes, FileSystem};
 use basalt_sim::SimFs;
@@ -109,8 +110,8 @@ pub(crate) const TARGETS: &[Target] = &[
         seeds: || {
             let raw = b"compress me compress me compress me compress me".repeat(9);
             let len = (raw.len() as u32).to_le_bytes();
-            let lz4 = lz4_flex::block::compress(&raw);
-            let zstd = zstd::bulk::compress(&raw, 3).expect("zstd");
+            let lz4 = compressed(Compression::Lz4, &raw).expect("lz4");
+            let zstd = compressed(Compression::Zstd, &raw).expect("zstd");
             vec![
                 [&[1][..], &len, &lz4].concat(),
                 [&[2][..], &len, &zstd].concat(),

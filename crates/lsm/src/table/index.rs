@@ -6,8 +6,9 @@
 //!
 //! Layout: entries (key length varint, key, handle), then the offset of each entry (u32 each), then their number (u32).
 
-use super::format::{BlockHandle, Checked, Damage, get_varint, put_varint, u32_at};
+use super::format::{BlockHandle, Checked, Damage};
 use crate::MAX_KEY_LEN;
+use crate::encoding::{get_varint, put_varint, u32_at};
 use crate::key::{Cmp, TRAILER_LEN, split_internal_key};
 use basalt_fs::Bytes;
 use std::cmp::Ordering;

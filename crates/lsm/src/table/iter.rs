@@ -1,12 +1,12 @@
 //! A cursor over a table: index partition, data block, entry; and the read-ahead under it.
 
+use super::InternalIter;
 use super::ReadPattern;
 use super::block::BlockCursor;
 use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
 use super::landing::{Landed, Landing};
 use super::reader::{TableReader, read_exact};
-use crate::iter::InternalIter;
 use crate::prefix::Narrow;
 use basalt_env::{CachePriority, IoPriority, MemoryKind};
 use basalt_fs::{AlignedBuf, Bytes, Result, slot_size};

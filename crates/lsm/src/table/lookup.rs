@@ -5,8 +5,8 @@ use super::filter;
 use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
 use super::reader::TableReader;
+use crate::entry::Found;
 use crate::key::SeqNo;
-use crate::memtable::Found;
 use basalt_fs::{Bytes, ReadRequest, Result};
 use std::sync::Arc;
 

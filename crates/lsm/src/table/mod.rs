@@ -10,6 +10,7 @@
 
 mod block;
 mod builder;
+mod cursor;
 mod filter;
 pub(crate) mod format;
 #[cfg(any(test, fuzzing))]
@@ -31,6 +32,7 @@ mod tests;
 mod verify;
 
 pub use builder::TableBuilder;
+pub use cursor::InternalIter;
 pub use iter::TableIter;
 pub use landing::{Landed, Landing};
 pub(crate) use lookup::{Lookup, Step, Wanted};
@@ -40,10 +42,10 @@ pub use reader::{ReadBudget, TableReader};
 pub(crate) use reader::{check_reach, hash_of, read_exact};
 pub use source::Source;
 
+use crate::codec::Compression;
 use crate::key::{Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, internal_key, split_internal_key, trailer_seq};
-use crate::options::Compression;
+use crate::limits::DEFAULT_FAMILY;
 use crate::prefix::Prefixes;
-use crate::version::catalog::DEFAULT;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -74,7 +76,7 @@ impl Default for TableFamily {
     fn default() -> TableFamily {
         TableFamily {
             id: 0,
-            name: DEFAULT.into(),
+            name: DEFAULT_FAMILY.into(),
         }
     }
 }

@@ -1,16 +1,14 @@
 //! The properties block: what a table says about itself, as tags that readers must understand or may skip.
 
-use super::format::{
-    BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, get_varint, open_block,
-    put_varint,
-};
+use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block};
 use super::ranges::OPEN_END;
 use super::reader::read_exact;
 use super::{References, TableFamily, TableMeta};
 use crate::MAX_KEY_LEN;
+use crate::encoding::{get_varint, put_varint};
 use crate::key::{SeqNo, TRAILER_LEN};
+use crate::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use crate::prefix::MAX_NAME;
-use crate::version::edit::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use std::path::Path;
 

@@ -4,11 +4,9 @@
 //! its own length behind a mark, so that salvage finds it without index, properties or footer.
 
 use super::TableMeta;
-use super::format::{
-    BLOCK_TRAILER_LEN, BlockHandle, BlockKind, Checked, Damage, block_checksum, get_varint,
-    put_varint, u64_at,
-};
+use super::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, Checked, Damage, block_checksum};
 use crate::MAX_KEY_LEN;
+use crate::encoding::{get_varint, put_varint, u64_at};
 use crate::key::{Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer};
 use crate::ranges::Fragments;
 use std::cmp::Ordering;

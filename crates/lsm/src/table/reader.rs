@@ -12,11 +12,11 @@ use super::properties::Properties;
 use super::ranges;
 use super::source::Source;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
+use crate::entry::Found;
 use crate::key::{
     Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, TRAILER_LEN, internal_key, seek_trailer, split_internal_key,
     user_key,
 };
-use crate::memtable::Found;
 use crate::prefix::Narrow;
 use crate::ranges::Fragments;
 use basalt_env::sync::atomic::{AtomicU64, Ordering};

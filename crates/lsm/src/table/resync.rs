@@ -5,7 +5,9 @@
 
 use super::block::{RESTART_INTERVAL, TAIL_LEN};
 use super::builder::SECTOR;
-use super::format::{BlockKind, MAX_COMPRESSED_RAW, get_varint, u32_at, u64_at};
+use super::format::{BlockKind, MAX_COMPRESSED_RAW};
+use crate::codec;
+use crate::encoding::{get_varint, u32_at, u64_at};
 use crate::key::TRAILER_LEN;
 use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
@@ -13,7 +15,6 @@ use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 const LAST_KIND: u64 = 9;
 /// Bytes of a value's expiry.
 const EXPIRY_LEN: usize = 8;
-const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 /// Calls `fits` with the stored length, the compression and the raw length (0 when it is stored as it is) of each block of `kind` that
 /// may begin at `rest[0]` and is at most `most` bytes long without its trailer, until it returns true.
@@ -31,7 +32,7 @@ pub(super) fn ends(
     if kind == BlockKind::Data {
         let _ = entries(payload, |stored| fits(stored, 0, 0));
         let _ = sequences(payload, |stored, raw| fits(stored, 1, raw));
-        if let Some((stored, raw)) = frame(payload) {
+        if let Some((stored, raw)) = codec::zstd_frame_len(payload, MAX_COMPRESSED_RAW) {
             fits(stored, 2, raw);
         }
     } else {
@@ -142,22 +143,6 @@ fn sequences(b: &[u8], mut fits: impl FnMut(usize, usize) -> bool) -> Option<()>
         }
         raw += length(&mut at, token & 15)? + 4;
     }
-}
-
-/// Stored and raw length of the zstd frame that begins here.
-fn frame(b: &[u8]) -> Option<(usize, usize)> {
-    if !b.starts_with(&ZSTD_MAGIC) {
-        return None;
-    }
-    let b = &b[..b.len().min(MAX_COMPRESSED_RAW)];
-    let stored = zstd::zstd_safe::find_frame_compressed_size(b).ok()?;
-    let raw = match zstd::zstd_safe::get_frame_content_size(b) {
-        Ok(Some(n)) => usize::try_from(n).ok()?,
-        _ => zstd::bulk::decompress(&b[..stored], MAX_COMPRESSED_RAW)
-            .ok()?
-            .len(),
-    };
-    (raw <= MAX_COMPRESSED_RAW).then_some((stored, raw))
 }
 
 /// Ends of an index block: its last number says how many entries it has, and the first of them is at 0.

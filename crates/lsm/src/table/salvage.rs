@@ -7,13 +7,14 @@
 use super::block::BlockCursor;
 use super::format::{
     BLOCK_TRAILER_LEN, BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header,
-    context_hash, open_block, u64_at,
+    context_hash, open_block,
 };
 use super::index::IndexBlock;
 use super::properties::Properties;
 use super::ranges;
 use super::reader::read_exact;
 use super::resync;
+use crate::encoding::u64_at;
 use crate::key::{Cmp, user_key};
 use crate::ranges::Fragments;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};

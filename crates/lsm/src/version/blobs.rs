@@ -8,7 +8,7 @@ use super::{FileKind, TableStore, catalog::Catalog};
 use crate::blob::derive::places_from_records;
 use crate::blob::lineage::Lineage;
 use crate::blob::together::{Located, Pages, Place, Sought, locate};
-use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference};
+use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference, blob_name, blob_names};
 use crate::key::{Cmp, Kind};
 use crate::table::{ReadBudget, Source};
 use basalt_env::JobPriority;
@@ -17,29 +17,6 @@ use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::{Bytes, Error, Reach, Result};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-
-/// The name of a blob file.
-pub fn blob_name(number: u64) -> String {
-    format!("{number:06}.blob")
-}
-
-/// The name of a log's file.
-pub fn log_name(number: u64) -> String {
-    format!("{number:06}.log")
-}
-
-/// The name of a file with the index of a log that is a blob file.
-pub fn index_name(number: u64) -> String {
-    format!("{number:06}.index")
-}
-
-/// The names of a blob file's files, the one with the records first.
-pub fn blob_names(number: u64, meta: &BlobMeta) -> Vec<String> {
-    match meta.index {
-        None => vec![blob_name(number)],
-        Some(index) => vec![log_name(number), index_name(index.number)],
-    }
-}
 
 /// One blob file.
 pub struct BlobFile {

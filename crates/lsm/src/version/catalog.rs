@@ -14,13 +14,11 @@ use super::file_map::FileMap;
 use super::manifest::FEATURES;
 use crate::blob::lineage::Lineage;
 use crate::key::SeqNo;
+pub use crate::limits::DEFAULT_FAMILY as DEFAULT;
 use crate::table::TableMeta;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The name of family 0, which every store has.
-pub const DEFAULT: &str = "default";
 
 /// A log that may hold records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

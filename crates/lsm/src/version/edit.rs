@@ -9,15 +9,10 @@ pub use blobs::AddBlob;
 
 use crate::blob::lineage::Group;
 use crate::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
+pub use crate::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use crate::table::{References, TableMeta, decode_references, encode_references};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
-
-/// File numbers stay below this.
-pub const MAX_FILE_NUMBER: u64 = 1 << 48;
-
-/// Family ids stay below this.
-pub const MAX_FAMILY: u32 = u32::MAX - 1;
 
 /// Sizes and counts of one file, and wall times, stay below this. What many files add up to is
 /// checked by [`super::catalog::Catalog::check_totals`].

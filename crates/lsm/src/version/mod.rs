@@ -13,7 +13,8 @@ pub mod manifest;
 mod open;
 mod removal;
 
-pub use blobs::{BlobFile, BlobSet, blob_name, blob_names, index_name, log_name};
+pub use crate::blob::{blob_name, blob_names, index_name, log_name};
+pub use blobs::{BlobFile, BlobSet};
 
 use crate::key::{Cmp, user_key};
 use crate::table::{TableMeta, TableReader};

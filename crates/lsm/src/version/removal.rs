@@ -9,9 +9,11 @@
 //! is never closed.
 
 use super::{FileKind, TableStore};
+use crate::sink::StoreDir;
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_fs::{File, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,20 @@ pub(super) struct Removal {
     state: Mutex<State>,
     /// See [`TableStore::releases`].
     releases: AtomicU64,
+}
+
+impl StoreDir for TableStore {
+    fn dir(&self) -> &Path {
+        TableStore::dir(self)
+    }
+
+    fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
+        TableStore::create(self, path)
+    }
+
+    fn remove(self: Arc<Self>, path: &Path) {
+        TableStore::remove(&self, path);
+    }
 }
 
 impl TableStore {

@@ -2,10 +2,12 @@
 //!
 //! `BASALT_REWRITE_GOLDEN=1` writes the document anew; a change of it is a change of the format.
 
-use super::header::{HEADER_LEN, u32_at, u64_at};
+use super::header::HEADER_LEN;
 use super::*;
 use crate::batch::{Ops, WriteBatch};
 use crate::blob::record;
+use crate::codec::Compression;
+use crate::encoding::{u32_at, u64_at};
 use crate::key::Kind;
 use basalt_fs::{FileSystem, LogOptions};
 use basalt_sim::{SimFs, SimOptions};
@@ -43,7 +45,7 @@ fn golden_log() -> Vec<u8> {
     let mut w = RecordWriter::create(file, path, &header).unwrap();
     let mut one = WriteBatch::new();
     one.push(
-        &crate::db::Family::of_no_store(0),
+        &crate::family::Family::detached(0),
         Kind::Put,
         b"apple",
         &[],
@@ -51,7 +53,7 @@ fn golden_log() -> Vec<u8> {
     )
     .unwrap();
     one.push(
-        &crate::db::Family::of_no_store(300),
+        &crate::family::Family::detached(300),
         Kind::PutTtl,
         b"pear",
         &1_800_000_000_000u64.to_le_bytes(),
@@ -59,7 +61,7 @@ fn golden_log() -> Vec<u8> {
     )
     .unwrap();
     one.push(
-        &crate::db::Family::of_no_store(0),
+        &crate::family::Family::detached(0),
         Kind::Delete,
         b"plum",
         &[],
@@ -68,14 +70,20 @@ fn golden_log() -> Vec<u8> {
     .unwrap();
     let put = |key: &[u8]| {
         let mut b = WriteBatch::new();
-        b.push(&crate::db::Family::of_no_store(1), Kind::Put, key, &[], b"")
-            .unwrap();
+        b.push(
+            &crate::family::Family::detached(1),
+            Kind::Put,
+            key,
+            &[],
+            b"",
+        )
+        .unwrap();
         b
     };
     let mut large = put(b"k4");
     large
         .push(
-            &crate::db::Family::separating_of_no_store(300, 12),
+            &crate::family::Family::detached(300).separating(12, Compression::None),
             Kind::Put,
             b"melon",
             &[],
@@ -93,7 +101,7 @@ fn golden_log() -> Vec<u8> {
         let mut records = Vec::new();
         for b in &mut batches {
             let first = seq;
-            seq += u64::from(b.count);
+            seq += b.len() as u64;
             records.push(Outgoing::of_batch(b, first));
         }
         w.append(&mut records, sync).unwrap();
@@ -213,7 +221,7 @@ impl Dump<'_> {
                 at = from + record::HEADER_LEN + op.key.len() + op.value.len();
                 continue;
             }
-            let varint = |n: usize| crate::batch::varint_len(n as u64);
+            let varint = |n: usize| crate::encoding::varint_len(n as u64);
             self.field(1, &format!("kind {:?}", op.kind));
             self.field(varint(op.family as usize), &format!("family {}", op.family));
             self.field(

@@ -4,6 +4,7 @@
 //! is there for decay. Byte by byte in `docs/format/log.md`.
 
 use super::{FileHeader, FileKind, PreviousLog};
+use crate::encoding::{u32_at, u64_at};
 use basalt_fs::{Error, Result};
 use std::path::Path;
 
@@ -184,16 +185,6 @@ fn parse(b: &[u8], at: usize, path: &Path) -> Result<FileHeader> {
             end: u64_at(b, 96),
         }),
     })
-}
-
-/// The little-endian number at a place that the caller knows to exist.
-pub(super) fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))
-}
-
-/// As [`u32_at`].
-pub(super) fn u64_at(b: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
 
 fn u128_at(b: &[u8], at: usize) -> u128 {

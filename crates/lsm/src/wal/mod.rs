@@ -39,9 +39,10 @@ mod tests;
 pub mod verify;
 mod writer;
 
+pub use crate::batch::{RECORD_HEADER, Separated};
 pub use header::{LARGEST_UNIT, PACKED_VALUES};
 pub use reader::{Expect, RecordReader};
-pub use separated::{Separated, UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
+pub use separated::{UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
@@ -53,9 +54,6 @@ pub fn begins_one(first: &[u8]) -> bool {
         .iter()
         .any(|at| magic(*at) == Some(&header::MAGIC[..]))
 }
-
-/// Bytes of a record header.
-pub const RECORD_HEADER: usize = 40;
 
 /// Records begin at multiples of this.
 pub const RECORD_ALIGN: usize = 8;
@@ -136,14 +134,16 @@ pub struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// A batch that begins with this sequence number.
     fn of_batch(batch: &'a mut crate::batch::WriteBatch, first_seq: u64) -> Outgoing<'a> {
+        let count = batch.len() as u32;
+        let (buf, separated) = batch.log_record_mut();
         Outgoing {
-            payload_crc: payload_crc(&batch.buf[RECORD_HEADER..], &batch.separated),
-            separated: &batch.separated,
+            payload_crc: payload_crc(&buf[RECORD_HEADER..], separated),
+            separated,
             offset: 0,
             kind: RecordKind::Batch,
             first_seq,
-            count: batch.count,
-            buf: &mut batch.buf,
+            count,
+            buf,
         }
     }
 }

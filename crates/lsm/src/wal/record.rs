@@ -1,8 +1,8 @@
 //! The 40 bytes in front of each payload, and what binds them to one life of one file.
 
-use super::header::{u32_at, u64_at};
 use super::separated::{PACKED, SEPARATED};
 use super::{RECORD_HEADER, RecordKind};
+use crate::encoding::{u32_at, u64_at};
 
 /// Identity of one life of a file's space, as record headers carry it.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,9 @@
 //! payload says of itself is believed only after both fit.
 
 use super::record::Life;
-use crate::batch::Ops;
-use crate::blob::record;
-use crate::options::Compression;
+use crate::batch::{Ops, Separated};
+use crate::codec::Compression;
+use crate::separated::record;
 use basalt_fs::Result;
 use std::path::Path;
 
@@ -20,17 +20,6 @@ pub const UNANNOUNCED: &str = "a separated value in a record that says that it h
 
 /// What is wrong with a batch that has compressed values, and whose record does not say so.
 pub const UNANNOUNCED_PACKED: &str = "a compressed value in a record that says that it has none";
-
-/// A blob record in a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Separated {
-    /// Where it begins in the payload.
-    pub at: u32,
-    /// Its operation's place in the batch: how far its sequence number is behind the batch's first.
-    pub op: u32,
-    /// Its value is compressed.
-    pub packed: bool,
-}
 
 /// The flags of a record with these blob records.
 pub(super) fn flags(separated: &[Separated]) -> u8 {

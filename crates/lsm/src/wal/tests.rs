@@ -8,6 +8,7 @@ use super::record::{Head, Life};
 use super::*;
 use basalt_env::Random;
 use basalt_fs::{Error, ErrorKind, File, FileSystem, LogOptions, Result};
+use basalt_sim::campaign::scale;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, SimSnapshot, When};
 use parking_lot::Mutex;
@@ -16,13 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const STORE: u128 = 0x5707_e000_0000_0000_0000_0000_0000_0001;
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
 
 fn disk(unit: usize, seed: u64) -> Arc<SimFs> {
     SimFs::new(SimOptions {

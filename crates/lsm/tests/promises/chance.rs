@@ -50,15 +50,7 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 33)
 }
 
-/// By how much campaigns multiply their effort: the environment variable `BASALT_SCALE`, 1 when not set.
-pub fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-        .max(1)
-}
-
+pub use basalt_sim::campaign::scale;
 /// Numbers of an environment variable, separated by commas.
 pub fn numbers_of(variable: &str) -> Option<Vec<u64>> {
     let text = std::env::var(variable).ok()?;

@@ -210,7 +210,7 @@ fn no_batch_is_larger_than_its_bound() {
 /// Random stores, caches and budgets: what is answered is what single lookups answer.
 #[test]
 fn many_keys_are_answered_as_each_alone() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     for seed in basalt_sim::campaign::cases(0..20 * scale) {
         let _repeat =
             basalt_sim::repeat!(many_keys_are_answered_as_each_alone, "BASALT_CASE={seed}");

@@ -599,7 +599,7 @@ fn describe(read: &ReadOptions) -> String {
 
 #[test]
 fn cursors_of_every_kind_walk_as_the_reference_does() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     let (mut moves, mut shown, mut narrowed) = (0, 0, 0);
     let (mut followed, mut refreshed, mut paused) = (0, 0, 0);
     let (mut ranges, mut operands) = (0, 0);

@@ -229,7 +229,7 @@ fn anything_damaged_beside_blob_files() {
 #[test]
 fn logs_that_are_blob_files() {
     let mut cases = 0;
-    let seeds = 600..600 + 3 * scale().min(30);
+    let seeds = 600..600 + (3 * scale()).min(90);
     for seed in basalt_sim::campaign::cases(seeds) {
         let _repeat = basalt_sim::repeat!(logs_that_are_blob_files, "BASALT_CASE={seed}");
         let closed = seed % 3 > 0;

@@ -13,18 +13,11 @@ use basalt_lsm::db::{Db, RepairReport};
 use basalt_lsm::{
     Compression, ErrorKind, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_sim::campaign::scale;
 use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-        .max(1)
-}
 
 const DIR: &str = "store";
 

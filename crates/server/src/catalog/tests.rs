@@ -1,4 +1,5 @@
-//! A catalog that is whole, and one of which each part is lost: never taken for an empty store or an older one.
+//! A catalog that is whole, and one of which each part is lost: never taken for an empty store or
+//! an older one.
 
 use super::*;
 use basalt::{Env, FamilyOptions};
@@ -51,7 +52,8 @@ fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
     assert_eq!(read(&db, &keys).unwrap(), Some(0));
     put(&db, &keys, 0, b"key");
     assert_eq!(read(&db, &keys).unwrap(), Some(0));
-    // A flush: keys of the generation before are no matter, nor is it one that there are none of the new one.
+    // A flush: keys of the generation before are no matter, nor is it one that there are none of
+    // the new one.
     set_generation(&db, &keys, 1);
     assert_eq!(read(&db, &keys).unwrap(), Some(1));
     put(&db, &keys, 1, b"key");
@@ -104,7 +106,8 @@ fn records_without_their_layout_are_no_empty_store_either() {
     }
 }
 
-/// With the record of its generation, or the newest of two, lost, what was flushed would be shown and what is current hidden.
+/// With the record of its generation, or the newest of two, lost, what was flushed would be shown
+/// and what is current hidden.
 #[test]
 fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
     for older in [None, Some(1)] {
@@ -148,7 +151,8 @@ fn a_flushed_generation_does_not_stand_in_front_of_a_later_one() {
     db.close().unwrap();
 }
 
-/// Where a repair may have lost the last flush and nothing speaks of it, that is said, and no cursor is given out twice.
+/// Where a repair may have lost the last flush and nothing speaks of it, that is said, and no
+/// cursor is given out twice.
 #[test]
 fn what_cannot_be_known_is_said() {
     let (db, keys) = store();

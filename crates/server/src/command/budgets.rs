@@ -1,4 +1,5 @@
-//! What clients may take of the server, and what they take: budgets beside those of the engine, in INFO and in the metrics.
+//! What clients may take of the server, and what they take: budgets beside those of the engine, in
+//! INFO and in the metrics.
 
 use super::Executor;
 use basalt::Env;

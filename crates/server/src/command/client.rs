@@ -8,7 +8,8 @@ use crate::resp::Protocol;
 use crate::resp::request::Request;
 use std::collections::BTreeSet;
 
-/// The version of Redis whose behaviour this server follows; client libraries decide by it what they may send.
+/// The version of Redis whose behaviour this server follows; client libraries decide by it what
+/// they may send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
@@ -266,7 +267,8 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
     }
     let me = c.session().id;
     let mut skip_me = true;
-    // The last of a kind counts, as in Redis; so a request's length does not multiply with the number of clients.
+    // The last of a kind counts, as in Redis; so a request's length does not multiply with the
+    // number of clients.
     let (mut with_id, mut address, mut local) = (None, None, None);
     let mut possible = true;
     let mut i = 2;

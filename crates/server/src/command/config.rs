@@ -1,5 +1,5 @@
-//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync policy, the limit on
-//! background I/O, keepalive and the idle timeout change later.
+//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync
+//! policy, the limit on background I/O, keepalive and the idle timeout change later.
 
 use super::{Context, Done, Failure, Outcome, word};
 use crate::glob;
@@ -7,7 +7,8 @@ use crate::options::{KEEPALIVE_MOST, SyncPolicy};
 use crate::resp::request::Request;
 use std::time::Duration;
 
-/// The lowest limit on background I/O, as the command line has it: below it flushes would hardly end.
+/// The lowest limit on background I/O, as the command line has it: below it flushes would hardly
+/// end.
 const IO_LIMIT_LEAST: u64 = 1 << 20;
 
 /// No setting's name is longer, in bytes.
@@ -15,7 +16,8 @@ const LONGEST_NAME: usize = 64;
 /// The longest `timeout`, in seconds, as in Redis.
 const TIMEOUT_MOST: i64 = i32::MAX as i64;
 
-/// Settings by Redis's names; some answer what Redis would with persistence on, because that is what holds here.
+/// Settings by Redis's names; some answer what Redis would with persistence on, because that is
+/// what holds here.
 fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
     let o = &c.exec.options;
     vec![

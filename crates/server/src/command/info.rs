@@ -368,7 +368,8 @@ fn engine(e: &mut Executor, out: &mut String) {
     }
 }
 
-/// A short file of /proc; `None` where there is none. Not data: it does not go through the filesystem of the store.
+/// A short file of /proc; `None` where there is none. Not data: it does not go through the
+/// filesystem of the store.
 fn proc_text(path: &str) -> Option<String> {
     use rustix::fs::{Mode, OFlags};
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;

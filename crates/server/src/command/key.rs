@@ -10,11 +10,13 @@ use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use std::sync::Arc;
 
-/// Keys that one SCAN looks at, at most, and about how many others that have ended or were deleted: other clients wait for it.
+/// Keys that one SCAN looks at, at most, and about how many others that have ended or were deleted:
+/// other clients wait for it.
 const SCAN_WORK: u64 = 10_000;
 /// As [`SCAN_WORK`], for each of the few steps of a RANDOMKEY.
 const RANDOM_WORK: u64 = 1_000;
-/// Steps of matching from which on a SCAN tries no further key. One key takes at most 17 million ([`glob`]).
+/// Steps of matching from which on a SCAN tries no further key. One key takes at most 17 million
+/// ([`glob`]).
 const MATCH_WORK: u64 = 1 << 21;
 
 pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
@@ -313,8 +315,9 @@ pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
         c.reply.null();
         return Ok(Outcome::Replied);
     };
-    // A random place between two keys and the key that follows it, up to three times with that key as the lower end
-    // (keys stand in clusters), and a few keys on: quick however many there are, and not quite fair.
+    // A random place between two keys and the key that follows it, up to three times with that key
+    // as the lower end (keys stand in clusters), and a few keys on: quick however many there are,
+    // and not quite fair.
     let mut middle = from.clone();
     if let Some(last) = c.exec.keys.last(&from, &to, RANDOM_WORK)? {
         for _ in 0..1 + c.exec.env.random().below(3) {

@@ -1,7 +1,9 @@
-//! Commands: what a request means. Everything runs on one thread, one request after the other; what it writes goes
-//! into the keyspace's open epoch, and its reply is held by the connection until the epochs it depends on have ended.
+//! Commands: what a request means. Everything runs on one thread, one request after the other; what
+//! it writes goes into the keyspace's open epoch, and its reply is held by the connection until the
+//! epochs it depends on have ended.
 //!
-//! A handler reads and checks everything before its first write, so that an error never leaves half a command behind.
+//! A handler reads and checks everything before its first write, so that an error never leaves half
+//! a command behind.
 
 pub(crate) mod budgets;
 pub(crate) mod client;
@@ -14,8 +16,9 @@ pub(crate) mod system;
 pub mod table;
 
 use crate::cursor::Cursors;
+use crate::epoch::Epochs;
 use crate::fetch::Need;
-use crate::keyspace::{Capture, Epochs, Keyspace, Missed};
+use crate::keyspace::{Capture, Keyspace, Missed};
 use crate::layout;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;
@@ -83,8 +86,8 @@ impl Failure {
     }
 }
 
-/// A store's error in a client's words. The codes are those that client libraries know: READONLY and MISCONF for a
-/// store that takes no writes now, ERR for the rest.
+/// A store's error in a client's words. The codes are those that client libraries know: READONLY
+/// and MISCONF for a store that takes no writes now, ERR for the rest.
 pub(crate) fn store_error(e: &Error) -> String {
     let code = match e.kind() {
         ErrorKind::ReadOnly => "READONLY",
@@ -213,7 +216,8 @@ pub(crate) struct Counters {
     pub fetches: u64,
 }
 
-/// Kinds of errors told apart. The server's own texts have fewer; the bound is for texts that somebody forgot to give a code.
+/// Kinds of errors told apart. The server's own texts have fewer; the bound is for texts that
+/// somebody forgot to give a code.
 const ERROR_CODES: usize = 32;
 /// Longest code, as in Redis.
 const ERROR_CODE_LEN: usize = 32;
@@ -313,8 +317,8 @@ impl Executor {
             .then_some(count.keys)
     }
 
-    /// Runs one request of the session in `slot`. `reply` must be empty; it receives exactly one reply, unless the outcome
-    /// is slow or to come later.
+    /// Runs one request of the session in `slot`. `reply` must be empty; it receives exactly one
+    /// reply, unless the outcome is slow or to come later.
     pub fn execute(&mut self, slot: usize, request: &Request, reply: &mut Reply) -> Executed {
         debug_assert!(reply.is_empty());
         self.counters.commands += 1;

@@ -4,7 +4,7 @@ use super::{Context, Done, Failure, Outcome, integer, too_long, word, wrong_argu
 use crate::layout::DataType;
 use crate::number::{format_f64, parse_f64, parse_i64, push_i64};
 use crate::resp::request::Request;
-use crate::store::Value;
+use crate::value::Value;
 use basalt::Bytes;
 
 /// Keys of an MGET that are looked for together.
@@ -320,7 +320,8 @@ pub(crate) fn decrby(c: &mut Context<'_>, r: &Request) -> Done {
     add(c, r.arg(1), by)
 }
 
-/// A decimal as an integer of 10^-17, when it has such a form: sums of those are exact, as people expect of 0.1 + 0.2.
+/// A decimal as an integer of 10^-17, when it has such a form: sums of those are exact, as people
+/// expect of 0.1 + 0.2.
 fn decimal(text: &[u8]) -> Option<i128> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),

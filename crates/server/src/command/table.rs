@@ -1,5 +1,5 @@
-//! The commands as data: names, arity, flags, where keys stand, and what documentation says. Arity checks, COMMAND and
-//! `docs/server.md` come from here.
+//! The commands as data: names, arity, flags, where keys stand, and what documentation says. Arity
+//! checks, COMMAND and `docs/server.md` come from here.
 
 use super::{Context, Done, client, config, info, introspect, key, string, system};
 use crate::resp::request::Request;
@@ -16,7 +16,8 @@ pub struct Spec {
     pub arity: i32,
     /// Redis's flags.
     pub flags: &'static [&'static str],
-    /// First key's place, last key's (negative from the end), and the step between keys; zeros without keys.
+    /// First key's place, last key's (negative from the end), and the step between keys; zeros
+    /// without keys.
     pub keys: (i32, i32, i32),
     /// Redis's group.
     pub group: &'static str,

@@ -1,7 +1,7 @@
 //! Commands without a network: what needs a clock or a store under the test's control.
 
 use super::*;
-use crate::keyspace::EpochLimits;
+use crate::epoch::EpochLimits;
 use crate::store::memory::MemoryStore;
 use basalt::env::{Clock, EnvBuilder, ManualClock};
 use basalt::fs::{HostFs, HostOptions};
@@ -315,7 +315,8 @@ fn keepalive_and_idle_timeout_are_settings() {
     ]);
 }
 
-/// A server that restarts must not take an old cursor for another place: a scan would leave keys out.
+/// A server that restarts must not take an old cursor for another place: a scan would leave keys
+/// out.
 #[test]
 fn cursors_from_before_a_restart_are_never_mistaken() {
     let mut w = World::new();
@@ -383,7 +384,8 @@ fn keys_and_values_past_the_limits_are_refused() {
     );
 }
 
-/// An MGET once read up to 1,024 values, whatever their length, before it looked at the limit of its reply.
+/// An MGET once read up to 1,024 values, whatever their length, before it looked at the limit of
+/// its reply.
 #[test]
 fn an_mget_past_the_reply_limit_is_refused_before_all_is_read() {
     const VALUE: usize = 64 << 10;

@@ -1,65 +1,25 @@
 //! The fetch of a request with very many names. Its answers follow writes: once every name has an
 //! answer, all answers are those of that moment.
 //!
-//! The answers are one array, with one place for each name, and the strings of a piece are one
-//! buffer. So no single name costs an allocation or a deallocation.
-//!
 //! A [`Layer`] changes very many keys in one step, so the fetch applies its effect on the answers
 //! later, some names at a time. Until then the fetch is *behind* by that layer, and its answers are
 //! not used. An answer from a write that came after the layer is newer, and stays.
 
 use super::{COPIED, Need};
+use crate::answers::{Answers, Found, Places};
 use crate::catalog::DATABASE;
-use crate::keyspace::Epochs;
+use crate::epoch::Epochs;
+use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType};
-use crate::names::{HeldLayer, KeyHash, Layer, Names};
-use crate::store::{Store, Value};
+use crate::names::{KeyHash, Names};
+use crate::store::Store;
+use crate::value::Value;
 use basalt::{Bytes, Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of names that one step of a fetch looks at. It looks at one name at least.
 const STEP_BYTES: usize = 256 << 10;
-
-/// The answer for a name so far, in 16 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    /// The name was not asked for yet.
-    Unasked,
-    /// The name is being read.
-    Reading,
-    Absent,
-    /// The key exists, without an expiry.
-    There,
-    /// The key exists until this time, in ms since 1970.
-    Until(u64),
-    /// A string that is a part of the buffer of a piece.
-    Part {
-        piece: u32,
-        start: u32,
-        len: u32,
-    },
-    /// A string, as an index into the list of values.
-    Value(u32),
-    Failed,
-}
-
-impl Found {
-    fn is_there(self) -> bool {
-        use Found::*;
-        matches!(self, There | Until(_) | Part { .. } | Value(_))
-    }
-}
-
-/// The answer for a name.
-pub(crate) enum ManyAnswer<'a> {
-    Absent,
-    There,
-    String(&'a [u8]),
-    /// A string that need not be copied.
-    Shared(&'a Bytes),
-    Failed(&'a Error),
-}
 
 /// Names to be read for a fetch.
 pub(crate) struct ManyPiece {
@@ -113,15 +73,6 @@ pub(crate) struct ManyRead {
     buffer: Bytes,
 }
 
-/// The strings of one piece.
-struct PieceBuffer {
-    data: Bytes,
-    /// Bytes of the strings that are still answers.
-    live: usize,
-    /// The names that were answered from the buffer.
-    names: Vec<u32>,
-}
-
 /// A layer whose effect on the answers is not applied to all names yet.
 struct PendingLayer {
     layer: HeldLayer,
@@ -141,29 +92,11 @@ pub(crate) struct ManyFetch {
     need: Need,
     /// The generation that the keys are read under.
     generation: u32,
-    names: Arc<Names>,
-    /// Answers by name. Only the last name of each key has one.
-    answers: Vec<Found>,
+    answers: Answers,
     /// The names below this index were asked for.
     asked: usize,
     /// Names that a piece had no room for.
     unread: Vec<u32>,
-    pieces: Vec<PieceBuffer>,
-    /// Values by index. A free index has `None`.
-    values: Vec<Option<Value>>,
-    /// Indexes of `values` that are free.
-    free_values: Vec<u32>,
-    /// Bytes of strings among the answers.
-    bytes: usize,
-    /// Bytes of values, and of buffers with what is no answer any more.
-    held: usize,
-    /// Number of names that the pieces list.
-    piece_names: usize,
-    /// Number of keys that exist.
-    there: usize,
-    /// Number of keys that could not be read; `failure` is the error of one of them.
-    failed: usize,
-    failure: Option<Error>,
     behind: VecDeque<PendingLayer>,
     /// Number of layers since the fetch began.
     layers: u64,
@@ -174,51 +107,22 @@ pub(crate) struct ManyFetch {
     pub depends_on: Epochs,
     /// True if an answer came from a commit that failed, or the keyspace was flushed.
     pub is_void: bool,
-    /// True if every name was asked for, and every answer has come.
-    has_all: bool,
-}
-
-/// Allocates the places for the answers of `names` names. The time grows with the number of names.
-pub(crate) fn places(names: usize) -> Places {
-    Places(vec![Found::Unasked; names])
-}
-
-/// Places for answers.
-pub(crate) struct Places(Vec<Found>);
-
-impl Places {
-    /// Returns the bytes of memory that the places take.
-    pub fn memory(&self) -> usize {
-        self.0.capacity() * size_of::<Found>()
-    }
 }
 
 impl ManyFetch {
     /// Makes a fetch. Panics unless there is one place for each name.
     pub fn new(need: Need, generation: u32, names: Arc<Names>, places: Places) -> ManyFetch {
-        assert_eq!(names.len(), places.0.len(), "a place for each name");
         ManyFetch {
             need,
             generation,
-            names,
-            answers: places.0,
+            answers: Answers::new(names, places),
             asked: 0,
             unread: Vec::new(),
-            pieces: Vec::new(),
-            values: Vec::new(),
-            free_values: Vec::new(),
-            bytes: 0,
-            held: 0,
-            piece_names: 0,
-            there: 0,
-            failed: 0,
-            failure: None,
             behind: VecDeque::new(),
             layers: 0,
             newer: BTreeMap::new(),
             depends_on: 0,
             is_void: false,
-            has_all: false,
         }
     }
 
@@ -230,163 +134,34 @@ impl ManyFetch {
         self.generation
     }
 
-    pub fn names(&self) -> &Arc<Names> {
-        &self.names
-    }
-
     /// Bytes of strings among the answers.
     pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Returns true if every name was asked for. The result is false if the strings are too long
-    /// for a reply.
-    pub fn has_all(&self) -> bool {
-        self.has_all
+        self.answers.bytes()
     }
 
     /// Notes that every name was asked for, and every answer has come.
     pub fn end(&mut self) {
-        self.has_all = true;
+        self.answers.end();
+    }
+
+    /// Returns the answers alone. The fetch must not be behind.
+    pub fn into_answers(self) -> Answers {
+        self.answers
     }
 
     /// Returns the bytes of memory that the fetch holds besides the names. The layers that it is
     /// behind by are counted as writes on their way.
     pub fn memory(&self) -> usize {
         let newer = self.newer.len() * 2 * size_of::<(u32, u64)>();
-        let places = self.answers.capacity() * size_of::<Found>();
-        let values = self.values.capacity() * size_of::<Option<Value>>();
-        let indexes = self.free_values.capacity() + self.unread.capacity() + self.piece_names;
-        let pieces = self.pieces.capacity() * size_of::<PieceBuffer>();
-        let lists = places + values + pieces + newer + indexes * size_of::<u32>();
-        self.held + lists + self.behind.capacity() * size_of::<PendingLayer>()
+        let unread = self.unread.capacity() * size_of::<u32>();
+        let behind = self.behind.capacity() * size_of::<PendingLayer>();
+        self.answers.memory() + newer + unread + behind
     }
 
-    /// Returns the number of keys that exist, or that have expired since they were read.
-    pub fn there(&self) -> usize {
-        self.there
-    }
-
-    /// Returns the error of a key that could not be read, if there is one.
-    pub fn failure(&self) -> Option<&Error> {
-        self.failure.as_ref().filter(|_| self.failed > 0)
-    }
-
-    /// Returns true if the key of a name exists, or has expired since it was read. The name must be
-    /// the last of its key.
-    pub fn is_there(&self, name: usize) -> bool {
-        self.answers[name].is_there()
-    }
-
-    /// Returns the answer for a name at a given time.
-    pub fn answer(&self, name: usize, now_ms: u64) -> ManyAnswer<'_> {
-        match self.answers[self.names.last(name)] {
-            Found::Unasked | Found::Absent => ManyAnswer::Absent,
-            Found::There => ManyAnswer::There,
-            Found::Until(at) if at > now_ms => ManyAnswer::There,
-            Found::Until(_) => ManyAnswer::Absent,
-            Found::Part { piece, start, len } => {
-                let (start, len) = (start as usize, len as usize);
-                ManyAnswer::String(&self.pieces[piece as usize].data[start..start + len])
-            }
-            Found::Value(n) => match self.value(n) {
-                v if v.expire_at_ms.is_some_and(|at| at <= now_ms) => ManyAnswer::Absent,
-                v => ManyAnswer::Shared(&v.data),
-            },
-            Found::Failed => ManyAnswer::Failed(self.failure.as_ref().expect("one has failed")),
-            Found::Reading => unreachable!("every name has an answer"),
-        }
-    }
-
-    fn set(&mut self, name: usize, found: Found) {
-        let old = std::mem::replace(&mut self.answers[name], found);
-        self.there = self.there + usize::from(found.is_there()) - usize::from(old.is_there());
-        let failed = |f| usize::from(f == Found::Failed);
-        self.failed = self.failed + failed(found) - failed(old);
-        self.bytes = self.bytes + self.bytes_of(found) - self.bytes_of(old);
-        match old {
-            Found::Value(n) => {
-                let value = self.values[n as usize].take().expect("it was an answer");
-                self.held -= value.data.len();
-                self.free_values.push(n);
-            }
-            Found::Part { piece, len, .. } => {
-                self.pieces[piece as usize].live -= len as usize;
-                self.shrink(piece);
-            }
-            _ => {}
-        }
-    }
-
-    fn value(&self, n: u32) -> &Value {
-        let value = self.values[n as usize].as_ref();
-        value.expect("an answer has its value")
-    }
-
-    fn bytes_of(&self, found: Found) -> usize {
-        match found {
-            Found::Part { len, .. } => len as usize,
-            Found::Value(n) => self.value(n).data.len(),
-            _ => 0,
-        }
-    }
-
-    fn set_value(&mut self, name: usize, value: Value) {
-        // The replaced value gives its index back first.
-        self.set(name, Found::Absent);
-        self.held += value.data.len();
-        let n = match self.free_values.pop() {
-            Some(n) => {
-                self.values[n as usize] = Some(value);
-                n
-            }
-            None => {
-                self.values.push(Some(value));
-                self.values.len() as u32 - 1
-            }
-        };
-        self.set(name, Found::Value(n));
-    }
-
-    /// Copies the strings of a buffer that are still answers, if they are less than half of the
-    /// buffer. So buffers hold less than twice the bytes of the answers, and each byte is copied
-    /// less often than a byte is written over.
-    fn shrink(&mut self, piece: u32) {
-        let buffer = &mut self.pieces[piece as usize];
-        if 2 * buffer.live >= buffer.data.len() {
-            return;
-        }
-        let old = std::mem::take(&mut buffer.data);
-        let mut kept = Vec::with_capacity(buffer.live);
-        let answers = &mut self.answers;
-        let names = buffer.names.len();
-        buffer
-            .names
-            .retain(|name| match &mut answers[*name as usize] {
-                Found::Part {
-                    piece: own,
-                    start,
-                    len,
-                } if *own == piece => {
-                    let from = *start as usize;
-                    *start = kept.len() as u32;
-                    kept.extend_from_slice(&old[from..from + *len as usize]);
-                    true
-                }
-                _ => false,
-            });
-        buffer.names.shrink_to_fit();
-        self.piece_names -= names - buffer.names.len();
-        self.held -= old.len() - kept.len();
-        buffer.data = kept.into();
-    }
-
-    /// Returns the bytes of values and buffers in memory.
+    /// Returns the answers so far.
     #[cfg(test)]
-    pub fn strings_in_memory(&self) -> usize {
-        let values = self.values.iter().flatten().map(|v| v.data.len());
-        let pieces = self.pieces.iter().map(|p| p.data.len());
-        values.sum::<usize>() + pieces.sum::<usize>()
+    pub fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     /// Returns the names to ask for next: those that a piece had no room for, and new ones up to
@@ -400,8 +175,8 @@ impl ManyFetch {
     ) -> (Vec<u32>, bool) {
         let mut list = std::mem::take(&mut self.unread);
         // A name that was written since is answered by the write.
-        list.retain(|name| self.answers[*name as usize] == Found::Reading);
-        let names = self.names.clone();
+        list.retain(|name| self.answers.found(*name as usize) == Found::Reading);
+        let names = self.answers.names().clone();
         let end = names
             .len()
             .min(self.asked + most.saturating_sub(list.len()));
@@ -418,7 +193,7 @@ impl ManyFetch {
             match written(key, names.hash(name)) {
                 Some((epoch, value)) => self.written(name, value.as_ref(), epoch, now_ms),
                 None => {
-                    self.set(name, Found::Reading);
+                    self.answers.set(name, Found::Reading);
                     list.push(name as u32);
                 }
             }
@@ -431,7 +206,7 @@ impl ManyFetch {
         ManyPiece {
             need: self.need,
             generation: self.generation,
-            names: self.names.clone(),
+            names: self.answers.names().clone(),
             list,
             budget_bytes,
         }
@@ -440,29 +215,22 @@ impl ManyFetch {
     /// Takes the result of a piece. Names that were written since they were asked for keep their
     /// newer answers.
     pub fn take(&mut self, read: ManyRead, now_ms: u64) {
-        let piece = self.pieces.len() as u32;
-        self.held += read.buffer.len();
-        let mut buffer = PieceBuffer {
-            data: read.buffer,
-            live: 0,
-            names: Vec::new(),
-        };
+        let answers = &mut self.answers;
+        let piece = answers.begin_piece(read.buffer);
         for (name, read) in read.list {
             let place = name as usize;
-            if self.answers[place] != Found::Reading {
+            if answers.found(place) != Found::Reading {
                 continue;
             }
             match read {
                 NameRead::NoRoom => self.unread.push(name),
-                NameRead::Until(at) if at > now_ms => self.set(place, Found::Until(at)),
-                NameRead::Absent | NameRead::Until(_) => self.set(place, Found::Absent),
-                NameRead::There => self.set(place, Found::There),
+                NameRead::Until(at) if at > now_ms => answers.set(place, Found::Until(at)),
+                NameRead::Absent | NameRead::Until(_) => answers.set(place, Found::Absent),
+                NameRead::There => answers.set(place, Found::There),
                 NameRead::Part(start, len) => {
-                    buffer.live += len as usize;
-                    buffer.names.push(name);
-                    self.set(place, Found::Part { piece, start, len });
+                    answers.set_part(place, piece, start, len);
                 }
-                NameRead::Long(data) => self.set_value(
+                NameRead::Long(data) => answers.set_value(
                     place,
                     Value {
                         data_type: DataType::String,
@@ -470,30 +238,27 @@ impl ManyFetch {
                         expire_at_ms: None,
                     },
                 ),
-                NameRead::Failed(e) => {
-                    self.failure = Some(e);
-                    self.set(place, Found::Failed);
-                }
+                NameRead::Failed(e) => answers.set_failed(place, e),
             }
         }
-        self.piece_names += buffer.names.len();
-        self.pieces.push(buffer);
         // Other writes may have answered the names while the piece was read.
-        self.shrink(piece);
+        answers.shrink(piece);
     }
 
     fn written(&mut self, name: usize, value: Option<&Value>, epoch: Epochs, now_ms: u64) {
         let value = value.filter(|v| v.expire_at_ms.is_none_or(|at| at > now_ms));
         let strings = self.need == Need::Strings;
         match value {
-            None => self.set(name, Found::Absent),
-            Some(v) if strings && v.data_type != DataType::String => self.set(name, Found::Absent),
-            Some(v) if strings => self.set_value(name, v.clone()),
+            None => self.answers.set(name, Found::Absent),
+            Some(v) if strings && v.data_type != DataType::String => {
+                self.answers.set(name, Found::Absent)
+            }
+            Some(v) if strings => self.answers.set_value(name, v.clone()),
             Some(Value {
                 expire_at_ms: Some(at),
                 ..
-            }) => self.set(name, Found::Until(*at)),
-            Some(_) => self.set(name, Found::There),
+            }) => self.answers.set(name, Found::Until(*at)),
+            Some(_) => self.answers.set(name, Found::There),
         }
         self.depends_on |= epoch;
     }
@@ -506,7 +271,7 @@ impl ManyFetch {
         epoch: Epochs,
         now_ms: u64,
     ) {
-        let found = self.names.find(key, hash);
+        let found = self.answers.names().find(key, hash);
         let Some(name) = found.filter(|n| *n < self.asked) else {
             return;
         };
@@ -553,7 +318,7 @@ impl ManyFetch {
         let mut done = Vec::new();
         let mut looked = 0;
         let mut bytes = 0;
-        let names = self.names.clone();
+        let names = self.answers.names().clone();
         while let Some(b) = self.behind.front_mut() {
             let layer = b.layer.layer().clone();
             let by_layer = layer.names().len() < b.asked;

@@ -201,9 +201,9 @@ fn long_segments_match_as_they_did_before_they_were_compiled() {
     assert!((1_000..2_900).contains(&matched), "{matched}");
 }
 
-/// `SCAN MATCH` with a class of 60,000 bytes read the class again for every byte of a key: one key held the server for
-/// 40 seconds. And Redis's own matcher took exponential time for many stars (CVE-2022-36021) and recursed for each
-/// (CVE-2024-31228).
+/// `SCAN MATCH` with a class of 60,000 bytes read the class again for every byte of a key: one key
+/// held the server for 40 seconds. And Redis's own matcher took exponential time for many stars
+/// (CVE-2022-36021) and recursed for each (CVE-2024-31228).
 #[test]
 fn a_match_takes_few_steps_whatever_the_pattern() {
     const LONGEST: usize = 65_530;

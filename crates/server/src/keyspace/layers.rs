@@ -1,8 +1,9 @@
 //! The layers of a keyspace: how they enter, and when no further one is taken.
 
-use super::{Epochs, Keyspace, PlacedLayer};
+use super::{Keyspace, PlacedLayer};
+use crate::epoch::Epochs;
 use crate::fetch::many::ManyFetch;
-use crate::names::{HeldLayer, Layer};
+use crate::layer::{HeldLayer, Layer};
 use std::sync::Arc;
 
 /// Number of layers in all epochs from which on no further layer is taken: each read, and each step

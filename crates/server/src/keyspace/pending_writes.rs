@@ -2,8 +2,8 @@
 //! layers' writes.
 
 use super::OverlayEntry;
+use crate::layer::Layer;
 use crate::layout::{DataType, KEY_PREFIX_LEN};
-use crate::names::Layer;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::iter::Peekable;

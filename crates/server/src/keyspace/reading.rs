@@ -1,13 +1,15 @@
-//! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the store
-//! within the bounds of a command on the loop.
+//! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the
+//! store within the bounds of a command on the loop.
 
-use super::{Epochs, Keyspace};
+use super::Keyspace;
+use crate::answers::{Answers, Places};
 use crate::catalog::DATABASE;
-use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead, Places};
-use crate::fetch::{self, Answer, Fetch, Known, Meta, Need, PIECE_BYTES, PIECE_NAMES, Piece};
+use crate::epoch::Epochs;
+use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead};
+use crate::fetch::{self, Answer, Fetch, Need, PIECE_BYTES, PIECE_NAMES, Piece};
 use crate::layout::{self, DataType};
 use crate::names::{KeyHash, Names};
-use crate::store::Value;
+use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Error, Result};
 use std::sync::Arc;
 
@@ -233,9 +235,9 @@ impl Keyspace {
         Ok(out)
     }
 
-    /// Reads strings for a command that was fetched for too often already. Each batch brings at most
-    /// a piece's bytes into memory, or one string that is longer, and the batches end when `out` is
-    /// longer than `room_bytes`.
+    /// Reads strings for a command that was fetched for too often already. Each batch brings at
+    /// most a piece's bytes into memory, or one string that is longer, and the batches end when
+    /// `out` is longer than `room_bytes`.
     fn read_strings(
         &mut self,
         mut ask: Vec<Bytes>,
@@ -381,15 +383,16 @@ impl Keyspace {
         self.many.get(&client)
     }
 
-    /// Removes and returns a fetch that has an answer for every name, if the answers are true now.
-    /// The second value is the epochs that the answers depend on.
-    pub fn freeze(&mut self, client: u64) -> Option<(ManyFetch, Epochs)> {
+    /// Ends a fetch that has an answer for every name, and returns the answers if they are true
+    /// now. The second value is the epochs that the answers depend on.
+    pub fn freeze(&mut self, client: u64) -> Option<(Answers, Epochs)> {
         let is_true = |f: &ManyFetch| !f.is_void && f.generation() == self.generation;
         let fetch = self.many.get(&client).filter(|f| is_true(f))?;
         assert!(!fetch.is_behind(), "the caller lets it catch up");
         let flush = self.flush.map_or(0, |slot| 1 << slot);
         let depends_on = fetch.depends_on | flush;
-        self.many.remove(&client).map(|f| (f, depends_on))
+        let fetch = self.many.remove(&client)?;
+        Some((fetch.into_answers(), depends_on))
     }
 
     /// Removes and returns the fetch of a request with very many names. Dropping a fetch takes
@@ -436,8 +439,8 @@ impl Keyspace {
     }
 
     /// The next keys to be read for a client: those that an earlier piece had no room for, or the
-    /// next of `keys`. The list is empty if none of them has to be read. `None` if all keys were read, or
-    /// if their strings exceed `limit_bytes`, so that the reply would be too long.
+    /// next of `keys`. The list is empty if none of them has to be read. `None` if all keys were
+    /// read, or if their strings exceed `limit_bytes`, so that the reply would be too long.
     pub fn next_piece(
         &mut self,
         client: u64,

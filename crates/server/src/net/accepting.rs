@@ -1,5 +1,5 @@
-//! Coming and going: the listening socket, the limit of clients that the open files leave room for, and the slots that
-//! connections and their sessions live in.
+//! Coming and going: the listening socket, the limit of clients that the open files leave room for,
+//! and the slots that connections and their sessions live in.
 
 use super::background::report;
 use super::connection::Connection;
@@ -40,7 +40,8 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
-/// Raises the limit of open files as far as needed and allowed; the number of clients it leaves room for.
+/// Raises the limit of open files as far as needed and allowed; the number of clients it leaves
+/// room for.
 pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let others = engine_files + OTHER_FILES;
@@ -72,8 +73,8 @@ pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     room.max(1)
 }
 
-/// Lets the system find clients whose machine is gone: asked after `interval` without traffic, and three times a third
-/// of that apart. Zero turns it off.
+/// Lets the system find clients whose machine is gone: asked after `interval` without traffic, and
+/// three times a third of that apart. Zero turns it off.
 fn keep_alive(stream: &impl AsFd, interval: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, !interval.is_zero())?;
@@ -105,7 +106,8 @@ impl Server {
                     continue;
                 }
                 Err(_) => {
-                    // Out of files or memory: the listener is readable only once, so look again soon.
+                    // Out of files or memory: the listener is readable only once, so look again
+                    // soon.
                     self.accept_blocked = true;
                     return;
                 }
@@ -179,8 +181,8 @@ impl Server {
         }
     }
 
-    /// Disconnects clients that were idle for too long. A client whose reply waits for a commit or another thread is
-    /// not idle.
+    /// Disconnects clients that were idle for too long. A client whose reply waits for a commit or
+    /// another thread is not idle.
     pub(super) fn drop_idle(&mut self) {
         let limit = self.exec.options.idle_timeout;
         if limit.is_zero() || (limit == self.idle_limit && self.now < self.idle_look_at) {

@@ -3,8 +3,8 @@
 
 use super::connection::Connection;
 use super::{Server, enqueue};
+use crate::answers::{Answers, ManyAnswer};
 use crate::command::{store_error, too_long};
-use crate::fetch::many::{ManyAnswer, ManyFetch};
 use crate::resp::reply::Reply;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) enum Purpose {
 
 /// A reply that is made in pieces of answers that are there.
 pub(super) struct Assembly {
-    fetch: Arc<ManyFetch>,
+    answers: Arc<Answers>,
     purpose: Purpose,
     /// When the command took effect, ms since 1970.
     now_ms: u64,
@@ -37,9 +37,9 @@ pub(super) struct Assembly {
 
 impl Assembly {
     /// Begins a reply with the bytes in `reply`.
-    pub fn new(fetch: Arc<ManyFetch>, purpose: Purpose, now_ms: u64, reply: Reply) -> Assembly {
+    pub fn new(answers: Arc<Answers>, purpose: Purpose, now_ms: u64, reply: Reply) -> Assembly {
         Assembly {
-            fetch,
+            answers,
             purpose,
             now_ms,
             next: 0,
@@ -51,7 +51,7 @@ impl Assembly {
 
     /// Bytes of memory that it holds.
     pub fn memory(&self) -> usize {
-        self.fetch.names().memory() + self.fetch.memory() + self.reply.len()
+        self.answers.names().memory() + self.answers.memory() + self.reply.len()
     }
 
     /// Adds the answers of the names before `end`; an error's text instead of the reply if there is
@@ -59,10 +59,10 @@ impl Assembly {
     fn add(&mut self, end: usize, limit: usize) -> Result<(), String> {
         for name in self.next..end {
             // A key that is named twice is deleted once.
-            if self.purpose == Purpose::Deleted && !self.fetch.names().is_last(name) {
+            if self.purpose == Purpose::Deleted && !self.answers.names().is_last(name) {
                 continue;
             }
-            let answer = self.fetch.answer(name, self.now_ms);
+            let answer = self.answers.answer(name, self.now_ms);
             if let ManyAnswer::Failed(e) = answer {
                 return Err(store_error(e));
             }
@@ -92,11 +92,11 @@ impl Server {
             return;
         };
         let limit = self.exec.options.reply_hard_bytes;
-        let names = a.fetch.names().len();
+        let names = a.answers.names().len();
         let end = names.min(a.next + NAMES_A_TURN);
         self.exec.keys.add_names(end - a.next);
         // Fetching ended early when the strings were too long together.
-        let added = match a.fetch.has_all() {
+        let added = match a.answers.has_all() {
             true => a.add(end, limit),
             false => Err(too_long(limit).text().into_owned()),
         };

@@ -1,8 +1,9 @@
-//! The server's other threads: one that reads the whole keyspace for DBSIZE and KEYS, one that syncs every second,
-//! one that reclaims flushed space, one that reserves cursor numbers. Each starts when it is first needed, and ends with the server.
+//! The server's other threads: one that reads the whole keyspace for DBSIZE and KEYS, one that
+//! syncs every second, one that reclaims flushed space, one that reserves cursor numbers. Each
+//! starts when it is first needed, and ends with the server.
 //!
-//! They are service threads and not jobs of the environment, because they wait for jobs: a job that waits for a
-//! compaction would hold the very thread that compaction needs.
+//! They are service threads and not jobs of the environment, because they wait for jobs: a job that
+//! waits for a compaction would hold the very thread that compaction needs.
 
 use super::Shared;
 use crate::command::{Count, SlowKind, SlowRead, store_error};
@@ -33,8 +34,9 @@ pub(crate) struct SlowResult {
     pub count: Option<Count>,
 }
 
-/// Slow reads taken at a time: the one that runs, and the next. Each pins a moment of the store and holds a copy of the writes on
-/// their way; whoever comes later waits on its connection, where it costs nothing.
+/// Slow reads taken at a time: the one that runs, and the next. Each pins a moment of the store and
+/// holds a copy of the writes on their way; whoever comes later waits on its connection, where it
+/// costs nothing.
 const SLOW_READS: usize = 2;
 
 /// Reads the whole keyspace, one request after the other.
@@ -109,7 +111,8 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
         reply_limit,
         gone,
     } = read;
-    // Whoever asks and leaves, again and again, would otherwise queue work and pin snapshots without end.
+    // Whoever asks and leaves, again and again, would otherwise queue work and pin snapshots
+    // without end.
     let wanted = || !stop.load(Ordering::Relaxed) && !gone.load(Ordering::Acquire);
     let mut count = None;
     if !wanted() {

@@ -1,13 +1,14 @@
 //! One client's connection: bytes in, replies out, and replies that wait.
 //!
-//! Replies leave in the order of their requests. A reply that depends on epochs that have not ended stays in a
-//! [`Segment`], and so does everything behind it. Segments with the same dependencies are one.
+//! Replies leave in the order of their requests. A reply that depends on epochs that have not ended
+//! stays in a [`Segment`], and so does everything behind it. Segments with the same dependencies
+//! are one.
 
 use super::assembling::Assembly;
 use super::many::ManyCommand;
 use crate::command::store_error;
+use crate::epoch::Epochs;
 use crate::fetch::Need;
-use crate::keyspace::Epochs;
 use crate::resp::reply::Reply;
 use crate::resp::request::{Limits, Request, RequestParser};
 use basalt::Error;
@@ -21,7 +22,8 @@ use std::time::Duration;
 
 /// Most bytes taken from a socket at a time through the shared buffer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
-/// An argument of which more than this is missing is read straight to its place, once half as much has arrived.
+/// An argument of which more than this is missing is read straight to its place, once half as much
+/// has arrived.
 const DIRECT_FROM: usize = 64 << 10;
 /// Most bytes read straight to their place at a time.
 const DIRECT_BYTES: usize = 1 << 20;
@@ -63,7 +65,8 @@ pub(crate) struct Connection {
     pub closing: bool,
     /// The buffered bytes hold no whole request.
     pub starved: bool,
-    /// A request that waits for room on the thread for slow reads, and what comes behind it waits too.
+    /// A request that waits for room on the thread for slow reads, and what comes behind it waits
+    /// too.
     pub parked: Option<Request>,
     /// Room has come for it.
     pub unparked: bool,
@@ -85,7 +88,8 @@ pub(crate) struct Connection {
     pub stalled: bool,
     /// In the list of connections with something to do.
     pub queued: bool,
-    /// Since when it takes nothing of the replies that it could take, as far as the loop has looked.
+    /// Since when it takes nothing of the replies that it could take, as far as the loop has
+    /// looked.
     untaken_since: Option<Duration>,
     /// When bytes came from it or went to it last.
     pub active: Duration,
@@ -187,7 +191,8 @@ impl Connection {
         self.writable && (!self.ready.is_empty() || !self.out.is_empty())
     }
 
-    /// How long it has taken nothing although there is something to take, since the first look; `None` when there is not.
+    /// How long it has taken nothing although there is something to take, since the first look;
+    /// `None` when there is not.
     pub fn takes_nothing_for(&mut self, now: Duration) -> Option<Duration> {
         if self.writable || (self.ready.is_empty() && self.out.is_empty()) {
             self.untaken_since = None;
@@ -202,7 +207,8 @@ impl Connection {
         let at = self.input.len();
         let asked;
         let result = if missing > DIRECT_FROM && at >= DIRECT_FROM / 2 {
-            // Into place, at most doubling what has arrived: a large length that was only announced costs nothing.
+            // Into place, at most doubling what has arrived: a large length that was only announced
+            // costs nothing.
             let n = missing.min(at).min(DIRECT_BYTES);
             asked = n;
             self.input.resize(at + n, 0);
@@ -225,8 +231,9 @@ impl Connection {
                 Progress::Ended
             }
             Ok(n) => {
-                // Less than asked for: the socket is empty, and whatever comes next is told anew. Asking once more would say the
-                // same for one system call a request. The end of the stream may have been told already.
+                // Less than asked for: the socket is empty, and whatever comes next is told anew.
+                // Asking once more would say the same for one system call a request. The end of the
+                // stream may have been told already.
                 if n < asked && !self.hung_up {
                     self.readable = false;
                 }
@@ -248,7 +255,8 @@ impl Connection {
         }
     }
 
-    /// Queues the replies of `replies` commands that depend on the given epochs. `reply` is emptied.
+    /// Queues the replies of `replies` commands that depend on the given epochs. `reply` is
+    /// emptied.
     pub fn push(&mut self, reply: &mut Reply, depends_on: Epochs, replies: u32) {
         if depends_on == 0 && self.segments.is_empty() {
             reply.drain_into(&mut self.ready);
@@ -307,7 +315,8 @@ impl Connection {
             if let Err(e) = result {
                 self.segment_bytes -= segment.reply.len();
                 segment.reply.clear();
-                // A slow read that saw the failed writes is answered now; its result finds no place.
+                // A slow read that saw the failed writes is answered now; its result finds no
+                // place.
                 segment.slow = false;
                 let text = store_error(e);
                 failed += u64::from(segment.replies);

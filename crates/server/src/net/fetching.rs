@@ -57,8 +57,8 @@ struct Job {
 }
 
 impl Job {
-    /// Reads the piece, unless no request waits for it any more. Otherwise clients that send requests
-    /// and disconnect could queue work without end.
+    /// Reads the piece, unless no request waits for it any more. Otherwise clients that send
+    /// requests and disconnect could queue work without end.
     fn run(self, store: &dyn Store) -> Fetched {
         let wanted = || !self.gone.load(Ordering::Acquire);
         // A panic fails this request only: the pieces behind it need this thread.
@@ -172,7 +172,8 @@ impl Server {
         let writes = table::resolve(request).is_ok_and(|spec| spec.writes());
         let taken = self.exec.keys.fetches();
         if !c.fetching && !self.take_place(c, slot, taken, writes, first) {
-            // When there is room, the fetch begins. The request would only find again that it needs one.
+            // When there is room, the fetch begins. The request would only find again that it needs
+            // one.
             c.needs_fetch = Some(need);
             return;
         }

@@ -12,13 +12,14 @@ use super::assembling::{Assembly, Purpose};
 use super::background::{Asker, join, start};
 use super::connection::Connection;
 use super::{Event, Server, Shared, enqueue};
+use crate::answers::{Answers, Places, places};
 use crate::command::table::{self, Spec};
 use crate::command::{store_error, wrong_arguments};
-use crate::fetch::many::{ManyFetch, Places, places};
+use crate::epoch::Epochs;
 use crate::fetch::{Need, PIECE_NAMES};
-use crate::keyspace::Epochs;
+use crate::layer::Layer;
 use crate::layout;
-use crate::names::{Layer, Names};
+use crate::names::Names;
 use crate::resp::request::Request;
 use basalt::{Error, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -322,12 +323,12 @@ impl Server {
                     enqueue(&mut self.run_list, c, slot);
                 } else if is_whole && command.spec.writes() && !self.has_room_for_layer() {
                     self.stall(c, slot);
-                } else if let Some((fetch, depends_on)) =
+                } else if let Some((answers, depends_on)) =
                     is_whole.then(|| self.exec.keys.freeze(c.id)).flatten()
                 {
                     c.fetching = false;
                     c.give_up_fetch();
-                    let ready = Ready::Fetched(Box::new(fetch), depends_on);
+                    let ready = Ready::Fetched(Box::new(answers), depends_on);
                     self.take_effect(c, slot, command.spec, kind, ready);
                     return true;
                 } else {
@@ -444,9 +445,11 @@ impl Server {
     ) {
         let (names, fetched) = match ready {
             Ready::Names(names) => (names, None),
-            Ready::Fetched(fetch, depends_on) => (fetch.names().clone(), Some((fetch, depends_on))),
+            Ready::Fetched(answers, depends_on) => {
+                (answers.names().clone(), Some((answers, depends_on)))
+            }
         };
-        let refused = match fetched.as_ref().and_then(|(fetch, _)| fetch.failure()) {
+        let refused = match fetched.as_ref().and_then(|(answers, _)| answers.failure()) {
             _ if is_too_long(kind, &names) => Some(format!(
                 "ERR key is too long: {} bytes, at most {} are allowed",
                 names.longest(),
@@ -467,26 +470,26 @@ impl Server {
         let mut assembled = None;
         let mut depends_on = 0;
         match (kind, fetched) {
-            (Kind::Read(purpose), Some((fetch, seen))) => {
+            (Kind::Read(purpose), Some((answers, seen))) => {
                 depends_on = seen;
                 if purpose == Purpose::Strings {
                     reply.array(names.len());
                 }
-                assembled = Some((Arc::new(*fetch), purpose));
+                assembled = Some((Arc::new(*answers), purpose));
             }
-            (Kind::Delete, Some((fetch, seen))) => {
+            (Kind::Delete, Some((answers, seen))) => {
                 depends_on = seen;
-                let fetch = Arc::new(*fetch);
-                if fetch.there() > 0 {
-                    let layer = Layer::new(names, generation, Some(fetch.clone()));
+                let answers = Arc::new(*answers);
+                if answers.there() > 0 {
+                    let layer = Layer::new(names, generation, Some(answers.clone()));
                     self.exec.keys.put_layer(layer, seen);
                 }
-                assembled = Some((fetch, Purpose::Deleted));
+                assembled = Some((answers, Purpose::Deleted));
             }
-            (Kind::SetAbsent, Some((fetch, seen))) => {
+            (Kind::SetAbsent, Some((answers, seen))) => {
                 depends_on = seen;
-                let is_free = fetch.there() == 0;
-                self.preparer.discard(fetch);
+                let is_free = answers.there() == 0;
+                self.preparer.discard(answers);
                 reply.integer(i64::from(is_free));
                 if is_free {
                     let layer = Layer::new(names, generation, None);
@@ -503,9 +506,9 @@ impl Server {
         depends_on |= self.exec.keys.finish();
         self.wait_for(c, slot, depends_on);
         match assembled {
-            Some((fetch, purpose)) => {
+            Some((answers, purpose)) => {
                 c.push_slow(depends_on, u32::from(replies));
-                let assembly = Assembly::new(fetch, purpose, now_ms, reply);
+                let assembly = Assembly::new(answers, purpose, now_ms, reply);
                 c.assembly = Some(Box::new(assembly));
                 enqueue(&mut self.run_list, c, slot);
             }
@@ -535,7 +538,7 @@ impl Server {
 /// The input with which a command takes effect.
 enum Ready {
     Names(Arc<Names>),
-    Fetched(Box<ManyFetch>, Epochs),
+    Fetched(Box<Answers>, Epochs),
 }
 
 /// Returns the error of a request whose number of arguments is wrong.

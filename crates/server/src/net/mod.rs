@@ -3,7 +3,8 @@
 //! A turn of the loop:
 //! 1. Wait until a socket is ready, an epoch has ended, a slow read is done or a signal came.
 //! 2. Let epochs that ended release (or fail) the replies that wait for them.
-//! 3. For each client with something to do: run the requests that have arrived, read more, in bounded portions.
+//! 3. For each client with something to do: run the requests that have arrived, read more, in
+//!    bounded portions.
 //! 4. Submit the open epoch as one batch, if its dependencies allow.
 //! 5. Write replies.
 //!
@@ -31,7 +32,8 @@ mod stopping;
 use crate::command::Executor;
 use crate::command::budgets::BudgetGauges;
 use crate::cursor::Cursors;
-use crate::keyspace::{EpochLimits, Keyspace};
+use crate::epoch::EpochLimits;
+use crate::keyspace::Keyspace;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::reply::Reply;
 use crate::store::{DbStore, Store};
@@ -91,8 +93,9 @@ struct Shared {
 impl Shared {
     fn post(&self, event: Event) {
         self.events.lock().push(event);
-        // The loop says that it goes to sleep before it looks at the events for the last time, under their lock: it has seen
-        // this one, or it is woken. While it is awake, which it is for what ends on its own thread, a wake would only cost.
+        // The loop says that it goes to sleep before it looks at the events for the last time,
+        // under their lock: it has seen this one, or it is woken. While it is awake, which it is
+        // for what ends on its own thread, a wake would only cost.
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
         }
@@ -117,7 +120,8 @@ impl Shared {
 pub struct ShutdownHandle(Arc<Shared>);
 
 impl ShutdownHandle {
-    /// Finishes what was accepted, closes the store and lets [`Server::run`] return. May be called more than once.
+    /// Finishes what was accepted, closes the store and lets [`Server::run`] return. May be called
+    /// more than once.
     pub fn shutdown(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.0.wake();
@@ -165,19 +169,21 @@ pub struct Server {
     reply: Reply,
 }
 
-/// Runs a server until SIGTERM, SIGINT or SHUTDOWN: [`Server::bind`], [`Server::stop_on_signals`], `ready` with the
-/// address, [`Server::run`].
+/// Runs a server until SIGTERM, SIGINT or SHUTDOWN: [`Server::bind`], [`Server::stop_on_signals`],
+/// `ready` with the address, [`Server::run`].
 pub fn serve(env: &Env, options: ServerOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
     serve_on(Listening::begin(&options)?, env, options, ready)
 }
 
-/// An address that is taken, for those who have long work to do before there is an environment: a refusal comes before it.
+/// An address that is taken, for those who have long work to do before there is an environment: a
+/// refusal comes before it.
 pub struct Listening(TcpListener);
 
 impl Listening {
     /// Checks the options and binds their address. Clients may connect from here on, and wait.
     ///
-    /// Errors: `Busy` when the address is in use, `InvalidArgument` for options outside their ranges.
+    /// Errors: `Busy` when the address is in use, `InvalidArgument` for options outside their
+    /// ranges.
     pub fn begin(options: &ServerOptions) -> Result<Listening> {
         options.validate()?;
         Ok(Listening(listen(options.listen)?))
@@ -202,10 +208,11 @@ fn io_error(what: &str, e: std::io::Error) -> Error {
 }
 
 impl Server {
-    /// Binds the address, then opens (or makes) the store. Clients may connect from here on; they are served by [`Server::run`].
+    /// Binds the address, then opens (or makes) the store. Clients may connect from here on; they
+    /// are served by [`Server::run`].
     ///
-    /// Errors: `Busy` when the address is in use or another process has the store open, `InvalidArgument` for
-    /// options outside their ranges, and whatever opening the store reports.
+    /// Errors: `Busy` when the address is in use or another process has the store open,
+    /// `InvalidArgument` for options outside their ranges, and whatever opening the store reports.
     pub fn bind(env: &Env, options: ServerOptions) -> Result<Server> {
         Server::open(Listening::begin(&options)?, env, options)
     }
@@ -316,7 +323,8 @@ impl Server {
         ShutdownHandle(self.shared.clone())
     }
 
-    /// Serves until it is told to stop; then finishes what was accepted, closes the store and returns.
+    /// Serves until it is told to stop; then finishes what was accepted, closes the store and
+    /// returns.
     pub fn run(mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
@@ -369,7 +377,8 @@ impl Server {
                     break;
                 }
                 self.serve(slot);
-                // At once, not at the end of the turn: ten thousand clients could each have asked for something large.
+                // At once, not at the end of the turn: ten thousand clients could each have asked
+                // for something large.
                 if self.exec.client_bytes > self.exec.options.client_memory_bytes {
                     self.book();
                 }
@@ -421,7 +430,8 @@ impl Server {
         }
     }
 
-    /// Sees that scans have numbers to give out: ahead of their need, and again for those that wait.
+    /// Sees that scans have numbers to give out: ahead of their need, and again for those that
+    /// wait.
     fn reserve_cursors(&mut self) {
         if std::mem::take(&mut self.exec.cursors_wanted) {
             self.reserver.start(self.exec.keys.store(), &self.shared);

@@ -1,5 +1,5 @@
-//! What comes back: epochs and slow reads that have ended release replies, replies go to their sockets, and what all clients hold
-//! is booked, within its bound.
+//! What comes back: epochs and slow reads that have ended release replies, replies go to their
+//! sockets, and what all clients hold is booked, within its bound.
 
 use super::background::SlowResult;
 use super::connection::{Connection, Progress};
@@ -20,9 +20,10 @@ struct Holder {
     stays: bool,
 }
 
-/// Who is sent away when all clients together hold more than `bound`: whoever holds most of those that did not ask to
-/// stay. Asking counts for nothing once those who asked hold half of the bound, and never sends away somebody who holds next to
-/// nothing: one client that asks could otherwise drive out all the others, whose going brings no memory.
+/// Who is sent away when all clients together hold more than `bound`: whoever holds most of those
+/// that did not ask to stay. Asking counts for nothing once those who asked hold half of the bound,
+/// and never sends away somebody who holds next to nothing: one client that asks could otherwise
+/// drive out all the others, whose going brings no memory.
 fn who_goes(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
     let most = |a: Option<Holder>, b: Holder| match a {
         Some(a) if a.bytes > b.bytes => Some(a),

@@ -1,11 +1,12 @@
-//! A client's turn: its requests are run and more is read, in bounded portions, until it has to wait for something.
+//! A client's turn: its requests are run and more is read, in bounded portions, until it has to
+//! wait for something.
 
 use super::background::Asker;
 use super::connection::{Connection, Progress};
 use super::many::ManyCommand;
 use super::{Server, enqueue};
 use crate::command::{Action, Executed, Outcome, table};
-use crate::keyspace::Epochs;
+use crate::epoch::Epochs;
 use crate::resp::request::Request;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -70,8 +71,8 @@ impl Server {
         for action in std::mem::take(&mut self.exec.actions) {
             let Action::Kill { slot: victim, id } = action;
             match &mut self.connections[victim] {
-                // Its own end: the reply goes out first. A request behind it that waits is never run,
-                // and must not keep what was begun for it.
+                // Its own end: the reply goes out first. A request behind it that waits is never
+                // run, and must not keep what was begun for it.
                 Some(c) if c.id == id && victim == slot => {
                     c.closing = true;
                     c.parked = None;
@@ -277,7 +278,8 @@ impl Server {
         c.waits_for |= new;
     }
 
-    /// Lets clients go on whose requests wait for the thread for slow reads, as many as it has room for.
+    /// Lets clients go on whose requests wait for the thread for slow reads, as many as it has room
+    /// for.
     pub(super) fn unpark(&mut self) {
         let mut room = self.slow.room();
         while room > 0

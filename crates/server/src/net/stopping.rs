@@ -19,8 +19,8 @@ pub(super) struct Stopping {
 }
 
 impl Server {
-    /// Lets SIGTERM and SIGINT stop the server as [`ShutdownHandle::shutdown`] does. A second one ends the wait for
-    /// clients that do not take their replies; commits are finished all the same.
+    /// Lets SIGTERM and SIGINT stop the server as [`ShutdownHandle::shutdown`] does. A second one
+    /// ends the wait for clients that do not take their replies; commits are finished all the same.
     pub fn stop_on_signals(&mut self) -> Result<()> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let pair = || std::os::unix::net::UnixStream::pair();
@@ -84,7 +84,8 @@ impl Server {
             let Some(c) = &mut self.connections[slot] else {
                 continue;
             };
-            // Only what the client does counts: not the commits that its replies wait for, nor other clients.
+            // Only what the client does counts: not the commits that its replies wait for, nor
+            // other clients.
             let idle = c.takes_nothing_for(now);
             if all || idle.is_some_and(|idle| idle >= self.exec.options.drain) {
                 self.drop_client(slot);
@@ -93,8 +94,9 @@ impl Server {
         self.connections.iter().all(Option::is_none) && self.exec.keys.is_settled()
     }
 
-    /// Answers the slow reads that run, wait or are still to come with an error: one of a large store takes longer than a
-    /// server may take to stop, and requests that were read stand behind it.
+    /// Answers the slow reads that run, wait or are still to come with an error: one of a large
+    /// store takes longer than a server may take to stop, and requests that were read stand behind
+    /// it.
     fn end_slow_reads(&mut self) {
         self.exec.no_slow_reads = true;
         self.parked.clear();

@@ -1,9 +1,11 @@
-//! The Redis serialization protocol, versions 2 and 3: requests in ([`request`]), replies out ([`reply`]).
+//! The Redis serialization protocol, versions 2 and 3: requests in ([`request`]), replies out
+//! ([`reply`]).
 
 pub mod reply;
 pub mod request;
 
-/// Which version of the protocol a connection speaks. Every connection begins with 2; `HELLO 3` changes it.
+/// Which version of the protocol a connection speaks. Every connection begins with 2; `HELLO 3`
+/// changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// RESP2.

@@ -1,7 +1,8 @@
 //! Replies: a growing buffer of encoded values in a connection's protocol version.
 //!
-//! Small values are copied together; large ones stay where they are (a block of the cache, a write's own buffer) and
-//! are only referred to, so that a large GET copies nothing on its way to the socket.
+//! Small values are copied together; large ones stay where they are (a block of the cache, a
+//! write's own buffer) and are only referred to, so that a large GET copies nothing on its way to
+//! the socket.
 
 use super::Protocol;
 use crate::number::{push_i64, push_u64};
@@ -49,7 +50,8 @@ impl Reply {
         self.len() == 0
     }
 
-    /// The text of the error that this begins with, without its `-`; the beginning of it if it was very long.
+    /// The text of the error that this begins with, without its `-`; the beginning of it if it was
+    /// very long.
     pub fn error_text(&self) -> Option<&[u8]> {
         let first = self.chunks.first().map_or(&self.tail[..], |c| &c[..]);
         first.strip_prefix(b"-")
@@ -122,7 +124,8 @@ impl Reply {
         self.tail.extend_from_slice(b"+OK\r\n");
     }
 
-    /// An error that begins with its code, such as `ERR syntax error`. Line ends in it become spaces, those at its end vanish.
+    /// An error that begins with its code, such as `ERR syntax error`. Line ends in it become
+    /// spaces, those at its end vanish.
     pub fn error(&mut self, text: impl fmt::Display) {
         self.error_bytes(text.to_string().as_bytes());
     }
@@ -154,8 +157,8 @@ impl Reply {
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// As [`Reply::bulk_shared`], for a value that stays where it is. A short one is not cloned: the
-    /// first clone of `Bytes` allocates memory.
+    /// As [`Reply::bulk_shared`], for a value that stays where it is. A short one is not cloned:
+    /// the first clone of `Bytes` allocates memory.
     pub fn bulk_of(&mut self, value: &Bytes) {
         match value.len() < REFER_FROM {
             true => self.bulk(value),

@@ -1,12 +1,13 @@
 //! Requests: an incremental parser over a connection's input buffer.
 //!
-//! A request is a RESP array of bulk strings, or one line of words ("inline", for people with a terminal). The parser
-//! keeps where it stopped, so bytes are looked at once however they arrive, and it hands out a request as one frame of
-//! the input buffer with the arguments' places in it: nothing is copied. What a client declares is never believed
-//! before it has arrived: memory grows with bytes received, by less than a factor of two.
+//! A request is a RESP array of bulk strings, or one line of words ("inline", for people with a
+//! terminal). The parser keeps where it stopped, so bytes are looked at once however they arrive,
+//! and it hands out a request as one frame of the input buffer with the arguments' places in it:
+//! nothing is copied. What a client declares is never believed before it has arrived: memory grows
+//! with bytes received, by less than a factor of two.
 //!
-//! Limits and error texts are Redis's own. Stricter in one place: a bulk string must end with CR LF, where Redis
-//! skips two bytes unseen.
+//! Limits and error texts are Redis's own. Stricter in one place: a bulk string must end with CR
+//! LF, where Redis skips two bytes unseen.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::fmt;
@@ -33,7 +34,8 @@ pub struct Limits {
     pub request_bytes: u64,
 }
 
-/// The client broke the protocol: it gets this text after `-ERR Protocol error: ` and is disconnected.
+/// The client broke the protocol: it gets this text after `-ERR Protocol error: ` and is
+/// disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtocolError(String);
 
@@ -90,8 +92,8 @@ impl Request {
         self.frame.slice(r.start as usize..r.end as usize)
     }
 
-    /// An argument to be kept while other requests come and go. A short one is copied: sharing it would keep the whole buffer
-    /// that it arrived in.
+    /// An argument to be kept while other requests come and go. A short one is copied: sharing it
+    /// would keep the whole buffer that it arrived in.
     pub fn arg_kept(&self, index: usize) -> Bytes {
         let argument = self.arg(index);
         if argument.len() < SHARE_FROM {
@@ -148,7 +150,8 @@ impl RequestParser {
         }
     }
 
-    /// How many more bytes the argument being received needs, when that is known: a hint for how much to read next.
+    /// How many more bytes the argument being received needs, when that is known: a hint for how
+    /// much to read next.
     pub fn wanted(&self, buffered: usize) -> usize {
         match self.bulk {
             Some(len) => (self.at + len + 2).saturating_sub(buffered),
@@ -166,8 +169,8 @@ impl RequestParser {
         self.missing.is_none() && buffered == 0
     }
 
-    /// Takes the next whole request out of `buf`, or `None` when more bytes are needed. After an error the connection
-    /// must be closed: where the next request begins is unknown.
+    /// Takes the next whole request out of `buf`, or `None` when more bytes are needed. After an
+    /// error the connection must be closed: where the next request begins is unknown.
     pub fn next(&mut self, buf: &mut BytesMut) -> Result<Option<Request>, ProtocolError> {
         loop {
             if self.missing.is_none() {
@@ -201,7 +204,8 @@ impl RequestParser {
             }
             let frame = buf.split_to(self.at).freeze();
             if frame.len() >= LARGE_FRAME {
-                // What follows moves out of the large buffer, or a short request in it would keep all of it alive.
+                // What follows moves out of the large buffer, or a short request in it would keep
+                // all of it alive.
                 *buf = BytesMut::from(&buf[..]);
             }
             let arguments = std::mem::take(&mut self.arguments);
@@ -312,8 +316,8 @@ enum Inline {
     Incomplete,
 }
 
-/// Splits a line into words; `"..."` takes the escapes \n \r \t \b \a \xHH, `'...'` only \'. `None` when a quote stays
-/// open or is followed by something else than space.
+/// Splits a line into words; `"..."` takes the escapes \n \r \t \b \a \xHH, `'...'` only \'. `None`
+/// when a quote stays open or is followed by something else than space.
 fn split_words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     // What C's isspace calls space; a NUL ends the line, as it does in Redis.
     let space = |b: u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);

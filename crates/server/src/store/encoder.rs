@@ -3,8 +3,8 @@
 
 use super::{Done, Write};
 use crate::catalog::DATABASE;
+use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
-use crate::names::LayerWrite;
 use basalt::{Db, Error, ErrorKind, Family, Result, WriteBatch, WriteOptions, env};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,5 @@
-//! Over the real engine: what walks over keys, and what drops flushed ones, reads no value that lies apart.
+//! Over the real engine: what walks over keys, and what drops flushed ones, reads no value that
+//! lies apart.
 
 use super::*;
 use crate::options::engine_defaults;
@@ -94,8 +95,8 @@ fn headers_of_collections_stay_in_the_tree_whatever_is_asked_for() {
     const { assert!(layout::COLLECTION_HEADER_LEN * 4 < layout::LEAST_MIN_BLOB_SIZE) };
 }
 
-/// Cursor numbers were given out before the store had noted that durably. After a power cut the same
-/// numbers were given out again, for other places, and a SCAN that went on left keys out.
+/// Cursor numbers were given out before the store had noted that durably. After a power cut the
+/// same numbers were given out again, for other places, and a SCAN that went on left keys out.
 #[test]
 fn cursor_numbers_are_not_given_out_again_after_a_power_cut() {
     let sim = SimFs::new(SimOptions::default());

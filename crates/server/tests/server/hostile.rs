@@ -1,4 +1,5 @@
-//! Clients that mean harm or are broken: the server answers with Redis's errors, bounds what they cost, and serves others.
+//! Clients that mean harm or are broken: the server answers with Redis's errors, bounds what they
+//! cost, and serves others.
 
 use crate::client::{Client, TestServer, encode, fresh_dir, spawn};
 use basalt::env::Random;
@@ -222,7 +223,8 @@ fn connections_come_and_go() {
     assert!(half.is_closed());
 }
 
-/// Damaged request streams in random pieces: the server lives, and everyone else's data is untouched.
+/// Damaged request streams in random pieces: the server lives, and everyone else's data is
+/// untouched.
 #[test]
 fn damaged_streams_harm_nobody() {
     let server = TestServer::start("mutator", |_| {});
@@ -273,7 +275,8 @@ fn damaged_streams_harm_nobody() {
     assert_eq!(witness.words("GET witness"), "$6\r\nintact\r\n");
 }
 
-/// Keys that were deleted stay in the store as tombstones for a while: SCAN and RANDOMKEY must not hold the others up for them.
+/// Keys that were deleted stay in the store as tombstones for a while: SCAN and RANDOMKEY must not
+/// hold the others up for them.
 #[test]
 fn a_long_run_of_deleted_keys_holds_nobody_up() {
     const KEYS: usize = 60_000;
@@ -312,7 +315,8 @@ fn a_long_run_of_deleted_keys_holds_nobody_up() {
     }
 }
 
-/// Who asks to stay and holds everything once drove all the others out: they went first, and it brought nothing.
+/// Who asks to stay and holds everything once drove all the others out: they went first, and it
+/// brought nothing.
 #[test]
 fn who_asked_to_stay_drives_nobody_out() {
     let server = TestServer::start("stay", |o| o.client_memory_bytes = 4 << 20);
@@ -328,8 +332,8 @@ fn who_asked_to_stay_drives_nobody_out() {
     assert_eq!(small.words("PING"), "+PONG\r\n");
 }
 
-/// The bound of all clients was 2 GiB whatever the memory budget. Within half of the budget, what is too long is an error, and what
-/// is not drives nobody out.
+/// The bound of all clients was 2 GiB whatever the memory budget. Within half of the budget, what
+/// is too long is an error, and what is not drives nobody out.
 #[test]
 fn the_longest_value_fits_the_memory_of_all_clients() {
     // An eighth of the engine's default budget of 512 MiB.

@@ -1,4 +1,5 @@
-//! Values of a hundred kilobytes: they live in blob files, every command sees them whole, and their space comes back.
+//! Values of a hundred kilobytes: they live in blob files, every command sees them whole, and their
+//! space comes back.
 
 use crate::client::{Client, TestServer, encode};
 use basalt::env::Clock;
@@ -123,7 +124,8 @@ fn large_values_live_in_blob_files_and_every_command_sees_them_whole() {
     until(|| info(&mut c, "blob_files") == 0);
 }
 
-/// The first server over a new directory makes its families with all that later ones open them with.
+/// The first server over a new directory makes its families with all that later ones open them
+/// with.
 #[test]
 fn a_new_store_gives_flushed_space_back_without_a_restart() {
     let server = TestServer::start("new", |o| o.engine.write_buffer_bytes = 1 << 20);

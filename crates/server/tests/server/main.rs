@@ -1,4 +1,5 @@
-//! The server over TCP, with the real engine under it: exact replies, pipelines, hostile clients, durability and stopping.
+//! The server over TCP, with the real engine under it: exact replies, pipelines, hostile clients,
+//! durability and stopping.
 
 mod bounded;
 mod client;

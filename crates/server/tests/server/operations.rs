@@ -1,4 +1,5 @@
-//! What an operator asks a running server: a checkpoint, its metrics, and INFO's section of the engine's own.
+//! What an operator asks a running server: a checkpoint, its metrics, and INFO's section of the
+//! engine's own.
 
 use crate::client::{TestServer, encode, spawn};
 use std::sync::Arc;
@@ -113,7 +114,8 @@ fn metrics_and_info_tell_the_same_of_the_engine() {
         let reply = c.call(&["SET", &format!("k{n:06}"), &"v".repeat(1000)]);
         assert_eq!(reply, "+OK\r\n");
     }
-    // What is written out in the background is no matter of these figures once nothing is written any more; tables are there soon.
+    // What is written out in the background is no matter of these figures once nothing is written
+    // any more; tables are there soon.
     let info = loop {
         let info = c.words("INFO basalt");
         if info.contains("_level") {

@@ -1,8 +1,9 @@
-//! The same commands to Redis itself and to this server: the same bytes must come back. Runs where a `redis-server` of
-//! version 7.0 is installed (set `BASALT_REDIS_SERVER` for another path), and says so where it is not.
+//! The same commands to Redis itself and to this server: the same bytes must come back. Runs where
+//! a `redis-server` of version 7.0 is installed (set `BASALT_REDIS_SERVER` for another path), and
+//! says so where it is not.
 //!
-//! Left out on purpose: sums of INCRBYFLOAT, which are exact decimals here, where Redis shows the rounding of
-//! its 80-bit floats (8.3 + 5000 can be 5008.3 here and 5008.29999999999999982 there).
+//! Left out on purpose: sums of INCRBYFLOAT, which are exact decimals here, where Redis shows the
+//! rounding of its 80-bit floats (8.3 + 5000 can be 5008.3 here and 5008.29999999999999982 there).
 
 use crate::client::{Client, TestServer, encode};
 use basalt::env::Random;

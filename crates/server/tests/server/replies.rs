@@ -1,5 +1,5 @@
-//! Exact replies that need no Redis beside it, in both protocol versions: what the oracle test cannot compare, and
-//! a sample of what it does, for machines without Redis.
+//! Exact replies that need no Redis beside it, in both protocol versions: what the oracle test
+//! cannot compare, and a sample of what it does, for machines without Redis.
 
 use crate::client::TestServer;
 

@@ -69,7 +69,8 @@ fn shutdown_commits_what_has_arrived() {
     }
 }
 
-/// Counts and listings of many clients once used the whole time for stopping up; nobody got what it had asked for behind them.
+/// Counts and listings of many clients once used the whole time for stopping up; nobody got what it
+/// had asked for behind them.
 #[test]
 fn a_stop_answers_all_that_many_clients_have_sent() {
     const KEYS: usize = 20_000;

@@ -43,9 +43,7 @@ pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     let mut again = std::process::Command::new(runner);
     again.env("BASALT_SIM", "lava");
     // A third of the effort: the promises are the same ones.
-    let scale = std::env::var("BASALT_SCALE").ok();
-    let scale: u64 = scale.and_then(|s| s.parse().ok()).unwrap_or(1);
-    again.env("BASALT_SCALE", scale.div_ceil(3).to_string());
+    again.env("BASALT_SCALE", crate::campaign::scale().third().to_string());
     for skip in but.iter().chain([&this]) {
         again.args(["--skip", skip]);
     }

@@ -202,7 +202,7 @@ fn no_bytes_make_a_lookup_panic() {
     let made = random(1500, 9, true);
     let random = Random::from_seed(11);
     let mut refused = 0;
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     let rounds = 2000 * scale;
     for _ in 0..rounds {
         for page in [&made.pages.hashes[0], &made.pages.places[0]] {

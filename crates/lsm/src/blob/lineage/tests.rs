@@ -112,7 +112,7 @@ impl World {
 
 #[test]
 fn a_name_resolves_to_the_file_that_has_the_record_however_often_it_moved() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().expect("a number"));
+    let scale = basalt_sim::campaign::scale();
     let (mut names, mut pieces) = (0, 0);
     for seed in 0..40 * scale {
         let mut world = World::new(seed);

@@ -6,7 +6,8 @@ mod rules;
 mod tree;
 
 use super::output::{Grandparents, Sink};
-use crate::iter::{expiry_of, tests::History};
+use crate::entry::expiry_of;
+use crate::iter::tests::History;
 use crate::key::*;
 use crate::table::TableMeta;
 use crate::version::{TableFile, TableStore};

@@ -9,6 +9,7 @@ use super::super::format::{
 use super::super::properties::Properties;
 use super::super::{block, filter, index};
 use super::*;
+use crate::codec::compressed;
 use basalt_fs::{Bytes, Result};
 
 /// Reads everything that can be read and compares it with the truth.
@@ -422,8 +423,8 @@ fn blocks_that_claim_to_expand_too_far_are_refused() {
     let path = Path::new("t");
     let zeros = vec![0u8; 4 << 20];
     for (method, stored) in [
-        (1u8, lz4_flex::block::compress(&zeros)),
-        (2, zstd::bulk::compress(&zeros, 3).expect("zstd")),
+        (1u8, compressed(Compression::Lz4, &zeros).expect("lz4")),
+        (2, compressed(Compression::Zstd, &zeros).expect("zstd")),
     ] {
         let try_raw = |raw: usize| {
             let handle = BlockHandle {

@@ -19,7 +19,7 @@ impl Dump<'_> {
     }
     fn varint(&mut self, what: &str) -> u64 {
         let mut end = self.at;
-        let n = super::super::format::get_varint(self.bytes, &mut end, 63).expect("varint");
+        let n = crate::encoding::get_varint(self.bytes, &mut end, 63).expect("varint");
         self.line(end - self.at, &format!("{what} {n}"));
         n
     }

@@ -8,15 +8,16 @@ mod ranges;
 mod sectors;
 
 use super::*;
-use crate::iter::InternalIter;
+use crate::entry::Found;
 use crate::key::{
     Comparator, Kind, MAX_SEQ, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq,
 };
-use crate::memtable::Found;
 use crate::prefix::PrefixExtractor;
+use crate::table::InternalIter;
 use basalt_env::{Env, IoPriority, Random};
 use basalt_fs::ErrorKind;
+pub(super) use basalt_sim::campaign::scale;
 use basalt_sim::{SimFs, SimOptions};
 use std::cmp::Ordering;
 use std::path::Path;
@@ -55,13 +56,6 @@ impl Comparator for Reverse {
     fn equality_is_bytewise(&self) -> bool {
         true
     }
-}
-
-pub(super) fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
 }
 
 pub(super) fn sim_env(cache_bytes: u64) -> (Arc<SimFs>, Env) {

@@ -3,15 +3,16 @@
 use super::*;
 use crate::batch::{Ops, WriteBatch};
 use crate::blob::record;
-use crate::db::Family;
+use crate::codec::Compression;
+use crate::family::Family;
 use crate::key::Kind;
 
 const ID: u128 = 5;
 
 fn batch(r: &Random, largest: u64) -> WriteBatch {
     let (small, large) = (
-        Family::of_no_store(3),
-        Family::separating_of_no_store(300, 64),
+        Family::detached(3),
+        Family::detached(300).separating(64, Compression::None),
     );
     let mut batch = WriteBatch::new();
     for _ in 0..1 + r.below(5) {
@@ -55,9 +56,9 @@ fn append_batches(
 ) -> Vec<(u64, Vec<Owned>)> {
     let (mut seq, mut records, mut all) = (first, Vec::new(), Vec::new());
     for b in batches {
-        all.push((seq, operations(&b.buf[RECORD_HEADER..])));
+        all.push((seq, operations(b.payload())));
         let first = seq;
-        seq += u64::from(b.count);
+        seq += b.len() as u64;
         records.push(Outgoing::of_batch(b, first));
     }
     w.append(&mut records, sync).unwrap();

@@ -1,5 +1,5 @@
-//! The parser against a plain model: whatever the encoding, the split points and the damage, it gives the requests
-//! that were sent, or Redis's error, and its memory follows what arrived.
+//! The parser against a plain model: whatever the encoding, the split points and the damage, it
+//! gives the requests that were sent, or Redis's error, and its memory follows what arrived.
 
 use super::*;
 use basalt::env::Random;
@@ -255,7 +255,8 @@ fn damaged_input_gives_requests_or_an_error() {
     );
 }
 
-/// A value of a few bytes, kept until its commit, once kept the buffer of half a gigabyte that had come before it.
+/// A value of a few bytes, kept until its commit, once kept the buffer of half a gigabyte that had
+/// come before it.
 #[test]
 fn what_is_kept_keeps_little_else_alive() {
     let mut parser = RequestParser::new(LIMITS);
@@ -274,8 +275,9 @@ fn what_is_kept_keeps_little_else_alive() {
     assert_eq!(&set.arg_kept(2)[..], b"v");
 }
 
-/// A request that waits was counted by its bytes alone. The table of its arguments takes more than these: a million
-/// empty arguments are 6 MB on the wire and 8 MB in the table, which no budget saw.
+/// A request that waits was counted by its bytes alone. The table of its arguments takes more than
+/// these: a million empty arguments are 6 MB on the wire and 8 MB in the table, which no budget
+/// saw.
 #[test]
 fn the_memory_of_a_request_includes_the_table_of_its_arguments() {
     let input = [&b"*1000\r\n"[..], &b"$0\r\n\r\n".repeat(1000)].concat();

@@ -1,0 +1,46 @@
+//! Values of flags: sizes in bytes, and switches.
+
+use clap::ValueEnum;
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// A number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the same).
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M, 1G or 1T");
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+    let shift = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("4K"), Ok(4096));
+        assert_eq!(parse_size("64MiB"), Ok(64 << 20));
+        assert_eq!(parse_size("2g"), Ok(2 << 30));
+        for bad in ["", "K", "4X", "-1", "99999999999G", "1.5M"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}

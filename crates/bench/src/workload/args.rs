@@ -1,0 +1,192 @@
+//! The workloads that run on one engine, and their flags.
+
+use crate::engine::{Budget, EngineName};
+use crate::flags::{Switch, parse_size};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// A workload that runs on one engine.
+#[derive(Subcommand, Debug, Clone)]
+pub enum Workload {
+    /// Puts that are durable when they return, in slices between the device's own synced overwrites
+    DurablePut(Common),
+    /// Every key once, in random order; then waits for compactions
+    Fill(Common),
+    /// Random keys of a filled store again
+    Overwrite(Common),
+    /// Random gets from a filled, settled, reopened store
+    Read {
+        /// Flags of all workloads
+        #[command(flatten)]
+        common: Common,
+        /// Percent of gets that ask for a key that is not there
+        #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+        miss_percent: u8,
+    },
+    /// Seeks to random keys of a filled, settled, reopened store and reads on from there
+    Scan {
+        /// Flags of all workloads
+        #[command(flatten)]
+        common: Common,
+        /// Entries read after each seek
+        #[arg(long, value_name = "N", default_value_t = 10)]
+        scan_len: u64,
+    },
+    /// Random gets and puts on a filled store
+    Mixed {
+        /// Flags of all workloads
+        #[command(flatten)]
+        common: Common,
+        /// Percent of operations that are gets
+        #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+        read_percent: u8,
+    },
+    /// The device alone, without any engine
+    Device(Common),
+}
+
+/// Flags of all workloads.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Common {
+    /// Where data is made; a directory inside it, removed afterwards
+    #[arg(long, value_name = "DIR", default_value = "./bench-data")]
+    pub dir: PathBuf,
+    /// Keep the data
+    #[arg(long)]
+    pub keep: bool,
+    /// The engines; a list runs once for each, and ratios are of the first to each other
+    #[arg(
+        long,
+        alias = "engine",
+        value_enum,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "basalt"
+    )]
+    pub engines: Vec<EngineName>,
+    /// Bytes of a key, at least 8
+    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_size)]
+    pub key_size: u64,
+    /// Bytes of a value [default: 1K for durable-put and device, 100 in compare, 128 for the
+    /// others]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub value_size: Option<u64>,
+    /// How many different keys
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub keys: u64,
+    /// Threads; a list runs once for each
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
+    pub threads: Vec<usize>,
+    /// How long, for all but fill
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    pub seconds: u64,
+    /// Stop after so many operations, if that is sooner
+    #[arg(long, value_name = "N")]
+    pub ops: Option<u64>,
+    /// Seed of keys, values and their order
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    /// How much smaller compression may make values: 0 not at all, 0.5 to a half
+    #[arg(long, value_name = "0..1", default_value_t = 0.5)]
+    pub compressible: f64,
+    /// What engines may use
+    #[command(flatten)]
+    pub budget: Budget,
+    /// Puts of fill, overwrite and mixed are durable when they return (durable-put's always are)
+    #[arg(long, value_enum, default_value = "off")]
+    pub sync: Switch,
+    /// Leave the device's own measure out
+    #[arg(long)]
+    pub no_device: bool,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Workload {
+    /// Flags of all workloads.
+    pub fn common(&self) -> &Common {
+        match self {
+            Workload::DurablePut(c)
+            | Workload::Fill(c)
+            | Workload::Overwrite(c)
+            | Workload::Device(c) => c,
+            Workload::Read { common, .. }
+            | Workload::Scan { common, .. }
+            | Workload::Mixed { common, .. } => common,
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn value_size(&self) -> u64 {
+        let usual = match self {
+            Workload::DurablePut(_) | Workload::Device(_) => 1024,
+            _ => 128,
+        };
+        self.common().value_size.unwrap_or(usual)
+    }
+
+    /// Its name in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Workload::DurablePut(_) => "durable-put",
+            Workload::Fill(_) => "fill",
+            Workload::Overwrite(_) => "overwrite",
+            Workload::Read { .. } => "read",
+            Workload::Scan { .. } => "scan",
+            Workload::Mixed { .. } => "mixed",
+            Workload::Device(_) => "device",
+        }
+    }
+}
+
+impl Common {
+    /// Says what is wrong with the flags together.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(8..=basalt::lsm::MAX_KEY_LEN as u64).contains(&self.key_size) {
+            return Err(format!(
+                "--key-size is {}; it is from 8 to {}",
+                self.key_size,
+                basalt::lsm::MAX_KEY_LEN
+            ));
+        }
+        if let Some(n) = self
+            .value_size
+            .filter(|&n| n > basalt::lsm::MAX_VALUE_LEN as u64)
+        {
+            return Err(format!(
+                "--value-size is {n}; it is at most {}",
+                basalt::lsm::MAX_VALUE_LEN
+            ));
+        }
+        if self.keys == 0 || self.threads.is_empty() || self.threads.contains(&0) {
+            return Err("--keys and --threads are at least 1".into());
+        }
+        if self.threads.iter().any(|&t| t > 1024) {
+            return Err("--threads is at most 1024".into());
+        }
+        if !(0.0..=1.0).contains(&self.compressible) {
+            return Err(format!(
+                "--compressible is {}; it is from 0 to 1",
+                self.compressible
+            ));
+        }
+        let budget = &self.budget;
+        if budget.cache > budget.memory {
+            return Err(format!(
+                "--cache of {} bytes is more than --memory of {} bytes, of which it is a part",
+                budget.cache, budget.memory
+            ));
+        }
+        if let Some(bad) = budget.rocksdb_options.iter().find(|o| !o.contains('=')) {
+            return Err(format!(
+                "--rocksdb-option is {bad:?}; write NAME=VALUE, as in max_subcompactions=1"
+            ));
+        }
+        let mut engines = self.engines.iter();
+        if engines.any(|e| self.engines.iter().filter(|f| *f == e).count() > 1) {
+            return Err("--engines names an engine twice".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,491 @@
+//! [`WriteBatch`]: operations over any families of a store that take effect together or not at all.
+//!
+//! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
+//! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
+//! kinds that carry a value its length (varint) and the value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob
+//! record ([`crate::separated::record`]), which is where the value stays; its sequence number and header checksum come with its place. Such a value is
+//! compressed here, once, where its family says so; what memtables are to have of it is kept beside the record until they have it. `PutTtl` values start with 8 bytes of expiry; the value of a
+//! `RangeDelete` is the first key behind the range.
+
+#[cfg(test)]
+mod tests;
+
+use crate::codec::{Compression, Effort};
+use crate::encoding::{get_varint32, put_varint_aligned as put_varint, varint_len};
+use crate::entry::expiry_len;
+use crate::family::Family;
+use crate::key::Kind;
+use crate::separated::{Form, compressed, record};
+use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Result};
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+/// Bytes in front of a batch's operations, which the log fills with the header of its record.
+pub const RECORD_HEADER: usize = 40;
+
+/// Largest batch in bytes, all operations together, with values of the lengths that they have before they are compressed.
+pub const MAX_BATCH_LEN: usize = 2 << 30;
+
+/// A blob record in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Separated {
+    /// Where it begins in the payload.
+    pub at: u32,
+    /// Its operation's place in the batch: how far its sequence number is behind the batch's first.
+    pub op: u32,
+    /// Its value is compressed.
+    pub packed: bool,
+}
+
+/// What an engine takes out of a batch.
+pub struct BatchParts {
+    /// [`RECORD_HEADER`] bytes for the log, then the operations. Empty if there are none.
+    pub buf: AlignedBuf,
+    /// Number of operations.
+    pub count: u32,
+    /// Blob records among the operations, in order.
+    pub separated: SmallVec<[Separated; 1]>,
+    /// For each blob record with a compressed value, in order: the value with its expiry, uncompressed, for the memtable.
+    pub raw: SmallVec<[Bytes; 1]>,
+}
+
+/// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
+#[derive(Clone)]
+pub struct WriteBatch {
+    buf: AlignedBuf,
+    count: u32,
+    /// Distinct (store, family) of its operations: checked against the store when it is submitted.
+    families: SmallVec<[(u64, u32); 2]>,
+    /// Its blob records.
+    separated: SmallVec<[Separated; 1]>,
+    /// Of the compressed ones among them, in order, the values with expiry as memtables get them: who puts a value in has it at hand, and an
+    /// insertion that decompressed it would take longer than all else that it does, with the next group waiting.
+    raw: SmallVec<[Bytes; 1]>,
+    /// What these have more bytes than what is stored of them.
+    spared: usize,
+}
+
+impl Default for WriteBatch {
+    fn default() -> WriteBatch {
+        WriteBatch::new()
+    }
+}
+
+/// `InvalidArgument` for a key or a value that is too long.
+pub fn check_lens(key: usize, value: usize) -> Result<()> {
+    for (what, len, most) in [("key", key, MAX_KEY_LEN), ("value", value, MAX_VALUE_LEN)] {
+        if len > most {
+            return Err(Error::invalid(format!(
+                "{what} of {len} bytes, at most {most} are allowed"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    pub fn new() -> WriteBatch {
+        WriteBatch {
+            buf: AlignedBuf::new(),
+            count: 0,
+            families: SmallVec::new(),
+            separated: SmallVec::new(),
+            raw: SmallVec::new(),
+            spared: 0,
+        }
+    }
+
+    /// Operations in it.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// True when it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes it takes in the log.
+    pub fn bytes(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Distinct (store, family id) pairs of its operations.
+    pub fn families(&self) -> &[(u64, u32)] {
+        &self.families
+    }
+
+    /// Its operations, encoded: what [`Ops`] walks. Empty if there are none.
+    pub fn payload(&self) -> &[u8] {
+        self.buf.get(RECORD_HEADER..).unwrap_or_default()
+    }
+
+    /// The memory that becomes its log record, and the blob records in it: for tests that write, or damage, a record without an engine.
+    #[doc(hidden)]
+    pub fn log_record_mut(&mut self) -> (&mut AlignedBuf, &[Separated]) {
+        (&mut self.buf, &self.separated)
+    }
+
+    /// Takes it apart, for an engine that commits it.
+    pub fn into_parts(self) -> BatchParts {
+        BatchParts {
+            buf: self.buf,
+            count: self.count,
+            separated: self.separated,
+            raw: self.raw,
+        }
+    }
+
+    /// Bytes it would take in the log if no value were compressed: about what memtables get, and what is at most [`MAX_BATCH_LEN`].
+    pub fn raw_bytes(&self) -> usize {
+        self.buf.len() + self.spared
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.count = 0;
+        self.families.clear();
+        self.separated.clear();
+        self.raw.clear();
+        self.spared = 0;
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&mut self, family: &Family, key: &[u8], value: &[u8]) -> Result<()> {
+        self.push(family, Kind::Put, key, &[], value)
+    }
+
+    /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
+    pub fn put_ttl(
+        &mut self,
+        family: &Family,
+        key: &[u8],
+        value: &[u8],
+        expire_at_ms: u64,
+    ) -> Result<()> {
+        self.push(
+            family,
+            Kind::PutTtl,
+            key,
+            &expire_at_ms.to_le_bytes(),
+            value,
+        )
+    }
+
+    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for callers whose values begin with a
+    /// few bytes of their own, so that a large value is still copied once. The header is at most 16 bytes.
+    pub fn put_headed(
+        &mut self,
+        family: &Family,
+        key: &[u8],
+        header: &[u8],
+        value: &[u8],
+        expire_at_ms: Option<u64>,
+    ) -> Result<()> {
+        assert!(header.len() <= 16, "a header is at most 16 bytes");
+        if header.len() + value.len() > MAX_VALUE_LEN {
+            return Err(Error::invalid(format!(
+                "value of {} bytes, at most {MAX_VALUE_LEN} are allowed",
+                header.len() + value.len()
+            )));
+        }
+        let mut prefix = [0u8; 24];
+        let (kind, at) = match expire_at_ms {
+            None => (Kind::Put, 0),
+            Some(at) => {
+                prefix[..8].copy_from_slice(&at.to_le_bytes());
+                (Kind::PutTtl, 8)
+            }
+        };
+        prefix[at..at + header.len()].copy_from_slice(header);
+        self.push(family, kind, key, &prefix[..at + header.len()], value)
+    }
+
+    /// Removes `key`. Not an error when it is not there.
+    pub fn delete(&mut self, family: &Family, key: &[u8]) -> Result<()> {
+        self.push(family, Kind::Delete, key, &[], &[])
+    }
+
+    /// Changes the value of `key` by an operand, without reading it: the family's merge operator does that when the key is read,
+    /// or when tables are compacted. The operand is as long as a value may be. `InvalidArgument` when the family was opened
+    /// without a merge operator, or its operator does not take the operand.
+    pub fn merge(&mut self, family: &Family, key: &[u8], operand: &[u8]) -> Result<()> {
+        family.check_operand(operand)?;
+        self.push(family, Kind::Merge, key, &[], operand)
+    }
+
+    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order, at the cost of one operation. What the batch does
+    /// to such keys afterwards stands. Nothing when both are the same key; `InvalidArgument` when `to` lies before `from`.
+    pub fn delete_range(&mut self, family: &Family, from: &[u8], to: &[u8]) -> Result<()> {
+        if to.len() > MAX_KEY_LEN {
+            return Err(Error::invalid(format!(
+                "the end of a range to delete has {} bytes, a key has at most {MAX_KEY_LEN}",
+                to.len()
+            )));
+        }
+        match family.cmp().user(from, to) {
+            Ordering::Less => self.push(family, Kind::RangeDelete, from, &[], to),
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(Error::invalid(format!(
+                "a range to delete in family {:?} ends before it begins: its end comes first in the family's order; exchange the two",
+                family.name()
+            ))),
+        }
+    }
+
+    /// Adds an operation of any kind, with a value of two parts. For engines and tests: the methods above check what is particular
+    /// to each kind.
+    pub fn push(
+        &mut self,
+        family: &Family,
+        kind: Kind,
+        key: &[u8],
+        prefix: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        check_lens(key.len(), value.len())?;
+        let owner = (family.store(), family.id());
+        let codec = family.blob_compression();
+        let least = family.min_blob_size();
+        let separate = matches!(kind, Kind::Put | Kind::PutTtl)
+            && least.is_some_and(|least| prefix.len() + value.len() >= least + expiry_len(kind));
+        let family = family.id();
+        let value_len = prefix.len() + value.len();
+        let need = if separate {
+            1 + record::HEADER_LEN + key.len() + value_len
+        } else {
+            1 + varint_len(u64::from(family))
+                + varint_len(key.len() as u64)
+                + key.len()
+                + if kind == Kind::Delete {
+                    0
+                } else {
+                    varint_len(value_len as u64) + value_len
+                }
+        };
+        if self.raw_bytes() + need > MAX_BATCH_LEN {
+            return Err(Error::invalid(format!(
+                "batch would exceed {MAX_BATCH_LEN} bytes; write it in parts"
+            )));
+        }
+        if separate && self.push_packed(family, kind, codec, key, prefix, value) {
+            self.note(owner);
+            return Ok(());
+        }
+        self.reserve(need);
+        if separate {
+            self.push_record(family, kind, key, prefix, value);
+            self.note(owner);
+            return Ok(());
+        }
+        self.buf.push(kind as u8);
+        put_varint(&mut self.buf, u64::from(family));
+        put_varint(&mut self.buf, key.len() as u64);
+        self.buf.extend_from_slice(key);
+        if kind != Kind::Delete {
+            put_varint(&mut self.buf, value_len as u64);
+            self.buf.extend_from_slice(prefix);
+            self.buf.extend_from_slice(value);
+        }
+        self.note(owner);
+        Ok(())
+    }
+
+    /// Room for so many bytes more.
+    fn reserve(&mut self, need: usize) {
+        if self.buf.is_empty() {
+            // A batch of one operation, the most common, gets exactly what it needs.
+            self.buf.reserve_exact(RECORD_HEADER + need);
+            self.buf.resize(RECORD_HEADER, 0);
+        }
+        self.buf.reserve(need);
+    }
+
+    /// Counts an operation on a family.
+    fn note(&mut self, owner: (u64, u32)) {
+        self.count += 1;
+        if !self.families.contains(&owner) {
+            self.families.push(owner);
+        }
+    }
+
+    fn push_record(&mut self, family: u32, kind: Kind, key: &[u8], prefix: &[u8], value: &[u8]) {
+        let at = self.begin_record(key, false);
+        let value_at = self.buf.len();
+        self.buf.extend_from_slice(prefix);
+        self.buf.extend_from_slice(value);
+        let form = Form::plain(kind, &self.buf[value_at..]);
+        record::begin(&mut self.buf[at..], family, key.len(), &form);
+    }
+
+    /// Where a record begins whose value follows its key.
+    fn begin_record(&mut self, key: &[u8], packed: bool) -> usize {
+        self.buf.push(Kind::BlobRef as u8);
+        let at = self.buf.len();
+        self.separated.push(Separated {
+            at: (at - RECORD_HEADER) as u32,
+            op: self.count,
+            packed,
+        });
+        self.buf.resize(at + record::HEADER_LEN, 0);
+        self.buf.extend_from_slice(key);
+        at
+    }
+
+    /// As [`WriteBatch::push_record`], compressed. False when that is not to be, or not worth it, and nothing was done.
+    fn push_packed(
+        &mut self,
+        family: u32,
+        kind: Kind,
+        codec: Compression,
+        key: &[u8],
+        prefix: &[u8],
+        value: &[u8],
+    ) -> bool {
+        if codec == Compression::None {
+            return false;
+        }
+        let payload = match prefix.is_empty() {
+            true => Cow::Borrowed(value),
+            false => Cow::Owned([prefix, value].concat()),
+        };
+        let done = compressed::pack(kind, codec, Effort::Writer, &payload, |form, stored| {
+            self.reserve(1 + record::HEADER_LEN + key.len() + stored.len());
+            let at = self.begin_record(key, true);
+            self.buf.extend_from_slice(stored);
+            record::begin(&mut self.buf[at..], family, key.len(), form);
+            self.spared += payload.len() - stored.len();
+        });
+        if done.is_some() {
+            self.raw.push(Bytes::from(payload.into_owned()));
+        }
+        done.is_some()
+    }
+}
+
+/// One operation of an encoded batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op<'a> {
+    /// Family id.
+    pub family: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// User key.
+    pub key: &'a [u8],
+    /// Payload; empty for deletes, the range's end for range deletes. Of a blob record as it is stored.
+    pub value: &'a [u8],
+    /// How it is compressed.
+    pub codec: Compression,
+    /// Where the payload begins in the encoded operations.
+    pub value_at: usize,
+    /// Where its blob record begins there, if it is one.
+    pub record_at: Option<usize>,
+}
+
+/// Walks encoded operations. Every byte is checked: lengths, kinds, limits.
+pub struct Ops<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Ops<'a> {
+    /// Over a record's payload.
+    pub fn new(bytes: &'a [u8]) -> Ops<'a> {
+        Ops { bytes, at: 0 }
+    }
+
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let s = self.bytes.get(self.at..self.at.checked_add(n)?)?;
+        self.at += n;
+        Some(s)
+    }
+
+    fn parse(&mut self) -> Result<Op<'a>> {
+        let start = self.at;
+        let bad = |what: &str| {
+            Error::new(
+                ErrorKind::Corruption,
+                format!("write batch operation at byte {start}: {what}"),
+            )
+        };
+        let kind = self.take(1).expect("caller checked")[0];
+        if kind == Kind::BlobRef as u8 {
+            return self.parse_record().map_err(bad);
+        }
+        let kind = Kind::from_u8(kind).ok_or_else(|| bad(&format!("unknown kind {kind}")))?;
+        if !kind.is_operation() {
+            return Err(Error::unsupported(format!(
+                "write batch holds an operation of kind {kind:?}, which a later version writes; open the store with that version"
+            )));
+        }
+        let family =
+            get_varint32(self.bytes, &mut self.at).ok_or_else(|| bad("family id cut off"))?;
+        let key_len = get_varint32(self.bytes, &mut self.at)
+            .ok_or_else(|| bad("key length cut off"))? as usize;
+        if key_len > MAX_KEY_LEN {
+            return Err(bad(&format!("key of {key_len} bytes")));
+        }
+        let key = self.take(key_len).ok_or_else(|| bad("key cut off"))?;
+        let mut value_at = self.at;
+        let mut value: &[u8] = &[];
+        if kind != Kind::Delete {
+            let len = get_varint32(self.bytes, &mut self.at)
+                .ok_or_else(|| bad("value length cut off"))? as usize;
+            if len > MAX_VALUE_LEN + 8 || (kind == Kind::PutTtl && len < 8) {
+                return Err(bad(&format!("value of {len} bytes")));
+            }
+            if kind == Kind::RangeDelete && len > MAX_KEY_LEN {
+                return Err(bad(&format!("range to delete with an end of {len} bytes")));
+            }
+            value_at = self.at;
+            value = self.take(len).ok_or_else(|| bad("value cut off"))?;
+        }
+        Ok(Op {
+            family,
+            kind,
+            key,
+            value,
+            value_at,
+            codec: Compression::None,
+            record_at: None,
+        })
+    }
+
+    fn parse_record(&mut self) -> std::result::Result<Op<'a>, &'static str> {
+        let at = self.at;
+        let head = record::Head::parse(&self.bytes[at..])?;
+        let whole = self.take(head.record_len()).ok_or("blob record cut off")?;
+        Ok(Op {
+            family: head.family,
+            kind: head.kind,
+            key: &whole[record::HEADER_LEN..head.value().start],
+            value: &whole[head.value()],
+            codec: head.codec,
+            value_at: at + head.value().start,
+            record_at: Some(at),
+        })
+    }
+}
+
+impl<'a> Iterator for Ops<'a> {
+    type Item = Result<Op<'a>>;
+    fn next(&mut self) -> Option<Result<Op<'a>>> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        let op = self.parse();
+        if op.is_err() {
+            self.at = self.bytes.len();
+        }
+        Some(op)
+    }
+}
+
+/// The batch's payload as shared memory, for memtables to point into.
+pub fn payload(buf: Bytes) -> Bytes {
+    buf.slice(RECORD_HEADER..)
+}

@@ -1,0 +1,274 @@
+//! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
+
+use super::*;
+use crate::codec::Compression;
+use crate::family::Family;
+use crate::separated::compressed as packed;
+use basalt_env::Random;
+use basalt_sim::campaign::scale;
+
+fn bytes_of(r: &Random, len: u64) -> Vec<u8> {
+    (0..len).map(|_| r.next_u64() as u8).collect()
+}
+
+type Owned = (u32, Kind, Vec<u8>, Vec<u8>);
+
+fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
+    let (mut batch, mut model) = (WriteBatch::new(), Vec::new());
+    let least = 1 + r.below(20_000) as usize;
+    for _ in 0..r.below(20) {
+        let family = [0, 1, 127, 128, 1 << 20, u32::MAX][r.below(6) as usize];
+        let len = [0, 1, 16, 127, 128, 300, MAX_KEY_LEN as u64][r.below(7) as usize];
+        let key = bytes_of(r, len);
+        let len = [0, 1, 100, 127, 128, 20_000][r.below(6) as usize];
+        let mut value = bytes_of(r, len);
+        let kinds = [
+            Kind::Put,
+            Kind::Delete,
+            Kind::PutTtl,
+            Kind::Merge,
+            Kind::RangeDelete,
+        ];
+        let kind = kinds[r.below(5) as usize];
+        let expiry = r.next_u64().to_le_bytes();
+        let codec = [Compression::None, Compression::Lz4, Compression::Zstd][r.below(3) as usize];
+        let of = match r.one_in(2) {
+            true => Family::detached(family).separating(least, codec),
+            false => Family::detached(family),
+        };
+        if codec != Compression::None && r.one_in(2) {
+            // So that some shrink.
+            value.fill(7);
+        }
+        let before = batch.separated.len();
+        let separates = of.min_blob_size().is_some_and(|least| value.len() >= least)
+            && matches!(kind, Kind::Put | Kind::PutTtl);
+        match kind {
+            Kind::Put | Kind::Merge | Kind::RangeDelete => {
+                batch.push(&of, kind, &key, &[], &value).unwrap();
+            }
+            Kind::Delete => {
+                batch.push(&of, kind, &key, &[], &[]).unwrap();
+                value.clear();
+            }
+            _ => {
+                batch.push(&of, kind, &key, &expiry, &value).unwrap();
+                value = [&expiry[..], &value].concat();
+            }
+        }
+        assert_eq!(batch.separated.len() - before, usize::from(separates));
+        model.push((family, kind, key, value));
+    }
+    (batch, model)
+}
+
+#[test]
+fn batches_round_trip() {
+    for seed in basalt_sim::campaign::cases(0..300 * scale()) {
+        let _repeat = basalt_sim::repeat!(batches_round_trip, "BASALT_CASE={seed}");
+        let r = Random::from_seed(seed);
+        let (mut batch, model) = random_batch(&r);
+        for round in 0..2 {
+            let say = format!("batch round trip seed={seed} round={round}");
+            assert_eq!(
+                (batch.len(), batch.is_empty()),
+                (model.len(), model.is_empty()),
+                "{say}"
+            );
+            if !model.is_empty() {
+                let encoded = &batch.buf[RECORD_HEADER..];
+                let ops: Vec<Op<'_>> = Ops::new(encoded).collect::<Result<_>>().expect(&say);
+                assert_eq!(ops.len(), model.len(), "{say}");
+                let mut raw = batch.raw.iter();
+                for (op, (family, kind, key, value)) in ops.iter().zip(&model) {
+                    let own = packed::unpack(op.kind, op.codec, op.value, 0);
+                    assert_eq!(
+                        (op.family, op.kind, op.key, own.as_deref()),
+                        (*family, *kind, &key[..], Ok(&value[..])),
+                        "{say}"
+                    );
+                    if op.codec != Compression::None {
+                        assert!(op.value.len() < value.len(), "{say}");
+                        assert_eq!(raw.next().expect(&say), value, "{say}");
+                    }
+                    if *kind != Kind::Delete {
+                        assert_eq!(
+                            &encoded[op.value_at..op.value_at + op.value.len()],
+                            op.value,
+                            "{say}"
+                        );
+                    }
+                }
+                assert!(raw.next().is_none(), "{say}");
+                let spared = |op: &Op<'_>, value: &[u8]| value.len() - op.value.len();
+                let spared = ops.iter().zip(&model).map(|(op, m)| spared(op, &m.3));
+                assert_eq!(batch.raw_bytes(), batch.bytes() + spared.sum::<usize>());
+            }
+            // A cleared batch encodes the same again.
+            let (before, separated) = (batch.buf.to_vec(), batch.separated.clone());
+            let codecs: Vec<Compression> = match model.is_empty() {
+                true => Vec::new(),
+                false => (Ops::new(&before[RECORD_HEADER..]))
+                    .map(|op| op.expect(&say).codec)
+                    .collect(),
+            };
+            batch.clear();
+            assert!(batch.is_empty() && Ops::new(&batch.buf).next().is_none());
+            let separated: Vec<u32> = separated.iter().map(|s| s.op).collect();
+            for (n, (family, kind, key, value)) in (0..).zip(&model) {
+                let family = match separated.contains(&n) {
+                    true => Family::detached(*family).separating(0, codecs[n as usize]),
+                    false => Family::detached(*family),
+                };
+                batch.push(&family, *kind, key, &[], value).unwrap();
+            }
+            assert_eq!(batch.buf[..], before[..], "{say}");
+        }
+    }
+}
+
+#[test]
+fn one_operation_takes_exactly_the_memory_it_needs() {
+    for len in [0, 100, 100_000, 1 << 20] {
+        let mut batch = WriteBatch::new();
+        batch
+            .push(&Family::detached(3), Kind::Put, b"key", &[], &vec![1; len])
+            .unwrap();
+        let exact = AlignedBuf::with_capacity(batch.bytes()).capacity();
+        assert_eq!(batch.buf.capacity(), exact);
+        // A slot is at most a sixteenth larger than the block in it.
+        assert!(exact - batch.bytes() <= batch.bytes() / 16);
+        let payload = payload(Bytes::from_owner(batch.buf));
+        let op = Ops::new(&payload).next().unwrap().unwrap();
+        assert_eq!(op.value.len(), len);
+    }
+}
+
+#[test]
+fn limits_are_refused_and_leave_the_batch_as_it_was() {
+    let mut batch = WriteBatch::new();
+    batch
+        .push(&Family::detached(0), Kind::Put, b"a", &[], b"1")
+        .unwrap();
+    let before = batch.buf.to_vec();
+    let long = vec![0; MAX_KEY_LEN + 1];
+    let huge = vec![0; MAX_VALUE_LEN + 1];
+    let e = batch
+        .push(&Family::detached(0), Kind::Put, &long, &[], b"")
+        .unwrap_err();
+    assert!(
+        e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("65536"),
+        "{e}"
+    );
+    let e = batch
+        .push(&Family::detached(0), Kind::Put, b"b", &[], &huge)
+        .unwrap_err();
+    assert!(
+        e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("1073741824"),
+        "{e}"
+    );
+    assert_eq!((batch.len(), &batch.buf[..]), (1, &before[..]));
+    batch
+        .push(&Family::detached(0), Kind::Put, &long[1..], &[], b"")
+        .unwrap();
+    assert_eq!(batch.len(), 2);
+}
+
+#[test]
+fn varints_are_minimal_and_bounded() {
+    for n in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX)] {
+        let mut buf = AlignedBuf::new();
+        put_varint(&mut buf, n);
+        assert_eq!(buf.len(), varint_len(n));
+        let mut at = 0;
+        assert_eq!(get_varint32(&buf, &mut at).map(u64::from), Some(n));
+        assert_eq!(at, buf.len());
+        assert_eq!(get_varint32(&buf[..buf.len() - 1], &mut 0), None);
+    }
+    let mut buf = AlignedBuf::new();
+    put_varint(&mut buf, 1 << 32);
+    assert_eq!(get_varint32(&buf, &mut 0), None, "more than 32 bits");
+    assert_eq!(get_varint32(&[0x80; 100], &mut 0), None, "without end");
+}
+
+#[test]
+fn any_bytes_decode_or_are_refused() {
+    let (mut decoded, mut refused) = (0u64, 0u64);
+    for seed in basalt_sim::campaign::cases(0..100_000 * scale()) {
+        let _repeat = basalt_sim::repeat!(any_bytes_decode_or_are_refused, "BASALT_CASE={seed}");
+        let r = Random::from_seed(seed);
+        let mut b = if r.one_in(8) {
+            let len = r.below(200);
+            bytes_of(&r, len)
+        } else {
+            let mut batch = WriteBatch::new();
+            for _ in 0..1 + r.below(4) {
+                let (key, value) = (r.next_u64().to_le_bytes(), [7; 40]);
+                let kinds = [
+                    Kind::Put,
+                    Kind::Delete,
+                    Kind::PutTtl,
+                    Kind::Merge,
+                    Kind::RangeDelete,
+                ];
+                let kind = kinds[r.below(5) as usize];
+                let value = if kind == Kind::Delete {
+                    &[]
+                } else {
+                    &value[..8 + r.below(32) as usize]
+                };
+                batch
+                    .push(
+                        &Family::detached(r.below(300) as u32),
+                        kind,
+                        &key[..r.below(9) as usize],
+                        &[],
+                        value,
+                    )
+                    .unwrap();
+            }
+            batch.buf[RECORD_HEADER..].to_vec()
+        };
+        for _ in 0..r.below(4) {
+            if b.is_empty() {
+                break;
+            }
+            let at = r.below(b.len() as u64) as usize;
+            match r.below(4) {
+                0 => b.truncate(at),
+                1 => b[at] = 0xff,
+                2 => b[at] = r.next_u64() as u8,
+                _ => b[at] ^= 1 << r.below(8),
+            }
+        }
+        let mut seen = 0;
+        let mut failed = false;
+        for op in Ops::new(&b) {
+            assert!(
+                !failed,
+                "batch mutator seed={seed}: an operation after an error"
+            );
+            match op {
+                Ok(op) => {
+                    assert!(op.key.len() <= MAX_KEY_LEN && op.kind.is_supported());
+                    assert!(
+                        op.kind != Kind::PutTtl || op.value.len() >= 8,
+                        "batch mutator seed={seed}"
+                    );
+                    seen += 1 + op.key.len() + op.value.len();
+                }
+                Err(e) => {
+                    failed = true;
+                    assert!(
+                        matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
+                        "batch mutator seed={seed}: {e}"
+                    );
+                }
+            }
+        }
+        assert!(seen <= b.len(), "batch mutator seed={seed}");
+        if failed { refused += 1 } else { decoded += 1 }
+    }
+    println!("batch mutator: decoded={decoded} refused={refused}");
+    assert!(decoded > 10_000 && refused > 10_000);
+}

@@ -1,0 +1,202 @@
+//! Compressing bytes that stand by themselves: blocks of tables, and separated values.
+//!
+//! Promises: whatever bytes come back are as many as were asked for, or an error says why not; nothing more is allocated than that.
+//! Contexts are kept by each thread, because making one costs more than compressing a few kilobytes.
+
+use basalt_fs::{AlignedBuf, Bytes, Lifetime};
+use std::cell::RefCell;
+
+/// How blocks of tables, and separated values, are compressed. The numbers are persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None = 0,
+    /// lz4: cheap, about 2:1 on text.
+    Lz4 = 1,
+    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is compressed in the background.
+    Zstd = 2,
+}
+
+impl Compression {
+    /// The one with this persisted number.
+    pub fn from_u8(n: u8) -> Option<Compression> {
+        match n {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            2 => Some(Compression::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// First bytes of every zstd frame.
+const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
+
+/// Less is never worth it.
+const LEAST: usize = 16;
+
+thread_local! {
+    // A zstd context costs a hundred kilobytes: one a thread, not one a block.
+    static UNZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+    // One for each effort: a context whose last compression found no room takes no other level.
+    static ZSTD: [RefCell<Option<zstd::bulk::Compressor<'static>>>; 2] = const { [RefCell::new(None), RefCell::new(None)] };
+}
+
+/// Who waits while something is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// A writer, for its put: zstd takes a fifth less time for the last 2 % of what it can save (level 2, on pages of 12 KB).
+    Writer,
+    /// Nobody: it is done in the background.
+    Background,
+}
+
+impl Effort {
+    fn zstd_level(self) -> i32 {
+        match self {
+            Effort::Writer => 2,
+            Effort::Background => 3,
+        }
+    }
+}
+
+/// The largest part of so many bytes that what is compressed may take: it is to save an eighth.
+pub fn most_compressed(raw: usize) -> usize {
+    raw - raw / 8
+}
+
+/// Compresses into `out`, behind its first `prefix` bytes; false when it would have more than `limit` bytes with these.
+pub fn compress(
+    method: Compression,
+    effort: Effort,
+    raw: &[u8],
+    out: &mut Vec<u8>,
+    prefix: usize,
+    limit: usize,
+) -> bool {
+    if method == Compression::None || raw.len() < LEAST {
+        return false;
+    }
+    match method {
+        Compression::None => return false,
+        Compression::Lz4 => {
+            let most = prefix + lz4_flex::block::get_maximum_output_size(raw.len());
+            out.resize(most.max(out.len()), 0);
+            match lz4_flex::block::compress_into(raw, &mut out[prefix..]) {
+                Ok(n) => out.truncate(prefix + n),
+                Err(_) => return false,
+            }
+        }
+        Compression::Zstd => {
+            // The room is the limit: what does not fit has not saved enough.
+            out.resize(limit.max(prefix), 0);
+            let done = ZSTD.with(|z| {
+                let mut z = z[effort as usize].borrow_mut();
+                if z.is_none() {
+                    *z = zstd::bulk::Compressor::new(effort.zstd_level()).ok();
+                }
+                let into = &mut out[prefix..];
+                z.as_mut()
+                    .and_then(|z| z.compress_to_buffer(raw, into).ok())
+            });
+            match done {
+                Some(n) => out.truncate(prefix + n),
+                None => return false,
+            }
+        }
+    }
+    out.len() <= limit
+}
+
+/// Returns `raw` compressed if that makes it shorter; `None` otherwise. Of tests and fuzz targets: what stores keep must save more.
+#[doc(hidden)]
+pub fn compressed(method: Compression, raw: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    compress(method, Effort::Background, raw, &mut out, 0, raw.len()).then_some(out)
+}
+
+/// As many bytes as `raw` says, in memory of their own.
+pub fn decompress(
+    method: Compression,
+    stored: &[u8],
+    raw: usize,
+) -> std::result::Result<Bytes, String> {
+    let mut out = AlignedBuf::with_lifetime(raw, Lifetime::Cached);
+    out.resize(raw, 0);
+    decompress_into(method, stored, &mut out)?;
+    Ok(Bytes::from_owner(out))
+}
+
+/// Fills `out`.
+pub fn decompress_into(
+    method: Compression,
+    stored: &[u8],
+    out: &mut [u8],
+) -> std::result::Result<(), String> {
+    let raw = out.len();
+    match method {
+        Compression::None => Err("is not compressed".to_string()),
+        Compression::Lz4 => match lz4_flex::block::decompress_into(stored, out) {
+            Ok(n) if n == raw => Ok(()),
+            Ok(n) => Err(format!("lz4 gave {n} bytes, expected {raw}")),
+            Err(e) => Err(format!("lz4: {e}")),
+        },
+        Compression::Zstd => unzstd(stored, out, raw),
+    }
+}
+
+fn unzstd<W: zstd::zstd_safe::WriteBuf + ?Sized>(
+    stored: &[u8],
+    out: &mut W,
+    raw: usize,
+) -> std::result::Result<(), String> {
+    UNZSTD.with(|z| {
+        let mut z = z.borrow_mut();
+        if z.is_none() {
+            *z = Some(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?);
+        }
+        let z = z.as_mut().expect("just made");
+        match z.decompress_to_buffer(stored, out) {
+            Ok(n) if n == raw => Ok(()),
+            Ok(n) => Err(format!("zstd gave {n} bytes, expected {raw}")),
+            Err(e) => Err(format!("zstd: {e}")),
+        }
+    })
+}
+
+/// Whether a stream may come to so many bytes, as far as can be told without decompressing it: nothing is allocated for one that cannot.
+pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::Result<(), String> {
+    let most = match method {
+        Compression::None => stored.len(),
+        // A byte of a length stands for 255 at most.
+        Compression::Lz4 => stored.len().saturating_mul(255),
+        // What this engine writes begins with its length.
+        Compression::Zstd => match zstd::zstd_safe::get_frame_content_size(stored) {
+            Ok(Some(n)) if n == raw as u64 => raw,
+            Ok(Some(n)) => return Err(format!("zstd frame of {n} bytes, expected {raw}")),
+            Ok(None) => return Err("zstd frame without its length".to_string()),
+            Err(_) => return Err("not a zstd frame".to_string()),
+        },
+    };
+    match raw <= most {
+        true => Ok(()),
+        false => Err(format!("{} bytes cannot give {raw}", stored.len())),
+    }
+}
+
+/// Returns the stored and the decompressed length of the zstd frame that `bytes` begin with: for salvage, which does not know
+/// where a block ends. `None` if no whole frame is there, or if either length is above `most`.
+pub fn zstd_frame_len(bytes: &[u8], most: usize) -> Option<(usize, usize)> {
+    if !bytes.starts_with(&ZSTD_MAGIC) {
+        return None;
+    }
+    let bytes = &bytes[..bytes.len().min(most)];
+    let stored = zstd::zstd_safe::find_frame_compressed_size(bytes).ok()?;
+    let raw = match zstd::zstd_safe::get_frame_content_size(bytes) {
+        Ok(Some(n)) => usize::try_from(n).ok()?,
+        _ => zstd::bulk::decompress(&bytes[..stored], most).ok()?.len(),
+    };
+    (raw <= most).then_some((stored, raw))
+}

@@ -1,0 +1,49 @@
+//! Entries: what a key has at one sequence number.
+
+use crate::key::{Kind, SeqNo};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+
+/// What a lookup found: the newest version of the key visible at the snapshot.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Its sequence number.
+    pub seq: SeqNo,
+    /// Value, tombstone, ...
+    pub kind: Kind,
+    /// The payload, pinned: it keeps what it needs alive and was not copied.
+    pub value: Bytes,
+}
+
+impl Found {
+    /// What decides over a key: its newest version, or the range tombstone that is newer.
+    #[inline]
+    pub fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
+        match deleted {
+            Some(seq) if point.as_ref().is_none_or(|p| p.seq < seq) => Some(Found {
+                seq,
+                kind: Kind::Delete,
+                value: Bytes::new(),
+            }),
+            _ => point,
+        }
+    }
+}
+
+/// Reads the expiry in front of a `PutTtl` payload, in ms since 1970. `Corruption` if the payload is too short.
+pub fn expiry_of(value: &[u8]) -> Result<u64> {
+    match value.first_chunk::<8>() {
+        Some(b) => Ok(u64::from_le_bytes(*b)),
+        None => Err(Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "expected an expiry of 8 bytes before a value, found {} bytes in all",
+                value.len()
+            ),
+        )),
+    }
+}
+
+/// Returns the bytes of expiry in front of a value of this kind: 8 or 0.
+pub fn expiry_len(kind: Kind) -> usize {
+    if kind == Kind::PutTtl { 8 } else { 0 }
+}

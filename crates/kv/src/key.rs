@@ -1,0 +1,242 @@
+//! Internal keys: a user key followed by an 8-byte trailer, sequence number (56 bits) and kind (8 bits).
+//!
+//! Order: user keys ascending by the family's comparator; within a user key the trailer descending, so
+//! that the newest version comes first. On disk the trailer is little-endian `seq << 8 | kind`.
+
+use basalt_fs::{Error, Result};
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+/// A sequence number: every operation of every batch takes the next one. 56 bits.
+pub type SeqNo = u64;
+
+/// The largest sequence number.
+pub const MAX_SEQ: SeqNo = (1 << 56) - 1;
+
+/// Bytes of a trailer.
+pub const TRAILER_LEN: usize = 8;
+
+/// What an entry is. The numbers are persisted and never change their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// A point tombstone: hides all older versions of the key.
+    Delete = 0,
+    /// A value.
+    Put = 1,
+    /// A value behind an 8-byte little-endian wall time in ms since 1970 at which it ends.
+    PutTtl = 2,
+    /// Reserved: a tombstone for a key written once.
+    SingleDelete = 3,
+    /// A tombstone over a range of keys: the key is its first, the payload the first key behind it.
+    RangeDelete = 4,
+    /// An operand for the family's merge operator.
+    Merge = 5,
+    /// A value kept in a blob file: the payload is a [`crate::blob::Reference`]. Never in a batch.
+    BlobRef = 6,
+    /// Reserved: first phase of a two-phase commit.
+    Prepare = 7,
+    /// Reserved: second phase, commit.
+    Commit = 8,
+    /// Reserved: second phase, rollback.
+    Rollback = 9,
+}
+
+/// The largest kind number: with it a seek trailer sorts before every entry of its sequence number.
+pub const MAX_KIND: u8 = 0xff;
+
+impl Kind {
+    /// The kind with this number, if it exists, reserved ones included.
+    pub fn from_u8(n: u8) -> Option<Kind> {
+        Some(match n {
+            0 => Kind::Delete,
+            1 => Kind::Put,
+            2 => Kind::PutTtl,
+            3 => Kind::SingleDelete,
+            4 => Kind::RangeDelete,
+            5 => Kind::Merge,
+            6 => Kind::BlobRef,
+            7 => Kind::Prepare,
+            8 => Kind::Commit,
+            9 => Kind::Rollback,
+            _ => return None,
+        })
+    }
+    /// True for kinds that this version reads and writes; others are refused with `Unsupported`.
+    pub fn is_supported(self) -> bool {
+        matches!(
+            self,
+            Kind::Delete
+                | Kind::Put
+                | Kind::PutTtl
+                | Kind::RangeDelete
+                | Kind::Merge
+                | Kind::BlobRef
+        )
+    }
+    /// True for kinds that a write batch may hold.
+    pub fn is_operation(self) -> bool {
+        self.is_supported() && self != Kind::BlobRef
+    }
+}
+
+/// Bits of a trailer below the sequence number.
+pub const SEQ_SHIFT: u32 = 8;
+
+/// Packs a trailer.
+pub fn pack_trailer(seq: SeqNo, kind: Kind) -> u64 {
+    assert!(seq <= MAX_SEQ, "sequence number {seq} exceeds 56 bits");
+    (seq << 8) | kind as u64
+}
+
+/// The trailer that sorts at or before every entry visible at `seq`: seek with it.
+pub fn seek_trailer(seq: SeqNo) -> u64 {
+    (seq.min(MAX_SEQ) << 8) | u64::from(MAX_KIND)
+}
+
+/// Appends user key and trailer.
+pub fn encode_internal_key(out: &mut Vec<u8>, user_key: &[u8], trailer: u64) {
+    out.extend_from_slice(user_key);
+    out.extend_from_slice(&trailer.to_le_bytes());
+}
+
+/// An internal key as a fresh vector.
+pub fn internal_key(user_key: &[u8], trailer: u64) -> Vec<u8> {
+    let mut k = Vec::with_capacity(user_key.len() + TRAILER_LEN);
+    encode_internal_key(&mut k, user_key, trailer);
+    k
+}
+
+/// Splits an internal key that this process built or has checked with [`parse_internal_key`].
+/// Panics when it is shorter than a trailer.
+#[inline]
+pub fn split_internal_key(key: &[u8]) -> (&[u8], u64) {
+    let (user, trailer) = key.split_at(key.len() - TRAILER_LEN);
+    (
+        user,
+        u64::from_le_bytes(trailer.try_into().expect("8 bytes")),
+    )
+}
+
+/// The user key of a checked internal key.
+#[inline]
+pub fn user_key(key: &[u8]) -> &[u8] {
+    &key[..key.len() - TRAILER_LEN]
+}
+
+/// Sequence number of a trailer.
+#[inline]
+pub fn trailer_seq(trailer: u64) -> SeqNo {
+    trailer >> 8
+}
+
+/// An internal key from disk, taken apart and checked: long enough, and of a supported kind.
+pub fn parse_internal_key(key: &[u8]) -> Result<(&[u8], SeqNo, Kind)> {
+    if key.len() < TRAILER_LEN {
+        return Err(Error::new(
+            basalt_fs::ErrorKind::Corruption,
+            format!(
+                "internal key of {} bytes, expected at least {TRAILER_LEN}",
+                key.len()
+            ),
+        ));
+    }
+    let (user, trailer) = split_internal_key(key);
+    let kind = Kind::from_u8(trailer as u8).ok_or_else(|| {
+        Error::new(
+            basalt_fs::ErrorKind::Corruption,
+            format!("unknown entry kind {}", trailer as u8),
+        )
+    })?;
+    if !kind.is_supported() {
+        return Err(Error::unsupported(format!(
+            "entry kind {kind:?} is reserved for a later version"
+        )));
+    }
+    Ok((user, trailer_seq(trailer), kind))
+}
+
+/// An order of user keys. Its name is kept in the manifest: a store opens only with the comparator it was made with.
+pub trait Comparator: Send + Sync {
+    /// A name that identifies the order for ever.
+    fn name(&self) -> &str;
+    /// A total order. Keys that compare equal are the same key.
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
+    /// A short key `k` with `a <= k < b`, to keep index keys small. The default is `a` itself.
+    fn separator(&self, a: &[u8], b: &[u8]) -> Vec<u8> {
+        let _ = b;
+        a.to_vec()
+    }
+    /// True when keys that compare equal are equal byte for byte. Filters and hash indexes are built only then.
+    fn equality_is_bytewise(&self) -> bool {
+        false
+    }
+}
+
+/// A family's order: bytewise compiled in, or a user's.
+#[derive(Clone, Default)]
+pub enum Cmp {
+    /// `memcmp` order.
+    #[default]
+    Bytewise,
+    /// A user's comparator.
+    Custom(Arc<dyn Comparator>),
+}
+
+/// The persisted name of the bytewise order.
+pub const BYTEWISE_NAME: &str = "basalt.bytewise";
+
+impl Cmp {
+    /// The persisted name.
+    pub fn name(&self) -> &str {
+        match self {
+            Cmp::Bytewise => BYTEWISE_NAME,
+            Cmp::Custom(c) => c.name(),
+        }
+    }
+    /// Compares user keys.
+    #[inline]
+    pub fn user(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Cmp::Bytewise => a.cmp(b),
+            Cmp::Custom(c) => c.compare(a, b),
+        }
+    }
+    /// Compares internal keys (checked ones).
+    #[inline]
+    pub fn internal(&self, a: &[u8], b: &[u8]) -> Ordering {
+        let (ua, ta) = split_internal_key(a);
+        let (ub, tb) = split_internal_key(b);
+        self.user(ua, ub).then_with(|| tb.cmp(&ta))
+    }
+    /// True when equal keys are equal bytes.
+    pub fn equality_is_bytewise(&self) -> bool {
+        match self {
+            Cmp::Bytewise => true,
+            Cmp::Custom(c) => c.equality_is_bytewise(),
+        }
+    }
+    /// A short user key `k` with `a <= k < b`.
+    pub fn separator(&self, a: &[u8], b: &[u8]) -> Vec<u8> {
+        match self {
+            Cmp::Custom(c) => c.separator(a, b),
+            Cmp::Bytewise => {
+                let common = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+                if common < a.len().min(b.len()) && a[common] < 0xff && a[common] + 1 < b[common] {
+                    let mut k = a[..=common].to_vec();
+                    k[common] += 1;
+                    k
+                } else {
+                    a.to_vec()
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Cmp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

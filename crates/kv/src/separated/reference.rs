@@ -1,0 +1,147 @@
+//! What stands in a table in place of a separated value: the payload of an entry of kind `BlobRef`.
+//!
+//! A varint: the blob file number times two, plus one when the value expires; then 8 bytes of expiry are behind it (little-endian ms since
+//! 1970, as in front of the value itself). The value is found in that file, or in what the number means since, by family, key and sequence number
+//! of the entry. Where the record has another sequence number, because it was prepared before its entry got its own, a byte 0 and that number as a
+//! varint come first.
+
+use super::Name;
+use crate::encoding::{get_varint, put_varint};
+use crate::key::{Kind, SeqNo};
+use crate::limits::MAX_FILE_NUMBER;
+use basalt_fs::{Error, ErrorKind, Result};
+
+/// A reference's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// Number of the blob file that the value was in when the entry was written.
+    pub number: u64,
+    /// When the value's time is over, ms since 1970.
+    pub expire_at_ms: Option<u64>,
+    /// The sequence number that the record has, where that is not the entry's.
+    pub seq: Option<SeqNo>,
+}
+
+impl Reference {
+    /// What finds the record, of the name that the entry has.
+    #[inline]
+    pub fn record<'k>(&self, entry: &Name<'k>) -> Name<'k> {
+        Name {
+            seq: self.seq.unwrap_or(entry.seq),
+            ..*entry
+        }
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(seq) = self.seq {
+            out.push(0);
+            put_varint(out, seq);
+        }
+        put_varint(
+            out,
+            self.number << 1 | u64::from(self.expire_at_ms.is_some()),
+        );
+        if let Some(at) = self.expire_at_ms {
+            out.extend_from_slice(&at.to_le_bytes());
+        }
+    }
+
+    /// Takes a payload apart. `Corruption` for bytes that [`Reference::encode`] does not write.
+    #[inline]
+    pub fn decode(payload: &[u8]) -> Result<Reference> {
+        let bad = || {
+            Error::new(
+                ErrorKind::Corruption,
+                format!(
+                    "reference to a blob file of {} bytes: {payload:02x?}",
+                    payload.len()
+                ),
+            )
+        };
+        let mut at = 0;
+        let seq = match payload.first() {
+            Some(0) => {
+                at = 1;
+                Some(get_varint(payload, &mut at, 56).ok_or_else(bad)?)
+            }
+            _ => None,
+        };
+        let packed = get_varint(payload, &mut at, 63).ok_or_else(bad)?;
+        let rest = &payload[at..];
+        let expire_at_ms = match packed & 1 {
+            0 if rest.is_empty() => None,
+            1 => Some(u64::from_le_bytes(rest.try_into().map_err(|_| bad())?)),
+            _ => return Err(bad()),
+        };
+        let number = packed >> 1;
+        let reference = Reference {
+            number,
+            expire_at_ms,
+            seq,
+        };
+        match (1..MAX_FILE_NUMBER).contains(&number) {
+            true => Ok(reference),
+            false => Err(bad()),
+        }
+    }
+
+    /// True when the value's time is over at `now_ms`.
+    #[inline]
+    pub fn is_over(&self, now_ms: u64) -> bool {
+        self.expire_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// The entry's kind, were its value in the tree.
+    pub fn kind(&self) -> Kind {
+        match self.expire_at_ms {
+            None => Kind::Put,
+            Some(_) => Kind::PutTtl,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::MAX_SEQ;
+
+    #[test]
+    fn references_survive_encoding_and_other_bytes_are_refused() {
+        let mut out = Vec::new();
+        for number in [1, 63, 64, 12_345_678, MAX_FILE_NUMBER - 1] {
+            let expiries = [None, Some(0), Some(u64::MAX)];
+            let seqs = [None, Some(0), Some(1), Some(MAX_SEQ)];
+            for (expire_at_ms, seq) in
+                (expiries.iter()).flat_map(|at| seqs.iter().map(move |seq| (*at, *seq)))
+            {
+                let r = Reference {
+                    number,
+                    expire_at_ms,
+                    seq,
+                };
+                out.clear();
+                r.encode(&mut out);
+                assert_eq!(Reference::decode(&out).unwrap(), r);
+                for cut in 0..out.len() {
+                    assert!(
+                        Reference::decode(&out[..cut]).is_err(),
+                        "{r:?} cut at {cut}"
+                    );
+                }
+                out.push(0);
+                assert!(Reference::decode(&out).is_err(), "{r:?} and a byte");
+            }
+        }
+        for wrong in [
+            &[0][..],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[0xff; 9],
+            &[0, 7],
+            &[0, 7, 0],
+        ] {
+            let e = Reference::decode(wrong).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{wrong:?}");
+        }
+    }
+}
