@@ -9,6 +9,7 @@ use crate::place::Place;
 use crate::progress::{self, count, human_bytes};
 use crate::stats::garbage_by_file;
 use crate::store::{Access, open_db};
+use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
 use basalt::lsm::blob::inspect::{self, BlobReport};
 use basalt::lsm::blob::verify::ValueBytes;
@@ -173,7 +174,11 @@ fn listed(place: &Place, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) 
 fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
     match &place.image {
         None => Ok(None),
-        Some(name) => Ok(Some(Env::builder(open_image(name, Access::Read)?).build())),
+        Some(name) => {
+            let env = EnvBuilder::without_fs().parts();
+            let fs = open_image(name, Access::Read, &env)?;
+            Ok(Some(env.with_fs(fs)))
+        }
     }
 }
 

@@ -55,7 +55,7 @@ impl Budget {
     }
 
     /// The environment within these bounds.
-    pub fn environment(&self, env: EnvBuilder) -> Result<EnvBuilder, Failure> {
+    pub fn environment<F>(&self, env: EnvBuilder<F>) -> Result<EnvBuilder<F>, Failure> {
         let (memory, cache, write_buffer) = self.parts();
         if memory < 4 * LEAST_WRITE_BUFFER {
             return Err(Failure::new(format!(

@@ -28,9 +28,10 @@ fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
 /// `basalt check`.
 pub fn check(args: args::Check) -> Outcome {
     let place = &args.store;
-    let (env, path) = environment(place, Access::Read)?;
+    let (env, path) = environment(place, Access::Read, None)?;
     let bar = progress::bytes("checking", Some(0));
-    let report = Db::verify_store(&env.build(), path, &Options::default(), &mut moves(&bar));
+    let report = Db::verify_store(&env, path, &Options::default(), &mut moves(&bar));
+    drop(env);
     bar.finish_and_clear();
     let mut report = report.map_err(|e| Failure::store(place, e))?;
     if report.damage.is_empty() && report.files > 0 {
@@ -122,8 +123,8 @@ fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db
 
 /// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
 fn catalog_damage(place: &Place) -> Result<Option<basalt::Error>, Failure> {
-    let (env, path) = environment(place, Access::Read)?;
-    let opened = Db::open_read_only(&env.build(), path, Options::default());
+    let (env, path) = environment(place, Access::Read, None)?;
+    let opened = Db::open_read_only(&env, path, Options::default());
     let Some(db) = unless_foreign(place, opened)? else {
         return Ok(None);
     };
@@ -155,8 +156,8 @@ fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> 
     if !doubtful && catalog_damage(place)?.is_none() {
         return Ok(Vec::new());
     }
-    let (env, path) = environment(place, Access::Remove)?;
-    let opened = Db::open(&env.build(), path, Options::default());
+    let (env, path) = environment(place, Access::Remove, None)?;
+    let opened = Db::open(&env, path, Options::default());
     let Some(db) = unless_foreign(place, opened)? else {
         return Ok(Vec::new());
     };
@@ -193,9 +194,11 @@ pub fn repair(args: args::Repair) -> Outcome {
             return Err(Failure::Told("nothing was changed".into(), NOT_DONE));
         }
     }
-    let (env, path) = environment(place, Access::Remove)?;
+    let (env, path) = environment(place, Access::Remove, None)?;
     let bar = progress::bytes("repairing", Some(0));
-    let report = Db::repair(&env.build(), path, &Options::default(), &mut moves(&bar));
+    let report = Db::repair(&env, path, &Options::default(), &mut moves(&bar));
+    // The image is opened again for the catalog.
+    drop(env);
     bar.finish_and_clear();
     let mut report = report.map_err(|e| Failure::store(place, e))?;
     // What the repair did is told in any case.

@@ -4,7 +4,7 @@
 use crate::failure::{Failure, path_behind_colon};
 use crate::place::{Access, Make, Place, missing_folder};
 use crate::progress;
-use basalt::env::Clock;
+use basalt::env::{Clock, EnvBuilder, EnvParts};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::lava::LavaFs;
 use basalt::lava::image::{self, Format, Step};
@@ -17,7 +17,13 @@ use std::sync::Arc;
 /// its root.
 ///
 /// Fails when there is no directory and it may not be made: a command that only looks makes none.
-pub fn open(place: &Place, access: Access) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
+///
+/// An image becomes part of the environment of these parts.
+pub fn open(
+    place: &Place,
+    access: Access,
+    env: &EnvParts,
+) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
     let Some(name) = &place.image else {
         if access.make().is_none() {
             must_exist_on_disk(place)?;
@@ -27,7 +33,7 @@ pub fn open(place: &Place, access: Access) -> Result<(Arc<dyn FileSystem>, PathB
         let fs = HostFs::new(HostOptions::new(&path)).map_err(|e| Failure::store(place, e))?;
         return Ok((fs, path));
     };
-    let fs = open_image(name, access)?;
+    let fs = open_image(name, access, env)?;
     let path = place.path();
     let there = fs.stat(&path);
     match (there, access.make()) {
@@ -69,9 +75,14 @@ fn must_exist_on_disk(place: &Place) -> Result<(), Failure> {
     }
 }
 
+/// Opens an image for a command that has no store in it.
+pub fn open_image_alone(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
+    open_image(name, access, &EnvBuilder::without_fs().parts())
+}
+
 /// Opens an image for a command, and makes it first where the command may do that and was told its
-/// size.
-pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
+/// size. The image becomes part of the environment of these parts.
+pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<LavaFs>, Failure> {
     let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
     if missing && let Some(advice) = path_behind_colon(name) {
         let name = name.display();
@@ -100,7 +111,8 @@ pub fn open_image(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
         }
         _ => {}
     }
-    let fs = image::open(name, access == Access::Read).map_err(|e| Failure::image(name, e))?;
+    let fs = image::open(name, access == Access::Read, Some(env))
+        .map_err(|e| Failure::image(name, e))?;
     if let Some(Make {
         size: Some(size), ..
     }) = access.make()

@@ -7,7 +7,7 @@ mod remove;
 mod show;
 
 use crate::failure::{ANSWER_NO, Failure, Outcome};
-use crate::filesystem::{Steps, make_image, open_image};
+use crate::filesystem::{Steps, make_image, open_image_alone};
 use crate::output::print;
 use crate::place::Access;
 use crate::progress::{count, human_bytes, rate};
@@ -240,7 +240,7 @@ pub fn fs(args: Fs) -> Outcome {
             Ok(0)
         }
         Action::Ls(a) => {
-            let fs = open_image(&a.image, Access::Read)?;
+            let fs = open_image_alone(&a.image, Access::Read)?;
             show::list(
                 &fs,
                 &a.image,
@@ -251,26 +251,26 @@ pub fn fs(args: Fs) -> Outcome {
             )
         }
         Action::Stat(a) => {
-            let fs = open_image(&a.image, Access::Read)?;
+            let fs = open_image_alone(&a.image, Access::Read)?;
             show::stat(&fs, &a.image, &a.path.unwrap_or_default(), a.json)
         }
         Action::Cat(a) => {
-            let fs = open_image(&a.image, Access::Read)?;
+            let fs = open_image_alone(&a.image, Access::Read)?;
             show::cat(&fs, &a.image, &a.path)
         }
         Action::Cp(a) => copy::copy(&a.from, &a.to, a.overwrite),
         Action::Mkdir(a) => {
-            let fs = open_image(&a.image, Access::Remove)?;
+            let fs = open_image_alone(&a.image, Access::Remove)?;
             remove::make(&fs, &a.image, &a.paths)
         }
         Action::Rm(a) => {
-            let fs = open_image(&a.image, Access::Remove)?;
+            let fs = open_image_alone(&a.image, Access::Remove)?;
             remove::remove(&fs, &a.image, &a.paths, a.recursive)
         }
         Action::Check(a) => check(&a),
         Action::Grow(a) => grow(&a),
         Action::Report(a) => {
-            let fs = open_image(&a.image, Access::Read)?;
+            let fs = open_image_alone(&a.image, Access::Read)?;
             show::report(&fs, &a.image, a.json)
         }
     }
@@ -324,7 +324,7 @@ fn check(args: &Look) -> Outcome {
             text,
             "{name} is damaged in {} or more; keep a copy of it. {}",
             count(n, "place", "places"),
-            match image::open(&args.image, true) {
+            match image::open(&args.image, true, None) {
                 Ok(_) => "It can be read: `basalt fs cp` takes out what it has",
                 Err(_) => "It cannot be opened, not even to read: go back to a backup",
             }

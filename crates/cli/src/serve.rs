@@ -34,9 +34,8 @@ pub fn serve(args: args::Serve) -> Outcome {
     let sync = options.sync.name();
     // Before an image is made, which may take minutes and stays.
     let taken = Listening::begin(&options).map_err(|e| Failure::store(place, e))?;
-    let (env, path) = environment(place, Access::Write(args.make))?;
+    let (env, path) = environment(place, Access::Write(args.make), Some(&args.budget))?;
     options.dir = path;
-    let env = args.budget.environment(env)?.build();
     basalt_server::serve_on(taken, &env, options, |listening| {
         eprintln!(
             "basalt {} serves Redis clients on {listening}, data in {}, sync {sync}; try `redis-cli -p {} ping`, stop with Ctrl-C",

@@ -102,12 +102,22 @@ pub enum Value {
     Other(&'static str),
 }
 
-/// The beginnings of an environment over what a command works on, and the store's directory in it.
-pub fn environment(place: &Place, access: Access) -> Result<(EnvBuilder, PathBuf), Failure> {
-    let (fs, path) = filesystem::open(place, access)?;
+/// An environment over what a command works on, and the store's directory in it. Without a budget
+/// with the default one.
+pub fn environment(
+    place: &Place,
+    access: Access,
+    budget: Option<&Budget>,
+) -> Result<(Env, PathBuf), Failure> {
     // The process is the engine's alone: what its allocator keeps is ours to decide.
     process_memory::keep_little();
-    Ok((Env::builder(fs).trims_memory(true), path))
+    let mut env = EnvBuilder::without_fs().trims_memory(true);
+    if let Some(budget) = budget {
+        env = budget.environment(env)?;
+    }
+    let parts = env.parts();
+    let (fs, path) = filesystem::open(place, access, &parts)?;
+    Ok((parts.with_fs(fs), path))
 }
 
 /// The engine's settings, of which families that are made get theirs, too.
@@ -118,10 +128,7 @@ fn engine(budget: Option<&Budget>) -> Options {
 
 /// Opens a store.
 pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
-    let (mut env, path) = environment(place, access)?;
-    if let Some(budget) = budget {
-        env = budget.environment(env)?;
-    }
+    let (env, path) = environment(place, access, budget)?;
     let options = Options {
         create_if_missing: access.make().is_some(),
         create_among_files: access.make().is_some_and(|m| m.among_files),
@@ -130,11 +137,10 @@ pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result
     if access == Access::Read {
         // Nothing is changed by who only looks: it works on a medium that cannot be written, and
         // beside others who look.
-        return Db::open_read_only(&env.build(), path, options)
-            .map_err(|e| Failure::store(place, e));
+        return Db::open_read_only(&env, path, options).map_err(|e| Failure::store(place, e));
     }
     let retired = Retired::default();
-    let db = Db::open(&env.build(), path, retired.add_to(options));
+    let db = Db::open(&env, path, retired.add_to(options));
     let db = db.map_err(|e| Failure::store(place, e))?;
     // What FLUSHALL removed goes with compactions. Where the catalog is lost nothing does; those
     // who need it are told so.

@@ -20,7 +20,8 @@ pub enum MemoryKind {
     Cache,
     /// Blocks and values held by readers beyond the cache.
     Pinned,
-    /// Staging buffers of logs, flushes and compactions.
+    /// Staging buffers of logs, flushes and compactions, and write buffers of a filesystem in an
+    /// image.
     Buffer,
     /// A server's clients: requests and replies.
     Client,

@@ -32,7 +32,8 @@ use std::time::Duration;
 pub enum JobPriority {
     /// Leading a commit group; has a lane of its own.
     Commit,
-    /// Writing a memtable out.
+    /// Writing a memtable out, and what writers wait for in a filesystem of an image: its
+    /// checkpoints and full write buffers.
     Flush,
     /// Preparing the next log, removing obsolete files.
     Housekeeping,

@@ -50,10 +50,18 @@ const KEPT_UNUSED: u64 = 16;
 
 /// Everything shared: filesystem, jobs, clock, chance, cache, budgets, metrics. Cheap to clone.
 #[derive(Clone)]
-pub struct Env(Arc<Parts>);
+pub struct Env {
+    fs: Arc<dyn FileSystem>,
+    parts: EnvParts,
+}
+
+/// An environment before it has a filesystem, for a filesystem that itself uses jobs, clock and
+/// memory ledger: `let parts = EnvBuilder::without_fs().parts()`, then the filesystem over `parts`,
+/// then [`EnvParts::with_fs`]. Cheap to clone. See decision 0032.
+#[derive(Clone)]
+pub struct EnvParts(Arc<Parts>);
 
 struct Parts {
-    fs: Arc<dyn FileSystem>,
     clock: Clock,
     random: Random,
     jobs: Jobs,
@@ -66,11 +74,17 @@ struct Parts {
     metrics: Metrics,
     trims_memory: bool,
     trim_is_due: AtomicBool,
+    has_fs: AtomicBool,
 }
 
-/// Settings of an [`Env`]. Each has a default that suits a small server.
-pub struct EnvBuilder {
-    fs: Arc<dyn FileSystem>,
+/// Settings of an [`Env`], or with `F = ()` of [`EnvParts`]. Each has a default that suits a small
+/// server.
+pub struct EnvBuilder<F = Arc<dyn FileSystem>> {
+    fs: F,
+    settings: Settings,
+}
+
+struct Settings {
     threads: usize,
     stepped: bool,
     clock: Clock,
@@ -87,22 +101,7 @@ impl EnvBuilder {
     /// processors and a flush still finds a thread; 512 MiB of memory of which
     /// 256 MiB block cache, 4096 open files, no I/O limit, the system's clock and chance.
     pub fn new(fs: Arc<dyn FileSystem>) -> EnvBuilder {
-        let threads = std::thread::available_parallelism()
-            .map_or(2, |n| n.get())
-            .max(2)
-            + 1;
-        EnvBuilder {
-            fs,
-            threads,
-            stepped: false,
-            clock: Clock::system(),
-            seed: None,
-            memory_bytes: 512 << 20,
-            cache_bytes: 256 << 20,
-            open_files: 4096,
-            io_bytes_per_s: 0,
-            trims_memory: false,
-        }
+        EnvBuilder::without_fs().over(fs)
     }
     /// The settings of [`Env::for_tests`], to be varied.
     pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> EnvBuilder {
@@ -113,44 +112,84 @@ impl EnvBuilder {
             .memory_bytes(16 << 20)
             .cache_bytes(1 << 20)
     }
+    /// Builds it. No thread starts until it is needed.
+    pub fn build(self) -> Env {
+        self.settings.parts().with_fs(self.fs)
+    }
+}
+
+impl EnvBuilder<()> {
+    /// The defaults of [`EnvBuilder::new`], for [`EnvParts`].
+    pub fn without_fs() -> EnvBuilder<()> {
+        let threads = std::thread::available_parallelism()
+            .map_or(2, |n| n.get())
+            .max(2)
+            + 1;
+        let settings = Settings {
+            threads,
+            stepped: false,
+            clock: Clock::system(),
+            seed: None,
+            memory_bytes: 512 << 20,
+            cache_bytes: 256 << 20,
+            open_files: 4096,
+            io_bytes_per_s: 0,
+            trims_memory: false,
+        };
+        EnvBuilder { fs: (), settings }
+    }
+    /// The same settings over a filesystem.
+    pub fn over(self, fs: Arc<dyn FileSystem>) -> EnvBuilder {
+        EnvBuilder {
+            fs,
+            settings: self.settings,
+        }
+    }
+    /// Makes the parts. No thread starts until it is needed.
+    pub fn parts(self) -> EnvParts {
+        self.settings.parts()
+    }
+}
+
+impl<F> EnvBuilder<F> {
     /// Number of background threads; they start with the first job.
     pub fn threads(mut self, n: usize) -> Self {
-        self.threads = n.max(1);
+        self.settings.threads = n.max(1);
         self
     }
     /// No threads at all: jobs run when a test calls [`Jobs::step`], or inside a wait.
     pub fn stepped(mut self) -> Self {
-        self.stepped = true;
+        self.settings.stepped = true;
         self
     }
     /// Replaces the clock.
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        self.settings.clock = clock;
         self
     }
     /// Draws every random number from this seed.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+        self.settings.seed = Some(seed);
         self
     }
     /// The whole memory budget in bytes: memtables, cache, pinned reads, buffers, clients.
     pub fn memory_bytes(mut self, n: u64) -> Self {
-        self.memory_bytes = n;
+        self.settings.memory_bytes = n;
         self
     }
     /// The block cache's part of the memory budget, in bytes; cut to three quarters of the whole, so that writes have room.
     pub fn cache_bytes(mut self, n: u64) -> Self {
-        self.cache_bytes = n;
+        self.settings.cache_bytes = n;
         self
     }
     /// Files that engines may hold open at once.
     pub fn open_files(mut self, n: usize) -> Self {
-        self.open_files = n;
+        self.settings.open_files = n;
         self
     }
     /// Bytes a second that background jobs may write and read; 0 for no limit.
     pub fn io_bytes_per_s(mut self, n: u64) -> Self {
-        self.io_bytes_per_s = n;
+        self.settings.io_bytes_per_s = n;
         self
     }
     /// If `true`, the environment has the process's allocator return unused pages to the system. It
@@ -159,15 +198,16 @@ impl EnvBuilder {
     /// it only if the process runs little else. Default `false`, because the allocator belongs to
     /// the program.
     pub fn trims_memory(mut self, yes: bool) -> Self {
-        self.trims_memory = yes;
+        self.settings.trims_memory = yes;
         self
     }
-    /// Builds it. No thread starts until it is needed.
-    pub fn build(self) -> Env {
-        let metrics = Metrics::new();
+}
+
+impl Settings {
+    fn parts(self) -> EnvParts {
         let ledger = MemoryLedger::new(self.memory_bytes);
         let cache_bytes = self.cache_bytes.min(self.memory_bytes / 4 * 3);
-        let env = Env(Arc::new(Parts {
+        let parts = EnvParts(Arc::new(Parts {
             jobs: if self.stepped {
                 Jobs::stepped(self.clock.clone())
             } else {
@@ -183,25 +223,59 @@ impl EnvBuilder {
             io_limit: RateLimiter::new(self.io_bytes_per_s, self.clock.clone()),
             courtesy: Courtesy::new(self.clock.clone()),
             clock: self.clock,
-            fs: self.fs,
             relief: Relief::new(ledger.clone()),
             ledger,
-            metrics,
+            metrics: Metrics::new(),
             trims_memory: self.trims_memory,
             trim_is_due: AtomicBool::new(false),
+            has_fs: AtomicBool::new(false),
         }));
-        let parts = &env.0;
+        let made = &parts.0;
         let sources = own_metrics::Sources {
-            fs: &parts.fs,
-            jobs: &parts.jobs,
-            cache: &parts.cache,
-            ledger: &parts.ledger,
-            open_files: &parts.open_files,
-            io_limit: &parts.io_limit,
-            courtesy: &parts.courtesy,
+            jobs: &made.jobs,
+            cache: &made.cache,
+            ledger: &made.ledger,
+            open_files: &made.open_files,
+            io_limit: &made.io_limit,
+            courtesy: &made.courtesy,
         };
-        own_metrics::register(&parts.metrics, &sources);
-        env
+        own_metrics::register(&made.metrics, &sources);
+        parts
+    }
+}
+
+impl EnvParts {
+    /// The environment of these parts over a filesystem, whose figures are in the metrics from now
+    /// on.
+    ///
+    /// # Panics
+    /// When the parts have a filesystem: the metrics would have its figures twice.
+    pub fn with_fs(&self, fs: Arc<dyn FileSystem>) -> Env {
+        let before = self.0.has_fs.swap(true, SeqCst);
+        assert!(!before, "the parts of an environment have one filesystem");
+        own_metrics::register_fs(&self.0.metrics, &fs);
+        Env {
+            fs,
+            parts: self.clone(),
+        }
+    }
+    /// The clock.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+    /// Background jobs.
+    pub fn jobs(&self) -> &Jobs {
+        &self.0.jobs
+    }
+    /// The memory ledger.
+    pub fn ledger(&self) -> &MemoryLedger {
+        &self.0.ledger
+    }
+}
+
+impl std::fmt::Debug for EnvParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EnvParts").finish_non_exhaustive()
     }
 }
 
@@ -217,55 +291,55 @@ impl Env {
     }
     /// The filesystem.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
-        &self.0.fs
+        &self.fs
     }
     /// The clock.
     pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        &self.parts.0.clock
     }
     /// The source of chance.
     pub fn random(&self) -> &Random {
-        &self.0.random
+        &self.parts.0.random
     }
     /// Background jobs.
     pub fn jobs(&self) -> &Jobs {
-        &self.0.jobs
+        &self.parts.0.jobs
     }
     /// The block cache.
     pub fn cache(&self) -> &BlockCache {
-        &self.0.cache
+        &self.parts.0.cache
     }
     /// The memory ledger.
     pub fn ledger(&self) -> &MemoryLedger {
-        &self.0.ledger
+        &self.parts.0.ledger
     }
     /// Who gives memory back when the ledger has none.
     pub fn relief(&self) -> &Relief {
-        &self.0.relief
+        &self.parts.0.relief
     }
     /// The open-file budget.
     pub fn open_files(&self) -> &OpenFiles {
-        &self.0.open_files
+        &self.parts.0.open_files
     }
     /// The limit on background I/O.
     pub fn io_limit(&self) -> &RateLimiter {
-        &self.0.io_limit
+        &self.parts.0.io_limit
     }
     /// What background I/O leaves to those who wait for the device.
     pub fn courtesy(&self) -> &Courtesy {
-        &self.0.courtesy
+        &self.parts.0.courtesy
     }
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {
-        &self.0.metrics
+        &self.parts.0.metrics
     }
     /// Schedules a trim of the allocator after a flush, a close or a store that went idle. Calls before
     /// the trim runs are combined into one. Does nothing without [`EnvBuilder::trims_memory`].
     pub fn memory_was_freed(&self) {
-        if !self.0.trims_memory || self.0.trim_is_due.swap(true, SeqCst) {
+        if !self.parts.0.trims_memory || self.parts.0.trim_is_due.swap(true, SeqCst) {
             return;
         }
-        let env = Arc::downgrade(&self.0);
+        let env = Arc::downgrade(&self.parts.0);
         let trim = move || {
             if let Some(env) = env.upgrade() {
                 env.trim_is_due.store(false, SeqCst);
@@ -276,29 +350,29 @@ impl Env {
                 }
             }
         };
-        let jobs = &self.0.jobs;
+        let jobs = &self.parts.0.jobs;
         let owner = jobs.new_owner();
         jobs.spawn_after(owner, JobPriority::Flush, TRIM_PAUSE, trim);
     }
     /// Every budget that the stores of this environment share, with what is used of it. A store has its own beside these.
     pub fn budgets(&self) -> Vec<BudgetUse> {
-        let memory = self.0.ledger.usage();
-        let cache = self.0.cache.stats();
-        let running: usize = self.0.jobs.running();
-        let io = &self.0.io_limit;
+        let memory = self.parts.0.ledger.usage();
+        let cache = self.parts.0.cache.stats();
+        let running: usize = self.parts.0.jobs.running();
+        let io = &self.parts.0.io_limit;
         let of = |name, used, limit| BudgetUse { name, used, limit };
         vec![
             of("memory_bytes", memory.total(), memory.budget),
             of("cache_bytes", cache.used, cache.capacity),
             of(
                 "open_files",
-                self.0.open_files.count() as u64,
-                self.0.open_files.limit() as u64,
+                self.parts.0.open_files.count() as u64,
+                self.parts.0.open_files.limit() as u64,
             ),
             of(
                 "background_threads",
                 running as u64,
-                self.0.jobs.parallelism() as u64,
+                self.parts.0.jobs.parallelism() as u64,
             ),
             of("background_io_bytes_per_s", io.recent_rate(), io.rate()),
         ]

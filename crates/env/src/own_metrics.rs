@@ -81,7 +81,6 @@ pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
 
 /// The parts of an environment that have metrics.
 pub(crate) struct Sources<'a> {
-    pub fs: &'a Arc<dyn FileSystem>,
     pub jobs: &'a Jobs,
     pub cache: &'a BlockCache,
     pub ledger: &'a MemoryLedger,
@@ -90,23 +89,15 @@ pub(crate) struct Sources<'a> {
     pub courtesy: &'a Courtesy,
 }
 
-/// Registers the metrics of an environment.
-pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
-    for (name, help, read) in CACHE_COUNTERS {
-        let cache = sources.cache.clone();
-        metrics.counter_of(name, &[], help, move || read(&cache.stats()));
-    }
-    for (name, help, read) in CACHE_GAUGES {
-        let cache = sources.cache.clone();
-        metrics.gauge_of(name, &[], help, move || signed(read(&cache.stats())));
-    }
+/// Registers the counters and figures of an environment's filesystem.
+pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     for (name, help, read) in FS_COUNTERS {
-        let fs = Arc::downgrade(sources.fs);
+        let fs = Arc::downgrade(fs);
         metrics.counter_of(name, &[], help, move || {
             fs.upgrade().map_or(0, |fs| read(&fs.stats()))
         });
     }
-    let fs = Arc::downgrade(sources.fs);
+    let fs = Arc::downgrade(fs);
     let figures = metrics.source(move |out| {
         let Some(fs) = fs.upgrade() else { return };
         out.extend(fs.figures().into_iter().map(|f| {
@@ -119,6 +110,18 @@ pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
         }));
     });
     figures.for_good();
+}
+
+/// Registers the metrics of an environment without its filesystem.
+pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
+    for (name, help, read) in CACHE_COUNTERS {
+        let cache = sources.cache.clone();
+        metrics.counter_of(name, &[], help, move || read(&cache.stats()));
+    }
+    for (name, help, read) in CACHE_GAUGES {
+        let cache = sources.cache.clone();
+        metrics.gauge_of(name, &[], help, move || signed(read(&cache.stats())));
+    }
     for (kind, read) in MEMORY_KINDS {
         let ledger = sources.ledger.clone();
         metrics.gauge_of(

@@ -6,6 +6,12 @@
 //! # What holds
 //! - What is only in memory is in one piece, from [`Node::buffered_from`] on. Reads find it there.
 //! - Locks: a file's tail is held by whoever fills or drains; then [`Buffered`], then the pool's; these two are the last ones.
+//! - The memory of buffers is booked in the environment's ledger before it is allocated. The first
+//!   [`ALWAYS`] are booked even past the budget: a flush, which gives memory back, needs them. If
+//!   the ledger grants no more, a file writes appended bytes at once.
+//! - Jobs of the environment's pool write full buffers. A caller that waits for the bytes of its
+//!   file, or for a free buffer, writes buffers that no job has begun: the caller may be on the
+//!   only thread of the pool that could run the job.
 //! - A write that failed ends appends and syncs of its file. Its bytes stay in memory for readers, and are nothing of the file for those who come later.
 
 use std::collections::VecDeque;
@@ -21,6 +27,7 @@ use super::counts::Cause;
 use super::file::{LavaFile, Node, Tail};
 use super::record::Kind;
 use super::runs::BLOCK;
+use basalt_env::{EnvParts, JobPriority, Jobs, MemoryKind, Reservation};
 use basalt_fs::device::{Device, Way};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Intent, Result};
 
@@ -30,8 +37,10 @@ pub const BUFFER: usize = 512 << 10;
 const BUFFERS: usize = 64;
 /// Buffers that keep their memory for the next file.
 const KEPT: usize = 16;
-/// Threads that write.
-const WRITERS: usize = 4;
+/// Buffers that are booked in the ledger even past its budget.
+const ALWAYS: usize = 4;
+/// Flush jobs wait for writes of buffers.
+const PRIORITY: JobPriority = JobPriority::Flush;
 
 /// A buffer that was handed over.
 struct Flight {
@@ -97,9 +106,8 @@ struct Pool {
     free: Vec<AlignedBuf>,
     /// Buffers that files have.
     out: usize,
-    threads: Vec<std::thread::JoinHandle<()>>,
-    waiting_threads: usize,
-    ended: bool,
+    /// The memory of the buffers that files have and of the free ones.
+    booked: Option<Reservation>,
     /// Nothing is written any more.
     stopped: bool,
 }
@@ -107,27 +115,40 @@ struct Pool {
 #[derive(Default)]
 struct Queue {
     pool: Mutex<Pool>,
-    work: Condvar,
     given_back: Condvar,
 }
 
-/// The pool and the threads that write.
+/// The pool of buffers, and the jobs that write them.
 pub struct Writers {
     queue: Arc<Queue>,
-    /// Without threads the caller writes.
-    threads: bool,
+    /// The pool of jobs and the owner of these. If `None`, the caller writes.
+    jobs: Option<(Jobs, u64)>,
 }
 
 impl Drop for Writers {
     fn drop(&mut self) {
-        let mut pool = self.queue.pool.lock();
-        pool.ended = true;
-        let threads = std::mem::take(&mut pool.threads);
-        drop(pool);
-        self.queue.work.notify_all();
-        for thread in threads {
-            // When this returns nobody has the device any more.
-            let _ = thread.join();
+        if let Some((jobs, owner)) = &self.jobs {
+            // No file is open, so queued jobs find no buffer. When this returns, no job has the
+            // device.
+            jobs.cancel(*owner);
+            jobs.drain(*owner);
+        }
+    }
+}
+
+impl Pool {
+    /// Books the present buffers and `more` new ones. False, with the booking unchanged, if the
+    /// ledger refuses.
+    fn book(&mut self, more: usize) -> bool {
+        let buffers = self.out + self.free.len() + more;
+        let bytes = (buffers * BUFFER) as u64;
+        match &mut self.booked {
+            Some(booked) if buffers > ALWAYS => booked.try_resize(bytes),
+            Some(booked) => {
+                booked.resize(bytes);
+                true
+            }
+            None => true,
         }
     }
 }
@@ -137,11 +158,16 @@ impl Queue {
     fn give_back(&self, bytes: Option<AlignedBuf>) {
         let mut pool = self.pool.lock();
         pool.out -= 1;
-        if let Some(mut bytes) = bytes
-            && pool.free.len() < KEPT
-        {
-            bytes.clear();
-            pool.free.push(bytes);
+        match bytes {
+            Some(mut bytes) if pool.free.len() < KEPT => {
+                bytes.clear();
+                pool.free.push(bytes);
+            }
+            gone => {
+                drop(gone);
+                // A smaller booking is never refused.
+                pool.book(0);
+            }
         }
         drop(pool);
         self.given_back.notify_all();
@@ -173,38 +199,37 @@ impl Queue {
                 break;
             }
         }
-        // Who takes it from the list is to be the last one who has it.
-        drop(bytes);
+        // Whoever takes the bytes from the list must be the last owner, and the device must be free
+        // once no caller waits for them.
+        drop((bytes, device));
         node.landed(at, done, self);
     }
 
-    fn work(&self) {
+    /// Writes the first buffer that waits and that `is_wanted`. False when there is none.
+    fn write_one(&self, is_wanted: impl Fn(&Job) -> bool) -> bool {
         let mut pool = self.pool.lock();
-        loop {
-            if let Some(job) = pool.jobs.pop_front() {
-                pool.running += 1;
-                drop(pool);
-                self.run(job);
-                pool = self.pool.lock();
-                pool.running -= 1;
-                // Whoever waits for a buffer learns that none comes back from here.
-                self.given_back.notify_all();
-            } else if pool.ended {
-                return;
-            } else {
-                pool.waiting_threads += 1;
-                self.work.wait(&mut pool);
-                pool.waiting_threads -= 1;
-            }
-        }
+        let Some(i) = pool.jobs.iter().position(is_wanted) else {
+            return false;
+        };
+        let job = pool.jobs.remove(i).expect("just found");
+        pool.running += 1;
+        drop(pool);
+        self.run(job);
+        self.pool.lock().running -= 1;
+        // Whoever waits for a buffer learns that none comes back from here.
+        self.given_back.notify_all();
+        true
     }
 }
 
 impl Writers {
-    pub fn new(threads: bool) -> Writers {
+    pub fn new(env: Option<&EnvParts>) -> Writers {
+        let queue = Queue::default();
+        queue.pool.lock().booked = env.map(|env| env.ledger().reserve(MemoryKind::Buffer, 0));
+        let jobs = env.map(EnvParts::jobs).filter(|jobs| !jobs.is_stepped());
         Writers {
-            queue: Arc::default(),
-            threads,
+            queue: Arc::new(queue),
+            jobs: jobs.map(|jobs| (jobs.clone(), jobs.new_owner())),
         }
     }
 
@@ -218,17 +243,26 @@ impl Writers {
         self.queue.pool.lock().stopped = true;
     }
 
-    /// An empty buffer. None when all of them are held by files that fill theirs.
+    /// An empty buffer. `None` if all are held by files that fill theirs, or if the ledger grants
+    /// no more.
     fn take(&self) -> Option<AlignedBuf> {
         let mut pool = self.queue.pool.lock();
         while pool.out >= BUFFERS {
-            if pool.jobs.is_empty() && pool.running == 0 {
+            if !pool.jobs.is_empty() {
+                drop(pool);
+                self.queue.write_one(|_| true);
+                pool = self.queue.pool.lock();
+            } else if pool.running == 0 {
                 return None;
+            } else {
+                self.queue.given_back.wait(&mut pool);
             }
-            self.queue.given_back.wait(&mut pool);
+        }
+        let free = pool.free.pop();
+        if free.is_none() && !pool.book(1) {
+            return None;
         }
         pool.out += 1;
-        let free = pool.free.pop();
         drop(pool);
         let mut fresh = || {
             let mut new = AlignedBuf::zeroed_direct(BUFFER);
@@ -238,26 +272,16 @@ impl Writers {
         Some(free.unwrap_or_else(&mut fresh))
     }
 
-    #[expect(
-        clippy::disallowed_types,
-        reason = "the threads only move bytes for those who wait for nobody; tests have the callers write"
-    )]
     fn hand_over(&self, job: Job) {
-        let mut pool = self.queue.pool.lock();
-        if self.threads && pool.waiting_threads == 0 && pool.threads.len() < WRITERS {
-            let queue = Arc::clone(&self.queue);
-            let spawned = std::thread::Builder::new()
-                .name("basalt-lava-wr".into())
-                .spawn(move || queue.work());
-            pool.threads.extend(spawned);
-        }
-        if pool.threads.is_empty() {
-            drop(pool);
+        let Some((jobs, owner)) = &self.jobs else {
             return self.queue.run(job);
-        }
-        pool.jobs.push_back(job);
-        drop(pool);
-        self.queue.work.notify_one();
+        };
+        self.queue.pool.lock().jobs.push_back(job);
+        let queue = Arc::clone(&self.queue);
+        // The job finds nothing if a waiting caller has written the buffer.
+        jobs.spawn(*owner, PRIORITY, move || {
+            queue.write_one(|_| true);
+        });
     }
 }
 
@@ -394,6 +418,8 @@ impl LavaFile {
 
     /// Waits for all writes that were handed over.
     fn settle_buffered(&self) -> Result<()> {
+        let queue = &self.fs.writers.queue;
+        while queue.write_one(|job| Arc::ptr_eq(&job.node, &self.node)) {}
         let mut buffered = self.node.buffered.lock();
         while buffered.flights.iter().any(|f| !f.landed) {
             self.node.writes_landed.wait(&mut buffered);

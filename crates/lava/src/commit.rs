@@ -19,6 +19,7 @@ use super::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock, max_inodes};
 use super::record::Record;
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use super::state::{Asks, State};
+use super::upkeep::{Upkeep, Work};
 use basalt_fs::device::Way;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::io::IoSlice;
@@ -233,7 +234,7 @@ impl Shared {
         drop(written);
         lost.0 = None;
         if journal.is_due() {
-            self.due.notify();
+            self.upkeep.request();
         }
         Ok(beside)
     }
@@ -346,7 +347,7 @@ impl Shared {
             state.made_durable(records);
             if state.blocks.has_idle() {
                 drop(state);
-                self.due.notify();
+                self.upkeep.request();
             }
             // Last: whoever sees it takes what came free for free.
             self.progress.durable_records.store(records, SeqCst);
@@ -581,6 +582,22 @@ impl Shared {
         self.write_superblocks(&superblock)?;
         self.journal.lock().superblock = superblock;
         Ok(())
+    }
+}
+
+impl Work for Shared {
+    fn upkeep(&self) -> &Upkeep {
+        &self.upkeep
+    }
+
+    fn work(&self) -> bool {
+        // In small steps: a checkpoint does not wait for all of it.
+        let more = self.discard_some();
+        // A checkpoint may have become due while the last one was written.
+        if self.is_due() && self.checkpoint().is_err() {
+            self.journal.lock().wait_for_more();
+        }
+        more
     }
 }
 

@@ -88,10 +88,7 @@ struct Sample {
 }
 
 fn by_hand() -> LavaOptions {
-    LavaOptions {
-        background: false,
-        ..LavaOptions::default()
-    }
+    LavaOptions::default()
 }
 
 fn sample() -> &'static Sample {

@@ -15,6 +15,7 @@ use super::layout::MIN_DEVICE;
 use super::mount::{self, Found};
 use super::runs::{BLOCK, MAX_BLOCKS};
 use super::{LavaFs, LavaOptions};
+use basalt_env::EnvParts;
 use basalt_fs::device::{Device, DeviceOptions, DeviceRead, HostDevice, Way};
 use basalt_fs::{Error, ErrorKind, Result};
 
@@ -267,9 +268,10 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
 }
 
 /// Opens and mounts an image or a device: for reading only together with others who read, for writing alone.
+/// `env` is the environment that the filesystem will be part of ([`LavaOptions::env`]).
 ///
 /// Errors: those of [`HostDevice::open`] and [`LavaFs::mount`].
-pub fn open(path: &Path, read_only: bool) -> Result<Arc<LavaFs>> {
+pub fn open(path: &Path, read_only: bool, env: Option<&EnvParts>) -> Result<Arc<LavaFs>> {
     let device = open_device(&DeviceOptions {
         read_only,
         ..DeviceOptions::new(path)
@@ -277,7 +279,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<Arc<LavaFs>> {
     let options = LavaOptions {
         name: path.to_path_buf(),
         read_only,
-        ..LavaOptions::default()
+        env: env.cloned(),
     };
     LavaFs::mount(device, &options)
 }

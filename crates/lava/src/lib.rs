@@ -7,6 +7,7 @@
 //! - `meta` all metadata, made of `names`, inodes in a `slab`, and `runs` of blocks
 //! - `allocator` the states that blocks are in and how they change; `space` those that are free
 //! - `state` what changes under one lock; `commit` how that becomes durable, through `journal`, `checkpoint` and `flush`
+//! - `upkeep` the job that writes checkpoints and discards
 //! - `paths` what a path leads to; `file` an open file, with `buffer` for appends in bulk; `batch` reads of many
 //! - `mount` making and finding a filesystem; `image` the same for tools; `check` proves that one is sound; `report` and `counts` tell of it
 //!
@@ -42,6 +43,7 @@ mod space;
 mod state;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -49,6 +51,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Condvar, Mutex};
 
+use basalt_env::EnvParts;
 use basalt_fs::device::{Device, DeviceFacts, DeviceRead};
 use basalt_fs::{
     Bytes, DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats,
@@ -67,48 +70,21 @@ use record::{Ino, Kind, Record};
 pub use report::{ExtentReport, FileReport, Usage};
 use runs::BLOCK;
 use state::State;
+use upkeep::Upkeep;
 
 /// How an image is mounted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LavaOptions {
     /// The image in messages. Default: empty.
     pub name: PathBuf,
     /// Nothing is written. Default: false.
     pub read_only: bool,
-    /// Threads of its own write checkpoints when they are due, and full write buffers; without them checkpoints are written by [`LavaFs::checkpoint`] alone,
-    /// and buffers by whoever fills them. Default: true.
-    pub background: bool,
-}
-
-impl Default for LavaOptions {
-    fn default() -> LavaOptions {
-        LavaOptions {
-            name: PathBuf::new(),
-            read_only: false,
-            background: true,
-        }
-    }
-}
-
-/// What the thread that writes checkpoints is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Checkpoint,
-    End,
-}
-
-/// Somebody is to write a checkpoint.
-#[derive(Default)]
-struct Due {
-    due: Mutex<Option<Wish>>,
-    wake: Condvar,
-}
-
-impl Due {
-    fn notify(&self) {
-        self.due.lock().get_or_insert(Wish::Checkpoint);
-        self.wake.notify_all();
-    }
+    /// The environment that the filesystem will be part of. Jobs of its pool write checkpoints when
+    /// they are due and full write buffers, its ledger has the buffers' memory, and its clock times
+    /// syncs. If `None`, or if the pool is stepped, the caller who fills a buffer writes it. If
+    /// `None`, checkpoints are written by [`LavaFs::checkpoint`] alone, and each run is the same.
+    /// Default: `None`.
+    pub env: Option<EnvParts>,
 }
 
 /// What the filesystem and its open files share.
@@ -124,7 +100,7 @@ struct Shared {
     failure: Failure,
     checkpointing: Mutex<()>,
     growing: Mutex<()>,
-    due: Arc<Due>,
+    upkeep: Upkeep,
     /// A discard is done.
     discarded: Condvar,
     counts: Counts,
@@ -147,17 +123,12 @@ impl Drop for Shared {
 /// A mounted image as a [`FileSystem`].
 pub struct LavaFs {
     shared: Arc<Shared>,
-    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Drop for LavaFs {
     fn drop(&mut self) {
-        *self.shared.due.due.lock() = Some(Wish::End);
-        self.shared.due.wake.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // When this returns, the image is free once its files are closed.
-            let _ = thread.join();
-        }
+        // When this returns, the image is free once its files are closed.
+        self.shared.upkeep.end();
     }
 }
 
@@ -177,11 +148,13 @@ impl LavaFs {
     /// for a damaged one.
     pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<LavaFs>> {
         let shared = mount::mount(device, options)?;
-        let thread = match options.background && !options.read_only {
-            true => write_checkpoints(&shared),
-            false => None,
-        };
-        Ok(Arc::new(LavaFs { shared, thread }))
+        if let Some(env) = &options.env
+            && !options.read_only
+        {
+            let weak = Arc::downgrade(&shared);
+            shared.upkeep.begin(weak, env.jobs());
+        }
+        Ok(Arc::new(LavaFs { shared }))
     }
 
     /// Writes a checkpoint now: a mount then has no journal to read.
@@ -263,43 +236,6 @@ impl LavaFs {
         self.shared.room_for_names(path)?;
         self.change(path, make)
     }
-}
-
-/// Writes checkpoints when they are due, for as long as the filesystem is there.
-#[expect(
-    clippy::disallowed_types,
-    reason = "the thread only moves bytes for those who wait for nobody; tests write checkpoints by hand"
-)]
-fn write_checkpoints(shared: &Arc<Shared>) -> Option<std::thread::JoinHandle<()>> {
-    let (due, shared) = (Arc::clone(&shared.due), Arc::downgrade(shared));
-    let work = move || {
-        loop {
-            {
-                let mut wish = due.due.lock();
-                while wish.is_none() {
-                    due.wake.wait(&mut wish);
-                }
-                if *wish == Some(Wish::End) {
-                    return;
-                }
-                *wish = None;
-            }
-            let Some(fs) = shared.upgrade() else { return };
-            // In small steps: a checkpoint does not wait for all of it.
-            if fs.discard_some() {
-                due.notify();
-            }
-            // Somebody may have asked while the last one was written.
-            if fs.is_due() && fs.checkpoint().is_err() {
-                fs.journal.lock().wait_for_more();
-            }
-        }
-    };
-    // Without a thread the journal grows; mounts take longer, and nothing is wrong.
-    std::thread::Builder::new()
-        .name("basalt-lava".into())
-        .spawn(work)
-        .ok()
 }
 
 /// A lock inside of the image, which one process has open.

@@ -22,7 +22,9 @@ use super::record::{Kind, Reader, Record};
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use super::space::FreeSpace;
 use super::state::{Asks, State};
+use super::upkeep::Upkeep;
 use super::{LavaOptions, Shared};
+use basalt_env::Clock;
 use basalt_fs::device::{Device, DeviceRead, Discards, Way};
 use basalt_fs::{Error, ErrorKind, Result};
 
@@ -391,6 +393,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
             state.blocks.discard_from_now_on();
         }
     }
+    let clock = options.env.as_ref().map(|env| env.clock().clone());
     let shared = Arc::new(Shared {
         relief: u64::from(superblock.journal_blocks) * BLOCK / 2,
         read_only: options.read_only,
@@ -411,10 +414,10 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         failure: Failure::default(),
         checkpointing: Mutex::new(()),
         growing: Mutex::new(()),
-        due: Arc::default(),
+        upkeep: Upkeep::default(),
         discarded: Condvar::new(),
-        counts: Counts::default(),
-        writers: Writers::new(options.background),
+        counts: Counts::new(clock.unwrap_or_else(Clock::system)),
+        writers: Writers::new(options.env.as_ref()),
         locks: Mutex::new(BTreeMap::new()),
     });
     // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.

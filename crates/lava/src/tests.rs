@@ -7,8 +7,10 @@ mod lies;
 mod room;
 mod threads;
 mod together;
+mod upkeep;
 
 use super::*;
+use basalt_env::EnvBuilder;
 use basalt_fs::Intent;
 use basalt_sim::conformance;
 use basalt_sim::{DeviceCut, SimDevice};
@@ -17,8 +19,13 @@ use std::io::IoSlice;
 const SIZE: u64 = 64 << 20;
 
 fn by_hand() -> LavaOptions {
+    LavaOptions::default()
+}
+
+/// Jobs of a pool with threads write checkpoints and buffers.
+fn with_jobs() -> LavaOptions {
     LavaOptions {
-        background: false,
+        env: Some(EnvBuilder::without_fs().parts()),
         ..LavaOptions::default()
     }
 }

@@ -1,10 +1,18 @@
 //! Images as tools and servers make, open, grow and check them: whatever is there is kept unless it is forced, and what is there under the name is
 //! whole.
 
-use basalt_fs::{ErrorKind, FileSystem, HostFs, HostOptions, Intent};
+use basalt_env::EnvBuilder;
+use basalt_fs::{ErrorKind, FileSystem, HostFs, HostOptions, Intent, Result};
+use basalt_lava::LavaFs;
 use basalt_lava::image::{self, Format, Step};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn open(path: &Path, read_only: bool) -> Result<Arc<LavaFs>> {
+    let env = EnvBuilder::without_fs().parts();
+    image::open(path, read_only, Some(&env))
+}
 
 struct Dir(PathBuf);
 
@@ -88,7 +96,7 @@ fn an_image_is_written_when_it_is_made_and_a_sparse_one_is_not() {
     assert!(dir.on_disk("full") >= 16 * MIB);
     assert!(dir.on_disk("sparse") < 2 * MIB);
     for path in [full, sparse] {
-        let fs = image::open(&path, false).unwrap();
+        let fs = open(&path, false).unwrap();
         assert_eq!(fs.usage().total_bytes, 16 * MIB);
         drop(fs);
         let checked = image::check(&path).unwrap();
@@ -101,7 +109,7 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
     let dir = Dir::new("data");
     let image = dir.0.join("image");
     quietly(&image, &of_size(8 * MIB)).unwrap();
-    let fs = image::open(&image, false).unwrap();
+    let fs = open(&image, false).unwrap();
     fs.create(Path::new("kept")).unwrap().sync_all().unwrap();
     fs.sync_metadata(Path::new("")).unwrap();
     let e = quietly(&image, &of_size(8 * MIB)).unwrap_err();
@@ -123,7 +131,7 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
         assert!(said.contains(what) && said.contains("--force"), "{said}");
         assert_eq!(dir.fs().stat(path).unwrap(), before);
     }
-    let fs = image::open(&image, true).unwrap();
+    let fs = open(&image, true).unwrap();
     assert!(fs.exists(Path::new("kept")).unwrap());
     drop(fs);
     // Zeros are nothing, and a file's own size will do.
@@ -135,7 +143,7 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
             ..of_size(6 * MIB)
         };
         assert_eq!(quietly(path, &forced).unwrap(), 6 * MIB);
-        assert_eq!(image::open(path, false).unwrap().usage().files, 0);
+        assert_eq!(open(path, false).unwrap().usage().files, 0);
     }
 }
 
@@ -205,7 +213,7 @@ fn what_cannot_be_an_image_is_refused_in_a_sentence() {
     assert_eq!(dir.names(), ["kept", "none"]);
     let text = dir.write("text", b"short");
     for read_only in [true, false] {
-        let e = image::open(&text, read_only).err().unwrap();
+        let e = open(&text, read_only).err().unwrap();
         assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     }
     let e = image::check(&text).unwrap_err();
@@ -217,7 +225,7 @@ fn an_image_grows_and_keeps_what_it_has() {
     let dir = Dir::new("grown");
     let path = dir.0.join("image");
     quietly(&path, &of_size(8 * MIB)).unwrap();
-    let fs = image::open(&path, false).unwrap();
+    let fs = open(&path, false).unwrap();
     let f = fs.create(Path::new("a")).unwrap();
     f.append(&[IoSlice::new(&[5; 8192])], Intent::Sync).unwrap();
     f.sync_all().unwrap();
@@ -233,7 +241,7 @@ fn an_image_grows_and_keeps_what_it_has() {
     assert!(dir.on_disk("image") >= 16 * MIB, "it is written");
     let checked = image::check(&path).unwrap();
     assert!(checked.is_sound() && checked.files == 1, "{checked:?}");
-    let fs = image::open(&path, false).unwrap();
+    let fs = open(&path, false).unwrap();
     assert_eq!(
         &fs.open(Path::new("a")).unwrap().read(0, 8192).unwrap()[..],
         &[5; 8192]
@@ -244,10 +252,7 @@ fn an_image_grows_and_keeps_what_it_has() {
     let fd =
         rustix::fs::open(&longer, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
     rustix::fs::ftruncate(&fd, 40 << 20).unwrap();
-    assert_eq!(
-        image::open(&path, false).unwrap().usage().total_bytes,
-        16 * MIB
-    );
+    assert_eq!(open(&path, false).unwrap().usage().total_bytes, 16 * MIB);
     assert_eq!(grow(Some(16 * MIB)).unwrap(), (16 * MIB, 16 * MIB));
     rustix::fs::ftruncate(&fd, 40 << 20).unwrap();
     assert_eq!(grow(Some(20 * MIB)).unwrap(), (16 * MIB, 20 * MIB));
@@ -255,7 +260,7 @@ fn an_image_grows_and_keeps_what_it_has() {
     let e = grow(Some(30 << 40)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
     assert_eq!(grow(None).unwrap(), (20 * MIB, 20 * MIB));
-    let fs = image::open(&path, false).unwrap();
+    let fs = open(&path, false).unwrap();
     // Cut short behind our back: that is said, and nothing is made up.
     drop(fs);
     let all = dir.fs().open(Path::new("image")).unwrap();
@@ -266,7 +271,7 @@ fn an_image_grows_and_keeps_what_it_has() {
         checked.damage[0].to_string().contains("cut short"),
         "{checked:?}"
     );
-    assert!(image::open(&cut, false).is_err());
+    assert!(open(&cut, false).is_err());
 }
 
 #[test]
@@ -280,8 +285,8 @@ fn pipes_directories_and_dangling_links_are_no_images() {
     let null = Path::new("/dev/null");
     for path in [&pipe, &dir.0, null] {
         let all = [
-            image::open(path, true).err(),
-            image::open(path, false).err(),
+            open(path, true).err(),
+            open(path, false).err(),
             image::check(path).err(),
             quietly(path, &of_size(8 * MIB)).err(),
             image::grow(path, Some(8 * MIB), &mut |_, _, _| ()).err(),

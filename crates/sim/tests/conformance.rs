@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use basalt_env::EnvBuilder;
 use basalt_fs::device::{Device, DeviceOptions, HostDevice};
 use basalt_fs::{FileSystem, HostFs, HostOptions};
 use basalt_lava::image::{self, Format};
@@ -173,7 +174,11 @@ fn lava_conforms_on_an_image() {
             options.direct = direct;
             let device = HostDevice::open(&options).expect("a device");
             assert!(direct || !device.facts().direct);
-            LavaFs::mount(device, &LavaOptions::default()).expect("a mount")
+            let options = LavaOptions {
+                env: Some(EnvBuilder::without_fs().parts()),
+                ..LavaOptions::default()
+            };
+            LavaFs::mount(device, &options).expect("a mount")
         });
     }
 }

@@ -2,12 +2,11 @@
 
 use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
-use basalt::env::Env;
-use basalt::fs::{FileSystem, FsStats};
+use basalt::env::{Env, EnvBuilder, EnvParts};
+use basalt::fs::FsStats;
 use basalt::lsm::WriteBatch;
 use basalt::{Db, Family, Options, ReadOptions, WriteOptions};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 pub(super) struct Basalt {
     env: Env,
@@ -16,19 +15,19 @@ pub(super) struct Basalt {
     configuration: Value,
 }
 
+/// The environment's parts within this budget.
+pub(super) fn environment(budget: &Budget) -> EnvParts {
+    let env = EnvBuilder::without_fs()
+        .memory_bytes(budget.memory)
+        .cache_bytes(budget.cache);
+    match budget.background_threads {
+        0 => env.parts(),
+        n => env.threads(n).parts(),
+    }
+}
+
 impl Basalt {
-    pub(super) fn open(
-        fs: Arc<dyn FileSystem>,
-        name: &str,
-        budget: &Budget,
-    ) -> Result<Basalt, Stop> {
-        let mut env = Env::builder(fs)
-            .memory_bytes(budget.memory)
-            .cache_bytes(budget.cache);
-        if budget.background_threads > 0 {
-            env = env.threads(budget.background_threads);
-        }
-        let env = env.build();
+    pub(super) fn open(env: Env, name: &str, budget: &Budget) -> Result<Basalt, Stop> {
         let mut options = Options {
             write_buffer_bytes: budget.write_buffer,
             max_space_amp: budget.max_space_amp,

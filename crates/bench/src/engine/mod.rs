@@ -170,11 +170,14 @@ pub fn open(
     match engine {
         EngineName::Basalt => {
             let fs = host_directory(dir, budget.direct)?;
-            Ok(Arc::new(basalt::Basalt::open(fs, name, budget)?))
+            let env = basalt::environment(budget).with_fs(fs);
+            Ok(Arc::new(basalt::Basalt::open(env, name, budget)?))
         }
         EngineName::BasaltLava => {
-            let fs = image(&dir.join(name), budget.image_size)?;
-            Ok(Arc::new(basalt::Basalt::open(fs, "store", budget)?))
+            let env = basalt::environment(budget);
+            let fs = image(&dir.join(name), budget.image_size, &env)?;
+            let env = env.with_fs(fs);
+            Ok(Arc::new(basalt::Basalt::open(env, "store", budget)?))
         }
         #[cfg(feature = "peer-rocksdb")]
         EngineName::Rocksdb
@@ -211,7 +214,11 @@ pub fn host_directory(dir: &Path, direct: Switch) -> Result<Arc<dyn FileSystem>,
 }
 
 /// The image in the directory `dir`, made when it is not there.
-fn image(dir: &Path, size: u64) -> Result<Arc<dyn FileSystem>, Stop> {
+fn image(
+    dir: &Path,
+    size: u64,
+    env: &::basalt::env::EnvParts,
+) -> Result<Arc<dyn FileSystem>, Stop> {
     use ::basalt::lava::image::{self, Format};
     let name = "store.lava";
     let path = dir.join(name);
@@ -222,7 +229,7 @@ fn image(dir: &Path, size: u64) -> Result<Arc<dyn FileSystem>, Stop> {
         };
         image::format(&path, &how, &mut |_, _, _| ())?;
     }
-    Ok(image::open(&path, false)?)
+    Ok(image::open(&path, false, Some(env))?)
 }
 
 /// Removes a directory with everything in it.

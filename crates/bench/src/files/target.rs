@@ -5,6 +5,7 @@ use crate::Stop;
 use crate::counters::Counters;
 use crate::engine::{host_directory, remove_tree};
 use crate::flags::Switch;
+use basalt::env::{EnvBuilder, EnvParts};
 use basalt::fs::{File, FileSystem};
 use basalt::lava::LavaFs;
 use basalt::lava::image::{self, Format};
@@ -55,7 +56,7 @@ pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
     let mut targets = vec![
         Target {
             name: "lava".into(),
-            kind: Kind::Lava(Some(image::open(&path, false)?), path),
+            kind: Kind::Lava(Some(image::open(&path, false, Some(&own_jobs()))?), path),
             counters,
             files: Vec::new(),
         },
@@ -78,6 +79,11 @@ pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
         });
     }
     Ok(targets)
+}
+
+/// Jobs and memory of an image alone.
+fn own_jobs() -> EnvParts {
+    EnvBuilder::without_fs().parts()
 }
 
 /// Everything goes that was made.
@@ -120,7 +126,7 @@ impl Target {
     /// Opens the image again.
     pub fn mount(&mut self) -> Result<(), Stop> {
         if let Kind::Lava(fs, path) = &mut self.kind {
-            *fs = Some(image::open(path, false)?);
+            *fs = Some(image::open(path, false, Some(&own_jobs()))?);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! links, and who may replace what.
 
 use crate::failure::Failure;
-use crate::filesystem::open_image;
+use crate::filesystem::open_image_alone;
 use crate::place::Access;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
@@ -43,7 +43,7 @@ pub struct End {
 impl End {
     /// An image, and the disk at the other end of it.
     pub fn pair(image: &Path, access: Access) -> Result<(End, End), Failure> {
-        let fs = open_image(image, access)?;
+        let fs = open_image_alone(image, access)?;
         let host = HostFs::new(HostOptions::new("/")).map_err(|e| Failure::new(e.to_string()))?;
         let there = rustix::fs::stat(image).map_err(|e| Failure::os("look at", image, e))?;
         Ok((

@@ -354,7 +354,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("fs", &[]),
     ("env", &["fs"]),
     ("lava", &["fs", "env"]),
-    (SIM, &["fs", "lava"]),
+    (SIM, &["fs", "env", "lava"]),
     ("kv", &["fs", "env"]),
     ("records", &["fs", "env", "kv"]),
     ("lsm", &["fs", "env", "kv", "records"]),
@@ -840,7 +840,6 @@ fn rules_bite() {
         ("bench", "[dependencies]", "basalt-sim"),
         ("lsm", "[build-dependencies]", "basalt-sim"),
         ("lsm", "[target.'cfg(unix)'.dependencies]", "basalt-sim"),
-        ("sim", "[dependencies]", "basalt-env"),
         ("sim", "[dependencies]", "basalt-lsm"),
     ] {
         let manifest = format!("{lints}\n{section}\n{own}.workspace = true");

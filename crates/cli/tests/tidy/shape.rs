@@ -33,7 +33,7 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("env", ceiling([0, 0, 169, 68])),
     ("fs", ceiling([1, 1, 201, 46])),
     ("kv", ceiling([0, 0, 121, 11])),
-    ("lava", ceiling([0, 0, 174, 82])),
+    ("lava", ceiling([0, 0, 173, 79])),
     ("lsm", ceiling([8, 0, 1536, 311])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
     ("records", ceiling([0, 0, 93, 5])),

@@ -1,7 +1,7 @@
 //! Write buffers: what is gathered is read, synced, closed and refused as if it had been written at once.
 
 use super::super::*;
-use super::{by_hand, fresh, scale};
+use super::{by_hand, fresh, scale, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::rng::Rng;
 use basalt_sim::{DeviceCut, DeviceFault, SimDevice};
@@ -16,7 +16,7 @@ fn bulk(f: &Arc<dyn File>, bytes: &[u8]) -> Result<u64> {
 fn with_threads() -> (Arc<SimDevice>, Arc<LavaFs>) {
     let device = SimDevice::new(512 << 20, 512);
     mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
-    let fs = LavaFs::mount(device.clone(), &LavaOptions::default()).unwrap();
+    let fs = LavaFs::mount(device.clone(), &with_jobs()).unwrap();
     (device, fs)
 }
 

@@ -3,15 +3,15 @@
 use super::super::frame::ExtentHeader;
 use super::super::runs::{self, Run};
 use super::super::*;
-use super::{by_hand, fresh};
+use super::{by_hand, fresh, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::io::IoSlice;
 
 fn options(background: bool) -> LavaOptions {
-    LavaOptions {
-        background,
-        ..LavaOptions::default()
+    match background {
+        true => with_jobs(),
+        false => by_hand(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! `cuts` sees that.
 
 use super::super::*;
-use super::{by_hand, scale};
+use super::{by_hand, scale, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::rng::Rng;
 use basalt_sim::{DeviceCut, DeviceSnapshot, SimDevice};
@@ -162,7 +162,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
     for seed in 0..2 * scale() {
         let device = SimDevice::new(12 << 20, 512);
         mount::format(&*device, [7; 16], seed % 2 == 0, Path::new("image")).unwrap();
-        let fs = LavaFs::mount(device.clone(), &LavaOptions::default()).unwrap();
+        let fs = LavaFs::mount(device.clone(), &with_jobs()).unwrap();
         let promises: Vec<Arc<Mutex<Promise>>> = (0..THREADS).map(|_| Arc::default()).collect();
         let taken: Arc<Mutex<Vec<(DeviceSnapshot, Promise)>>> = Arc::default();
         {

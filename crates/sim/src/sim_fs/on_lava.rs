@@ -128,12 +128,8 @@ impl OnLava {
     }
 
     fn mounted(device: Arc<SimDevice>, seed: u64) -> OnLava {
-        let options = LavaOptions {
-            // Threads would make two runs of one seed differ.
-            background: false,
-            ..LavaOptions::default()
-        };
-        let mounted = LavaFs::mount(device.clone(), &options);
+        // Without jobs: their threads would make two runs of one seed differ.
+        let mounted = LavaFs::mount(device.clone(), &LavaOptions::default());
         OnLava {
             fs: mounted.unwrap_or_else(|e| panic!("a mount after a power cut: {e}")),
             device,

@@ -1,0 +1,120 @@
+//! The background job of a mounted filesystem: it tells the device of free space and writes a
+//! checkpoint when one is due. It runs on the environment's pool (decision 0032).
+//!
+//! At most one job is queued or running. A job does one piece of work and queues the next job, so
+//! that other jobs of the pool get their turns. The job holds the filesystem only while it runs.
+
+use std::sync::{OnceLock, Weak};
+
+use basalt_env::{JobPriority, Jobs};
+use parking_lot::Mutex;
+
+/// Writers wait for room in the journal as they wait for room in memtables, so a checkpoint runs as
+/// a flush does: before compactions, and on a thread that compactions may not take.
+const PRIORITY: JobPriority = JobPriority::Flush;
+
+/// What has background work.
+pub trait Work: Send + Sync + 'static {
+    /// The requests for the work.
+    fn upkeep(&self) -> &Upkeep;
+
+    /// Does one piece of work. True if more is left.
+    fn work(&self) -> bool;
+}
+
+/// Where the jobs run, and for whom.
+struct Queue {
+    jobs: Jobs,
+    owner: u64,
+    fs: Weak<dyn Work>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// A job is queued or running.
+    active: bool,
+    /// Work was requested since the running job began.
+    requested: bool,
+    ended: bool,
+}
+
+/// The requests for background work of one filesystem. Without a queue they wait until there is
+/// one.
+#[derive(Default)]
+pub struct Upkeep {
+    queue: OnceLock<Queue>,
+    progress: Mutex<Progress>,
+}
+
+impl Upkeep {
+    /// From now on requested work is done by jobs of this pool.
+    pub fn begin(&self, fs: Weak<dyn Work>, jobs: &Jobs) {
+        let queue = Queue {
+            jobs: jobs.clone(),
+            owner: jobs.new_owner(),
+            fs,
+        };
+        let _ = self.queue.set(queue);
+        if self.progress.lock().requested {
+            self.request();
+        }
+    }
+
+    /// Has a job look whether there is a checkpoint to write or free space to tell the device of.
+    pub fn request(&self) {
+        let mut progress = self.progress.lock();
+        progress.requested = true;
+        if let Some(queue) = self.queue.get()
+            && !progress.active
+            && !progress.ended
+        {
+            progress.active = true;
+            // Under the lock, so that `end` finds the job.
+            queue.spawn();
+        }
+    }
+
+    /// Drops the queued job and waits for the running one. Later requests do nothing.
+    pub fn end(&self) {
+        self.progress.lock().ended = true;
+        if let Some(queue) = self.queue.get() {
+            queue.jobs.cancel(queue.owner);
+            queue.jobs.drain(queue.owner);
+        }
+    }
+
+    /// Starts a job's piece of work. False when the filesystem is being unmounted.
+    fn start(&self) -> bool {
+        let mut progress = self.progress.lock();
+        progress.requested = false;
+        progress.active = !progress.ended;
+        progress.active
+    }
+
+    /// Ends a job's piece of work, and queues the next job if `more` is left or was requested.
+    fn finish(&self, more: bool) {
+        let mut progress = self.progress.lock();
+        progress.active = (more || progress.requested) && !progress.ended;
+        if let Some(queue) = self.queue.get()
+            && progress.active
+        {
+            queue.spawn();
+        }
+    }
+}
+
+impl Queue {
+    fn spawn(&self) {
+        let fs = self.fs.clone();
+        let job = move || {
+            if let Some(fs) = fs.upgrade() {
+                let upkeep = fs.upkeep();
+                if upkeep.start() {
+                    let more = fs.work();
+                    upkeep.finish(more);
+                }
+            }
+        };
+        self.jobs.spawn(self.owner, PRIORITY, job);
+    }
+}
