@@ -345,7 +345,7 @@ fn a_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
     }
     println!("wal crash_states={states}");
     assert!(
-        basalt_sim::campaign::case().is_some() || states >= 4000 * scale(),
+        basalt_sim::campaign::case().is_some() || states >= scale().floor(4000),
         "only {states} crash states"
     );
 }

@@ -30,6 +30,15 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// The floor under a count that is at least `n` at a scale of 1. If less than the default is asked for, few cases are left,
+    /// and their counts vary more: the floor is then a quarter of the share.
+    pub fn floor(self, n: u64) -> u64 {
+        match self.times >= self.parts {
+            true => n * self.times / self.parts,
+            false => (n * self.times / (self.parts * 4)).max(1),
+        }
+    }
+
     /// A third of this effort: for a second run of tests that have run once.
     pub fn third(self) -> Scale {
         Scale {

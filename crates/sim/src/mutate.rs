@@ -123,7 +123,7 @@ pub fn campaigns<'t>(
         }
     }
     crate::campaign!("mutant_executions={executions}");
-    assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= floor * scale());
+    assert!(std::env::var("BASALT_MUTANT").is_ok() || executions >= scale().floor(floor));
 }
 
 fn count(tally: &mut Tally, verdict: Verdict) {

@@ -74,7 +74,7 @@ fn a_slow_call_changes_no_answer() {
     });
     let runs: u64 = runs.iter().sum();
     basalt_sim::campaign!("slow_runs={runs}");
-    assert!(runs > 2000 * scale(), "only {runs} runs");
+    assert!(runs > scale().floor(2000), "only {runs} runs");
 }
 
 /// Where the slow call stands still, until it is let go.
@@ -251,7 +251,10 @@ fn readers_wait_for_no_call_of_a_writer() {
     kinds.sort_unstable();
     kinds.dedup();
     basalt_sim::campaign!("standstills={runs} kinds={}", kinds.len());
-    assert!(runs as u64 > 100 * scale(), "only {runs} calls stood still");
+    assert!(
+        runs as u64 > scale().floor(100),
+        "only {runs} calls stood still"
+    );
     for op in [
         OpKind::Append,
         OpKind::Create,

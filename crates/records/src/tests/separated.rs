@@ -123,7 +123,7 @@ fn batches_with_separated_values_come_back() {
         assert_eq!(whole, all.len(), "seed {seed}");
     }
     assert!(
-        basalt_sim::campaign::case().is_some() || values as u64 > 500 * scale(),
+        basalt_sim::campaign::case().is_some() || values as u64 > scale().floor(500),
         "{values}"
     );
 }
