@@ -30,8 +30,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The floor under a count that is at least `n` at a scale of 1. If less than the default is asked for, few cases are left,
-    /// and their counts vary more: the floor is then a quarter of the share.
+    /// The floor under a count that is at least `n` at a scale of 1. A part of the default effort has
+    /// few cases, and their counts vary more: the floor of a part is a quarter of its share.
     pub fn floor(self, n: u64) -> u64 {
         match self.times >= self.parts {
             true => n * self.times / self.parts,
