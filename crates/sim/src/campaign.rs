@@ -21,8 +21,9 @@ macro_rules! campaign {
     };
 }
 
-/// How much effort a campaign takes, as a multiple of its default: the environment variable `BASALT_SCALE`, which is a
-/// whole number (`3`) or a part (`1/3`). `n * scale()` is never 0 if `n` is not.
+/// How much effort a campaign takes, as a multiple of its default: the environment variable
+/// `BASALT_SCALE`, which is a whole number (`3`) or a part (`1/3`). `n * scale()` is never 0 if `n`
+/// is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     times: u64,
