@@ -156,7 +156,7 @@ fn must_have_folder(image: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Makes an image or formats a device, with a bar for whoever watches, and says so.
+/// Makes an image or formats a device, with a progress bar on a terminal, and reports it.
 pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
     must_have_folder(name)?;
     let clock = Clock::system();

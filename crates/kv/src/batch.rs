@@ -1,11 +1,13 @@
 //! [`WriteBatch`]: operations over any families of a store that take effect together or not at all.
 //!
-//! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader fills in, then the
-//! operations one after the other. An operation is: kind (1 byte), family id (varint), key length (varint), key, and for
-//! kinds that carry a value its length (varint) and the value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob
-//! record ([`crate::separated::record`]), which is where the value stays; its sequence number and header checksum come with its place. Such a value is
-//! compressed here, once, where its family says so; what memtables are to have of it is kept beside the record until they have it. `PutTtl` values start with 8 bytes of expiry; the value of a
-//! `RangeDelete` is the first key behind the range.
+//! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader
+//! fills in, then the operations one after the other. An operation is: kind (1 byte), family id
+//! (varint), key length (varint), key, and for kinds that carry a value its length (varint) and the
+//! value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob record
+//! ([`crate::separated::record`]), which is where the value stays; its sequence number and header
+//! checksum come with its place. Such a value is compressed here, once, where its family says so;
+//! what memtables are to have of it is kept beside the record until they have it. `PutTtl` values
+//! start with 8 bytes of expiry; the value of a `RangeDelete` is the first key behind the range.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,8 @@ use std::cmp::Ordering;
 /// Bytes in front of a batch's operations, which the log fills with the header of its record.
 pub const RECORD_HEADER: usize = 40;
 
-/// Largest batch in bytes, all operations together, with values of the lengths that they have before they are compressed.
+/// Largest batch in bytes, all operations together, with values of the lengths that they have
+/// before they are compressed.
 pub const MAX_BATCH_LEN: usize = 2 << 30;
 
 /// A blob record in a batch.
@@ -47,11 +50,13 @@ pub struct BatchParts {
     pub count: u32,
     /// Blob records among the operations, in order.
     pub separated: SmallVec<[Separated; 1]>,
-    /// For each blob record with a compressed value, in order: the value with its expiry, uncompressed, for the memtable.
+    /// For each blob record with a compressed value, in order: the value with its expiry,
+    /// uncompressed, for the memtable.
     pub raw: SmallVec<[Bytes; 1]>,
 }
 
-/// Operations that take effect together. Values are copied into it once, and not again on their way to readers when large.
+/// Operations that take effect together. Values are copied into it once, and not again on their way
+/// to readers when large.
 #[derive(Clone)]
 pub struct WriteBatch {
     buf: AlignedBuf,
@@ -60,8 +65,9 @@ pub struct WriteBatch {
     families: SmallVec<[(u64, u32); 2]>,
     /// Its blob records.
     separated: SmallVec<[Separated; 1]>,
-    /// Of the compressed ones among them, in order, the values with expiry as memtables get them: who puts a value in has it at hand, and an
-    /// insertion that decompressed it would take longer than all else that it does, with the next group waiting.
+    /// Of the compressed ones among them, in order, the values with expiry as memtables get them:
+    /// who puts a value in has it at hand, and an insertion that decompressed it would take longer
+    /// than all else that it does, with the next group waiting.
     raw: SmallVec<[Bytes; 1]>,
     /// What these have more bytes than what is stored of them.
     spared: usize,
@@ -123,7 +129,8 @@ impl WriteBatch {
         self.buf.get(RECORD_HEADER..).unwrap_or_default()
     }
 
-    /// The memory that becomes its log record, and the blob records in it: for tests that write, or damage, a record without an engine.
+    /// The memory that becomes its log record, and the blob records in it: for tests that write, or
+    /// damage, a record without an engine.
     #[doc(hidden)]
     pub fn log_record_mut(&mut self) -> (&mut AlignedBuf, &[Separated]) {
         (&mut self.buf, &self.separated)
@@ -139,7 +146,8 @@ impl WriteBatch {
         }
     }
 
-    /// Bytes it would take in the log if no value were compressed: about what memtables get, and what is at most [`MAX_BATCH_LEN`].
+    /// Bytes it would take in the log if no value were compressed: about what memtables get, and
+    /// what is at most [`MAX_BATCH_LEN`].
     pub fn raw_bytes(&self) -> usize {
         self.buf.len() + self.spared
     }
@@ -159,7 +167,8 @@ impl WriteBatch {
         self.push(family, Kind::Put, key, &[], value)
     }
 
-    /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
+    /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970), when it is gone
+    /// for every reader.
     pub fn put_ttl(
         &mut self,
         family: &Family,
@@ -176,8 +185,9 @@ impl WriteBatch {
         )
     }
 
-    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for callers whose values begin with a
-    /// few bytes of their own, so that a large value is still copied once. The header is at most 16 bytes.
+    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for
+    /// callers whose values begin with a few bytes of their own, so that a large value is still
+    /// copied once. The header is at most 16 bytes.
     pub fn put_headed(
         &mut self,
         family: &Family,
@@ -210,16 +220,18 @@ impl WriteBatch {
         self.push(family, Kind::Delete, key, &[], &[])
     }
 
-    /// Changes the value of `key` by an operand, without reading it: the family's merge operator does that when the key is read,
-    /// or when tables are compacted. The operand is as long as a value may be. `InvalidArgument` when the family was opened
-    /// without a merge operator, or its operator does not take the operand.
+    /// Changes the value of `key` by an operand, without reading it: the family's merge operator
+    /// does that when the key is read, or when tables are compacted. The operand is as long as a
+    /// value may be. `InvalidArgument` when the family was opened without a merge operator, or its
+    /// operator does not take the operand.
     pub fn merge(&mut self, family: &Family, key: &[u8], operand: &[u8]) -> Result<()> {
         family.check_operand(operand)?;
         self.push(family, Kind::Merge, key, &[], operand)
     }
 
-    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order, at the cost of one operation. What the batch does
-    /// to such keys afterwards stands. Nothing when both are the same key; `InvalidArgument` when `to` lies before `from`.
+    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order, at the cost
+    /// of one operation. What the batch does to such keys afterwards stands. Nothing when both are
+    /// the same key; `InvalidArgument` when `to` lies before `from`.
     pub fn delete_range(&mut self, family: &Family, from: &[u8], to: &[u8]) -> Result<()> {
         if to.len() > MAX_KEY_LEN {
             return Err(Error::invalid(format!(
@@ -237,8 +249,8 @@ impl WriteBatch {
         }
     }
 
-    /// Adds an operation of any kind, with a value of two parts. For engines and tests: the methods above check what is particular
-    /// to each kind.
+    /// Adds an operation of any kind, with a value of two parts. For engines and tests: the methods
+    /// above check what is particular to each kind.
     pub fn push(
         &mut self,
         family: &Family,
@@ -336,7 +348,8 @@ impl WriteBatch {
         at
     }
 
-    /// As [`WriteBatch::push_record`], compressed. False when that is not to be, or not worth it, and nothing was done.
+    /// As [`WriteBatch::push_record`], compressed. False when that is not to be, or not worth it,
+    /// and nothing was done.
     fn push_packed(
         &mut self,
         family: u32,
@@ -376,7 +389,8 @@ pub struct Op<'a> {
     pub kind: Kind,
     /// User key.
     pub key: &'a [u8],
-    /// Payload; empty for deletes, the range's end for range deletes. Of a blob record as it is stored.
+    /// Payload; empty for deletes, the range's end for range deletes. Of a blob record as it is
+    /// stored.
     pub value: &'a [u8],
     /// How it is compressed.
     pub codec: Compression,

@@ -1,7 +1,8 @@
 //! Compressing bytes that stand by themselves: blocks of tables, and separated values.
 //!
-//! Promises: whatever bytes come back are as many as were asked for, or an error says why not; nothing more is allocated than that.
-//! Contexts are kept by each thread, because making one costs more than compressing a few kilobytes.
+//! Promises: whatever bytes come back are as many as were asked for, or an error says why not;
+//! nothing more is allocated than that. Contexts are kept by each thread, because making one costs
+//! more than compressing a few kilobytes.
 
 use basalt_fs::{AlignedBuf, Bytes, Lifetime};
 use std::cell::RefCell;
@@ -15,7 +16,8 @@ pub enum Compression {
     None = 0,
     /// lz4: cheap, about 2:1 on text.
     Lz4 = 1,
-    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is compressed in the background.
+    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is
+    /// compressed in the background.
     Zstd = 2,
 }
 
@@ -47,7 +49,8 @@ thread_local! {
 /// Who waits while something is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// A writer, for its put: zstd takes a fifth less time for the last 2 % of what it can save (level 2, on pages of 12 KB).
+    /// A writer, for its put: zstd takes a fifth less time for the last 2 % of what it can save
+    /// (level 2, on pages of 12 KB).
     Writer,
     /// Nobody: it is done in the background.
     Background,
@@ -67,7 +70,8 @@ pub fn most_compressed(raw: usize) -> usize {
     raw - raw / 8
 }
 
-/// Compresses into `out`, behind its first `prefix` bytes; false when it would have more than `limit` bytes with these.
+/// Compresses into `out`, behind its first `prefix` bytes; false when it would have more than
+/// `limit` bytes with these.
 pub fn compress(
     method: Compression,
     effort: Effort,
@@ -110,7 +114,8 @@ pub fn compress(
     out.len() <= limit
 }
 
-/// Returns `raw` compressed if that makes it shorter; `None` otherwise. Of tests and fuzz targets: what stores keep must save more.
+/// Returns `raw` compressed if that makes it shorter; `None` otherwise. Of tests and fuzz targets:
+/// what stores keep must save more.
 #[doc(hidden)]
 pub fn compressed(method: Compression, raw: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
@@ -166,7 +171,8 @@ fn unzstd<W: zstd::zstd_safe::WriteBuf + ?Sized>(
     })
 }
 
-/// Whether a stream may come to so many bytes, as far as can be told without decompressing it: nothing is allocated for one that cannot.
+/// Whether a stream may come to so many bytes, as far as can be told without decompressing it:
+/// nothing is allocated for one that cannot.
 pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::Result<(), String> {
     let most = match method {
         Compression::None => stored.len(),
@@ -186,8 +192,9 @@ pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::
     }
 }
 
-/// Returns the stored and the decompressed length of the zstd frame that `bytes` begin with: for salvage, which does not know
-/// where a block ends. `None` if no whole frame is there, or if either length is above `most`.
+/// Returns the stored and the decompressed length of the zstd frame that `bytes` begin with: for
+/// salvage, which does not know where a block ends. `None` if no whole frame is there, or if either
+/// length is above `most`.
 pub fn zstd_frame_len(bytes: &[u8], most: usize) -> Option<(usize, usize)> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return None;

@@ -11,7 +11,8 @@ pub fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Reads a varint of at most `max_bits` bits (32 or 63); `None` when it is cut off, too long, or longer than it need be.
+/// Reads a varint of at most `max_bits` bits (32 or 63); `None` when it is cut off, too long, or
+/// longer than it need be.
 #[inline]
 pub fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
     let mut n = 0u64;

@@ -29,7 +29,8 @@ impl Found {
     }
 }
 
-/// Reads the expiry in front of a `PutTtl` payload, in ms since 1970. `Corruption` if the payload is too short.
+/// Reads the expiry in front of a `PutTtl` payload, in ms since 1970. `Corruption` if the payload
+/// is too short.
 pub fn expiry_of(value: &[u8]) -> Result<u64> {
     match value.first_chunk::<8>() {
         Some(b) => Ok(u64::from_le_bytes(*b)),

@@ -26,7 +26,8 @@ pub struct FamilyConfig {
 }
 
 impl FamilyConfig {
-    /// A family of no store, without a name and with the default of everything else: for tests and tools that encode batches.
+    /// A family of no store, without a name and with the default of everything else: for tests and
+    /// tools that encode batches.
     pub fn detached(id: u32) -> FamilyConfig {
         FamilyConfig {
             id,
@@ -87,7 +88,8 @@ impl Family {
     pub fn cmp(&self) -> &Cmp {
         &self.0.comparator
     }
-    /// Length in bytes from which on its values are kept apart from their keys; `None` for no value.
+    /// Length in bytes from which on its values are kept apart from their keys; `None` for no
+    /// value.
     pub fn min_blob_size(&self) -> Option<usize> {
         self.0.min_blob_size
     }

@@ -1,7 +1,8 @@
-//! Internal keys: a user key followed by an 8-byte trailer, sequence number (56 bits) and kind (8 bits).
+//! Internal keys: a user key followed by an 8-byte trailer, sequence number (56 bits) and kind (8
+//! bits).
 //!
-//! Order: user keys ascending by the family's comparator; within a user key the trailer descending, so
-//! that the newest version comes first. On disk the trailer is little-endian `seq << 8 | kind`.
+//! Order: user keys ascending by the family's comparator; within a user key the trailer descending,
+//! so that the newest version comes first. On disk the trailer is little-endian `seq << 8 | kind`.
 
 use basalt_fs::{Error, Result};
 use std::cmp::Ordering;
@@ -157,7 +158,8 @@ pub fn parse_internal_key(key: &[u8]) -> Result<(&[u8], SeqNo, Kind)> {
     Ok((user, trailer_seq(trailer), kind))
 }
 
-/// An order of user keys. Its name is kept in the manifest: a store opens only with the comparator it was made with.
+/// An order of user keys. Its name is kept in the manifest: a store opens only with the comparator
+/// it was made with.
 pub trait Comparator: Send + Sync {
     /// A name that identifies the order for ever.
     fn name(&self) -> &str;
@@ -168,7 +170,8 @@ pub trait Comparator: Send + Sync {
         let _ = b;
         a.to_vec()
     }
-    /// True when keys that compare equal are equal byte for byte. Filters and hash indexes are built only then.
+    /// True when keys that compare equal are equal byte for byte. Filters and hash indexes are
+    /// built only then.
     fn equality_is_bytewise(&self) -> bool {
         false
     }

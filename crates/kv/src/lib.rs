@@ -1,5 +1,5 @@
-//! The data model that Basalt's engines share: keys and their order, operations, batches, merge operators, prefixes,
-//! and how a value that is kept apart from its key is encoded.
+//! The data model that Basalt's engines share: keys and their order, operations, batches, merge
+//! operators, prefixes, and how a value that is kept apart from its key is encoded.
 //!
 //! | module | what it has |
 //! |---|---|
@@ -15,11 +15,13 @@
 //! | [`family`], [`snapshot`] | handles of a column family and of a moment |
 //! | [`batch`] | operations that take effect together |
 //!
-//! A module depends only on modules above it in this table. The crate opens no file, and it knows no engine: an engine makes the
-//! handles, and takes batches apart ([`batch::WriteBatch::into_parts`]). Bytes that come from a disk never make a decoder panic.
+//! A module depends only on modules above it in this table. The crate opens no file, and it knows
+//! no engine: an engine makes the handles, and takes batches apart
+//! ([`batch::WriteBatch::into_parts`]). Bytes that come from a disk never make a decoder panic.
 
 #![deny(missing_docs)]
-// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
+// ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
 pub mod batch;

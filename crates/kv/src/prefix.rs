@@ -1,11 +1,14 @@
-//! Prefixes of keys: how a family cuts them, and how an iterator that shows keys of one prefix alone says so to its sources.
+//! Prefixes of keys: how a family cuts them, and how an iterator that shows keys of one prefix
+//! alone says so to its sources.
 //!
-//! Only families in bytewise order have prefixes, and the keys of one prefix lie side by side in it. Everything here leans on that:
-//! a table that holds no key of a prefix, and a key beyond where the prefix's keys would be, ends a sorted level for it.
+//! Only families in bytewise order have prefixes, and the keys of one prefix lie side by side in
+//! it. Everything here leans on that: a table that holds no key of a prefix, and a key beyond where
+//! the prefix's keys would be, ends a sorted level for it.
 //!
-//! Two ways lead to a [`Narrow`]. An iterator with `prefix_same_as_start` shows nothing but the prefix of the key it was sought
-//! with, by [`Narrowing::forward`] and [`Narrowing::backward`]. Any other iterator is narrowed when its bounds leave
-//! nothing but one prefix, which only the extractors that are built in can prove ([`Prefixes::spans_one`]): its answers are the same, with
+//! Two ways lead to a [`Narrow`]. An iterator with `prefix_same_as_start` shows nothing but the
+//! prefix of the key it was sought with, by [`Narrowing::forward`] and [`Narrowing::backward`]. Any
+//! other iterator is narrowed when its bounds leave nothing but one prefix, which only the
+//! extractors that are built in can prove ([`Prefixes::spans_one`]): its answers are the same, with
 //! fewer reads.
 
 use crate::MAX_KEY_LEN;
@@ -29,9 +32,11 @@ const BUILT_IN: &str = "basalt.";
 /// - one name, one function, for ever: tables remember the name, and a table made under another name is read without its filter's help;
 /// - keys of one prefix lie side by side: a key between two keys of a prefix has that prefix too.
 pub trait PrefixExtractor: Send + Sync {
-    /// A name that identifies the function with its parameters: 1 to 255 bytes, and not beginning with `basalt.`.
+    /// A name that identifies the function with its parameters: 1 to 255 bytes, and not beginning
+    /// with `basalt.`.
     fn name(&self) -> &str;
-    /// Bytes of the key's prefix; `None` for a key that has none. More than the key's length counts as none.
+    /// Bytes of the key's prefix; `None` for a key that has none. More than the key's length counts
+    /// as none.
     fn prefix_len(&self, key: &[u8]) -> Option<usize>;
 }
 
@@ -65,7 +70,8 @@ impl Prefixes {
         }
     }
 
-    /// The extractor of this name, if it is one that is built in: so a table can be verified by who knows no more than its name.
+    /// The extractor of this name, if it is one that is built in: so a table can be verified by who
+    /// knows no more than its name.
     pub fn built_in(name: &str) -> Option<Prefixes> {
         let (kind, n) = name.strip_prefix(BUILT_IN)?.split_once(':')?;
         let found = match kind {
@@ -109,7 +115,8 @@ impl Prefixes {
         }
     }
 
-    /// True when it is certain that every key that begins with `prefix`, a prefix of some key, has this prefix.
+    /// True when it is certain that every key that begins with `prefix`, a prefix of some key, has
+    /// this prefix.
     fn is_whole(&self, prefix: &[u8]) -> bool {
         match self {
             Prefixes::Fixed(_) | Prefixes::Delimited(_) => true,
@@ -120,7 +127,8 @@ impl Prefixes {
         }
     }
 
-    /// True when certainly every key from `first` on and before `end`, in bytewise order, has the prefix of `first`.
+    /// True when certainly every key from `first` on and before `end`, in bytewise order, has the
+    /// prefix of `first`.
     pub fn spans_one(&self, first: &[u8], end: &[u8]) -> bool {
         let Some(prefix) = self.of(first) else {
             return false;
@@ -128,7 +136,8 @@ impl Prefixes {
         if !self.is_whole(prefix) {
             return false;
         }
-        // The first key behind all that begin with the prefix: its last byte that can grow, grown, and nothing after it.
+        // The first key behind all that begin with the prefix: its last byte that can grow, grown,
+        // and nothing after it.
         let Some(at) = prefix.iter().rposition(|b| *b < 0xff) else {
             return true;
         };
@@ -155,7 +164,8 @@ pub struct Narrow {
 }
 
 impl Narrow {
-    /// The hash of the prefix, when a filter that was made with the extractor of this name can be asked for it.
+    /// The hash of the prefix, when a filter that was made with the extractor of this name can be
+    /// asked for it.
     pub fn hash_for(&self, extractor: Option<&str>) -> Option<u64> {
         (extractor == Some(&*self.name)).then_some(self.hash)
     }
@@ -185,12 +195,14 @@ pub struct Narrowing {
     same_as_start: bool,
     /// What is shown is of this prefix alone; only with `same_as_start`.
     only: Option<Arc<Narrow>>,
-    /// The cursor was sought without a key, and has not landed on one yet: that one's prefix it will be.
+    /// The cursor was sought without a key, and has not landed on one yet: that one's prefix it
+    /// will be.
     open: bool,
 }
 
 impl Narrowing {
-    /// Of a cursor over keys with these prefixes. With `same_as_start`, the cursor stays within the prefix that it was sought to.
+    /// Of a cursor over keys with these prefixes. With `same_as_start`, the cursor stays within the
+    /// prefix that it was sought to.
     pub fn new(prefixes: Prefixes, same_as_start: bool) -> Narrowing {
         Narrowing {
             name: prefixes.name().into(),
@@ -234,7 +246,8 @@ impl Narrowing {
         self.only.as_ref().is_none_or(|only| only.has(key))
     }
 
-    /// What sources may be narrowed to while the cursor is about to walk up from `from`, included, to `upper`, excluded.
+    /// What sources may be narrowed to while the cursor is about to walk up from `from`, included,
+    /// to `upper`, excluded.
     pub fn forward(&self, from: &[u8], upper: Option<&[u8]>) -> Option<Arc<Narrow>> {
         match upper {
             _ if self.only.is_some() => self.only.clone(),
@@ -243,7 +256,8 @@ impl Narrowing {
         }
     }
 
-    /// What sources may be narrowed to while the cursor is about to walk down from before `end` to `lower`, included.
+    /// What sources may be narrowed to while the cursor is about to walk down from before `end` to
+    /// `lower`, included.
     pub fn backward(&self, lower: Option<&[u8]>, end: Option<&[u8]>) -> Option<Arc<Narrow>> {
         if self.only.is_some() {
             return self.only.clone();
@@ -252,7 +266,8 @@ impl Narrowing {
         (self.prefixes.spans_one(lower, end)).then(|| self.to(lower))?
     }
 
-    /// As [`Narrowing::backward`], from `last` itself, which has the prefix or is the first key behind it.
+    /// As [`Narrowing::backward`], from `last` itself, which has the prefix or is the first key
+    /// behind it.
     pub fn backward_from(&self, lower: Option<&[u8]>, last: &[u8]) -> Option<Arc<Narrow>> {
         let to = self.backward(lower, Some(last))?;
         (self.only.is_some() || to.has(last)).then_some(to)
@@ -321,7 +336,8 @@ mod tests {
         }
     }
 
-    /// Upper bounds that are a prefix's successor once hid keys shorter than the prefix from an iterator of another engine.
+    /// Upper bounds that are a prefix's successor once hid keys shorter than the prefix from an
+    /// iterator of another engine.
     #[test]
     fn bounds_span_one_prefix_only_when_all_keys_between_have_it() {
         let keys = keys();

@@ -1,17 +1,20 @@
 //! Range tombstones: what `delete_range` leaves behind until nothing it hides is left.
 //!
-//! A range tombstone hides every older version of the user keys in `[from, to)`. Whoever holds some keeps them as [`Fragments`]: disjoint
-//! ranges in order, each with the sequence numbers of the tombstones that cover it. The list of a memtable,
-//! which grows, is `memtable::live_ranges`; all sources of a view are asked by `iter::range_cover`, and `iter::masked` lets a cursor jump
-//! over what newer sources have deleted.
+//! A range tombstone hides every older version of the user keys in `[from, to)`. Whoever holds some
+//! keeps them as [`Fragments`]: disjoint ranges in order, each with the sequence numbers of the
+//! tombstones that cover it. The list of a memtable, which grows, is `memtable::live_ranges`; all
+//! sources of a view are asked by `iter::range_cover`, and `iter::masked` lets a cursor jump over
+//! what newer sources have deleted.
 //!
-//! Promises: an answer never depends on how tombstones were cut or joined; ends are exclusive wherever they are kept.
+//! Promises: an answer never depends on how tombstones were cut or joined; ends are exclusive
+//! wherever they are kept.
 
 use crate::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// A range of user keys `[from, to)` that was deleted at a sequence number: a tombstone, or a part of one.
+/// A range of user keys `[from, to)` that was deleted at a sequence number: a tombstone, or a part
+/// of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// First user key that is deleted.
@@ -33,7 +36,8 @@ struct Fragment {
     seqs: usize,
 }
 
-/// Disjoint ranges in order, each with the sequence numbers of its tombstones, newest first. Never changes.
+/// Disjoint ranges in order, each with the sequence numbers of its tombstones, newest first. Never
+/// changes.
 #[derive(Debug, Default, Clone)]
 pub struct Fragments {
     keys: Vec<u8>,
@@ -49,7 +53,8 @@ pub static NOTHING: Fragments = Fragments {
     seqs: Vec::new(),
 };
 
-/// What holds for all keys between two places, the first inclusive, the second not; `None` is unbounded.
+/// What holds for all keys between two places, the first inclusive, the second not; `None` is
+/// unbounded.
 #[derive(Debug, Clone, Copy)]
 pub struct Stretch<'a> {
     /// The newest tombstone that covers them, 0 for none.
@@ -61,8 +66,9 @@ pub struct Stretch<'a> {
 }
 
 impl Fragments {
-    /// Cuts pieces, in any order, into fragments. With `snapshots` (ascending), of several tombstones that the same readers see only the
-    /// newest stays. Pieces whose end is not above their start cover nothing and are left out.
+    /// Cuts pieces, in any order, into fragments. With `snapshots` (ascending), of several
+    /// tombstones that the same readers see only the newest stays. Pieces whose end is not above
+    /// their start cover nothing and are left out.
     pub fn build<'a>(
         cmp: &Cmp,
         pieces: impl Iterator<Item = Piece<'a>>,
@@ -86,7 +92,8 @@ impl Fragments {
         }
         events.sort_by(|a, b| cmp.user(a.0, b.0));
         let mut out = Fragments::default();
-        // How many open pieces have this number: parts of one tombstone may come from several tables.
+        // How many open pieces have this number: parts of one tombstone may come from several
+        // tables.
         let mut open: BTreeMap<SeqNo, usize> = BTreeMap::new();
         let mut seqs = Vec::new();
         let mut at = 0;
@@ -129,7 +136,8 @@ impl Fragments {
         Some(out)
     }
 
-    /// Adds a fragment behind the others; joined with the last one when that ends here and has the same numbers.
+    /// Adds a fragment behind the others; joined with the last one when that ends here and has the
+    /// same numbers.
     pub fn push(&mut self, cmp: &Cmp, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
         let touches = self
             .list

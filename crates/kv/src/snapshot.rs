@@ -19,7 +19,8 @@ struct Pinned {
 pub type LiveSnapshots = Arc<Mutex<BTreeMap<SeqNo, usize>>>;
 
 impl Snapshot {
-    /// Takes over one count of `seq` in `live`, which the caller has added. The snapshot's last clone gives it back.
+    /// Takes over one count of `seq` in `live`, which the caller has added. The snapshot's last
+    /// clone gives it back.
     pub fn new(seq: SeqNo, store: u64, live: LiveSnapshots) -> Snapshot {
         Snapshot(Arc::new(Pinned { seq, store, live }))
     }

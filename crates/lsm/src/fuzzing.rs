@@ -1,8 +1,10 @@
-//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold whatever it is fed with.
+//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold
+//! whatever it is fed with.
 //!
-//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only; no other build has this door. Targets that
-//! lie in one module are beside it (`table::fuzzing`, `blob::fuzzing`; those of files of records are in `basalt-records`); here are those of the remaining formats and of whole
-//! stores. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
+//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only; no other build has
+//! this door. Targets that lie in one module are beside it (`table::fuzzing`, `blob::fuzzing`;
+//! those of files of records are in `basalt-records`); here are those of the remaining formats and
+//! of whole stores. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
 
 use crate::batch::Ops;
 use crate::blob::packed;
@@ -170,8 +172,8 @@ fn payload_of(batch: &WriteBatch) -> Vec<u8> {
     batch.payload().to_vec()
 }
 
-/// Any bytes as operations: parts lie inside the input and within limits, nothing follows an error, and what was read
-/// comes back when it is written again.
+/// Any bytes as operations: parts lie inside the input and within limits, nothing follows an error,
+/// and what was read comes back when it is written again.
 fn batch_ops(bytes: &[u8]) -> Verdict {
     let mut read = Vec::new();
     let mut ops = Ops::new(bytes);
@@ -235,7 +237,8 @@ fn manifest_edit(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Any sequence of edits, each behind its length (u16): a state they add up to comes back from the edit that stands for it.
+/// Any sequence of edits, each behind its length (u16): a state they add up to comes back from the
+/// edit that stands for it.
 fn manifest_state(input: &[u8]) -> Verdict {
     let mut catalog = Catalog::default();
     let mut rest = input;
@@ -255,7 +258,8 @@ fn manifest_state(input: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as `CURRENT`, as they are and under a checksum that fits: what is read is written back byte for byte.
+/// Any bytes as `CURRENT`, as they are and under a checksum that fits: what is read is written back
+/// byte for byte.
 fn current(bytes: &[u8]) -> Verdict {
     let path = Path::new("CURRENT");
     let _ = Current::decode(bytes, path);
@@ -290,7 +294,8 @@ fn options() -> Options {
     }
 }
 
-/// A store as it lies on the disk when the process has died: tables, a manifest of several edits, and a live log.
+/// A store as it lies on the disk when the process has died: tables, a manifest of several edits,
+/// and a live log.
 struct Golden {
     files: Vec<(String, Vec<u8>)>,
     edits: Vec<Vec<u8>>,
@@ -357,7 +362,8 @@ fn golden() -> &'static Golden {
             .filter(|e| !e.is_dir && e.name != "LOCK")
             .map(|e| {
                 let bytes = disk.read_all(&path(&e.name)).expect("read");
-                // Logs are as long as their prewritten space: behind a few zeros it is all the same.
+                // Logs are as long as their prewritten space: behind a few zeros it is all the
+                // same.
                 let used = bytes.len() - bytes.iter().rev().take_while(|b| **b == 0).count();
                 let keep = (used + 512).min(bytes.len());
                 (e.name, bytes[..keep].to_vec())
@@ -390,8 +396,9 @@ fn golden() -> &'static Golden {
     })
 }
 
-/// Does everything with a store that lies on `fs`: check, open, read, write, close, repair. Nothing may panic. What `check`
-/// finds sound opens and reads without an error; what was repaired is sound.
+/// Does everything with a store that lies on `fs`: check, open, read, write, close, repair. Nothing
+/// may panic. What `check` finds sound opens and reads without an error; what was repaired is
+/// sound.
 fn exercise(fs: &Arc<SimFs>) -> Verdict {
     let (mut sound, untouched) = (false, fs.kill());
     if let Ok(report) = Db::verify_store(&env(untouched.clone()), DIR, &options(), &mut |_, _| ()) {
@@ -489,8 +496,8 @@ fn store_edit(payload: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// A sound store whose log holds any sequence number (u64), count (u32) and bytes as one more batch, under checksums that
-/// fit.
+/// A sound store whose log holds any sequence number (u64), count (u32) and bytes as one more
+/// batch, under checksums that fit.
 fn store_batch(input: &[u8]) -> Verdict {
     let Some((seq, rest)) = input.split_first_chunk::<8>() else {
         return Verdict::Refused;

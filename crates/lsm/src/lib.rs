@@ -17,7 +17,8 @@
 //! way of a write and of a read: `docs/architecture.md`.
 
 #![deny(missing_docs)]
-// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
+// ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
 pub mod blob;

@@ -1,7 +1,8 @@
-//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold whatever it is fed with.
+//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold
+//! whatever it is fed with.
 //!
-//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only. The list with the promise that each checks is
-//! in `docs/testing/fuzzing.md`.
+//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only. The list with the
+//! promise that each checks is in `docs/testing/fuzzing.md`.
 
 use super::header::{self, Slot};
 use super::record::{Head, Life};
@@ -73,8 +74,8 @@ fn expect(file_id: Option<u128>) -> Expect {
     }
 }
 
-/// Any bytes as a log: records come in order and lie inside the file, the end is where the last of them ends, and salvage
-/// reads what it says is whole.
+/// Any bytes as a log: records come in order and lie inside the file, the end is where the last of
+/// them ends, and salvage reads what it says is whole.
 fn record_file(bytes: &[u8]) -> Verdict {
     let path = Path::new("log");
     let file = file_of(bytes);
@@ -107,7 +108,8 @@ fn record_file(bytes: &[u8]) -> Verdict {
             }
             Ok(None) => {
                 assert_eq!(reader.tail().end, end);
-                // Asked again, and with a proof that more had been synced: the same end, and damage.
+                // Asked again, and with a proof that more had been synced: the same end, and
+                // damage.
                 assert!(reader.next(end).is_ok_and(|r| r.is_none()));
                 assert!(reader.next(end + 1).is_err_and(|e| e.is_corruption()));
                 return Verdict::Accepted;
@@ -209,8 +211,8 @@ fn arrange(input: &[u8]) -> Arranged {
     out
 }
 
-/// Sound checksums in any arrangement: exactly the records before the first broken one are read, and the rest is cut when
-/// nothing proves that it had been synced, damage when something does.
+/// Sound checksums in any arrangement: exactly the records before the first broken one are read,
+/// and the rest is cut when nothing proves that it had been synced, damage when something does.
 fn record_sequence(input: &[u8]) -> Verdict {
     let made = arrange(input);
     let reader =
@@ -233,8 +235,8 @@ fn record_sequence(input: &[u8]) -> Verdict {
     Verdict::of(!made.proven && !made.unsupported)
 }
 
-/// Any bytes as the first unit, once as they are and once with a checksum that fits: a header that is read is written back
-/// to the same header.
+/// Any bytes as the first unit, once as they are and once with a checksum that fits: a header that
+/// is read is written back to the same header.
 fn file_header(bytes: &[u8]) -> Verdict {
     let path = Path::new("log");
     let mut sealed = bytes.to_vec();

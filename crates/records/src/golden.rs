@@ -1,4 +1,5 @@
-//! The annotated hexdump in `docs/format/log.md`, made from real bytes: the document cannot drift from the code.
+//! The annotated hexdump in `docs/format/log.md`, made from real bytes: the document cannot drift
+//! from the code.
 //!
 //! `BASALT_REWRITE_GOLDEN=1` writes the document anew; a change of it is a change of the format.
 
@@ -19,7 +20,8 @@ const DOC_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/l
 const BEGIN: &str = "<!-- golden: a log -->\n```text\n";
 const END: &str = "```\n<!-- golden end -->";
 
-/// A log with a synced batch of three operations, two unsynced batches, a synced one, and one with a separated value.
+/// A log with a synced batch of three operations, two unsynced batches, a synced one, and one with
+/// a separated value.
 fn golden_log() -> Vec<u8> {
     let fs = SimFs::new(SimOptions::default());
     let path = Path::new("000007.log");

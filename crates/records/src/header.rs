@@ -1,7 +1,8 @@
 //! The header of a file of records: 128 bytes, written twice into the first write unit.
 //!
-//! Both copies lie in the first 512 bytes, which reach the device whole or not at all, so the header is never torn by a power cut; the second copy
-//! is there for decay. Byte by byte in `docs/format/log.md`.
+//! Both copies lie in the first 512 bytes, which reach the device whole or not at all, so the
+//! header is never torn by a power cut; the second copy is there for decay. Byte by byte in
+//! `docs/format/log.md`.
 
 use super::{FileHeader, FileKind, PreviousLog};
 use basalt_fs::{Error, Result};
@@ -21,7 +22,8 @@ pub const LARGEST_UNIT: u32 = 4096;
 
 const _: () = assert!(COPIES[1] + HEADER_LEN <= *UNITS.start() as usize);
 
-/// True when a file's first bytes, up to a write unit, have a header's magic in one of its places. It need not verify.
+/// True when a file's first bytes, up to a write unit, have a header's magic in one of its places.
+/// It need not verify.
 pub fn begins_one(first: &[u8]) -> bool {
     let magic = |at: usize| first.get(at..at + MAGIC.len());
     COPIES.iter().any(|at| magic(*at) == Some(&MAGIC[..]))
@@ -100,8 +102,9 @@ pub(super) fn decode(slot: &[u8], path: &Path) -> Result<Slot> {
     Ok(damage.map_or(Slot::Absent, Slot::Damaged))
 }
 
-/// The write unit, and everything in it that is not as it was written: the copy that differs from the good one, and what else is not
-/// zero, by offset. `None` when no copy is good, or none that this build may read.
+/// The write unit, and everything in it that is not as it was written: the copy that differs from
+/// the good one, and what else is not zero, by offset. `None` when no copy is good, or none that
+/// this build may read.
 pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)>)> {
     let Ok(Slot::Header(h)) = decode(slot, path) else {
         return None;

@@ -1,10 +1,12 @@
-//! Files of records: the framing that write-ahead logs and manifests share, the log's own header, and the manifest's log ([`manifest`]).
+//! Files of records: the framing that write-ahead logs and manifests share, the log's own header,
+//! and the manifest's log ([`manifest`]).
 //!
-//! Every engine keeps its log and its manifest in such files. A record's payload is a batch of `basalt-kv`, or the bytes of an edit that
-//! the engine encodes itself.
+//! Every engine keeps its log and its manifest in such files. A record's payload is a batch of
+//! `basalt-kv`, or the bytes of an edit that the engine encodes itself.
 //!
-//! A file of records starts with a [`FileHeader`] in a slot of one write unit. Each record is [`RECORD_HEADER`] bytes and a
-//! payload, padded with zeros to a multiple of [`RECORD_ALIGN`]. All numbers little-endian:
+//! A file of records starts with a [`FileHeader`] in a slot of one write unit. Each record is
+//! [`RECORD_HEADER`] bytes and a payload, padded with zeros to a multiple of [`RECORD_ALIGN`]. All
+//! numbers little-endian:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -19,17 +21,21 @@
 //! | 32 | 4 | header checksum of the record before it, 0 for the first: the chain |
 //! | 36 | 4 | operations in the batch |
 //!
-//! The next record begins where this one ends, padding included, or at the next multiple of the write unit. It is accepted
-//! at either place only if its chain field matches, so a lost record can never be skipped.
+//! The next record begins where this one ends, padding included, or at the next multiple of the
+//! write unit. It is accepted at either place only if its chain field matches, so a lost record can
+//! never be skipped.
 //!
-//! The tail: the first position where neither place holds a good record is the end, unless a later good header of this
-//! life (or the manifest, or the next log's header) proves that bytes past it had been synced. Then it is damage.
+//! The tail: the first position where neither place holds a good record is the end, unless a later
+//! good header of this life (or the manifest, or the next log's header) proves that bytes past it
+//! had been synced. Then it is damage.
 //!
-//! Modules: `header` (the file's first unit), `record` (a record's 40 bytes), `separated` (batches with values that the log keeps), `writer`, `reader`, `salvage`, `verify`. The bytes are specified in
-//! `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
+//! Modules: `header` (the file's first unit), `record` (a record's 40 bytes), `separated` (batches
+//! with values that the log keeps), `writer`, `reader`, `salvage`, `verify`. The bytes are
+//! specified in `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
 
 #![deny(missing_docs)]
-// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
+// ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
 #[cfg(any(test, fuzzing))]
@@ -77,7 +83,8 @@ pub enum RecordKind {
     Batch = 1,
     /// A manifest edit.
     Edit = 2,
-    /// In a log, that prepared tables were added with this sequence number: its edit of the manifest was durable before. No payload.
+    /// In a log, that prepared tables were added with this sequence number: its edit of the
+    /// manifest was durable before. No payload.
     Ingestion = 3,
 }
 
@@ -94,11 +101,13 @@ pub struct FileHeader {
     pub number: u64,
     /// The write unit that records are aligned to.
     pub write_unit: u32,
-    /// Feature bits: unknown compatible bits are ignored, unknown incompatible ones refuse the file.
+    /// Feature bits: unknown compatible bits are ignored, unknown incompatible ones refuse the
+    /// file.
     pub compatible: u32,
     /// See `compatible`.
     pub incompatible: u32,
-    /// The log before this one: its number, id and the position where its records end, all of it synced. `None` for the first.
+    /// The log before this one: its number, id and the position where its records end, all of it
+    /// synced. `None` for the first.
     pub previous: Option<PreviousLog>,
 }
 
@@ -113,7 +122,8 @@ pub struct PreviousLog {
     pub end: u64,
 }
 
-/// A record about to be appended. `buf` begins with [`RECORD_HEADER`] bytes that the writer fills in.
+/// A record about to be appended. `buf` begins with [`RECORD_HEADER`] bytes that the writer fills
+/// in.
 pub struct Outgoing<'a> {
     /// Header space, then the payload.
     pub buf: &'a mut AlignedBuf,
@@ -173,7 +183,8 @@ pub struct Record {
 pub struct Tail {
     /// End of the last good record.
     pub end: u64,
-    /// True when bytes after it look like a torn record of this life, false when nothing of this life follows.
+    /// True when bytes after it look like a torn record of this life, false when nothing of this
+    /// life follows.
     pub torn: bool,
 }
 

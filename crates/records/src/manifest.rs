@@ -5,8 +5,8 @@
 //! - `CURRENT` is 64 bytes: magic, manifest number, manifest id, store id, the position up to which the manifest was synced
 //!   when `CURRENT` was written, and a checksum. It is replaced by a rename.
 //!
-//! After a failed append the manifest is in doubt: the edit may or may not be on the device. Nothing that either
-//! state names is removed, and the next edit goes to a fresh manifest.
+//! After a failed append the manifest is in doubt: the edit may or may not be on the device.
+//! Nothing that either state names is removed, and the next edit goes to a fresh manifest.
 
 use crate::{
     FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter,
@@ -22,13 +22,15 @@ const CURRENT_TMP: &str = "CURRENT.tmp";
 const CURRENT_MAGIC: [u8; 8] = *b"BSLTCUR1";
 /// Bytes of `CURRENT`.
 pub const CURRENT_LEN: usize = 64;
-/// Bytes before the checksum: magic, manifest number, manifest id, store id, synced position, 4 reserved bytes.
+/// Bytes before the checksum: magic, manifest number, manifest id, store id, synced position, 4
+/// reserved bytes.
 const CURRENT_CHECKED: usize = 8 + 8 + 16 + 16 + 8 + 4;
 const _: () = assert!(CURRENT_CHECKED + size_of::<u32>() == CURRENT_LEN);
 // One write unit holds it, so that it is never torn.
 const _: () = assert!(CURRENT_LEN <= 512);
 
-/// Feature bits that this version writes and understands: compatible, read-compatible, incompatible.
+/// Feature bits that this version writes and understands: compatible, read-compatible,
+/// incompatible.
 pub const FEATURES: [u32; 3] = [0, 0, 0];
 
 /// What `CURRENT` says.
@@ -102,8 +104,9 @@ pub fn read_current(env: &Env, dir: &Path) -> Result<Option<Current>> {
     }
 }
 
-/// Reads the manifest that `current` names and hands the bytes of each edit to `apply`. Returns where its records end. An error of
-/// `apply` that names no file gets the manifest's path and the record's offset.
+/// Reads the manifest that `current` names and hands the bytes of each edit to `apply`. Returns
+/// where its records end. An error of `apply` that names no file gets the manifest's path and the
+/// record's offset.
 pub fn replay(
     env: &Env,
     dir: &Path,
@@ -175,8 +178,9 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Writes a fresh manifest that begins with the whole state, as the bytes of one edit, makes it durable, and points `CURRENT` at it.
-    /// When this fails, either manifest may be the current one after a crash: both stay on disk.
+    /// Writes a fresh manifest that begins with the whole state, as the bytes of one edit, makes it
+    /// durable, and points `CURRENT` at it. When this fails, either manifest may be the current one
+    /// after a crash: both stay on disk.
     pub fn create(
         env: &Env,
         dir: &Path,

@@ -1,8 +1,10 @@
-//! Reading records back after anything: a clean close, a power cut, decay, or an earlier life showing through.
+//! Reading records back after anything: a clean close, a power cut, decay, or an earlier life
+//! showing through.
 //!
-//! The reader walks from record to record. A record is good when its header's checksum fits this life of the file and this
-//! place, its chain field names the record before it, and its payload's checksum fits. Where the walk ends, the question is
-//! whether the rest was lost in a power cut, as unsynced bytes may be, or had been synced and is damaged:
+//! The reader walks from record to record. A record is good when its header's checksum fits this
+//! life of the file and this place, its chain field names the record before it, and its payload's
+//! checksum fits. Where the walk ends, the question is whether the rest was lost in a power cut, as
+//! unsynced bytes may be, or had been synced and is damaged:
 //!
 //! 1. The two places where a record may begin are looked at: at the end, and at the next multiple of the write unit. What they do
 //!    not hold is read from the device a second time: one wrong bit on the way in is not to look like a torn tail, which would
@@ -26,7 +28,8 @@ const WINDOW: usize = 256 << 10;
 /// Windows begin at multiples of this.
 const WINDOW_ALIGN: u64 = 4096;
 
-/// What is known of a file before it is opened: whatever is known must fit, or the file is not of this life.
+/// What is known of a file before it is opened: whatever is known must fit, or the file is not of
+/// this life.
 #[derive(Debug, Clone, Copy)]
 pub struct Expect {
     /// Log or manifest.
@@ -37,8 +40,8 @@ pub struct Expect {
     pub store_id: Option<u128>,
     /// Its number.
     pub number: Option<u64>,
-    /// Bytes up to here are known to have been synced; 0 when nothing is known. Above 0, a header that does
-    /// not fit is damage.
+    /// Bytes up to here are known to have been synced; 0 when nothing is known. Above 0, a header
+    /// that does not fit is damage.
     pub proven_synced: u64,
 }
 
@@ -80,11 +83,12 @@ enum Place {
 }
 
 impl RecordReader {
-    /// Opens and checks the header against what is known of it: kind, and id where the caller knows one.
-    /// `Ok(None)` when the header is not of this life (a log that was created but whose header never reached the device).
+    /// Opens and checks the header against what is known of it: kind, and id where the caller knows
+    /// one. `Ok(None)` when the header is not of this life (a log that was created but whose header
+    /// never reached the device).
     ///
-    /// Without an id, a recycled log whose own header was lost shows the header of its earlier life: use
-    /// [`RecordReader::open_expecting`] with number and store, which tell them apart.
+    /// Without an id, a recycled log whose own header was lost shows the header of its earlier
+    /// life: use [`RecordReader::open_expecting`] with number and store, which tell them apart.
     pub fn open(
         file: Arc<dyn File>,
         path: &Path,
@@ -103,9 +107,9 @@ impl RecordReader {
 
     /// As [`RecordReader::open`], with more that is known.
     ///
-    /// Errors: `Corruption` when there is a header and it is damaged, when a header is known to have been synced and is not there
-    /// (by `proven_synced`, or by later records when the id is known), or when the file is of another kind;
-    /// `Unsupported` for a header of a later version.
+    /// Errors: `Corruption` when there is a header and it is damaged, when a header is known to
+    /// have been synced and is not there (by `proven_synced`, or by later records when the id is
+    /// known), or when the file is of another kind; `Unsupported` for a header of a later version.
     pub fn open_expecting(
         file: Arc<dyn File>,
         path: &Path,
@@ -175,10 +179,12 @@ impl RecordReader {
         &self.header
     }
 
-    /// The next record, or `None` at the tail. `proven_synced`: bytes up to here are known from elsewhere to have been synced;
-    /// an end before it, or before the `synced` position of any later good header, is `Corruption`, from then on.
+    /// The next record, or `None` at the tail. `proven_synced`: bytes up to here are known from
+    /// elsewhere to have been synced; an end before it, or before the `synced` position of any
+    /// later good header, is `Corruption`, from then on.
     ///
-    /// Other errors: `Unsupported` for a record of a later version; the filesystem's, after which the call may be repeated.
+    /// Other errors: `Unsupported` for a record of a later version; the filesystem's, after which
+    /// the call may be repeated.
     pub fn next(&mut self, proven_synced: u64) -> Result<Option<Record>> {
         if let Some(e) = &self.damage {
             return Err(e.clone());
@@ -343,7 +349,8 @@ impl Source {
         self.window = Bytes::new();
     }
 
-    /// Exactly `len` bytes, or `None` when the allocated space ends before. Nothing is allocated in that case.
+    /// Exactly `len` bytes, or `None` when the allocated space ends before. Nothing is allocated in
+    /// that case.
     fn exact(&mut self, offset: u64, len: usize) -> Result<Option<Bytes>> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.file.allocated() => {}
@@ -376,8 +383,9 @@ impl Source {
         (to <= self.window.len()).then(|| self.window.slice(from..to))
     }
 
-    /// Looks at every place from `from` (a multiple of 8) to the end of the space for headers of this life. Returns whether
-    /// there is any, and the first that proves a sync past `from`, with what it proves.
+    /// Looks at every place from `from` (a multiple of 8) to the end of the space for headers of
+    /// this life. Returns whether there is any, and the first that proves a sync past `from`, with
+    /// what it proves.
     fn search(&mut self, life: Life, from: u64) -> Result<(bool, Option<(u64, u64)>)> {
         let (mut any, mut proof) = (false, None);
         let mut at = from;

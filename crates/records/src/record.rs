@@ -65,7 +65,8 @@ impl Life {
         crc
     }
 
-    /// The header in the first bytes of `b` (at least [`RECORD_HEADER`] of them), if it belongs to this life and this offset.
+    /// The header in the first bytes of `b` (at least [`RECORD_HEADER`] of them), if it belongs to
+    /// this life and this offset.
     pub(super) fn open(&self, b: &[u8], offset: u64) -> Option<Head> {
         if b[14..16] != self.tag.to_le_bytes() {
             return None;
@@ -81,17 +82,20 @@ impl Life {
             chain: u32_at(b, 32),
             count: u32_at(b, 36),
         };
-        // No writer knows of synced bytes past its own position: cheaper than the checksum, and a check of its own.
+        // No writer knows of synced bytes past its own position: cheaper than the checksum, and a
+        // check of its own.
         (head.synced <= offset && head.crc == self.checksum(offset, b)).then_some(head)
     }
 
-    /// Calls `found` with the index of each place in `b`, at a multiple of 8, that may hold a header of this life, until it
-    /// returns true. `b` begins at a multiple of 8 of the file. Places without room for a header in `b` are left out.
+    /// Calls `found` with the index of each place in `b`, at a multiple of 8, that may hold a
+    /// header of this life, until it returns true. `b` begins at a multiple of 8 of the file.
+    /// Places without room for a header in `b` are left out.
     pub(super) fn search(&self, b: &[u8], mut found: impl FnMut(usize) -> bool) -> bool {
         let Some(last) = b.len().checked_sub(RECORD_HEADER) else {
             return false;
         };
-        // Bytes 8..16 of a header: length, kind, flags, tag. The top three bytes are known, but for the flags.
+        // Bytes 8..16 of a header: length, kind, flags, tag. The top three bytes are known, but for
+        // the flags.
         let want = u64::from(self.tag) << 8;
         for (i, word) in b[8..last + 16].chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));

@@ -1,7 +1,9 @@
-//! Salvage of a damaged file of records: every record that verifies, wherever it is, and what the holes between them held.
+//! Salvage of a damaged file of records: every record that verifies, wherever it is, and what the
+//! holes between them held.
 //!
-//! A record's checksum covers the file's random id and the record's own offset, so bytes that verify at an offset *are* the record
-//! that was written there in this life of the space: neither an earlier life nor a value that looks like a record can pass.
+//! A record's checksum covers the file's random id and the record's own offset, so bytes that
+//! verify at an offset *are* the record that was written there in this life of the space: neither
+//! an earlier life nor a value that looks like a record can pass.
 
 use super::record::{Head, Life, flags_are_known, kind_of};
 use super::record::{PACKED, SEPARATED};
@@ -31,7 +33,8 @@ pub struct Found {
     pub synced: u64,
     /// Its payload verifies too. When not, exactly this record is lost.
     pub whole: bool,
-    /// Its chain says that it was written right after the record found before it: nothing is missing between the two.
+    /// Its chain says that it was written right after the record found before it: nothing is
+    /// missing between the two.
     pub follows: bool,
     /// Its header says that it has separated values.
     pub separated: bool,
@@ -172,7 +175,8 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
             payload_len: head.len,
         });
         before = Some(head.crc);
-        // A record that is not whole may be a length that lies: the next one is sought right behind its header.
+        // A record that is not whole may be a length that lies: the next one is sought right behind
+        // its header.
         at = if out.found.last().is_some_and(|f| f.whole) {
             end
         } else {

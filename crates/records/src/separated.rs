@@ -1,7 +1,8 @@
-//! Log records with separated values: a batch in which some operations are blob records, which the log keeps when its memtables are in tables.
+//! Log records with separated values: a batch in which some operations are blob records, which the
+//! log keeps when its memtables are in tables.
 //!
-//! A blob record has its own checksums and names its own place, so the payload's checksum leaves it out: no byte is summed twice. What a
-//! payload says of itself is believed only after both fit.
+//! A blob record has its own checksums and names its own place, so the payload's checksum leaves it
+//! out: no byte is summed twice. What a payload says of itself is believed only after both fit.
 
 use super::record::{Life, PACKED, SEPARATED};
 use basalt_fs::Result;
@@ -53,7 +54,8 @@ pub fn payload_crc(payload: &[u8], separated: &[Separated]) -> u32 {
     crc32c::crc32c_append(crc, &payload[at..])
 }
 
-/// Gives the blob records of a payload, which begins at `offset` of the file, their sequence numbers and header checksums.
+/// Gives the blob records of a payload, which begins at `offset` of the file, their sequence
+/// numbers and header checksums.
 pub(super) fn seal(
     life: Life,
     payload: &mut [u8],

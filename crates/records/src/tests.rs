@@ -1,5 +1,6 @@
-//! The log over a simulated disk: what was written comes back, a power cut leaves a prefix with everything that was
-//! acknowledged, and damage is never taken for a power cut where anything proves otherwise.
+//! The log over a simulated disk: what was written comes back, a power cut leaves a prefix with
+//! everything that was acknowledged, and damage is never taken for a power cut where anything
+//! proves otherwise.
 
 mod separated;
 
@@ -272,7 +273,8 @@ struct Moment {
     synced: u64,
 }
 
-/// Writes random groups; after every change of the disk, cuts the power in every way, and checks what is read back.
+/// Writes random groups; after every change of the disk, cuts the power in every way, and checks
+/// what is read back.
 fn crash_run(seed: u64, groups: u64) -> u64 {
     let ((sector, unit), recycled) = (units(seed), seed % 4 < 2);
     let r = Random::from_seed(seed);
@@ -352,7 +354,8 @@ fn a_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
 
 #[test]
 fn nothing_after_a_torn_tail_is_replayed() {
-    // Three unsynced records; the second loses its sectors, the third stays whole and starts at a unit boundary.
+    // Three unsynced records; the second loses its sectors, the third stays whole and starts at a
+    // unit boundary.
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let file = fresh_log(&fs, path, 512, 64 << 10, false);
     let mut w = RecordWriter::create(file, path, &file_header(512, 5, 1)).unwrap();
@@ -416,7 +419,8 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
                     reported += 1;
                 }
             }
-            // Without outside proof, what later records prove is still reported, and what is read is still right.
+            // Without outside proof, what later records prove is still reported, and what is read
+            // is still right.
             match read_all(&*fs, path, &expect(5, 0)) {
                 Ok((got, _)) => assert!(all.starts_with(&got)),
                 Err(e) => assert!(e.is_corruption() && at < synced, "{e}"),
@@ -428,7 +432,8 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
     assert!(reported > 8 * 500 && harmless > 8 * 1000);
 }
 
-/// One bit read wrongly in the last record looked like a torn tail: recovery cut a record that was whole on the disk.
+/// One bit read wrongly in the last record looked like a torn tail: recovery cut a record that was
+/// whole on the disk.
 #[test]
 fn one_wrong_reading_cuts_no_record() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));

@@ -1,11 +1,14 @@
 //! Appending records: one device write for a group where sizes allow it, and no copy of large ones.
 //!
-//! A group becomes a list of pieces: runs of small records (and the odd ends of large ones) gathered in a staging buffer, and
-//! large records in the memory they were made in. All pieces go to the file in one vectored append, cut only when the staging
-//! buffer is full. In a synced group every piece begins and ends at a multiple of the write unit, in memory and in the file,
-//! so that it can go to the device directly; so it is in a large unsynced group, and a small one is packed to multiples of 8.
+//! A group becomes a list of pieces: runs of small records (and the odd ends of large ones)
+//! gathered in a staging buffer, and large records in the memory they were made in. All pieces go
+//! to the file in one vectored append, cut only when the staging buffer is full. In a synced group
+//! every piece begins and ends at a multiple of the write unit, in memory and in the file, so that
+//! it can go to the device directly; so it is in a large unsynced group, and a small one is packed
+//! to multiples of 8.
 //!
-//! Any error poisons the writer: what reached the file is unknown, and the next record's place with it.
+//! Any error poisons the writer: what reached the file is unknown, and the next record's place with
+//! it.
 
 use super::header::UNITS;
 use super::record::{Head, Life};
@@ -52,7 +55,8 @@ pub struct RecordWriter {
     sealed: bool,
     /// Something was appended since the last sync.
     dirty: bool,
-    /// What synced groups take more, or would, if they end at multiples of the largest unit instead of the smallest.
+    /// What synced groups take more, or would, if they end at multiples of the largest unit instead
+    /// of the smallest.
     more_in_blocks: u64,
     staging: AlignedBuf,
     quiet: u32,
@@ -95,8 +99,9 @@ impl Plan {
 }
 
 impl RecordWriter {
-    /// Begins a file of records, whose append position must be 0: writes the header (not yet synced: the first synced append
-    /// covers it). `header.write_unit` must be the filesystem's, or a multiple of it.
+    /// Begins a file of records, whose append position must be 0: writes the header (not yet
+    /// synced: the first synced append covers it). `header.write_unit` must be the filesystem's, or
+    /// a multiple of it.
     pub fn create(file: Arc<dyn File>, path: &Path, header: &FileHeader) -> Result<RecordWriter> {
         let slot = header::encode(header);
         let at = file.append(&[IoSlice::new(&slot)], Intent::Lazy)?;
@@ -125,13 +130,15 @@ impl RecordWriter {
         })
     }
 
-    /// Appends a group of records with one device write where sizes allow it. With `sync`, the group starts and ends at
-    /// multiples of the write unit and is durable when this returns; then `synced()` is the new end.
+    /// Appends a group of records with one device write where sizes allow it. With `sync`, the
+    /// group starts and ends at multiples of the write unit and is durable when this returns; then
+    /// `synced()` is the new end.
     ///
     /// The payload checksums are taken as given. The buffers keep their payloads unchanged.
     ///
-    /// Errors: `InvalidArgument` for a payload of 4 GiB or more, before anything is written; `Poisoned` after an earlier
-    /// failure; else the filesystem's, and the writer is poisoned: what of the group survives is unknown.
+    /// Errors: `InvalidArgument` for a payload of 4 GiB or more, before anything is written;
+    /// `Poisoned` after an earlier failure; else the filesystem's, and the writer is poisoned: what
+    /// of the group survives is unknown.
     pub fn append(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
         self.check()?;
         for r in records.iter() {
@@ -170,8 +177,8 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// To be called after a sync of the file that the caller did himself, together with other files, and that covers
-    /// everything appended so far.
+    /// To be called after a sync of the file that the caller did himself, together with other
+    /// files, and that covers everything appended so far.
     pub fn note_synced(&mut self) {
         self.synced = self.end;
         self.sealed = true;
@@ -183,13 +190,14 @@ impl RecordWriter {
         self.poisoned.get_or_insert_with(|| error.clone());
     }
 
-    /// End of the last record (of the header, when there is none): what the next log's header and the manifest may
-    /// say of this file once it is synced.
+    /// End of the last record (of the header, when there is none): what the next log's header and
+    /// the manifest may say of this file once it is synced.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Its bytes if its unit were the smallest, and how many more there are, or would be, with the largest.
+    /// Its bytes if its unit were the smallest, and how many more there are, or would be, with the
+    /// largest.
     pub fn in_blocks(&self) -> (u64, u64) {
         let more = self.more_in_blocks;
         match self.unit == u64::from(LARGEST_UNIT) {
@@ -198,7 +206,8 @@ impl RecordWriter {
         }
     }
 
-    /// Position up to which the file is known to be synced: the end of the last record that a sync covered.
+    /// Position up to which the file is known to be synced: the end of the last record that a sync
+    /// covered.
     pub fn synced(&self) -> u64 {
         self.synced
     }
@@ -246,8 +255,9 @@ impl RecordWriter {
         let of = |r: &Outgoing<'_>| r.buf.len();
         let separated = |r: &&Outgoing<'_>| !r.separated.is_empty();
         let large: usize = records.iter().filter(separated).map(of).sum();
-        // Large values stay in the log, and go to the device at once if they are many: through the page cache they would take as many fresh
-        // pages, and be copied once more. Small ones never reach it if the log goes soon.
+        // Large values stay in the log, and go to the device at once if they are many: through the
+        // page cache they would take as many fresh pages, and be copied once more. Small ones never
+        // reach it if the log goes soon.
         let direct = sync || (large >= DIRECT_FROM && large * 2 > records.iter().map(of).sum());
         if direct || self.sealed {
             self.align()?;
@@ -302,7 +312,8 @@ impl RecordWriter {
                     count: record.count,
                 },
             );
-            // A large record's whole units go from its own memory; what is left over travels with the small ones.
+            // A large record's whole units go from its own memory; what is left over travels with
+            // the small ones.
             let own = if large { len / to * to } else { 0 };
             if own > 0 {
                 plan.close(self.staging.len());
@@ -382,7 +393,8 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// Record checksums hold their place: a filesystem that puts them elsewhere, or a second appender, must be noticed at once.
+    /// Record checksums hold their place: a filesystem that puts them elsewhere, or a second
+    /// appender, must be noticed at once.
     fn expect_position(&self, want: u64, found: u64) -> Result<()> {
         if want == found {
             return Ok(());

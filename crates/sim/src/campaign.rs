@@ -1,19 +1,22 @@
-//! How a test campaign says what it tried, and how to repeat what failed. The test runner shows what a passing test prints only when asked to; the
-//! counts of a campaign belong to what every run says, so that one that silently tries less is seen.
+//! How a test campaign says what it tried, and how to repeat what failed. The test runner shows
+//! what a passing test prints only when asked to; the counts of a campaign belong to what every run
+//! says, so that one that silently tries less is seen.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::ops::Range;
 
-/// Writes a line to standard output past the test runner's capture. Use through [`campaign!`](crate::campaign!).
+/// Writes a line to standard output past the test runner's capture. Use through
+/// [`campaign!`](crate::campaign!).
 #[doc(hidden)]
 pub fn say(line: Arguments<'_>) {
     // A closed output is no reason to fail a test.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// Prints a campaign's counts as `println!` would, also when the test passes and its output is captured.
+/// Prints a campaign's counts as `println!` would, also when the test passes and its output is
+/// captured.
 #[macro_export]
 macro_rules! campaign {
     ($($line:tt)*) => {
@@ -31,8 +34,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The floor under a count that is at least `n` at a scale of 1. A part of the default effort has
-    /// few cases, and their counts vary more: the floor of a part is a quarter of its share.
+    /// The floor under a count that is at least `n` at a scale of 1. A part of the default effort
+    /// has few cases, and their counts vary more: the floor of a part is a quarter of its share.
     pub fn floor(self, n: u64) -> u64 {
         match self.times >= self.parts {
             true => n * self.times / self.parts,
@@ -90,7 +93,8 @@ pub fn scale() -> Scale {
     text.parse().unwrap_or_else(|e: String| panic!("{e}"))
 }
 
-/// The numbers in the environment variable `BASALT_CASE`, separated by commas: the one case of a campaign that is to run.
+/// The numbers in the environment variable `BASALT_CASE`, separated by commas: the one case of a
+/// campaign that is to run.
 pub fn case() -> Option<Vec<u64>> {
     let text = std::env::var("BASALT_CASE").ok()?;
     let number = |n: &str| {
@@ -109,7 +113,8 @@ pub fn cases(every: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Prints the one line that repeats what is running, if it panics. Made by [`repeat!`](crate::repeat!).
+/// Prints the one line that repeats what is running, if it panics. Made by
+/// [`repeat!`](crate::repeat!).
 pub struct Repeat(String);
 
 impl Repeat {
@@ -141,8 +146,8 @@ impl Drop for Repeat {
     }
 }
 
-/// A guard for one case of a campaign: the test function that runs it, and the variables that make it run this case alone.
-/// When the case panics, one line says how to repeat it.
+/// A guard for one case of a campaign: the test function that runs it, and the variables that make
+/// it run this case alone. When the case panics, one line says how to repeat it.
 #[macro_export]
 macro_rules! repeat {
     ($test:ident, $($variables:tt)+) => {{

@@ -48,22 +48,25 @@ macro_rules! adds_numbers {
     };
 }
 
-/// Adds unsigned numbers of 64 bits: values and operands are 8 bytes, little-endian. A key that holds nothing counts as 0. A sum
-/// past `u64::MAX` wraps round, as in a processor: any other rule would depend on the order of additions. Operands of another
-/// length are refused when they are written; a value of another length fails reads of a key that has operands over it.
+/// Adds unsigned numbers of 64 bits: values and operands are 8 bytes, little-endian. A key that
+/// holds nothing counts as 0. A sum past `u64::MAX` wraps round, as in a processor: any other rule
+/// would depend on the order of additions. Operands of another length are refused when they are
+/// written; a value of another length fails reads of a key that has operands over it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AddU64;
 
 adds_numbers!(AddU64, "basalt.add.u64");
 
-/// Adds signed numbers of 64 bits (two's complement): otherwise as [`AddU64`], wrapping from `i64::MAX` to `i64::MIN` and back.
+/// Adds signed numbers of 64 bits (two's complement): otherwise as [`AddU64`], wrapping from
+/// `i64::MAX` to `i64::MIN` and back.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AddI64;
 
 adds_numbers!(AddI64, "basalt.add.i64");
 
-/// Appends operands to the value, with a delimiter between any two parts: before an operand, unless the key held nothing. An
-/// empty value is a part, too. The delimiter belongs to the operator's name.
+/// Appends operands to the value, with a delimiter between any two parts: before an operand, unless
+/// the key held nothing. An empty value is a part, too. The delimiter belongs to the operator's
+/// name.
 #[derive(Debug, Clone)]
 pub struct Append {
     delimiter: Vec<u8>,
@@ -137,14 +140,15 @@ macro_rules! keeps_one {
     };
 }
 
-/// Keeps the largest of value and operands, byte by byte as `memcmp`; of one that begins another, the longer.
+/// Keeps the largest of value and operands, byte by byte as `memcmp`; of one that begins another,
+/// the longer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Max;
 
 keeps_one!(Max, "basalt.max", max);
 
-/// Keeps the smallest of value and operands, byte by byte as `memcmp`; of one that begins another, the shorter. A key that holds
-/// nothing takes its first operand.
+/// Keeps the smallest of value and operands, byte by byte as `memcmp`; of one that begins another,
+/// the shorter. A key that holds nothing takes its first operand.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Min;
 

@@ -5,7 +5,8 @@ use crate::entry::expiry_of;
 use crate::key::Kind;
 use basalt_fs::{Bytes, Error, Result};
 
-/// Operands of one key from the newest down, and what they stand over. Values are pinned, not copied.
+/// Operands of one key from the newest down, and what they stand over. Values are pinned, not
+/// copied.
 #[derive(Default)]
 pub struct Chain {
     operands: Vec<Bytes>,
@@ -13,7 +14,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Takes the next older version of the key, as of wall time `now_ms`. True when it ends the chain: nothing below it counts.
+    /// Takes the next older version of the key, as of wall time `now_ms`. True when it ends the
+    /// chain: nothing below it counts.
     pub fn take(&mut self, kind: Kind, value: impl FnOnce() -> Bytes, now_ms: u64) -> Result<bool> {
         match kind {
             Kind::Merge => {

@@ -1,8 +1,9 @@
 //! [`Fold`]: operands of one key as a flush or compaction meets them, merged as far as can be.
 //!
-//! Operands come from the newest down, and all of them may be one snapshot's: the caller begins anew where another stripe begins.
-//! They are copied into one buffer and merged in groups as they come, so that a key with millions of them takes bounded
-//! memory and each byte is merged a fixed number of times.
+//! Operands come from the newest down, and all of them may be one snapshot's: the caller begins
+//! anew where another stripe begins. They are copied into one buffer and merged in groups as they
+//! come, so that a key with millions of them takes bounded memory and each byte is merged a fixed
+//! number of times.
 
 use super::Merging;
 use crate::key::SeqNo;
@@ -11,7 +12,8 @@ use basalt_fs::Result;
 /// A group of operands is merged into one when it has so many, or so many bytes.
 const GROUP: usize = 1024;
 const GROUP_BYTES: usize = 1 << 20;
-/// Operands held back at most, in bytes. What is more is not worth the memory: they are written as they are.
+/// Operands held back at most, in bytes. What is more is not worth the memory: they are written as
+/// they are.
 const HELD_BYTES: usize = 64 << 20;
 
 /// An operand: its place in the buffer.
@@ -59,7 +61,8 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// True between the first operand of a key and what ends them: what comes next of the key, in the same stripe, counts.
+    /// True between the first operand of a key and what ends them: what comes next of the key, in
+    /// the same stripe, counts.
     pub fn is_open(&self) -> bool {
         self.through || !self.held.is_empty()
     }
@@ -135,8 +138,9 @@ impl<'a> Fold<'a> {
         self.held.truncate(from + 1);
     }
 
-    /// The operands merged over what lies below them in their stripe: nothing, or a value. With the sequence number that it gets.
-    /// `None` when the operator refuses: the operands are still held, to be released.
+    /// The operands merged over what lies below them in their stripe: nothing, or a value. With the
+    /// sequence number that it gets. `None` when the operator refuses: the operands are still held,
+    /// to be released.
     pub fn over(&mut self, existing: Option<&[u8]>) -> Option<(SeqNo, Vec<u8>)> {
         let seq = self.held.first()?.seq;
         let Ok(value) = self
@@ -151,7 +155,8 @@ impl<'a> Fold<'a> {
         Some((seq, value))
     }
 
-    /// What lies below them is not known, or may not be merged with them: writes them, as few as can be.
+    /// What lies below them is not known, or may not be merged with them: writes them, as few as
+    /// can be.
     pub fn release(&mut self, write: &mut Write<'_>) -> Result<()> {
         self.merge_group(0);
         self.write_all(write)?;

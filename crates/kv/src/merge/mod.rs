@@ -1,9 +1,10 @@
 //! Merge operators: a value changed by operands, which are written without reading it.
 //!
-//! An operand is an entry of its own kind. What a key holds is worked out when it is read, or earlier by a flush or compaction:
-//! the operator is given the newest value below the operands, if there is one, and the operands from the oldest on. [`Merging`] is
-//! the one place that calls a user's operator; [`Chain`] gathers what a reader meets of a key, [`fold::Fold`] what a compaction
-//! meets. What holds:
+//! An operand is an entry of its own kind. What a key holds is worked out when it is read, or
+//! earlier by a flush or compaction: the operator is given the newest value below the operands, if
+//! there is one, and the operands from the oldest on. [`Merging`] is the one place that calls a
+//! user's operator; [`Chain`] gathers what a reader meets of a key, [`fold::Fold`] what a
+//! compaction meets. What holds:
 //!
 //! - No operand is lost because the operator cannot deal with it: refusals and panics leave the operands as they are, and
 //!   reads of that key are answered with an error.
@@ -43,24 +44,27 @@ impl fmt::Display for MergeRefusal {
     }
 }
 
-/// How operands change a family's values. Its name is kept in the manifest: a family opens only with the operator whose
-/// operands it holds.
+/// How operands change a family's values. Its name is kept in the manifest: a family opens only
+/// with the operator whose operands it holds.
 ///
-/// The contract: the same arguments give the same answer for ever, on any thread; and where [`MergeOperator::partial_merge`]
-/// answers, its operand stands for those it was made of, whatever lies below and above them. An operator that reads clocks or
-/// chance gives values that depend on when compactions ran.
+/// The contract: the same arguments give the same answer for ever, on any thread; and where
+/// [`MergeOperator::partial_merge`] answers, its operand stands for those it was made of, whatever
+/// lies below and above them. An operator that reads clocks or chance gives values that depend on
+/// when compactions ran.
 pub trait MergeOperator: Send + Sync {
     /// A name that identifies operator and format of its operands for ever.
     fn name(&self) -> &str;
 
-    /// Called before an operand is written: a refusal fails the call that would have written it. By default everything is taken.
+    /// Called before an operand is written: a refusal fails the call that would have written it. By
+    /// default everything is taken.
     fn check_operand(&self, operand: &[u8]) -> Result<(), MergeRefusal> {
         let _ = operand;
         Ok(())
     }
 
-    /// The key's value: `existing`, or nothing when the key held none, with `operands` applied, the oldest first. There is at
-    /// least one. A refusal, or a panic, leaves the operands as they are and fails reads of the key.
+    /// The key's value: `existing`, or nothing when the key held none, with `operands` applied, the
+    /// oldest first. There is at least one. A refusal, or a panic, leaves the operands as they are
+    /// and fails reads of the key.
     fn full_merge(
         &self,
         key: &[u8],
@@ -68,15 +72,16 @@ pub trait MergeOperator: Send + Sync {
         operands: &[&[u8]],
     ) -> Result<Vec<u8>, MergeRefusal>;
 
-    /// One operand that does what these do one after the other, the oldest first; `None` when there is none, as by default.
-    /// There are at least two; nothing was written between them.
+    /// One operand that does what these do one after the other, the oldest first; `None` when there
+    /// is none, as by default. There are at least two; nothing was written between them.
     fn partial_merge(&self, key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
         let _ = (key, operands);
         None
     }
 }
 
-/// A family's operator as the engine calls it: never past a refusal, a panic or the limit of values.
+/// A family's operator as the engine calls it: never past a refusal, a panic or the limit of
+/// values.
 #[derive(Clone)]
 pub struct Merging {
     /// Its name, for messages.

@@ -6,8 +6,9 @@
 //! | 4 | bytes of the value, without its expiry |
 //! | | the value, compressed: an lz4 block, or a zstd frame that says its length |
 //!
-//! The *payload* is what a memtable has: expiry and value. The record's lengths and checksums are those of what is stored, so that a record moves without
-//! being understood. Promises: no bytes make a reader panic, or allocate more than a value may be long.
+//! The *payload* is what a memtable has: expiry and value. The record's lengths and checksums are
+//! those of what is stored, so that a record moves without being understood. Promises: no bytes
+//! make a reader panic, or allocate more than a value may be long.
 
 use super::record::Form;
 use crate::MAX_VALUE_LEN;
@@ -31,8 +32,8 @@ pub(super) fn least(kind: Kind) -> usize {
     expiry_len(kind) + LENGTH + 1
 }
 
-/// Compresses a payload of kind `Put` or `PutTtl` and hands what is to be stored, and how, to `take`. `None` when it stays as it is: that would
-/// not save an eighth.
+/// Compresses a payload of kind `Put` or `PutTtl` and hands what is to be stored, and how, to
+/// `take`. `None` when it stays as it is: that would not save an eighth.
 pub fn pack<T>(
     kind: Kind,
     codec: Compression,

@@ -1,5 +1,6 @@
-//! A blob record: one version of one key with its value, as it lies in a log or a blob file. It says itself what it is and where it
-//! belongs, so that one read of the device brings a value and the proof that it is the right one.
+//! A blob record: one version of one key with its value, as it lies in a log or a blob file. It
+//! says itself what it is and where it belongs, so that one read of the device brings a value and
+//! the proof that it is the right one.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -13,7 +14,8 @@
 //! | 31 | 1 | how the value is compressed |
 //! | 32 | | key, value |
 //!
-//! Lengths and checksums are those of the value as it is stored; what stands there when it is compressed is `compressed`'s.
+//! Lengths and checksums are those of the value as it is stored; what stands there when it is
+//! compressed is `compressed`'s.
 
 use super::compressed;
 use crate::codec::Compression;
@@ -54,7 +56,8 @@ pub struct Name<'a> {
 }
 
 impl Name<'_> {
-    /// What the index of the file with this id knows of it. The id is random: nobody who chooses keys can choose hashes.
+    /// What the index of the file with this id knows of it. The id is random: nobody who chooses
+    /// keys can choose hashes.
     #[inline]
     pub fn hash(&self, records_in: u128) -> u64 {
         let salt = records_in as u64 ^ (records_in >> 64) as u64;
@@ -148,7 +151,8 @@ impl Head {
         Ok(head)
     }
 
-    /// From the first bytes of a record at its place, if header and key verify: then its length is certain, whatever the value is.
+    /// From the first bytes of a record at its place, if header and key verify: then its length is
+    /// certain, whatever the value is.
     pub fn verified(file_id: u128, offset: u64, bytes: &[u8]) -> Option<Head> {
         let head = Head::parse(bytes).ok()?;
         let summed = bytes.get(..HEADER_LEN + head.key_len)?;
@@ -187,7 +191,8 @@ impl Head {
     }
 }
 
-/// Appends header and key of a record at `offset` of the file `file_id`; the value, which is of this form, follows.
+/// Appends header and key of a record at `offset` of the file `file_id`; the value, which is of
+/// this form, follows.
 pub fn encode_head(out: &mut Vec<u8>, file_id: u128, offset: u64, name: &Name<'_>, form: &Form) {
     assert!(
         name.key.len() <= MAX_KEY_LEN && form.len <= MAX_VALUE_LEN + 8 && name.seq <= MAX_SEQ,
@@ -201,8 +206,8 @@ pub fn encode_head(out: &mut Vec<u8>, file_id: u128, offset: u64, name: &Name<'_
     seal(record, name.seq, place_checksum(file_id, offset));
 }
 
-/// Writes the header of a record into the first bytes of `out` without sequence number and checksum, which [`seal`] gives it when its place is
-/// known.
+/// Writes the header of a record into the first bytes of `out` without sequence number and
+/// checksum, which [`seal`] gives it when its place is known.
 pub fn begin(out: &mut [u8], family: u32, key_len: usize, form: &Form) {
     let h = &mut out[..HEADER_LEN];
     h.fill(0);
@@ -232,7 +237,8 @@ fn place_checksum(file_id: u128, offset: u64) -> u32 {
     crc32c::crc32c_append(id, &offset.to_le_bytes())
 }
 
-/// The record in `bytes`, which begin at `offset` of the file and may be longer: its header, if header, key and value verify.
+/// The record in `bytes`, which begin at `offset` of the file and may be longer: its header, if
+/// header, key and value verify.
 pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Head> {
     let bad = |what: String| Error::corruption(path, offset, format!("blob record {what}"));
     let head = Head::parse(bytes).map_err(|what| bad(what.to_owned()))?;
@@ -329,8 +335,8 @@ pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Resul
     })
 }
 
-/// A record with its value as it is, made of a verified one whose value is compressed: what the cache has of it, where the file has another.
-/// `Corruption` when the value is not what it says.
+/// A record with its value as it is, made of a verified one whose value is compressed: what the
+/// cache has of it, where the file has another. `Corruption` when the value is not what it says.
 pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<AlignedBuf> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
     let head = Head::parse(bytes).map_err(bad)?;

@@ -1,9 +1,10 @@
 //! What stands in a table in place of a separated value: the payload of an entry of kind `BlobRef`.
 //!
-//! A varint: the blob file number times two, plus one when the value expires; then 8 bytes of expiry are behind it (little-endian ms since
-//! 1970, as in front of the value itself). The value is found in that file, or in what the number means since, by family, key and sequence number
-//! of the entry. Where the record has another sequence number, because it was prepared before its entry got its own, a byte 0 and that number as a
-//! varint come first.
+//! A varint: the blob file number times two, plus one when the value expires; then 8 bytes of
+//! expiry are behind it (little-endian ms since 1970, as in front of the value itself). The value
+//! is found in that file, or in what the number means since, by family, key and sequence number of
+//! the entry. Where the record has another sequence number, because it was prepared before its
+//! entry got its own, a byte 0 and that number as a varint come first.
 
 use super::Name;
 use crate::encoding::{get_varint, put_varint};
