@@ -72,7 +72,7 @@ fn store(env: &Env, what: &str, rounds: u64, threads: u64, keys: u64) -> Result<
         db.put(&family, &name(n), &[n as u8; 100], &WriteOptions::UNSYNCED)?;
     }
     db.flush()?;
-    db.settle()?;
+    db.wait_idle()?;
     let options = ReadOptions::default();
     let value = vec![5; 40 << 10];
     let mut all = db.iter(&family, &options)?;

@@ -383,7 +383,7 @@ impl Bench<'_> {
         if !is_fill {
             // Filling is not measured and not synced put by put, whatever the measured part does.
             self.fill_quickly(&engine)?;
-            engine.settle()?;
+            engine.wait_idle()?;
         }
         if matches!(self.workload, Workload::Read { .. } | Workload::Scan { .. }) {
             engine.close()?;
@@ -406,7 +406,7 @@ impl Bench<'_> {
         if writes {
             // What the puts still owe in compactions is part of their device bytes.
             let start = self.clock.now();
-            engine.settle()?;
+            engine.wait_idle()?;
             more.insert(
                 "settle_seconds".into(),
                 json!(round((self.clock.now() - start).as_secs_f64())),

@@ -92,8 +92,8 @@ impl Failure {
                 format!("{e}; the store in {place} needs a newer version of basalt")
             }
             ErrorKind::InvalidArgument => match words_at(&e, place).rsplit_once("; ") {
-                Some((what, advice)) if advice.contains("create_among_files") => format!(
-                    "{what}; name an empty or missing folder with --dir, or make the store among them with --among-files"
+                Some((what, advice)) if advice.contains("allow_nonempty_dir") => format!(
+                    "{what}; name an empty or missing folder with --dir, or make the store among them with --allow-nonempty-dir"
                 ),
                 _ => words_at(&e, place),
             },

@@ -27,7 +27,7 @@ pub struct Place {
 pub struct Make {
     /// Make a missing store also in a folder that holds other files
     #[arg(long)]
-    pub among_files: bool,
+    pub allow_nonempty_dir: bool,
     /// Make a missing --image of this size, such as 20G
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "image")]
     pub size: Option<u64>,

@@ -23,7 +23,7 @@ pub fn serve(args: args::Serve) -> Outcome {
             args::Sync::Never => SyncPolicy::Never,
         },
         engine: basalt::Options {
-            create_among_files: args.make.among_files,
+            allow_nonempty_dir: args.make.allow_nonempty_dir,
             ..args.budget.engine()
         },
         max_clients: args.max_clients as usize,

@@ -131,7 +131,7 @@ pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result
     let (env, path) = environment(place, access, budget)?;
     let options = Options {
         create_if_missing: access.make().is_some(),
-        create_among_files: access.make().is_some_and(|m| m.among_files),
+        allow_nonempty_dir: access.make().is_some_and(|m| m.allow_nonempty_dir),
         ..engine(budget)
     };
     if access == Access::Read {
@@ -234,7 +234,7 @@ impl Store {
     pub fn put(&self, batch: &mut WriteBatch, record: &Record) -> basalt::Result<()> {
         let key = self.stored_key(&record.key);
         let (value, at) = (&record.value, record.expire_at_ms);
-        batch.put_headed(self.family_to_write(), &key, self.header(), value, at)
+        batch.put_parts(self.family_to_write(), &key, self.header(), value, at)
     }
 
     /// A writer of tables for records that come in the order of their keys.
@@ -245,7 +245,7 @@ impl Store {
     /// Adds a record to it.
     pub fn add(&self, table: &mut TableWriter, record: &Record) -> basalt::Result<()> {
         let key = self.stored_key(&record.key);
-        table.add_headed(&key, self.header(), &record.value, record.expire_at_ms)
+        table.add_parts(&key, self.header(), &record.value, record.expire_at_ms)
     }
 
     fn family_to_write(&self) -> &Family {

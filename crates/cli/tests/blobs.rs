@@ -76,7 +76,7 @@ fn filled(s: &Scratch) {
     db.flush().unwrap();
     db.compact_range(&more, None, None).unwrap();
     db.drop_family(&gone).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.close().unwrap();
 }
 

@@ -266,7 +266,7 @@ fn a_folder_of_other_files_is_not_taken_for_a_store() {
             &[
                 "db holds files and no store (notes.txt)",
                 "--dir",
-                "--among-files",
+                "--allow-nonempty-dir",
             ],
         );
     }
@@ -275,7 +275,7 @@ fn a_folder_of_other_files_is_not_taken_for_a_store() {
         .expect("it is there")
         .count();
     assert_eq!(left, 1, "nothing was made");
-    s.run("put", ["--among-files", "k", "v"]).ok();
+    s.run("put", ["--allow-nonempty-dir", "k", "v"]).ok();
     // Now it is a store, and needs no flag.
     s.run("put", ["k2", "v2"]).ok();
     assert_eq!(s.run("get", ["k"]).ok(), b"v");

@@ -12,7 +12,7 @@
 pub mod budget;
 pub mod cache;
 pub mod clock;
-mod courtesy;
+mod io_priority;
 pub mod jobs;
 pub mod metrics;
 mod own_metrics;
@@ -28,7 +28,7 @@ pub use budget::{
 };
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
-pub use courtesy::{Courtesy, Hurry, SMALL_PIECE, Spared, Turn};
+pub use io_priority::{ForegroundIo, ForegroundLoad, SMALL_PIECE, Turn, Urgent};
 pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
     Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricSource, MetricValue, Metrics,
@@ -70,7 +70,7 @@ struct Parts {
     relief: Relief,
     open_files: OpenFiles,
     io_limit: RateLimiter,
-    courtesy: Courtesy,
+    foreground_io: ForegroundIo,
     metrics: Metrics,
     trims_memory: bool,
     trim_is_due: AtomicBool,
@@ -221,7 +221,7 @@ impl Settings {
             cache: BlockCache::new(cache_bytes, ledger.clone()),
             open_files: OpenFiles::new(self.open_files),
             io_limit: RateLimiter::new(self.io_bytes_per_s, self.clock.clone()),
-            courtesy: Courtesy::new(self.clock.clone()),
+            foreground_io: ForegroundIo::new(self.clock.clone()),
             clock: self.clock,
             relief: Relief::new(ledger.clone()),
             ledger,
@@ -237,7 +237,7 @@ impl Settings {
             ledger: &made.ledger,
             open_files: &made.open_files,
             io_limit: &made.io_limit,
-            courtesy: &made.courtesy,
+            foreground_io: &made.foreground_io,
         };
         own_metrics::register(&made.metrics, &sources);
         parts
@@ -326,8 +326,8 @@ impl Env {
         &self.parts.0.io_limit
     }
     /// What background I/O leaves to those who wait for the device.
-    pub fn courtesy(&self) -> &Courtesy {
-        &self.parts.0.courtesy
+    pub fn foreground_io(&self) -> &ForegroundIo {
+        &self.parts.0.foreground_io
     }
     /// The metrics registry.
     pub fn metrics(&self) -> &Metrics {

@@ -4,7 +4,7 @@
 //! keeps neither files nor threads alive.
 
 use crate::{
-    BlockCache, CacheStats, Courtesy, IoPriority, Jobs, LedgerUse, MemoryLedger, MetricSample,
+    BlockCache, CacheStats, ForegroundIo, IoPriority, Jobs, LedgerUse, MemoryLedger, MetricSample,
     MetricValue, Metrics, OpenFiles, RateLimiter,
 };
 use basalt_fs::{FigureValue, FileSystem, FsStats};
@@ -86,7 +86,7 @@ pub(crate) struct Sources<'a> {
     pub ledger: &'a MemoryLedger,
     pub open_files: &'a OpenFiles,
     pub io_limit: &'a RateLimiter,
-    pub courtesy: &'a Courtesy,
+    pub foreground_io: &'a ForegroundIo,
 }
 
 /// Registers the counters and figures of an environment's filesystem.
@@ -154,12 +154,12 @@ pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
             move || limit.waited(priority).as_micros() as u64,
         );
     }
-    let courtesy = sources.courtesy.clone();
+    let foreground_io = sources.foreground_io.clone();
     metrics.counter_of(
         "background_io_pause_us_total",
         &[],
         "Microseconds that background I/O paused while synced commits and reads waited for the device.",
-        move || courtesy.paused().as_micros() as u64,
+        move || foreground_io.paused().as_micros() as u64,
     );
     let files = sources.open_files.clone();
     metrics.gauge_of(

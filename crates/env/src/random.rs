@@ -1,4 +1,4 @@
-//! Chance that a seed repeats.
+//! Rng that a seed repeats.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -70,7 +70,7 @@ pub struct WriteBatch {
     /// than all else that it does, with the next group waiting.
     raw: SmallVec<[Bytes; 1]>,
     /// What these have more bytes than what is stored of them.
-    spared: usize,
+    foreground_load: usize,
 }
 
 impl Default for WriteBatch {
@@ -100,7 +100,7 @@ impl WriteBatch {
             families: SmallVec::new(),
             separated: SmallVec::new(),
             raw: SmallVec::new(),
-            spared: 0,
+            foreground_load: 0,
         }
     }
 
@@ -149,7 +149,7 @@ impl WriteBatch {
     /// Bytes it would take in the log if no value were compressed: about what memtables get, and
     /// what is at most [`MAX_BATCH_LEN`].
     pub fn raw_bytes(&self) -> usize {
-        self.buf.len() + self.spared
+        self.buf.len() + self.foreground_load
     }
 
     /// Empties it, keeping its memory.
@@ -159,7 +159,7 @@ impl WriteBatch {
         self.families.clear();
         self.separated.clear();
         self.raw.clear();
-        self.spared = 0;
+        self.foreground_load = 0;
     }
 
     /// Sets `key` to `value`.
@@ -188,7 +188,7 @@ impl WriteBatch {
     /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for
     /// callers whose values begin with a few bytes of their own, so that a large value is still
     /// copied once. The header is at most 16 bytes.
-    pub fn put_headed(
+    pub fn put_parts(
         &mut self,
         family: &Family,
         key: &[u8],
@@ -371,7 +371,7 @@ impl WriteBatch {
             let at = self.begin_record(key, true);
             self.buf.extend_from_slice(stored);
             record::begin(&mut self.buf[at..], family, key.len(), form);
-            self.spared += payload.len() - stored.len();
+            self.foreground_load += payload.len() - stored.len();
         });
         if done.is_some() {
             self.raw.push(Bytes::from(payload.into_owned()));

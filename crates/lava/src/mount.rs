@@ -377,7 +377,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
             .journal_extents(1, Asks::Commit)
             .and_then(|mut e| e.pop()),
     };
-    let hurry = next.is_none();
+    let urgent = next.is_none();
     let mut life = [0; 8];
     basalt_fs::fill_random(&mut life);
     let life = u64::from_le_bytes(life);
@@ -421,7 +421,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Share
         locks: Mutex::new(BTreeMap::new()),
     });
     // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.
-    if !options.read_only && (hurry || shared.is_due()) {
+    if !options.read_only && (urgent || shared.is_due()) {
         let _ = shared.checkpoint();
     }
     Ok(shared)

@@ -353,7 +353,7 @@ fn golden() -> &'static Golden {
                 db.flush().expect("flush");
             }
         }
-        db.settle().expect("settle");
+        db.wait_idle().expect("settle");
         let disk = fs.kill();
         let mut files: Vec<(String, Vec<u8>)> = disk
             .list(Path::new(DIR))
@@ -412,7 +412,7 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
             let f = db.default_family();
             let _ = db.put(&f, b"key005", b"new", &WriteOptions::SYNC);
             let _ = db.flush();
-            let _ = db.settle();
+            let _ = db.wait_idle();
             let _ = read_all(&db);
             let _ = db.close();
         }

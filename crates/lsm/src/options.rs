@@ -17,7 +17,7 @@ pub struct Options {
     pub create_if_missing: bool,
     /// Make it also in a folder that holds files which are no store's. Default false: such a folder is refused with
     /// `InvalidArgument`, and nothing is left in it. `lost+found` is nobody's file; an existing store may have any beside it.
-    pub create_among_files: bool,
+    pub allow_nonempty_dir: bool,
     /// Fail with `AlreadyExists` when there is one. Default false.
     pub error_if_exists: bool,
     /// Settings of the family `default`, and of families not named in `families`.
@@ -46,7 +46,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             create_if_missing: true,
-            create_among_files: false,
+            allow_nonempty_dir: false,
             error_if_exists: false,
             default_family: FamilyOptions::default(),
             families: BTreeMap::new(),
@@ -318,9 +318,9 @@ pub struct ReadOptions {
     /// like will come again, and which values are moved together for.
     pub fill_cache: bool,
     /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
-    /// as one more) an iterator passes over in its life. Then it pauses, and its `paused_at` says where another goes on. Default
+    /// as one more) an iterator passes over in its life. Then it pauses, and its `resume_key` says where another goes on. Default
     /// `u64::MAX`, which never pauses; at least 1. For readers that must not be held up by a long run of deleted keys.
-    pub skip_budget: u64,
+    pub max_skippable_entries: u64,
 }
 
 impl Default for ReadOptions {
@@ -333,7 +333,7 @@ impl Default for ReadOptions {
             tailing: false,
             keys_only: false,
             fill_cache: true,
-            skip_budget: u64::MAX,
+            max_skippable_entries: u64::MAX,
         }
     }
 }

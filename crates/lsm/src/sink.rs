@@ -88,7 +88,7 @@ impl Appender {
     /// Appends what was gathered, in smaller pieces while somebody waits for the device.
     fn append_gathered(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let n = self.env.courtesy().piece(bytes.len()).min(bytes.len());
+            let n = self.env.foreground_io().piece(bytes.len()).min(bytes.len());
             self.append(&[IoSlice::new(&bytes[..n])], n)?;
             bytes = &bytes[n..];
         }
@@ -97,7 +97,7 @@ impl Appender {
 
     fn append(&mut self, bufs: &[IoSlice<'_>], len: usize) -> Result<()> {
         self.env.io_limit().acquire(len as u64, self.io);
-        let turn = self.env.courtesy().turn();
+        let turn = self.env.foreground_io().turn();
         let appended = self.file.append(bufs, Intent::Sync);
         drop(turn);
         // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.

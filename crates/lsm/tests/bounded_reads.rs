@@ -125,7 +125,7 @@ fn what_is_put_off_is_answered_in_the_end() {
 fn walk(db: &Db, f: &Family, at: &Snapshot, budget: u64, back: bool) -> (Vec<Vec<u8>>, u32) {
     let read = ReadOptions {
         snapshot: Some(at.clone()),
-        skip_budget: budget,
+        max_skippable_entries: budget,
         ..ReadOptions::default()
     };
     let mut found = Vec::new();
@@ -144,7 +144,7 @@ fn walk(db: &Db, f: &Family, at: &Snapshot, budget: u64, back: bool) -> (Vec<Vec
             found.push(it.key().to_vec());
             if back { it.prev() } else { it.next() }.expect("move");
         }
-        let Some(key) = it.paused_at() else {
+        let Some(key) = it.resume_key() else {
             return (found, pauses);
         };
         assert_ne!(from.as_deref(), Some(key), "an iterator must get further");
@@ -156,7 +156,7 @@ fn walk(db: &Db, f: &Family, at: &Snapshot, budget: u64, back: bool) -> (Vec<Vec
 
 /// A million deleted keys in a row once held up whoever scanned over them until the end of the run.
 #[test]
-fn an_iterator_with_a_skip_budget_pauses_and_misses_nothing() {
+fn an_iterator_with_max_skippable_entries_pauses_and_misses_nothing() {
     let (_, db) = open(|_| ());
     let f = db.default_family();
     for i in 0..20_000 {

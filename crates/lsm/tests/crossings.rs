@@ -71,7 +71,7 @@ fn shows(db: &Db, f: &Family, options: &ReadOptions, keys: &[Vec<u8>], table: &T
 }
 
 /// Nothing, a flush, a flush and a compaction.
-fn settle(db: &Db, how: u64) {
+fn wait_idle(db: &Db, how: u64) {
     if how > 0 {
         db.flush().expect("flushed");
     }
@@ -102,26 +102,26 @@ fn a_range_delete_ends_a_chain_wherever_its_parts_lie() {
             db.put(&f, b"j", b"there", &FREE).expect("put");
             table.insert(b"j".to_vec(), b"there".to_vec());
             db.put(&f, b"k", b"old", &FREE).expect("put");
-            settle(&db, way(0));
+            wait_idle(&db, way(0));
             db.merge(&f, b"k", b"a", &FREE).expect("merge");
             set(&mut table, "old,a", &db);
-            settle(&db, way(1));
+            wait_idle(&db, way(1));
             db.delete_range(&f, b"k", b"l", &FREE).expect("range");
-            settle(&db, way(2));
+            wait_idle(&db, way(2));
             db.merge(&f, b"k", b"b", &FREE).expect("merge");
             db.merge(&f, b"k", b"c", &FREE).expect("merge");
             set(&mut table, "b,c", &db);
-            settle(&db, way(3));
+            wait_idle(&db, way(3));
             for _ in 0..2 {
                 shows(&db, &f, &ReadOptions::default(), &keys, &table);
                 for (snapshot, table) in &held {
                     shows(&db, &f, &at(Some(snapshot)), &keys, table);
                 }
-                settle(&db, 2);
+                wait_idle(&db, 2);
             }
             held.clear();
             db.merge(&f, b"k", b"d", &FREE).expect("merge");
-            settle(&db, 2);
+            wait_idle(&db, 2);
             table.insert(b"k".to_vec(), b"b,c,d".to_vec());
             shows(&db, &f, &ReadOptions::default(), &keys, &table);
             let levels = &db.stats().families[0].levels;
@@ -139,7 +139,7 @@ fn a_flush_makes_values_of_operands_over_a_range_delete() {
     let f = db.default_family();
     // Something deeper, so that nothing is known of what lies below but for the tombstone.
     db.put(&f, b"k", b"old", &FREE).expect("put");
-    settle(&db, 2);
+    wait_idle(&db, 2);
     let mut batch = WriteBatch::new();
     batch.merge(&f, b"k", b"lost").expect("merge");
     batch.delete_range(&f, b"a", b"z").expect("range");
@@ -278,7 +278,7 @@ fn operands_under_range_deletes_read_as_the_reference_does() {
         for _ in 0..800 {
             world.step();
         }
-        settle(&world.db, 2);
+        wait_idle(&world.db, 2);
         shows(&world.db, &world.f, &at(None), &world.keys, &world.table);
         worlds += 1;
         ended += world.ended;

@@ -505,7 +505,7 @@ fn packed_history(db: &Db) -> Expected {
     for family in [&default, &users] {
         db.compact_range(family, None, None).unwrap();
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     write("key 000".into(), "in the log ".repeat(30), None);
     write(
         "expires from the log".into(),
@@ -550,7 +550,7 @@ fn prepared_history(db: &Db) -> Expected {
     for family in [&default, &users] {
         db.compact_range(family, None, None).unwrap();
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     add(35..60, 3);
     db.put(&default, b"last", b"in the log", &WriteOptions::SYNC)
         .unwrap();

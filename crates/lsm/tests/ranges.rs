@@ -238,7 +238,7 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
     }
     let before = data_bytes(&env);
     let mut bounded = ReadOptions {
-        skip_budget: 200,
+        max_skippable_entries: 200,
         ..ReadOptions::default()
     };
     let mut it = db.iter(&f, &bounded).expect("iter");
@@ -250,13 +250,13 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
     assert!(read < 64 << 10, "{read} bytes of blocks were read");
     // As of the snapshot they are all there.
     bounded.snapshot = Some(snapshot);
-    bounded.skip_budget = u64::MAX;
+    bounded.max_skippable_entries = u64::MAX;
     assert_eq!(scan(&db, &f, &bounded, false).len(), n as usize);
 }
 
 /// What one movement passes over is bounded, whether it is walked over or jumped over.
 #[test]
-fn the_skip_budget_counts_jumps_and_dead_entries() {
+fn max_skippable_entries_counts_jumps_and_dead_entries() {
     let options = Options {
         write_buffer_bytes: 2 << 20,
         ..small()
@@ -279,12 +279,12 @@ fn the_skip_budget_counts_jumps_and_dead_entries() {
     let mut from = key(0);
     loop {
         let read = ReadOptions {
-            skip_budget: 100,
+            max_skippable_entries: 100,
             ..ReadOptions::default()
         };
         let mut it = db.iter(&f, &read).expect("iter");
         it.seek(&from).expect("seek");
-        let Some(at) = it.paused_at() else {
+        let Some(at) = it.resume_key() else {
             assert_eq!(it.key(), key(n - 2));
             break;
         };
@@ -297,7 +297,7 @@ fn the_skip_budget_counts_jumps_and_dead_entries() {
 
 /// A jump over a dead entry costs what walking over it would.
 #[test]
-fn jumps_alone_use_the_skip_budget_up() {
+fn jumps_alone_reach_max_skippable_entries() {
     let (_env, db, f) = open(&disk(), small());
     fill(&db, &f, 0..1_000);
     db.compact_range(&f, None, None).expect("compact");
@@ -306,7 +306,7 @@ fn jumps_alone_use_the_skip_budget_up() {
             .expect("delete");
     }
     let read = ReadOptions {
-        skip_budget: 100,
+        max_skippable_entries: 100,
         ..ReadOptions::default()
     };
     let mut it = db.iter(&f, &read).expect("iter");
@@ -316,7 +316,7 @@ fn jumps_alone_use_the_skip_budget_up() {
         shown += 1;
         it.next().expect("next");
     }
-    assert!(it.paused_at().is_some(), "{shown} keys were shown");
+    assert!(it.resume_key().is_some(), "{shown} keys were shown");
     assert!((90..=110).contains(&shown), "{shown} keys were shown");
 }
 

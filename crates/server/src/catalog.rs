@@ -84,12 +84,12 @@ fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> 
             upper_bound: Some(layout::key_prefix(DATABASE + 1, 0).to_vec()),
             keys_only: true,
             fill_cache: false,
-            skip_budget: SEARCH,
+            max_skippable_entries: SEARCH,
             ..ReadOptions::default()
         },
     )?;
     it.seek_to_last()?;
-    Ok(match it.paused_at() {
+    Ok(match it.resume_key() {
         Some(passed) => Some(passed.to_vec()),
         None => it.valid().then(|| it.key().to_vec()),
     })

@@ -336,7 +336,7 @@ impl DbView {
             // A walk over keys reads no long value.
             keys_only: true,
             fill_cache: false,
-            skip_budget: work,
+            max_skippable_entries: work,
             ..ReadOptions::default()
         }
     }
@@ -358,7 +358,7 @@ impl View for DbView {
         while it.valid() && visit(it.key(), it.value_at_hand(), it.expire_at_ms()) {
             it.next()?;
         }
-        Ok(it.paused_at().map(<[u8]>::to_vec))
+        Ok(it.resume_key().map(<[u8]>::to_vec))
     }
 
     fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>> {
@@ -367,7 +367,7 @@ impl View for DbView {
         }
         let mut it = self.db.iter(&self.keys, &self.options(from, to, work))?;
         it.seek_to_last()?;
-        if let Some(key) = it.paused_at() {
+        if let Some(key) = it.resume_key() {
             return Ok(Some(key.to_vec()));
         }
         Ok(it.valid().then(|| it.key().to_vec()))

@@ -105,14 +105,14 @@ pub struct Fault {
 struct Rule {
     fault: Fault,
     seen: u64,
-    chance: Rng,
+    rng: Rng,
 }
 
 struct Rules {
     rules: Vec<Rule>,
     calls: BTreeMap<OpKind, u64>,
     fired: BTreeMap<(OpKind, FaultKind), u64>,
-    chance: Rng,
+    rng: Rng,
 }
 
 type Sleep = Box<dyn Fn(Duration) + Send + Sync>;
@@ -133,7 +133,7 @@ impl Shared {
                 rules,
                 calls,
                 fired,
-                chance,
+                rng,
             } = &mut *guard;
             *calls.entry(op).or_insert(0) += 1;
             for r in rules {
@@ -146,13 +146,13 @@ impl Shared {
                     continue;
                 }
                 r.seen += 1;
-                if !f.when.strikes(r.seen, &mut r.chance) {
+                if !f.when.strikes(r.seen, &mut r.rng) {
                     continue;
                 }
                 if let FaultKind::Latency(d) = f.kind {
                     delay += d;
                 } else if hit.is_none() {
-                    hit = Some((f.kind, Rng::new(chance.next_u64())));
+                    hit = Some((f.kind, Rng::new(rng.next_u64())));
                 } else {
                     continue;
                 }
@@ -174,8 +174,8 @@ impl Shared {
     ) -> Result<R> {
         match self.strike(op, paths) {
             None => call(),
-            Some((kind, mut chance)) => {
-                if op.mutates() && kind != FaultKind::Enospc && chance.coin() {
+            Some((kind, mut rng)) => {
+                if op.mutates() && kind != FaultKind::Enospc && rng.coin() {
                     call()?;
                 }
                 Err(kind.error(op, paths[0]))
@@ -209,7 +209,7 @@ impl FaultFs {
                     rules: Vec::new(),
                     calls: BTreeMap::new(),
                     fired: BTreeMap::new(),
-                    chance: Rng::new(seed),
+                    rng: Rng::new(seed),
                 }),
                 sleep,
             }),
@@ -220,11 +220,11 @@ impl FaultFs {
     /// given decides.
     pub fn inject(&self, fault: Fault) -> usize {
         let mut rules = self.shared.rules.lock();
-        let chance = Rng::new(rules.chance.next_u64());
+        let rng = Rng::new(rules.rng.next_u64());
         rules.rules.push(Rule {
             fault,
             seen: 0,
-            chance,
+            rng,
         });
         rules.rules.len() - 1
     }
@@ -359,10 +359,10 @@ impl FileSystem for FaultFs {
         let paths: Vec<&Path> = wrapped.iter().map(|f| f.path.as_path()).collect();
         let result = match self.shared.strike(OpKind::SyncFiles, &paths) {
             None => self.inner.sync_files(&bare),
-            Some((kind, mut chance)) => {
+            Some((kind, mut rng)) => {
                 // One device flush may have reached some of the files and not the others.
                 for f in &bare {
-                    if chance.coin() {
+                    if rng.coin() {
                         let _ = f.sync_data();
                     }
                 }
@@ -461,9 +461,9 @@ impl FaultFile {
         self.check_poison()?;
         match self.shared.strike(op, &[&self.path]) {
             None => call(),
-            Some((kind, mut chance)) => {
+            Some((kind, mut rng)) => {
                 self.poison();
-                if chance.coin() {
+                if rng.coin() {
                     let _ = call();
                 }
                 Err(kind.error(op, &self.path))
@@ -478,15 +478,15 @@ impl File for FaultFile {
         // One at a time, so that the position kept for a failed append is the right one.
         let mut end = self.end.lock();
         self.check_poison()?;
-        let Some((kind, mut chance)) = self.shared.strike(OpKind::Append, &[&self.path]) else {
+        let Some((kind, mut rng)) = self.shared.strike(OpKind::Append, &[&self.path]) else {
             return self.inner.append(bufs, intent);
         };
         let bytes: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
         let total = bytes.len() as u64;
         let part = match kind {
-            FaultKind::ShortWrite if total > 1 => 1 + chance.below(total - 1),
+            FaultKind::ShortWrite if total > 1 => 1 + rng.below(total - 1),
             FaultKind::ShortWrite => 0,
-            _ => chance.below(total + 1),
+            _ => rng.below(total + 1),
         };
         *end = Some(self.inner.len());
         self.poison();
@@ -566,11 +566,11 @@ fn spoil_read(
 ) -> Result<Bytes> {
     match fault {
         None => result,
-        Some((FaultKind::BitFlip, mut chance)) => result.map(|bytes| {
+        Some((FaultKind::BitFlip, mut rng)) => result.map(|bytes| {
             let mut bytes = bytes.to_vec();
             if !bytes.is_empty() {
-                let at = chance.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << chance.below(8);
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << rng.below(8);
             }
             bytes.into()
         }),

@@ -111,12 +111,12 @@ pub enum When {
 
 impl When {
     /// True when it strikes the `count`-th matching call.
-    pub(crate) fn strikes(self, count: u64, chance: &mut crate::rng::Rng) -> bool {
+    pub(crate) fn strikes(self, count: u64, rng: &mut crate::rng::Rng) -> bool {
         match self {
             When::Nth(n) => count == n,
             When::From(n) => count >= n,
             When::EveryKth(k) => k > 0 && count.is_multiple_of(k),
-            When::Percent(p) => chance.percent(u64::from(p)),
+            When::Percent(p) => rng.percent(u64::from(p)),
         }
     }
 }

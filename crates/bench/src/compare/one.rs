@@ -172,7 +172,7 @@ impl Run<'_> {
             });
             self.drive(engine, 2, &[over], None)?;
         }
-        engine.settle()?;
+        engine.wait_idle()?;
         engine.close()?;
         Ok(json!({
             "prepared_seconds": round((self.clock.now() - start).as_secs_f64()),
@@ -202,7 +202,7 @@ impl Run<'_> {
                 }),
             };
             self.drive(engine, 3, &[load], None)?;
-            return engine.settle();
+            return engine.wait_idle();
         }
         if kind == Kind::DurablePut {
             let budget = &self.asked.args.common.budget;
@@ -224,7 +224,7 @@ impl Run<'_> {
                 }),
             };
             self.drive(engine, 3, &[fill], None)?;
-            return engine.settle();
+            return engine.wait_idle();
         }
         if !kind.reads() {
             return Ok(());
@@ -280,7 +280,7 @@ impl Run<'_> {
             engine.compact()?;
         }
         if kind.writes() {
-            engine.settle()?;
+            engine.wait_idle()?;
         }
         let settled = self.clock.now();
         let stats_settled = engine.stats();

@@ -94,7 +94,7 @@ impl Engine for InMemory {
     fn flush(&self) -> Result<(), Stop> {
         Ok(())
     }
-    fn settle(&self) -> Result<(), Stop> {
+    fn wait_idle(&self) -> Result<(), Stop> {
         Ok(())
     }
     fn compact(&self) -> Result<(), Stop> {

@@ -155,9 +155,9 @@ impl Engine for Basalt {
     fn flush(&self) -> Result<(), Stop> {
         Ok(self.db.flush()?)
     }
-    fn settle(&self) -> Result<(), Stop> {
+    fn wait_idle(&self) -> Result<(), Stop> {
         self.db.flush()?;
-        Ok(self.db.settle()?)
+        Ok(self.db.wait_idle()?)
     }
     fn compact(&self) -> Result<(), Stop> {
         Ok(self.db.compact_range(&self.family, None, None)?)

@@ -147,7 +147,7 @@ impl Engine for Fjall {
     fn flush(&self) -> Result<(), Stop> {
         self.keys.rotate_memtable_and_wait().map_err(wrong)
     }
-    fn settle(&self) -> Result<(), Stop> {
+    fn wait_idle(&self) -> Result<(), Stop> {
         self.flush()?;
         // It has no call to wait for compactions: idle for a while is taken for settled.
         let (mut idle, mut last) = (0, self.db.compactions_completed());

@@ -143,7 +143,7 @@ pub trait Engine: Send + Sync {
     /// Writes memory out and waits.
     fn flush(&self) -> Result<(), Stop>;
     /// Writes memory out and waits until no compaction is due.
-    fn settle(&self) -> Result<(), Stop>;
+    fn wait_idle(&self) -> Result<(), Stop>;
     /// Compacts everything to the lowest level and waits.
     fn compact(&self) -> Result<(), Stop>;
     /// Stalls and debt.

@@ -284,7 +284,7 @@ impl Engine for Rocks {
     fn flush(&self) -> Result<(), Stop> {
         self.db.flush().map_err(wrong)
     }
-    fn settle(&self) -> Result<(), Stop> {
+    fn wait_idle(&self) -> Result<(), Stop> {
         let mut options = WaitForCompactOptions::default();
         options.set_flush(true);
         self.db.wait_for_compact(&options).map_err(wrong)

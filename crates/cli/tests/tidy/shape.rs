@@ -28,17 +28,17 @@ struct Ceiling {
 /// The ceilings of the crates that have any long code.
 const CEILINGS: &[(&str, Ceiling)] = &[
     ("basalt", ceiling([0, 0, 2, 1])),
-    ("bench", ceiling([1, 0, 1, 32])),
+    ("bench", ceiling([1, 0, 1, 28])),
     ("cli", ceiling([0, 0, 1, 35])),
-    ("env", ceiling([0, 0, 169, 68])),
+    ("env", ceiling([0, 0, 169, 59])),
     ("fs", ceiling([1, 1, 201, 46])),
-    ("kv", ceiling([0, 0, 7, 11])),
+    ("kv", ceiling([0, 0, 7, 10])),
     ("lava", ceiling([0, 0, 173, 79])),
-    ("lsm", ceiling([8, 0, 1525, 311])),
+    ("lsm", ceiling([8, 0, 1525, 299])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
     ("records", ceiling([0, 0, 7, 5])),
     ("server", ceiling([1, 0, 2, 35])),
-    ("sim", ceiling([1, 0, 86, 12])),
+    ("sim", ceiling([1, 0, 86, 11])),
 ];
 
 /// Long functions, long files, wide comments, banned words.

@@ -56,9 +56,9 @@ impl Block {
 }
 
 /// Returns a random size; each class can occur, and small sizes are more frequent.
-fn some_size(chance: &mut Rng) -> usize {
-    let most = SLAB_MOST >> (chance.next_u64() % 9);
-    SLAB_FROM + (chance.next_u64() as usize) % (most - SLAB_FROM + 1)
+fn some_size(rng: &mut Rng) -> usize {
+    let most = SLAB_MOST >> (rng.next_u64() % 9);
+    SLAB_FROM + (rng.next_u64() as usize) % (most - SLAB_FROM + 1)
 }
 
 fn both() -> [Lifetime; 2] {
@@ -98,16 +98,16 @@ fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
     let (seeds, steps) = if cfg!(miri) { (2, 60) } else { (8, 2_000) };
     for seed in 0..seeds {
         let slab = Slab::new();
-        let mut chance = Rng::new(seed);
+        let mut rng = Rng::new(seed);
         // The end address of each block and the block, by the start address.
         let mut live: BTreeMap<usize, Block> = BTreeMap::new();
         let (mut used, mut most_used) = (0, 0);
         for step in 0..steps {
             // The number of blocks grows and shrinks in turn.
             let grows = (step / 500) % 2 == 0;
-            if live.is_empty() || chance.next_u64() % 10 < if grows { 7 } else { 3 } {
-                let size = some_size(&mut chance);
-                let lifetime = both()[(chance.next_u64() % 2) as usize];
+            if live.is_empty() || rng.next_u64() % 10 < if grows { 7 } else { 3 } {
+                let size = some_size(&mut rng);
+                let lifetime = both()[(rng.next_u64() % 2) as usize];
                 let block = Block::take(&slab, size, lifetime, step as u8);
                 let (from, slot) = (block.ptr.as_ptr().addr(), slot_size(size));
                 let align = if slot >= LARGE { PAGE } else { SMALL_ALIGN };
@@ -121,13 +121,13 @@ fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
                 used += slot;
                 live.insert(from, block);
             } else {
-                let n = (chance.next_u64() as usize) % live.len();
+                let n = (rng.next_u64() as usize) % live.len();
                 let from = *live.keys().nth(n).expect("one of them");
                 let block = live.remove(&from).expect("just found");
                 used -= slot_size(block.size);
                 block.give_back(&slab);
             }
-            if chance.below(200) == 0 {
+            if rng.below(200) == 0 {
                 slab.trim();
                 let now = slab.usage();
                 assert_eq!(now.dirty, 0);
@@ -243,13 +243,13 @@ fn threads_share_a_slab() {
         for t in 0..threads {
             let (slab, passed) = (&slab, &passed);
             scope.spawn(move || {
-                let mut chance = Rng::new(t);
+                let mut rng = Rng::new(t);
                 let mut own = Vec::new();
                 for step in 0..steps {
-                    match chance.next_u64() % 6 {
+                    match rng.next_u64() % 6 {
                         0 | 1 if own.len() < 100 => {
-                            let lifetime = both()[(chance.next_u64() % 2) as usize];
-                            let size = some_size(&mut chance);
+                            let lifetime = both()[(rng.next_u64() % 2) as usize];
+                            let size = some_size(&mut rng);
                             own.push(Block::take(slab, size, lifetime, step as u8));
                         }
                         2 => passed.lock().extend(own.pop()),

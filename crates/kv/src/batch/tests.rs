@@ -100,9 +100,15 @@ fn batches_round_trip() {
                     }
                 }
                 assert!(raw.next().is_none(), "{say}");
-                let spared = |op: &Op<'_>, value: &[u8]| value.len() - op.value.len();
-                let spared = ops.iter().zip(&model).map(|(op, m)| spared(op, &m.3));
-                assert_eq!(batch.raw_bytes(), batch.bytes() + spared.sum::<usize>());
+                let foreground_load = |op: &Op<'_>, value: &[u8]| value.len() - op.value.len();
+                let foreground_load = ops
+                    .iter()
+                    .zip(&model)
+                    .map(|(op, m)| foreground_load(op, &m.3));
+                assert_eq!(
+                    batch.raw_bytes(),
+                    batch.bytes() + foreground_load.sum::<usize>()
+                );
             }
             // A cleared batch encodes the same again.
             let (before, separated) = (batch.buf.to_vec(), batch.separated.clone());

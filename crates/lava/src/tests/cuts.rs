@@ -18,7 +18,7 @@ pub(super) struct Shown {
 
 /// A history on the filesystem with all that it promised, and the devices that a power cut may leave after each write.
 pub(super) struct History {
-    chance: basalt_sim::rng::Rng,
+    rng: basalt_sim::rng::Rng,
     device: Arc<SimDevice>,
     fs: Arc<LavaFs>,
     now: Shown,
@@ -38,7 +38,7 @@ const NAMES: [&str; 8] = ["a", "b", "c", "d/a", "d/b", "d/e/c", "x", "y"];
 
 impl History {
     fn name(&mut self) -> String {
-        let n = self.chance.below(NAMES.len() as u64) as usize;
+        let n = self.rng.below(NAMES.len() as u64) as usize;
         NAMES[n].to_string()
     }
 
@@ -57,7 +57,7 @@ impl History {
 
     pub(super) fn new(seed: u64, device: &Arc<SimDevice>, fs: Arc<LavaFs>) -> History {
         History {
-            chance: basalt_sim::rng::Rng::of(&[seed, 77]),
+            rng: basalt_sim::rng::Rng::of(&[seed, 77]),
             device: Arc::clone(device),
             fs,
             now: Shown::default(),
@@ -72,7 +72,7 @@ impl History {
 
     /// Many transactions that no flush follows: a journal of more than one extent.
     fn burst(&mut self) {
-        for n in 0..self.chance.below(400) {
+        for n in 0..self.rng.below(400) {
             self.next += 1;
             let name = format!("burst {}", self.next);
             let f = self.fs.create(Path::new(&name)).unwrap();
@@ -108,17 +108,17 @@ impl History {
         let ids: Vec<u64> = self.files.keys().copied().collect();
         let some = match ids.len() {
             0 => None,
-            n => Some(ids[self.chance.below(n as u64) as usize]),
+            n => Some(ids[self.rng.below(n as u64) as usize]),
         };
-        match self.chance.below(22) {
+        match self.rng.below(22) {
             0..3 => {
-                let reuse = self.chance.percent(30);
-                let made = match (self.chance.coin(), reuse) {
+                let reuse = self.rng.percent(30);
+                let made = match (self.rng.coin(), reuse) {
                     (true, _) => self.fs.create(&pa),
                     (false, false) => self.fs.create_log(
                         &pa,
                         LogOptions {
-                            capacity: self.chance.below(50_000),
+                            capacity: self.rng.below(50_000),
                             reuse: None,
                         },
                     ),
@@ -155,10 +155,10 @@ impl History {
             }
             3..9 => {
                 if let Some(id) = some {
-                    let top = self.chance.pick(&[100, 600, 5_000, 70_000, 700_000]);
-                    let mut bytes = vec![0; self.chance.below(top) as usize];
-                    self.chance.fill(&mut bytes);
-                    let intent = match self.chance.below(4) {
+                    let top = self.rng.pick(&[100, 600, 5_000, 70_000, 700_000]);
+                    let mut bytes = vec![0; self.rng.below(top) as usize];
+                    self.rng.fill(&mut bytes);
+                    let intent = match self.rng.below(4) {
                         0 => Intent::Sync,
                         1 => Intent::Lazy,
                         _ => Intent::Bulk,
@@ -185,7 +185,7 @@ impl History {
             }
             9..12 => {
                 if let Some(id) = some {
-                    match self.chance.below(3) {
+                    match self.rng.below(3) {
                         0 => self.files[&id].sync_all().unwrap(),
                         1 => self.fs.sync_files(&[self.files[&id].clone()]).unwrap(),
                         _ => self.files[&id].sync_data().unwrap(),
@@ -224,7 +224,7 @@ impl History {
                 }
             }
             17 => {
-                let dir = self.chance.pick(&["d", "d/e"]);
+                let dir = self.rng.pick(&["d", "d/e"]);
                 self.fs.create_dir(Path::new(dir)).unwrap();
                 for dir in ["d", dir] {
                     if !self.now.dirs.contains(&dir.to_string()) {
@@ -236,7 +236,7 @@ impl History {
             18 => self.fs.checkpoint().unwrap(),
             19 => self.fs.discard(),
             20 => {
-                let more = self.chance.below(3) << 20;
+                let more = self.rng.below(3) << 20;
                 self.device.grow(more);
                 // With what a power cut in an earlier one left.
                 let longer = self.device.facts().len - self.fs.usage().total_bytes;
@@ -393,7 +393,7 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
         let mut promise = Promise::of(&h);
         for life in 0..8 {
             // Or the process alone dies: what it did not flush is there for the next one, which takes it for durable.
-            device = match h.chance.percent(40) {
+            device = match h.rng.percent(40) {
                 true => device.snapshot().killed(),
                 false => device.cut(match life % 3 {
                     0 => DeviceCut::Some(seed * 10 + life),
@@ -414,10 +414,10 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             }
             h.now = found;
             h.durable();
-            for _ in 0..h.chance.below(25) {
+            for _ in 0..h.rng.below(25) {
                 h.step();
             }
-            if h.chance.percent(15) {
+            if h.rng.percent(15) {
                 h.burst();
             }
             // The last step is cut at one of its writes, those of a checkpoint most of all.
@@ -426,7 +426,7 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             device.on_write(move |snapshot| into.lock().push(snapshot));
             promise = Promise::of(&h);
             let before: Vec<u64> = h.bytes.keys().copied().collect();
-            match h.chance.coin() {
+            match h.rng.coin() {
                 true => h.fs.checkpoint().unwrap(),
                 false => h.step(),
             }
@@ -441,8 +441,8 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             assert!(new.len() <= 1);
             let snapshots = std::mem::take(&mut *taken.lock());
             if !snapshots.is_empty() {
-                let n = h.chance.below(snapshots.len() as u64) as usize;
-                device = match h.chance.coin() {
+                let n = h.rng.below(snapshots.len() as u64) as usize;
+                device = match h.rng.coin() {
                     true => snapshots[n].cut(DeviceCut::Some(seed + life)),
                     false => snapshots[n].killed(),
                 };

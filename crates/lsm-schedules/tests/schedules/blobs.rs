@@ -127,7 +127,7 @@ fn model(totals: &Counts) {
     }));
     let (c, f) = (db.clone(), family.clone());
     threads.push(shuttle::thread::spawn(move || match below(3) {
-        0 => c.settle().expect("settles"),
+        0 => c.wait_idle().expect("settles"),
         which => {
             let all = CompactOptions {
                 gather_values: which == 2,
@@ -140,14 +140,14 @@ fn model(totals: &Counts) {
         thread.join().unwrap();
     }
     // What a snapshot kept at the bottom goes as well, once no merge runs that began before it went.
-    db.settle().expect("settles");
+    db.wait_idle().expect("settles");
     let all = CompactOptions {
         bottommost: Bottommost::Force,
         gather_values: true,
         ..CompactOptions::default()
     };
     db.compact(&family, &all).expect("compacts");
-    db.settle().expect("settles");
+    db.wait_idle().expect("settles");
     look(&db, &family, &returned, totals);
     let stats = db.stats();
     let (blobs, tables) = (stats.blobs, &stats.families[0].levels);

@@ -193,7 +193,7 @@ fn model(totals: &Counts) {
     threads.push(shuttle::thread::spawn(move || match below(3) {
         0 => come_and_go(&c),
         1 => c.compact_range(&f, None, None).expect("compacts"),
-        _ => c.settle().expect("settles"),
+        _ => c.wait_idle().expect("settles"),
     }));
     for thread in threads {
         thread.join().unwrap();

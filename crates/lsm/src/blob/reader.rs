@@ -389,7 +389,7 @@ impl BlobReader {
             return value.map(|v| Some(v.len()));
         }
         if how.foreground {
-            self.env.courtesy().foreground_read();
+            self.env.foreground_io().foreground_read();
         }
         let front = RECORD_HEADER + name.key.len();
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, front as u64);
@@ -568,7 +568,7 @@ impl BlobReader {
             return value.map(|value| take(value.len()).then_some(value));
         }
         if how.foreground {
-            self.env.courtesy().foreground_read();
+            self.env.foreground_io().foreground_read();
         }
         let len = place.end - place.start;
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
@@ -582,7 +582,7 @@ impl BlobReader {
         let len = place.end - place.start;
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
         let file = self.records.file()?;
-        let turn = self.env.courtesy().turn();
+        let turn = self.env.foreground_io().turn();
         let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
         drop(turn);
         let head = self.verified(name, place, &bytes)?;
@@ -762,7 +762,7 @@ impl BlobReader {
         };
         let (from, len) = (first.start, (last.end - first.start) as usize);
         before(len)?;
-        let turn = self.env.courtesy().turn();
+        let turn = self.env.foreground_io().turn();
         let all = read_exact(file, &self.records_path, from, len)?;
         drop(turn);
         let id = self.directory.records_in;
@@ -851,7 +851,7 @@ impl BlobReader {
             return Ok(page);
         }
         if how.foreground {
-            self.env.courtesy().foreground_read();
+            self.env.foreground_io().foreground_read();
         }
         let len = self.page_len(n);
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len as u64);

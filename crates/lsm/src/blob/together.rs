@@ -114,7 +114,7 @@ impl Read<'_> {
             // One read gains nothing from a ring.
             [one] => {
                 if how.foreground {
-                    env.courtesy().foreground_read();
+                    env.foreground_io().foreground_read();
                 }
                 vec![one.alone()]
             }
@@ -135,7 +135,7 @@ struct Reading {
 impl Reading {
     fn begin(env: &Env, reads: &[Read<'_>], how: How) -> Reading {
         if !reads.is_empty() && how.foreground {
-            env.courtesy().foreground_read();
+            env.foreground_io().foreground_read();
         }
         let mut failed: Vec<Option<Error>> = vec![None; reads.len()];
         let mut asked: Vec<usize> = Vec::with_capacity(reads.len());

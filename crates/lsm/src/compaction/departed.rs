@@ -177,7 +177,7 @@ impl<'a> Departed<'a> {
                     Err(e) => failed.push(Some(e)),
                 }
             }
-            let turn = env.courtesy().turn();
+            let turn = env.foreground_io().turn();
             let mut located = locate(wanted, &mut pages, How::job(true)).into_iter();
             drop(turn);
             for ((file, hash, name, number), failed) in some.iter().zip(failed) {

@@ -81,7 +81,7 @@ impl<'a, 'o> Gathering<'a, 'o> {
                 entries.push((to.record(&name), to.number, cmp));
             }
         }
-        let turn = self.job.env.courtesy().turn();
+        let turn = self.job.env.foreground_io().turn();
         let located = blobs.locate(&entries, &mut self.pages, How::job(true));
         drop(turn);
         let mut located = located.into_iter().peekable();
@@ -131,7 +131,7 @@ impl<'a, 'o> Gathering<'a, 'o> {
         }
         env.io_limit().acquire(bytes as u64, IoPriority::Low);
         let at: Vec<_> = some.iter().map(|l| l.cached_at()).collect();
-        let turn = env.courtesy().turn();
+        let turn = env.foreground_io().turn();
         let read = InFlight::begin(&some, how, false).finish(&some, how);
         drop(turn);
         let read = read.into_iter().zip(at);

@@ -75,7 +75,7 @@ pub struct PickContext<'a> {
     /// Where tables that are being added will be.
     pub entering: &'a [Reach],
     /// Memtables are written out so fast one after the other that level 0 will soon have more tables to merge with the same rewrite.
-    pub hurried: bool,
+    pub urgent: bool,
     /// For how long nobody has written, as far as that is known, while readers went to the device often.
     pub still_for: Duration,
     /// What entries of the family hide in blob files.
@@ -276,10 +276,10 @@ fn bytes_of<'a>(tables: impl IntoIterator<Item = &'a Arc<TableFile>>) -> u64 {
 
 /// How many tables of level 0 start a compaction. Each rewrites the base level, so under a hurried writer it waits for as many as
 /// hold as much as that level, up to two thirds of what slows writers: the same rewrite then takes more with it.
-pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, hurried: bool) -> usize {
+pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, urgent: bool) -> usize {
     let usual = options.l0_compaction_trigger;
     let tables = version.levels[0].len() as u64;
-    if !hurried || tables == 0 {
+    if !urgent || tables == 0 {
         return usual;
     }
     let base = version.level_bytes(level_targets(version, options).base_level);
@@ -300,7 +300,7 @@ pub fn scores(version: &FamilyVersion, options: &FamilyOptions) -> Vec<(usize, f
 fn scores_when(
     version: &FamilyVersion,
     options: &FamilyOptions,
-    hurried: bool,
+    urgent: bool,
     shadows: &Shadows,
 ) -> Vec<(usize, f64, bool)> {
     let targets = level_targets(version, options);
@@ -308,7 +308,7 @@ fn scores_when(
         0 => targets.base_level,
         level => level + 1,
     });
-    let trigger = l0_trigger(version, options, hurried) as f64;
+    let trigger = l0_trigger(version, options, urgent) as f64;
     let l0_bytes = options.base_level_bytes as f64 * trigger / options.l0_compaction_trigger as f64;
     let mut out = Vec::with_capacity(LEVELS);
     for (level, hides) in hidden.into_iter().enumerate().take(LAST) {
@@ -787,7 +787,7 @@ fn mostly_tombstones(t: &TableFile) -> bool {
 /// whose outputs probably fit go first.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     let mut too_large = None;
-    for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.hurried, &ctx.shadows) {
+    for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.urgent, &ctx.shadows) {
         if score < 1.0 {
             break;
         }

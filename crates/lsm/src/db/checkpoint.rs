@@ -287,13 +287,13 @@ impl Engine {
         let mut at = 0;
         while at < len {
             self.check_open()?;
-            let piece = self.env.courtesy().piece(PIECE);
+            let piece = self.env.foreground_io().piece(PIECE);
             let want = usize::try_from(len - at).unwrap_or(piece).min(piece);
             // It is read and written.
             self.env
                 .io_limit()
                 .acquire(2 * want as u64, IoPriority::Low);
-            let _turn = self.env.courtesy().turn();
+            let _turn = self.env.foreground_io().turn();
             let piece = file.read(at, want)?;
             if piece.len() < want {
                 return Err(Error::corruption(

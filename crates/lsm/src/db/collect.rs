@@ -266,7 +266,7 @@ impl Engine {
         }
         let view = self.view();
         self.weigh(&state, &view);
-        self.note_hurry(&mut state, &view);
+        self.note_urgent(&mut state, &view);
         if failed.is_none() {
             let more = state.blobs.running_collections > 0 || self.space.pressure() > 0.0;
             self.drain.gave_space_back(freed, began, now, more);

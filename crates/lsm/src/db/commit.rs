@@ -57,7 +57,7 @@ pub(super) struct Pending {
     /// What memtables get of those that are compressed.
     pub raw: SmallVec<[Bytes; 1]>,
     /// What these have more bytes than what is stored of them.
-    spared: usize,
+    foreground_load: usize,
     sync: bool,
     /// No thread waited for it when it was queued.
     submitted: bool,
@@ -70,7 +70,7 @@ type Group = SmallVec<[Pending; 1]>;
 
 impl Pending {
     fn new(batch: WriteBatch, sync: bool) -> Pending {
-        let spared = batch.raw_bytes() - batch.bytes();
+        let foreground_load = batch.raw_bytes() - batch.bytes();
         let BatchParts {
             buf,
             count,
@@ -89,7 +89,7 @@ impl Pending {
             payload_crc,
             separated,
             raw,
-            spared,
+            foreground_load,
             sync,
             submitted: false,
             ticket: None,
@@ -686,7 +686,7 @@ impl Engine {
         patience: Patience,
     ) -> Result<Committed> {
         let bytes: usize = group.iter().map(|p| p.buf.len()).sum();
-        let spared: usize = group.iter().map(|p| p.spared).sum();
+        let foreground_load: usize = group.iter().map(|p| p.foreground_load).sum();
         let raw: usize = group.iter().flat_map(|p| &p.raw).map(Bytes::len).sum();
         let sync = group.iter().any(|p| p.sync);
         let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
@@ -741,9 +741,9 @@ impl Engine {
         let batches = group.iter().filter(|p| p.count > 0).count();
         self.counters
             .user_bytes
-            .add((bytes + spared - batches * RECORD_HEADER) as u64);
+            .add((bytes + foreground_load - batches * RECORD_HEADER) as u64);
         if raw > 0 {
-            self.counters.packed.packed(raw, raw - spared);
+            self.counters.packed.packed(raw, raw - foreground_load);
         }
         self.keep_log_ahead(writer);
         self.watch_idle();

@@ -83,10 +83,10 @@ impl Engine {
     /// nobody is kept waiting by it, but readers would find all processors busy and the device's queue full: half of the threads.
     fn parts_of(&self, plan: &Plan, family: &FamilyEntry) -> usize {
         let most = self.max_compactions();
-        let hurried = self.flush_pace.is_hurried(self.env.clock().now());
+        let urgent = self.flush_pace.is_urgent(self.env.clock().now());
         let full =
             plan.level == 0 && plan.inputs[0].1.len() >= 2 * family.options.l0_compaction_trigger;
-        if hurried || full || plan.reason == Reason::Manual || self.flush_pace.is_awaited() {
+        if urgent || full || plan.reason == Reason::Manual || self.flush_pace.is_awaited() {
             most
         } else {
             (most / 2).max(1)
@@ -108,7 +108,7 @@ impl Engine {
         let now_ms = self.env.clock().wall_ms();
         let oldest_snapshot = self.oldest_snapshot();
         // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
-        let hurried = !view.backlog.presses() && self.flush_pace.is_hurried(self.env.clock().now());
+        let urgent = !view.backlog.presses() && self.flush_pace.is_urgent(self.env.clock().now());
         // A store that something is wrong with does nothing that need not be.
         let well = state.halt.is_none()
             && state.flush_error.is_none()
@@ -136,7 +136,7 @@ impl Engine {
                     oldest_snapshot,
                     running: &state.compactions,
                     entering: &state.entering,
-                    hurried,
+                    urgent,
                     still_for,
                     shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),
                     scatter: paid.scatter(),
@@ -321,7 +321,7 @@ impl Engine {
             Ok(()) => {
                 state.compaction_error = None;
                 state.compaction_pause = RETRY_PAUSE;
-                self.note_hurry(&mut state, &self.view());
+                self.note_urgent(&mut state, &self.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
             // It need not be: the store is as good as before, and what readers had paid is spent.
@@ -346,7 +346,7 @@ impl Engine {
                     state.compaction_retry_at += pause;
                     state.compaction_pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                self.note_hurry(&mut state, &self.view());
+                self.note_urgent(&mut state, &self.view());
                 drop(state);
                 self.retry_later();
             }
@@ -545,7 +545,7 @@ impl Engine {
     }
 
     /// Waits until no flush or compaction is due, or one has failed.
-    pub fn settle(self: &Arc<Self>) -> Result<()> {
+    pub fn wait_idle(self: &Arc<Self>) -> Result<()> {
         if self.read_only {
             return self.check_open();
         }

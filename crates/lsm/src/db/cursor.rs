@@ -96,7 +96,11 @@ impl Iter {
         let deleted = self.shown.has_deleted() || active.is_some_and(|m| m.range_deletes() > 0);
         if Arc::ptr_eq(&view, &self.view) && !deleted {
             // The same tables, and memtables that have grown since: the cursors over them see what was added.
-            (self.shown).renew(seq, engine.env.clock().wall_ms(), self.options.skip_budget);
+            (self.shown).renew(
+                seq,
+                engine.env.clock().wall_ms(),
+                self.options.max_skippable_entries,
+            );
         } else {
             let mut shown = engine.cursor(&view, seq, &self.family, &self.options)?;
             shown.take_prefix_of(&mut self.shown);
@@ -114,7 +118,10 @@ impl Iter {
             let (view, seq) = engine.moment(&self.options)?;
             if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
                 // Nothing was written, but values may have come to their end.
-                (self.shown).allow(engine.env.clock().wall_ms(), self.options.skip_budget);
+                (self.shown).allow(
+                    engine.env.clock().wall_ms(),
+                    self.options.max_skippable_entries,
+                );
                 return self.shown.next();
             }
         }
@@ -138,7 +145,7 @@ impl Iter {
 
     /// Keeps where a tailing cursor has come to.
     fn note_place(&mut self) {
-        let (place, found) = match self.shown.paused_at() {
+        let (place, found) = match self.shown.resume_key() {
             Some(key) => (Tail::At as fn(Vec<u8>) -> Tail, key),
             None if self.shown.valid() => (Tail::Behind as fn(Vec<u8>) -> Tail, self.shown.key()),
             // The end: what comes later is looked for from the same place.
@@ -172,8 +179,8 @@ impl Iter {
     /// Where it stopped because the skip budget is used up; it is not `valid` then. No live key lies between the one it was moved
     /// from and this one, which was not looked at: another iterator goes on with a seek to it. The budget of a tailing iterator is for each
     /// movement, and its `next` goes on from here.
-    pub fn paused_at(&self) -> Option<&[u8]> {
-        self.shown.paused_at()
+    pub fn resume_key(&self) -> Option<&[u8]> {
+        self.shown.resume_key()
     }
 
     /// To the first key inside the bounds.

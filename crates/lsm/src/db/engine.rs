@@ -28,7 +28,7 @@ use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{BlobFile, FamilyVersion, FileKind, TableFile, TableStore, Version};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use basalt_env::{Env, Hurry, MetricSource, Promise};
+use basalt_env::{Env, MetricSource, Promise, Urgent};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -126,7 +126,7 @@ pub(crate) struct State {
     /// Where tables that are being added will be.
     pub entering: Vec<Reach>,
     /// Background work is behind.
-    pub hurry: Option<Hurry>,
+    pub urgent: Option<Urgent>,
     /// A manual compaction wants no automatic ones beside it.
     pub exclusive: bool,
     pub flush_error: Option<Error>,
@@ -202,7 +202,7 @@ impl Engine {
                 });
             });
         }
-        let hurry = (view.backlog.hurries() && !read_only).then(|| env.courtesy().hurry());
+        let urgent = (view.backlog.is_urgent() && !read_only).then(|| env.foreground_io().urgent());
         let engine = Arc::new(Engine {
             counters: Counters::new(env, &name),
             events,
@@ -220,7 +220,7 @@ impl Engine {
                 flush_scheduled: false,
                 compactions: Vec::new(),
                 entering: Vec::new(),
-                hurry,
+                urgent,
                 exclusive: false,
                 flush_error: None,
                 compaction_error: None,
@@ -305,14 +305,14 @@ impl Engine {
     }
 
     /// Background work is in a hurry while it is behind, and can do something about it.
-    pub fn note_hurry(&self, state: &mut State, view: &View) {
-        let behind = view.backlog.hurries()
+    pub fn note_urgent(&self, state: &mut State, view: &View) {
+        let behind = view.backlog.is_urgent()
             || view.sealed.len() >= self.options.max_sealed_memtables
             || self.space.pressure() > 0.0;
         let idle = self.read_only || self.gone.load(SeqCst) || state.compaction_error.is_some();
-        if (behind && !idle) != state.hurry.is_some() {
-            let hurry = (behind && !idle).then(|| self.env.courtesy().hurry());
-            state.hurry = hurry;
+        if (behind && !idle) != state.urgent.is_some() {
+            let urgent = (behind && !idle).then(|| self.env.foreground_io().urgent());
+            state.urgent = urgent;
         }
     }
 
@@ -325,7 +325,7 @@ impl Engine {
         );
         next.backlog = Backlog::of(&next);
         self.weigh(state, &next);
-        self.note_hurry(state, &next);
+        self.note_urgent(state, &next);
         self.view.set(next);
     }
 

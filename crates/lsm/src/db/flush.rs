@@ -19,7 +19,7 @@ use crate::version::TableStore;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use basalt_env::{Env, Hurry, IoPriority, JobPriority};
+use basalt_env::{Env, IoPriority, JobPriority, Urgent};
 use basalt_fs::Result;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub(super) fn write_table(
 }
 
 /// Memtables written out at most so long after each other are in a hurry.
-const HURRY: Duration = Duration::from_secs(2);
+const URGENT_WITHIN: Duration = Duration::from_secs(2);
 
 /// How fast memtables are written out one after the other.
 #[derive(Default)]
@@ -106,7 +106,7 @@ pub(crate) struct FlushPace {
 /// Somebody waits for compactions to be done, until this is dropped.
 pub(crate) struct Awaited<'a> {
     awaited: &'a AtomicUsize,
-    _hurry: Hurry,
+    _urgent: Urgent,
 }
 
 impl Drop for Awaited<'_> {
@@ -130,9 +130,11 @@ impl FlushPace {
     }
 
     /// True while the next is likely to come soon, and nobody waits for compactions. Not where time stands still.
-    pub fn is_hurried(&self, now: Duration) -> bool {
+    pub fn is_urgent(&self, now: Duration) -> bool {
         let soon = self.last.lock().is_some_and(|l| {
-            !l.after.is_zero() && l.after <= HURRY && now.saturating_sub(l.at) <= HURRY
+            !l.after.is_zero()
+                && l.after <= URGENT_WITHIN
+                && now.saturating_sub(l.at) <= URGENT_WITHIN
         });
         soon && !self.is_awaited()
     }
@@ -142,7 +144,7 @@ impl FlushPace {
         self.awaited.fetch_add(1, SeqCst);
         Awaited {
             awaited: &self.awaited,
-            _hurry: env.courtesy().hurry(),
+            _urgent: env.foreground_io().urgent(),
         }
     }
 
@@ -470,9 +472,9 @@ impl Engine {
         }
         let now = self.env.clock().now();
         self.flush_pace.note(now);
-        if self.flush_pace.is_hurried(now) {
+        if self.flush_pace.is_urgent(now) {
             // What waits for more that does not come is to be compacted all the same.
-            self.look_again_after(HURRY + Duration::from_millis(1));
+            self.look_again_after(URGENT_WITHIN + Duration::from_millis(1));
         }
         self.drain
             .flushed(generation.memory(), self.env.clock().now() - started);

@@ -124,7 +124,7 @@ pub(crate) fn may_be_opened_or_made(env: &Env, dir: &Path, options: &Options) ->
         )
         .in_file(dir));
     }
-    if options.create_among_files {
+    if options.allow_nonempty_dir {
         // A store would take them for its own, and delete them.
         return match folder.strangers.iter().min() {
             None => Ok(()),
@@ -149,7 +149,7 @@ pub(crate) fn may_be_opened_or_made(env: &Env, dir: &Path, options: &Options) ->
         n => format!(" and {n} more"),
     };
     Err(Error::invalid(format!(
-        "{} holds files and no store ({first}{others}); give an empty or missing folder, or allow it with create_among_files",
+        "{} holds files and no store ({first}{others}); give an empty or missing folder, or allow it with allow_nonempty_dir",
         dir.display()
     )))
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 const RETRY_UNASKED: Duration = Duration::from_secs(1);
 
 /// How often a store that is written to in a hurry is looked at for the end of it.
-const HURRY_LOOK: Duration = Duration::from_secs(2);
+const URGENT_CHECK: Duration = Duration::from_secs(2);
 
 /// Since when nobody writes.
 #[derive(Default)]
@@ -84,8 +84,8 @@ impl Engine {
             self.after(delay, |engine| {
                 engine.armed.look.store(false, SeqCst);
                 let now = engine.env.clock().now();
-                if engine.flush_pace.is_hurried(now) {
-                    engine.look_again_after(HURRY_LOOK);
+                if engine.flush_pace.is_urgent(now) {
+                    engine.look_again_after(URGENT_CHECK);
                 }
                 engine.schedule();
             });

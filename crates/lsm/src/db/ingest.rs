@@ -165,12 +165,12 @@ impl TableWriter {
 
     /// As [`TableWriter::add`], until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
     pub fn add_ttl(&mut self, key: &[u8], value: &[u8], expire_at_ms: u64) -> Result<()> {
-        self.add_headed(key, &[], value, Some(expire_at_ms))
+        self.add_parts(key, &[], value, Some(expire_at_ms))
     }
 
     /// Adds a key with `header` followed by `value`, until `expire_at_ms` if one is given, as
-    /// [`WriteBatch::put_headed`](crate::WriteBatch::put_headed).
-    pub fn add_headed(
+    /// [`WriteBatch::put_parts`](crate::WriteBatch::put_parts).
+    pub fn add_parts(
         &mut self,
         key: &[u8],
         header: &[u8],
@@ -519,7 +519,7 @@ impl Engine {
             if met == Met::Active {
                 self.rotate(&mut writer)?;
             }
-            let _hurry = self.env.courtesy().hurry();
+            let _urgent = self.env.foreground_io().urgent();
             self.flush_all()?;
         }
         if tables.is_empty() {

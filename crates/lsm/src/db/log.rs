@@ -322,7 +322,9 @@ impl Engine {
         if sync {
             // Many small ones together are small ones.
             let smallest = records.iter().map(|r| r.buf.len()).min();
-            self.env.courtesy().foreground_sync(smallest.unwrap_or(0));
+            self.env
+                .foreground_io()
+                .foreground_sync(smallest.unwrap_or(0));
             self.end_left_logs(writer)?;
         }
         let log = self.ensure_log(writer)?;
@@ -345,7 +347,7 @@ impl Engine {
     /// Makes every record so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
-        self.env.courtesy().foreground_sync(0);
+        self.env.foreground_io().foreground_sync(0);
         self.end_left_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());
@@ -436,9 +438,9 @@ impl Engine {
             });
         }
         // Every writer waits for this.
-        let hurry = self.env.courtesy().hurry();
+        let urgent = self.env.foreground_io().urgent();
         self.flush_all()?;
-        drop(hurry);
+        drop(urgent);
         writer.log = None;
         writer.left.clear();
         if self.manifest.lock().manifest.in_doubt() {

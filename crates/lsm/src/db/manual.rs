@@ -289,7 +289,7 @@ impl Engine {
                     oldest_snapshot: self.oldest_snapshot(),
                     running: &state.compactions,
                     entering: &state.entering,
-                    hurried: false,
+                    urgent: false,
                     still_for: std::time::Duration::ZERO,
                     shadows: Default::default(),
                     scatter: gathered.scatter(),

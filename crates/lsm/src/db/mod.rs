@@ -54,8 +54,6 @@ mod tests_blobs;
 #[cfg(test)]
 mod tests_clock;
 #[cfg(test)]
-mod tests_courtesy;
-#[cfg(test)]
 mod tests_full;
 #[cfg(test)]
 mod tests_gc_drop;
@@ -65,6 +63,8 @@ mod tests_idle;
 mod tests_ingest;
 #[cfg(test)]
 mod tests_install;
+#[cfg(test)]
+mod tests_io_priority;
 #[cfg(test)]
 mod tests_left_directory;
 #[cfg(test)]
@@ -591,8 +591,8 @@ impl Db {
     }
 
     /// Waits until no flush or compaction is due.
-    pub fn settle(&self) -> Result<()> {
-        self.engine().settle()
+    pub fn wait_idle(&self) -> Result<()> {
+        self.engine().wait_idle()
     }
 
     /// About how many bytes the keys in each range take, without reading them.
@@ -686,7 +686,7 @@ impl Db {
 impl Engine {
     /// Ends the active log, seals its memtables and writes everything out on this thread.
     pub(crate) fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
-        let _hurry = self.env.courtesy().hurry();
+        let _urgent = self.env.foreground_io().urgent();
         self.seal(&mut self.writer.lock())?;
         self.flush_all()?;
         self.schedule();
@@ -722,7 +722,7 @@ impl Engine {
                 let _ = self.resume_if_halted(&mut writer);
             }
         }
-        let _hurry = self.env.courtesy().hurry();
+        let _urgent = self.env.foreground_io().urgent();
         self.env.jobs().drain(self.owner);
         self.wait_for_manual();
         // What was held back, and nobody would come back for.
@@ -803,7 +803,7 @@ impl Engine {
         drop(manifest);
         self.tables.leave();
         let mut state = self.state.lock();
-        state.hurry = None;
+        state.urgent = None;
         self.break_promises(&mut state);
         drop(state);
         self.note_memory(0);

@@ -436,7 +436,7 @@ impl Engine {
                 &entry.habit,
                 options,
             ))
-            .with_skip_budget(options.skip_budget);
+            .with_max_skippable_entries(options.max_skippable_entries);
         Ok(ReadAhead::new(match prefixes {
             Some(p) => made.with_prefixes(Narrowing::new(p, options.prefix_same_as_start)),
             None => made,

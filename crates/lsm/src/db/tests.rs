@@ -224,7 +224,7 @@ fn the_open_file_budget_holds_over_many_tables() {
         .unwrap();
     }
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(db.stats().table_files > 20, "{:?}", db.stats());
     for i in 0..600u32 {
         let found = get(&db, format!("key{:04}", i * 7 % 600).as_bytes()).unwrap();
@@ -318,9 +318,9 @@ fn a_foreign_file_with_a_stores_name_is_not_deleted() {
             .unwrap();
         let before = sim.digest();
         let env = Env::for_tests(sim.clone(), 1);
-        for create_among_files in [false, true] {
+        for allow_nonempty_dir in [false, true] {
             let options = Options {
-                create_among_files,
+                allow_nonempty_dir,
                 ..small()
             };
             let refused = Db::open(&env, "db", options.clone()).err();
@@ -367,7 +367,7 @@ fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {
     assert_eq!(sim.digest(), before, "nothing was left there");
 
     let allowed = Options {
-        create_among_files: true,
+        allow_nonempty_dir: true,
         ..small()
     };
     let env = Env::for_tests(sim.clone(), 2);

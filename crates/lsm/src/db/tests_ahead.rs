@@ -108,7 +108,7 @@ fn shown(it: &ReadAhead, moved: &Result<()>, budget: bool) -> String {
             it.expire_at_ms(),
             budget.then(|| it.left())
         ),
-        false => format!("{moved:?} {:?}", it.paused_at()),
+        false => format!("{moved:?} {:?}", it.resume_key()),
     }
 }
 
@@ -147,7 +147,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
         for _ in 0..6 {
             let mut read = ReadOptions {
                 fill_cache: r.one_in(2),
-                skip_budget: pick(&r, &[u64::MAX, u64::MAX, 5, 50, 200]),
+                max_skippable_entries: pick(&r, &[u64::MAX, u64::MAX, 5, 50, 200]),
                 ..ReadOptions::default()
             };
             read.lower_bound = r.one_in(3).then(|| key(&r));
@@ -158,7 +158,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
             let mut now = env.clock().wall_ms();
             let make = || db.engine().cursor(&view, seq, &f, &read).unwrap();
             let (mut a, mut b) = (make().at_most(pick(&r, &[2, 5, 64])), make().at_most(1));
-            let (mut way, budget) = (0, read.skip_budget != u64::MAX);
+            let (mut way, budget) = (0, read.max_skippable_entries != u64::MAX);
             for _ in 0..150 {
                 moves += 1;
                 if !r.one_in(12) && way >= 4 && a.valid() {
@@ -179,8 +179,8 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                     assert_eq!(a, b, "at another time");
                 }
                 if r.one_in(200) {
-                    a.renew(seq, now, read.skip_budget);
-                    b.renew(seq, now, read.skip_budget);
+                    a.renew(seq, now, read.max_skippable_entries);
+                    b.renew(seq, now, read.max_skippable_entries);
                     way = way.min(3);
                 }
                 let go = |it: &mut ReadAhead| match way {
@@ -199,7 +199,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                 );
                 entries += u64::from(a.valid());
                 errors += u64::from(ra.is_err());
-                pauses += u64::from(a.paused_at().is_some());
+                pauses += u64::from(a.resume_key().is_some());
                 ahead += u64::from(a.runs());
                 flying += u64::from(a.flies());
                 if let Err(e) = ra {

@@ -120,7 +120,7 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
         all.insert(key(n), value(n, 1));
     }
     db.compact_range(&db.default_family(), None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(db.stats().blobs.collections > 0, "{at}");
     expect(&db, &db.default_family(), &ReadOptions::default(), &all);
     db.close().unwrap();

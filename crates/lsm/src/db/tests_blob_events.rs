@@ -53,7 +53,7 @@ fn round(db: &Db, n: u64) {
                 .unwrap();
         }
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
 }
 
 /// What events say that there is.
@@ -185,12 +185,12 @@ fn events_tell_the_whole_story_of_blob_files() {
     for f in [&db.default_family(), &more] {
         failed += u64::from(db.compact_range(f, None, None).is_err());
     }
-    failed += u64::from(db.settle().is_err());
+    failed += u64::from(db.wait_idle().is_err());
     hear(&mut told);
     assert!(failed > 0 && told.failed > 0, "{failed} {}", told.failed);
     // A family takes along what is in no other's files.
     db.drop_family(&more).unwrap();
-    let _ = db.settle();
+    let _ = db.wait_idle();
     hear(&mut told);
     told.expect(&db);
     db.close().unwrap();

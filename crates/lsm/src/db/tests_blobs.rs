@@ -98,7 +98,7 @@ fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back
         if round % 2 == 1 {
             db.compact_range(&f, None, None).unwrap();
         }
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         if round == 10 {
             held = Some((db.snapshot(), all.clone()));
         }
@@ -120,7 +120,7 @@ fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back
     }
     let f = db.default_family();
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let blobs = db.stats().blobs;
     collections += blobs.collections;
     assert!(collections > 1, "{collections} collections");
@@ -149,7 +149,7 @@ fn names_are_forgotten_when_no_table_has_them() {
         }
         db.flush().unwrap();
         db.compact_range(&f, None, None).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         let names = db.stats().blobs.names;
         assert!(names <= 6, "{names} names in round {round}");
     }
@@ -245,7 +245,7 @@ fn values_end_and_merge_and_go_with_ranges_and_families() {
     db.flush().unwrap();
     let before = db.stats().blobs.live_records;
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(
         db.stats().blobs.live_records,
         before - 20,
@@ -258,7 +258,7 @@ fn values_end_and_merge_and_go_with_ranges_and_families() {
         ..CompactOptions::default()
     };
     db.compact(&f, &all).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(db.stats().blobs.live_records, 3, "plain, merged, and g's");
     let mut old = db.iter(&g, &read).unwrap();
     db.drop_family(&g).unwrap();
@@ -267,7 +267,7 @@ fn values_end_and_merge_and_go_with_ranges_and_families() {
     old.seek_to_first().unwrap();
     assert_eq!(old.value(), &longer[..]);
     drop(old);
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.close().unwrap();
     check(&env, &options);
 }
@@ -321,7 +321,7 @@ fn a_filter_that_knows_by_the_key_reads_no_blob() {
     assert_eq!(shown(b"stay").as_ref(), Some(&plain));
     assert_eq!(shown(b"remove"), None);
     assert_eq!(shown(b"change"), Some(plain.into_iter().rev().collect()));
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(db.stats().blobs.live_records, 3);
     db.close().unwrap();
     check(&env, &options);
@@ -361,7 +361,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     disk.flip_bit(&bad, at, 3).unwrap();
     write(&mut all, 1, &mut (0..20));
     db.compact_range(&f, None, None).unwrap();
-    let error = db.settle().unwrap_err();
+    let error = db.wait_idle().unwrap_err();
     assert!(
         error.is_corruption() && error.path() == Some(&bad),
         "{error}"
@@ -371,7 +371,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     write(&mut all, 2, &mut (5..25).chain(100..110));
     write(&mut all, 3, &mut (100..108));
     db.compact_range(&f, None, None).unwrap();
-    let error = db.settle().unwrap_err();
+    let error = db.wait_idle().unwrap_err();
     assert!(
         error.is_corruption() && error.path() == Some(&bad),
         "{error}"
@@ -380,7 +380,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     assert!(blobs().contains(&bad));
     disk.flip_bit(&bad, at, 3).unwrap();
     hands.advance(Duration::from_secs(4000));
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(
         !blobs().contains(&bad),
         "{bad:?} {:?} {:?}",
@@ -592,7 +592,7 @@ fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
         }
         db.flush().unwrap();
         db.compact_range(&f, None, None).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         while env.jobs().step() {}
     };
     let zeros = || env.fs().stats().bytes_prewritten;

@@ -99,7 +99,7 @@ fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
         kind: FaultKind::Latency(Duration::from_secs(1)),
     });
     db.compact_range(&passing, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(*dropped.lock(), "a collection wrote");
     let stats = db.stats().blobs;
     assert!(stats.error.is_none(), "{:?}", stats.error);
@@ -109,7 +109,7 @@ fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
     // Collections go on.
     put_all(&db, &stays, 0..8, 1);
     db.compact_range(&stays, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(db.stats().blobs.collections, 2);
     let all = (0..10).map(|n| (key(n), value(n, u64::from(n < 8))));
     expect(&db, &stays, &ReadOptions::default(), &all.collect());

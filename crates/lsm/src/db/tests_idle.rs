@@ -20,7 +20,7 @@ fn fill(db: &Db, keys: std::ops::Range<u32>) {
     }
 }
 
-fn settle(env: &Env) {
+fn wait_idle(env: &Env) {
     while env.jobs().step() {}
 }
 
@@ -39,19 +39,19 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
     };
     for round in 0..3u32 {
         fill(&db, round * 1000..round * 1000 + 900);
-        settle(&env);
+        wait_idle(&env);
         let busy = db.stats();
         assert!(busy.log_bytes > 256 << 10 && busy.memtable_bytes > 0 && logs() > 0);
         // Writes in between put it off.
         for _ in 0..3 {
             env.clock().sleep(Duration::from_secs(59));
-            settle(&env);
+            wait_idle(&env);
             assert!(logs() > 0);
             fill(&db, round * 1000 + 900..round * 1000 + 901);
         }
         for _ in 0..2 {
             env.clock().sleep(Duration::from_secs(60));
-            settle(&env);
+            wait_idle(&env);
         }
         let idle = db.stats();
         assert_eq!((idle.log_bytes, logs()), (0, 0), "round {round}");
@@ -68,7 +68,7 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
         // Nothing is left that would come due again and again.
         let edits = db.stats().flush_bytes_written;
         env.clock().sleep(Duration::from_secs(3600));
-        settle(&env);
+        wait_idle(&env);
         assert_eq!(db.stats().flush_bytes_written, edits);
     }
     // As a killed process leaves it.
@@ -110,13 +110,13 @@ fn what_failed_is_tried_again_although_nobody_writes() {
             assert!(db.flush().is_err(), "{path}");
             for _ in 0..3 {
                 env.clock().sleep(Duration::from_secs(1));
-                settle(&env);
+                wait_idle(&env);
             }
         }
         assert!(db.stats().read_only.is_some(), "{path}: the failure shows");
         faults.clear();
         env.clock().sleep(Duration::from_secs(1));
-        settle(&env);
+        wait_idle(&env);
         assert_eq!(db.stats().read_only, None, "{path}: mended");
         assert_eq!(db.stats().sealed_memtables, 0, "{path}");
         fill(&db, 10..20);
@@ -158,9 +158,9 @@ fn with_a_spare(env: &Env) -> Db {
     };
     let db = Db::open(env, "db", options).unwrap();
     fill(&db, 0..200);
-    settle(env);
+    wait_idle(env);
     db.flush().unwrap();
-    settle(env);
+    wait_idle(env);
     db
 }
 
@@ -187,7 +187,7 @@ fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
     assert!(db.engine().release_idle().is_err());
     faults.clear();
     env.clock().sleep(Duration::from_secs(2));
-    settle(&env);
+    wait_idle(&env);
     fill(&db, 1000..1010);
     db.abandon();
     let env = Env::for_tests(sim, 2);
@@ -222,10 +222,10 @@ fn a_spare_log_on_its_way_is_released_later() {
     engine.release_idle().unwrap();
     assert!(engine.preparing_log(), "nor was it meanwhile");
     assert!(engine.armed.release.load(SeqCst), "another one comes");
-    settle(&env);
+    wait_idle(&env);
     assert_eq!(live_logs(&db).len(), 1, "the spare");
     env.clock().sleep(Duration::from_secs(60));
-    settle(&env);
+    wait_idle(&env);
     assert_eq!(live_logs(&db).len(), 0);
     db.close().unwrap();
 }

@@ -141,7 +141,7 @@ fn what_is_added_is_newer_than_all_before_and_older_than_all_after() {
         expect(&db, &f, &as_of(&before.0), &before.1);
         expect(&db, &f, &as_of(&at.0), &at.1);
         db.compact_range(&f, None, None).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
     }
     drop((before, at));
     db.close().unwrap();
@@ -341,7 +341,7 @@ fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
             };
             db.compact(&f, &gather).unwrap();
         }
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         expect(&db, &f, &ReadOptions::default(), &all);
         if let Some((snapshot, old)) = &held {
             expect(&db, &f, &as_of(snapshot), old);
@@ -360,7 +360,7 @@ fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
     }
     let f = db.default_family();
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let blobs = db.stats().blobs;
     collections += blobs.collections;
     assert!(collections > 0, "{collections} collections");
@@ -399,7 +399,7 @@ fn expiries_and_tombstones_come_with_prepared_tables() {
     hands.advance(Duration::from_millis(1000));
     seen(&|n| n % 3 == 2);
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     seen(&|n| n % 3 == 2);
     db.close().unwrap();
     check(&env, &options);

@@ -89,7 +89,7 @@ fn reader_of_a_store_that_is_gone(env: &Env, end: End, reader: Reader) -> Box<dy
         db.delete(&f, &[n], &FREE).unwrap();
     }
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     match end {
         End::Close => db.close().unwrap(),
         End::Drop => drop(db),

@@ -69,7 +69,7 @@ fn events_tell_the_whole_story_of_the_tree() {
     let db = Db::open(&env, "db", small(vec![witness.clone()])).unwrap();
     fill(&db, 0, 3000);
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.compact_range(&db.default_family(), None, None).unwrap();
     db.wait_for_listeners();
     let stats = db.stats();
@@ -247,7 +247,7 @@ fn a_listener_that_blocks_holds_up_nobody() {
     let db = Db::open(&env, "db", small(vec![stuck.clone()])).unwrap();
     fill(&db, 0, 2000);
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.compact_range(&db.default_family(), None, None).unwrap();
     assert!(db.stats().table_files > 0);
     assert_eq!(*stuck.seen.lock(), 0);
@@ -324,7 +324,7 @@ fn background_errors_and_stalls_are_told() {
     // Three sealed memtables and a full one: writers are held until a flush was run.
     fill(&db, 20, 1000);
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     fill(&db, 0, 2);
     db.wait_for_listeners();
     let stats = db.stats();
@@ -411,7 +411,7 @@ fn approximate_sizes_keep_their_bound() {
             .unwrap();
     }
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     for i in 0..20 {
         db.put(&f, &key(i * 10), &[2; 90], &WriteOptions::UNSYNCED)
             .unwrap();
@@ -458,7 +458,7 @@ fn metrics_name_every_level_cause_and_budget() {
     let db = Db::open(&env, "db", options).unwrap();
     fill(&db, 0, 2000);
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let (stats, text) = (db.stats(), env.metrics().prometheus());
     for s in &stats.stalls {
         for name in ["stalls_total", "stall_us_total"] {

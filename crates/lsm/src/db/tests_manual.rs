@@ -38,7 +38,7 @@ fn store(options: Options) -> (Env, Db) {
     let db = Db::open(&env, "db", options).unwrap();
     fill(&db, 0, 3001);
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     fill(&db, 3001, 1500);
     db.flush().unwrap();
     (env, db)
@@ -60,7 +60,7 @@ fn everything(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
 #[test]
 fn progress_grows_to_its_total_and_names_levels_from_the_top() {
     let (_env, db) = store(small());
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     // Less than starts a compaction, and none begins meanwhile: every byte read is this one's.
     fill(&db, 9000, 100);
     db.flush().unwrap();
@@ -146,7 +146,7 @@ fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
         }
         assert_eq!(db.stats().read_only, None, "nothing failed");
         if cancelled % 8 == 0 {
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             db.compact_range(&db.default_family(), None, None).unwrap();
             assert_eq!(everything(&db), want);
         }
@@ -237,7 +237,7 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
         fill(&db, i * 400, 400);
         db.flush().unwrap();
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(db.stats().families[0].levels[0].tables < 4, "they have run");
     db.close().unwrap();
 }
@@ -269,7 +269,7 @@ fn a_callback_that_panics_stops_nobody_else() {
             false => between += 1,
         }
         // Automatic compactions go on, and end.
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         assert_eq!(db.stats().compactions, 0, "it counts as running still");
         db.compact_range(&db.default_family(), None, None).unwrap();
         assert_eq!(everything(&db), want);
@@ -287,7 +287,7 @@ fn closing_waits_for_a_manual_compaction() {
     let db = Db::open(&env, "db", small()).unwrap();
     fill(&db, 0, 3000);
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let want = everything(&db);
     let (met, at) = mpsc::channel();
     let (go, gate) = mpsc::channel::<()>();

@@ -68,7 +68,7 @@ fn text(db: &Db, key: &[u8]) -> Option<String> {
 }
 
 /// Nothing, a flush, a flush and a compaction.
-fn settle(db: &Db, how: u64) {
+fn wait_idle(db: &Db, how: u64) {
     if how > 0 {
         db.flush().unwrap();
     }
@@ -86,22 +86,22 @@ fn a_chain_reads_the_same_wherever_its_parts_lie() {
         let way = |i: u32| ways / 3u64.pow(i) % 3;
         let mut snapshots: Vec<(Snapshot, Option<&str>)> = Vec::new();
         db.merge(&f, b"k", b"a", &FREE).unwrap();
-        settle(&db, way(0));
+        wait_idle(&db, way(0));
         assert_eq!(text(&db, b"k").as_deref(), Some("a"));
         snapshots.push((db.snapshot(), Some("a")));
         db.merge(&f, b"k", b"b", &FREE).unwrap();
         db.merge(&f, b"k", b"c", &FREE).unwrap();
-        settle(&db, way(1));
+        wait_idle(&db, way(1));
         assert_eq!(text(&db, b"k").as_deref(), Some("a,b,c"));
         snapshots.push((db.snapshot(), Some("a,b,c")));
         db.delete(&f, b"k", &FREE).unwrap();
         snapshots.push((db.snapshot(), None));
         db.merge(&f, b"k", b"d", &FREE).unwrap();
-        settle(&db, way(2));
+        wait_idle(&db, way(2));
         assert_eq!(text(&db, b"k").as_deref(), Some("d"));
         db.put(&f, b"k", b"e", &FREE).unwrap();
         db.merge(&f, b"k", b"", &FREE).unwrap();
-        settle(&db, way(3));
+        wait_idle(&db, way(3));
         for _ in 0..2 {
             assert_eq!(text(&db, b"k").as_deref(), Some("e,"), "{ways}");
             for (snapshot, expected) in &snapshots {
@@ -112,13 +112,13 @@ fn a_chain_reads_the_same_wherever_its_parts_lie() {
                 let shown = read(&db, b"k", &options).unwrap().map(|v| v.0);
                 assert_eq!(shown.as_deref(), expected.map(str::as_bytes), "{ways}");
             }
-            settle(&db, 2);
+            wait_idle(&db, 2);
         }
         // Without snapshots all of it is one value.
         snapshots.clear();
         db.put(&f, b"k", b"e", &FREE).unwrap();
         db.merge(&f, b"k", b"f", &FREE).unwrap();
-        settle(&db, 2);
+        wait_idle(&db, 2);
         let entries: u64 = db.stats().families[0]
             .levels
             .iter()
@@ -160,10 +160,10 @@ fn operands_outlive_the_value_that_they_were_merged_with() {
         let mut batch = WriteBatch::new();
         batch.put_ttl(&f, b"k", b"short", NOW + 1000).unwrap();
         db.write(batch, &FREE).unwrap();
-        settle(&db, how);
+        wait_idle(&db, how);
         db.merge(&f, b"k", b"a", &FREE).unwrap();
         db.merge(&f, b"k", b"b", &FREE).unwrap();
-        settle(&db, how);
+        wait_idle(&db, how);
         let shown = || read(&db, b"k", &ReadOptions::default()).unwrap();
         assert_eq!(shown(), Some((b"short,a,b".to_vec(), Some(NOW + 1000))));
         hands.advance(Duration::from_millis(999));
@@ -171,7 +171,7 @@ fn operands_outlive_the_value_that_they_were_merged_with() {
         hands.advance(Duration::from_millis(1));
         assert_eq!(shown(), Some((b"a,b".to_vec(), None)), "{how}");
         db.merge(&f, b"k", b"c", &FREE).unwrap();
-        settle(&db, how);
+        wait_idle(&db, how);
         assert_eq!(shown(), Some((b"a,b,c".to_vec(), None)), "{how}");
     }
 }
@@ -207,9 +207,9 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
             };
             check(&db);
             for _ in 0..2 {
-                settle(&db, 2);
+                wait_idle(&db, 2);
                 check(&db);
-                db.settle().unwrap();
+                db.wait_idle().unwrap();
             }
             // As of before the bad one, unless what is below it is no better.
             let then = ReadOptions {
@@ -223,14 +223,14 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
                 None => assert_eq!(shown.unwrap().unwrap().0, b"1"),
             }
             drop((before, then));
-            settle(&db, 2);
+            wait_idle(&db, 2);
             db.close().unwrap();
             // With the bug mended nothing is lost. The name is the same.
             let db = Db::open(&env, "db", with(Mended)).unwrap();
             let whole = base.map_or(String::new(), |b| format!("{b},")) + &format!("1,{bad},2");
             assert_eq!(text(&db, b"m"), Some(whole));
             db.put(&db.default_family(), b"m", b"new", &FREE).unwrap();
-            settle(&db, 2);
+            wait_idle(&db, 2);
             assert_eq!(text(&db, b"m").as_deref(), Some("new"));
         }
     }
@@ -421,7 +421,7 @@ fn a_repair_that_lost_the_name_keeps_the_operands() {
     let db = Db::open(&env, "db", with(Append::new(","))).unwrap();
     assert_eq!(text(&db, b"k07").as_deref(), Some("a,b,c,d"));
     assert_eq!(text(&db, b"k00").as_deref(), Some("new"));
-    settle(&db, 2);
+    wait_idle(&db, 2);
     assert_eq!(text(&db, b"k49").as_deref(), Some("a,b,c,d"));
 }
 
@@ -436,7 +436,7 @@ fn a_bounded_read_of_operands_stays_within_its_budget() {
         }
     }
     for flushed in [false, true] {
-        settle(&db, u64::from(flushed));
+        wait_idle(&db, u64::from(flushed));
         let mut open: Vec<u8> = (0..10).collect();
         let mut calls = 0;
         while !open.is_empty() {
@@ -510,10 +510,10 @@ fn a_compaction_filter_sees_merged_values_only() {
         batch.merge(&f, b"ttl", b"x").unwrap();
         db.write(batch, &FREE).unwrap();
         let snapshot = db.snapshot();
-        settle(&db, 2);
+        wait_idle(&db, 2);
         assert!(text(&db, b"gone").is_some(), "the snapshot needs it");
         drop(snapshot);
-        settle(&db, 2);
+        wait_idle(&db, 2);
         let kept = if base { "base,1,2,3" } else { "1,2,3" };
         assert_eq!(text(&db, b"gone"), None);
         assert_eq!(text(&db, b"kept").as_deref(), Some(kept));

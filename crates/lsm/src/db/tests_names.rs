@@ -31,7 +31,7 @@ fn round(db: &Db, n: u64) {
     }
     db.flush().unwrap();
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
 }
 
 /// Rewrites every table twice, so that each entry gets the number of the file that has its value.
@@ -125,7 +125,7 @@ fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
         }
         db.flush().unwrap();
         db.compact_range(&f, None, None).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
     }
     let there = |number: u64| engine.state.lock().catalog.blobs.contains_key(&number);
     assert!(!there(file), "the file was not collected");

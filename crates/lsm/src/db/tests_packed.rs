@@ -167,7 +167,7 @@ fn recovery_brings_compressed_values_back_and_compresses_them_again() {
         for n in 50..60u64 {
             let (key, value) = (n.to_be_bytes(), text(n, 1, 4000));
             batch
-                .put_headed(&f, &key, b"head", &value, Some(NOW * 2))
+                .put_parts(&f, &key, b"head", &value, Some(NOW * 2))
                 .unwrap();
             all.insert(key.to_vec(), [b"head", &value[..]].concat());
         }
@@ -256,7 +256,7 @@ fn references_are_to_the_very_version_whatever_was_merged_and_overwritten() {
         }
         db.flush().unwrap();
         db.compact_range(&f, None, None).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         for (snapshot, all) in &held {
             let as_of = ReadOptions {
                 snapshot: Some(snapshot.clone()),
@@ -301,7 +301,7 @@ fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
             db.compact_range(&f, None, None).unwrap();
             expect(&db, &as_of, &old);
             let compressed = db.stats().blob_compression;
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             assert_eq!(
                 db.stats().blob_compression,
                 compressed,
@@ -316,7 +316,7 @@ fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
         }
         assert!(db.stats().blobs.collections > 0);
         drop((snapshot, as_of));
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         expect(&db, &ReadOptions::default(), &all);
         db.close().unwrap();
         check(&env, &options);

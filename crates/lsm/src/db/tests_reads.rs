@@ -81,7 +81,7 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
                 .unwrap();
             }
             db.flush().unwrap();
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             for again in 0..3 {
                 for n in 0..1500u32 {
                     let found = get(&db, format!("key{n:06}").as_bytes()).unwrap();
@@ -106,7 +106,7 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
             "a cache of {cache} bytes pinned {most}"
         );
         db.compact_range(&f, None, None).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         db.close().unwrap();
         assert_eq!(env.cache().stats().pinned, 0, "no table is left");
         assert_eq!(env.ledger().usage().pinned, 0);
@@ -169,7 +169,7 @@ fn a_small_value_that_is_kept_keeps_no_block() {
         .unwrap();
     }
     db.flush().unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let mut kept = Vec::new();
     for n in (0..2000u32).step_by(40) {
         // Once from the device, and once from the cache.

@@ -115,7 +115,7 @@ fn compactions_that_run_at_once_never_overlap_in_their_outputs() {
         let_go.send(()).unwrap();
         manual.join().unwrap().unwrap();
     });
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.close().unwrap();
     let db = Db::open(&env, "db", options).unwrap();
     for (k, v) in [("a", "old"), ("e", "new"), ("g", "new"), ("p", "old")] {

@@ -230,7 +230,7 @@ fn what_cannot_be_moved_stays_and_stops_nobody() {
     store.steps();
     assert_eq!((store.tried().0, store.gathered()), (0, 0));
     assert!(store.tried().1 >= 1, "it was tried");
-    store.db.settle().unwrap();
+    store.db.wait_idle().unwrap();
     store.put(KEYS + 1, 0);
     store.faults.clear();
     store

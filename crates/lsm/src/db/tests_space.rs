@@ -62,7 +62,7 @@ impl Paced {
         }
     }
 
-    fn chance(&mut self, below: u64) -> u64 {
+    fn rng(&mut self, below: u64) -> u64 {
         self.seed = self
             .seed
             .wrapping_mul(6364136223846793005)
@@ -123,7 +123,7 @@ impl Paced {
     /// Everything on disk is what the statistics say, and what a scan of the closed store finds.
     fn reconcile(self, options: &Options) {
         self.db.flush().unwrap();
-        self.db.settle().unwrap();
+        self.db.wait_idle().unwrap();
         while self.env.jobs().step() {}
         let stats = self.db.stats().blobs;
         // A log keeps whole blocks, of which the statistics count what is not a record's, too.
@@ -172,7 +172,7 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
     let bound = (reachable * 5 / 4).max(reachable + options.space_slack());
     let (mut worst, mut longest) = (0, Duration::ZERO);
     for n in 0..5 * KEYS {
-        let key = s.chance(KEYS);
+        let key = s.rng(KEYS);
         longest = longest.max(s.put(key));
         if n > KEYS {
             worst = worst.max(s.disk_bytes());
@@ -210,10 +210,10 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
 fn a_store_that_rests_forgets_what_it_wrote() {
     let mut s = Paced::new(options(500), 3000);
     for _ in 0..20_000 {
-        let key = s.chance(5000);
+        let key = s.rng(5000);
         s.put(key);
     }
-    s.db.settle().unwrap();
+    s.db.wait_idle().unwrap();
     let busy = s.db.stats().blobs;
     assert!(busy.recent_collection_bytes_written > 1 << 20, "{busy:?}");
     s.pass(600_000_000);
@@ -239,7 +239,7 @@ fn pure_inserts_cause_no_collection() {
     assert_eq!((blobs.collections, blobs.collecting), (0, 0), "{blobs:?}");
     assert_eq!(s.stall_us("space"), 0, "{blobs:?}");
     s.db.flush().unwrap();
-    s.db.settle().unwrap();
+    s.db.wait_idle().unwrap();
     let blobs = s.db.stats().blobs;
     assert_eq!(blobs.collections, 0);
     assert_eq!(
@@ -265,7 +265,7 @@ fn one_value_keeps_no_file() {
     }
     s.db.compact_range(&s.db.default_family(), None, None)
         .unwrap();
-    s.db.settle().unwrap();
+    s.db.wait_idle().unwrap();
     while s.env.jobs().step() {}
     let blobs = s.db.stats().blobs;
     assert_eq!(blobs.live_records, ROUNDS + 25);
@@ -306,7 +306,7 @@ fn the_debt_of_a_bulk_delete_ends_while_writers_go_on() {
         }
         writes += 1;
         assert!(writes < 20_000, "the debt stays: {blobs:?}");
-        let key = s.chance(KEYS / 8) * 8;
+        let key = s.rng(KEYS / 8) * 8;
         longest = longest.max(s.put(key));
     }
     let took = s.env.clock().now() - began;
@@ -423,12 +423,12 @@ fn deletes_free_a_full_disk() {
             db.delete_range(&f, &[0; 8], &there.to_be_bytes(), &FREE)
                 .unwrap();
             db.flush().unwrap();
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             there = 0;
         }
         let whole = db.compact_range(&f, None, None);
         whole.unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         db.close().unwrap();
         let report = Db::verify_store(&env, &dir, &options, &mut |_, _| ()).unwrap();
         assert!(
@@ -465,7 +465,7 @@ fn a_file_that_cannot_be_removed_is_tried_again() {
         db.flush().unwrap();
         db.compact_range(&f, None, None).unwrap();
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     while env.jobs().step() {}
     let left = db.stats().unremoved_files;
     assert!(left >= 3, "{left} files");
@@ -522,11 +522,11 @@ fn cost(amp: f64, draw: &mut dyn FnMut(&mut Paced) -> u64, keys: u64, writes: u6
 #[test]
 fn the_bound_costs_what_greedy_collections_cost() {
     const KEYS: u64 = 4000;
-    let uniform = cost(1.25, &mut |s| s.chance(KEYS), KEYS, 24_000);
+    let uniform = cost(1.25, &mut |s| s.rng(KEYS), KEYS, 24_000);
     // A tenth of the keys takes nine tenths of the writes.
-    let skewed = |s: &mut Paced| match s.chance(10) {
-        0 => s.chance(KEYS),
-        _ => s.chance(KEYS / 10) * 10,
+    let skewed = |s: &mut Paced| match s.rng(10) {
+        0 => s.rng(KEYS),
+        _ => s.rng(KEYS / 10) * 10,
     };
     let skewed = cost(1.25, &mut { skewed }, KEYS, 24_000);
     basalt_sim::campaign!("write_amplification_at_1.25 uniform={uniform:.2} skewed={skewed:.2}");
@@ -583,7 +583,7 @@ fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
         put(&mut s, n * 2);
     }
     s.db.flush().unwrap();
-    s.db.settle().unwrap();
+    s.db.wait_idle().unwrap();
     let blobs = s.db.stats().blobs;
     assert_eq!((blobs.pressure, blobs.space_debt), (0.0, 0), "{blobs:?}");
     assert!(blobs.collections > 0, "{blobs:?}");
@@ -602,7 +602,7 @@ fn a_load_is_not_long_taken_for_garbage() {
         s.put(n * 3);
     }
     s.db.flush().unwrap();
-    s.db.settle().unwrap();
+    s.db.wait_idle().unwrap();
     s.reopen(&options);
     let f = s.db.default_family();
     for load in 1..3 {
@@ -660,7 +660,7 @@ fn a_collection_reads_again_what_it_has_no_memory_for() {
     }
     s.db.flush().unwrap();
     s.db.compact_range(&f, None, None).unwrap();
-    s.db.settle().unwrap();
+    s.db.wait_idle().unwrap();
     let blobs = s.db.stats().blobs;
     let (read, written) = (blobs.collected_bytes_read, blobs.collected_bytes_written);
     assert!(blobs.collections > 0, "{blobs:?}");

@@ -92,7 +92,7 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
     db.flush().unwrap();
     let f = db.default_family();
     db.compact_range(&f, None, None).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert_eq!(db.stats().blobs.collections, 0);
     let hot = || (0..300).filter(|k| k % 3 == 1);
     let cold = || (0..300).filter(|k| k % 3 == 2);
@@ -103,7 +103,7 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
     let used = env.cache().stats().used;
     // Within another bound, in the same cache.
     let db = Db::open(&env, "db", options(1.1)).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(db.stats().blobs.collections > 0);
     assert!(!db.blob_files().iter().any(|b| b.number == before[0]));
     while env.jobs().step() {}

@@ -72,7 +72,7 @@ impl Store {
         store.db.compact_range(&family, None, None).unwrap();
         store.write(3);
         store.write(3);
-        store.settle();
+        store.wait_idle();
         assert_eq!((store.level0(), store.tried()), (2, (0, 0)));
         store
     }
@@ -95,7 +95,7 @@ impl Store {
         self.db.flush().unwrap();
     }
 
-    fn settle(&self) {
+    fn wait_idle(&self) {
         while self.env.jobs().step() {}
     }
 
@@ -109,7 +109,7 @@ impl Store {
 
     /// Merges that reads paid for: that were done, and that failed.
     fn tried(&self) -> (usize, usize) {
-        self.settle();
+        self.wait_idle();
         self.db.wait_for_listeners();
         self.reasons.count("reads of level 0")
     }
@@ -120,7 +120,7 @@ impl Store {
         it.seek(format!("key{:06}", n % KEYS).as_bytes()).unwrap();
         assert_eq!(it.key(), format!("key{:06}", n % KEYS).as_bytes());
         drop(it);
-        self.settle();
+        self.wait_idle();
     }
 
     fn get(&self, key: &str) -> bool {
@@ -132,7 +132,7 @@ impl Store {
                 &ReadOptions::default(),
             )
             .unwrap();
-        self.settle();
+        self.wait_idle();
         found.is_some()
     }
 }
@@ -237,10 +237,10 @@ fn a_merge_for_readers_that_fails_is_let_be() {
     assert!(calls > 0);
     for _ in 0..100 {
         store.env.clock().sleep(Duration::from_secs(60));
-        store.settle();
+        store.wait_idle();
     }
     assert_eq!((store.faults.seen(rule), store.tried()), (calls, (0, 1)));
-    store.db.settle().unwrap();
+    store.db.wait_idle().unwrap();
     store.faults.clear();
     (0..600).for_each(|n| store.seek(n * 7));
     assert_eq!((store.level0(), store.tried()), (0, (1, 1)));

@@ -59,13 +59,13 @@ pub(crate) struct Backlog {
     level0: f64,
     debt: f64,
     /// Background work is behind, if not far enough to slow writers: it spares nobody who waits for the device.
-    hurries: bool,
+    is_urgent: bool,
 }
 
 impl Backlog {
     /// True when background work should take what it can get of the device.
-    pub fn hurries(&self) -> bool {
-        self.hurries
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent
     }
 
     /// True when writers are slowed for it.
@@ -82,7 +82,7 @@ impl Backlog {
     pub fn of(view: &View) -> Backlog {
         let mut worst = Backlog {
             // One memtable is on its way out, and the next one is full before that is done.
-            hurries: view.sealed.len() > 1,
+            is_urgent: view.sealed.len() > 1,
             ..Backlog::default()
         };
         for f in view.families.values() {
@@ -95,12 +95,12 @@ impl Backlog {
                 worst.level0 = worst.level0.max(p);
             }
             let trigger = f.options.l0_compaction_trigger;
-            worst.hurries |= tables >= (trigger + trigger.div_ceil(2)).min(start);
+            worst.is_urgent |= tables >= (trigger + trigger.div_ceil(2)).min(start);
             let (debt, start) = (
                 compaction_debt(version, &f.options),
                 f.options.debt_slowdown_bytes,
             );
-            worst.hurries |= debt > start / 4;
+            worst.is_urgent |= debt > start / 4;
             if debt > start {
                 worst.debt = worst.debt.max((debt - start) as f64 / start as f64);
             }
@@ -391,7 +391,7 @@ impl Engine {
             if relieved() {
                 return Ok(Room::Ready);
             }
-            let _hurry = self.env.courtesy().hurry();
+            let _urgent = self.env.foreground_io().urgent();
             self.schedule();
             let mut moved = true;
             if patience == Patience::Wait {
@@ -416,8 +416,8 @@ impl Engine {
                 // It comes again: until the tree has changed, which decides anew.
                 let mut state = self.state.lock();
                 state
-                    .hurry
-                    .get_or_insert_with(|| self.env.courtesy().hurry());
+                    .urgent
+                    .get_or_insert_with(|| self.env.foreground_io().urgent());
                 drop(state);
                 self.note_stall(cause, LONGEST_NAP);
                 return Ok(Room::Later(LONGEST_NAP));

@@ -465,10 +465,10 @@ impl ReadAhead {
         self.run.is_some() || self.at.valid()
     }
 
-    /// See [`UserIter::paused_at`].
-    pub fn paused_at(&self) -> Option<&[u8]> {
+    /// See [`UserIter::resume_key`].
+    pub fn resume_key(&self) -> Option<&[u8]> {
         match &self.run {
-            None => self.at.paused_at(),
+            None => self.at.resume_key(),
             Some(_) => None,
         }
     }

@@ -576,13 +576,13 @@ fn operands_count_as_passed_over_and_an_iterator_goes_on_behind_them() {
             };
             let mut u = UserIter::new(m, Cmp::Bytewise, view, Vec::new())
                 .with_merging(appending())
-                .with_skip_budget(budget);
+                .with_max_skippable_entries(budget);
             u.seek(&from).unwrap();
             while u.valid() {
                 got.push((u.key().to_vec(), u.value().to_vec(), u.expire_at_ms()));
                 u.next().unwrap();
             }
-            let Some(at) = u.paused_at() else { break };
+            let Some(at) = u.resume_key() else { break };
             from = at.to_vec();
             pauses += 1;
         }

@@ -116,7 +116,7 @@ pub struct UserIter {
     /// Entries that may still be passed over.
     skips: u64,
     /// How many of them are left alone for now.
-    spared: u64,
+    foreground_load: u64,
     merging: Merging,
     values: Option<Values>,
     /// Range tombstones that are visible.
@@ -215,7 +215,7 @@ impl UserIter {
             unread: None,
             expire_at_ms: None,
             skips: u64::MAX,
-            spared: 0,
+            foreground_load: 0,
             merging: Merging::none(),
             values: None,
             deleted,
@@ -251,8 +251,8 @@ impl UserIter {
         !self.deleted.is_empty()
     }
 
-    /// Bounds how many entries that are not shown it passes over in its life: `ReadOptions::skip_budget`.
-    pub fn with_skip_budget(mut self, entries: u64) -> UserIter {
+    /// Bounds how many entries that are not shown it passes over in its life: `ReadOptions::max_skippable_entries`.
+    pub fn with_max_skippable_entries(mut self, entries: u64) -> UserIter {
         self.skips = entries;
         self
     }
@@ -352,7 +352,7 @@ impl UserIter {
 
     /// Where it stopped because the skip budget is used up; it is not `valid` then. No live key lies between the one it was moved
     /// from and this one, which was not looked at: another iterator goes on with a seek to it.
-    pub fn paused_at(&self) -> Option<&[u8]> {
+    pub fn resume_key(&self) -> Option<&[u8]> {
         (self.state == State::Paused).then_some(&self.saved_key)
     }
 
@@ -366,7 +366,7 @@ impl UserIter {
             self.skips = left.max(least);
             self.looked = true;
         }
-        if self.skips > self.spared {
+        if self.skips > self.foreground_load {
             return true;
         }
         self.saved_key.clear();

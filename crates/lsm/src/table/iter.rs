@@ -186,15 +186,15 @@ impl TableIter {
         }
         let len = handle.disk_len();
         if !ahead.holds(handle) {
-            let courtesy = table.env.courtesy();
+            let foreground_io = table.env.foreground_io();
             let step = if compaction {
-                courtesy.piece(AHEAD_COMPACTION)
+                foreground_io.piece(AHEAD_COMPACTION)
             } else if ahead.in_sequence > 0 {
                 let step = ahead.step;
                 ahead.step = (step * 2).min(AHEAD_MOST);
                 step
             } else {
-                courtesy.foreground_read();
+                foreground_io.foreground_read();
                 return table.block(BlockKind::Data, handle, self.pattern == ReadPattern::Cached);
             };
             let left = usize::try_from(table.footer.data_end - handle.offset).unwrap_or(usize::MAX);
@@ -203,9 +203,9 @@ impl TableIter {
             let booked = table.env.ledger().reserve(ahead.kind, want as u64);
             let turn = if compaction {
                 table.env.io_limit().acquire(want as u64, IoPriority::Low);
-                Some(courtesy.turn())
+                Some(foreground_io.turn())
             } else {
-                courtesy.foreground_read();
+                foreground_io.foreground_read();
                 None
             };
             // Values that a reader keeps are parts of it.

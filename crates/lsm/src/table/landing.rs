@@ -48,7 +48,7 @@ impl Landing {
             });
         }
         let mut read: Vec<Option<Bytes>> = vec![None; landings.len()];
-        first.table.env.courtesy().foreground_read();
+        first.table.env.foreground_io().foreground_read();
         let mut done = first.table.env.fs().submit_reads(requests);
         done.wait_all();
         while let Some((i, bytes)) = done.next() {

@@ -82,7 +82,7 @@ impl Wanted {
     /// Reads blocks, all of them in flight together. A failure is its own block's.
     pub fn read_together(wanted: &[Wanted], fill_cache: bool) -> Vec<Result<Bytes>> {
         if let [one] = wanted {
-            one.table.env.courtesy().foreground_read();
+            one.table.env.foreground_io().foreground_read();
             return vec![one.table.block(one.kind, &one.handle, fill_cache)];
         }
         let Some(first) = wanted.first() else {
@@ -108,7 +108,7 @@ impl Wanted {
                 Err(e) => payloads[i] = Some(Err(e)),
             }
         }
-        first.table.env.courtesy().foreground_read();
+        first.table.env.foreground_io().foreground_read();
         let mut done = first.table.env.fs().submit_reads(requests);
         done.wait_all();
         while let Some((i, disk)) = done.next() {

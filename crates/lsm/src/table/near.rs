@@ -28,7 +28,7 @@ impl TableReader {
         fill_cache: bool,
     ) -> Result<Bytes> {
         if fill_cache && !self.env.cache().contains(self.cache_key(handle)) {
-            self.env.courtesy().foreground_read();
+            self.env.foreground_io().foreground_read();
             // The first of a table is read alone: whether it can be pinned tells whether there is room for more.
             if self.pins.have_room()
                 && let Some(payload) = self.read_group(kind, number)

@@ -347,7 +347,7 @@ impl TableReader {
         match cached {
             Some(found) => found,
             None => {
-                self.env.courtesy().foreground_read();
+                self.env.foreground_io().foreground_read();
                 let found = find(&self.load(BlockKind::Data, &handle, fill_cache)?)?;
                 if found.is_none() {
                     self.wear();

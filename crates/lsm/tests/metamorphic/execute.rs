@@ -3,9 +3,9 @@
 mod copies;
 mod reads;
 
-use crate::chance::Chance;
 use crate::operations::{FAMILIES, HELD, Item, Op, STEP_MS, What, key_bytes};
 use crate::operators::{POISON, affine};
+use crate::rng::Rng;
 use crate::settings::{MORTAL, Settings};
 use basalt_env::{Env, ManualClock};
 use basalt_lsm::db::{CheckpointOptions, Iter, TableWriter};
@@ -73,7 +73,7 @@ struct Execution<'a> {
     now: u64,
     /// Grows with each value, so that none is like another.
     nonce: u64,
-    chance: Chance,
+    rng: Rng,
 }
 
 /// Executes a history. Panics at the first answer that is not the reference's.
@@ -110,13 +110,13 @@ pub fn execute(
         lives: 0,
         now: 0,
         nonce: 0,
-        chance: Chance::of(&[seed, 34]),
+        rng: Rng::of(&[seed, 34]),
     };
     run.open();
     for (at, op) in ops.iter().enumerate() {
         run.at = at;
         run.run(op);
-        if run.chance.percent(settings.steps) {
+        if run.rng.percent(settings.steps) {
             run.env.jobs().step();
         }
     }
@@ -131,7 +131,7 @@ pub fn execute(
 /// A value in few words: enough to tell it from every other.
 fn brief(value: &[u8]) -> String {
     let sum = value.iter().fold(value.len() as u64, |sum, b| {
-        crate::chance::mix(sum ^ u64::from(*b))
+        crate::rng::mix(sum ^ u64::from(*b))
     });
     let head = String::from_utf8_lossy(&value[..value.len().min(8)]);
     format!("{head:?}..{} {sum:016x}", value.len())
@@ -266,7 +266,7 @@ impl Execution<'_> {
         let mut v: Vec<u8> = first.into_iter().collect();
         v.extend(format!("<{}>", self.nonce).bytes());
         while v.len() < len as usize {
-            v.extend(crate::chance::mix(self.nonce + v.len() as u64).to_le_bytes());
+            v.extend(crate::rng::mix(self.nonce + v.len() as u64).to_le_bytes());
             v.extend(b"and so on ");
         }
         // At least its first byte, by which readers know it.
@@ -278,7 +278,7 @@ impl Execution<'_> {
         let len = len.min(1500);
         match family {
             0 => {
-                let (a, b) = (self.nonce * 2 + 1, crate::chance::mix(self.nonce));
+                let (a, b) = (self.nonce * 2 + 1, crate::rng::mix(self.nonce));
                 affine(a, b, len as usize)
             }
             // Its first byte stays 0, so that no sum is taken for what readers do not show.
@@ -396,7 +396,7 @@ impl Execution<'_> {
 
     fn write(&mut self, items: &[Item], sync: bool) {
         let (batch, plain) = self.fill_both(items);
-        let dice = crate::chance::mix(self.nonce ^ 0x1a6e57) % 100;
+        let dice = crate::rng::mix(self.nonce ^ 0x1a6e57) % 100;
         let done = match plain.filter(|_| dice < self.settings.ingests) {
             Some(plain) => self.ingest(plain),
             None => (self.db().write(batch, &WriteOptions { sync })).map(|_| ()),
@@ -534,7 +534,7 @@ impl Execution<'_> {
                 }
             }
             Op::Settle => {
-                let done = self.db().settle();
+                let done = self.db().wait_idle();
                 self.say(format!("settle: {}", outcome(&done)));
             }
             Op::Sync => {

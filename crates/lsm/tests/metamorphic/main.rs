@@ -7,20 +7,20 @@
 //! store shows, two that read one store show the same, a compaction changes nothing, operands outlive the value below them.
 //! [`operators`] is what a user gives a family.
 
-#[path = "../promises/chance.rs"]
+mod execute;
+mod operations;
+mod operators;
+#[path = "../promises/rng.rs"]
 #[allow(
     dead_code,
     reason = "what several test binaries share, not all of them use"
 )]
-mod chance;
-mod execute;
-mod operations;
-mod operators;
+mod rng;
 mod settings;
 
-use chance::{on_two_threads, scale};
 use execute::{Did, Transcript, execute};
 use operations::{Op, history};
+use rng::{on_two_threads, scale};
 use settings::Settings;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;

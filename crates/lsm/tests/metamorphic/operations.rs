@@ -1,7 +1,7 @@
 //! What a history is made of, and how one is drawn. Each seed leaves out some kinds of operations, so that rare things also
 //! happen undisturbed by frequent ones.
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// Names of the families; the first is always there.
 pub const FAMILIES: [&str; 4] = [
@@ -170,7 +170,7 @@ pub enum Op {
     All,
 }
 
-fn value_len(c: &mut Chance) -> u32 {
+fn value_len(c: &mut Rng) -> u32 {
     (match c.below(20) {
         0 => 0,
         1..=9 => c.within(1, 40),
@@ -186,7 +186,7 @@ pub const BEGINNINGS: [&[u8]; 8] = [
 ];
 
 struct Draw {
-    c: Chance,
+    c: Rng,
     ranges: u64,
     merges: u64,
     poison: u64,
@@ -379,7 +379,7 @@ const WEIGHTS: [u64; 33] = [
 
 /// The history of a seed.
 pub fn history(seed: u64, operations: usize) -> Vec<Op> {
-    let mut c = Chance::of(&[seed, 31]);
+    let mut c = Rng::of(&[seed, 31]);
     let mut weights = WEIGHTS;
     for weight in &mut weights[1..] {
         if c.percent(15) {

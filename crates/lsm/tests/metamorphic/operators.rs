@@ -58,7 +58,7 @@ impl MergeOperator for Affine {
             None => 0,
             Some(value) if value.first() == Some(&MORTAL) => 0,
             Some(value) if value.len() == 9 && value[0] == b'=' => word(&value[1..]),
-            Some(value) => (value.iter()).fold(1, |sum, b| crate::chance::mix(sum ^ u64::from(*b))),
+            Some(value) => (value.iter()).fold(1, |sum, b| crate::rng::mix(sum ^ u64::from(*b))),
         };
         for operand in operands {
             let (a, b) = parts(operand).ok_or_else(|| MergeRefusal::new("poison"))?;

@@ -1,8 +1,8 @@
 //! Sets of options, drawn from a seed. Set 0 is everything as it is by default.
 
-use crate::chance::Chance;
 use crate::operations::FAMILIES;
 use crate::operators::{extractor, operator, own_extractor};
+use crate::rng::Rng;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_lsm::db::{Bottommost, CheckpointOptions};
@@ -60,7 +60,7 @@ pub struct Settings {
 }
 
 /// Rarely an extractor that is not the family's own.
-fn draw_extractor(c: &mut Chance, family: usize) -> Option<Prefixes> {
+fn draw_extractor(c: &mut Rng, family: usize) -> Option<Prefixes> {
     match c.below(10) {
         0..=3 => None,
         4..=7 => Some(own_extractor(family)),
@@ -68,7 +68,7 @@ fn draw_extractor(c: &mut Chance, family: usize) -> Option<Prefixes> {
     }
 }
 
-fn family(c: &mut Chance) -> FamilyOptions {
+fn family(c: &mut Rng) -> FamilyOptions {
     let trigger = c.within(1, 6) as usize;
     let drawn = FamilyOptions {
         block_bytes: c.pick(&[64, 128, 300, 1024, 4096, 65536]),
@@ -119,7 +119,7 @@ fn give_operators(options: &mut Options) {
 impl Settings {
     /// The set of this number for a history.
     pub fn of(seed: u64, set: u64) -> Settings {
-        let mut c = Chance::of(&[seed, set, 32]);
+        let mut c = Rng::of(&[seed, set, 32]);
         let plain = set == 0;
         Settings {
             seed,
@@ -180,7 +180,7 @@ impl Settings {
             return options;
         }
         let life = if self.changing { life } else { 0 };
-        let mut c = Chance::of(&[self.seed, self.set, life, 33]);
+        let mut c = Rng::of(&[self.seed, self.set, life, 33]);
         options.write_buffer_bytes = c.pick(&[4096, 9000, 40_000, 1 << 20, 64 << 20]);
         options.max_sealed_memtables = c.within(1, 5) as usize;
         options.idle_release = Duration::from_millis(c.pick(&[0, 3, 8, 60_000]));
@@ -205,7 +205,7 @@ impl Settings {
     /// knows their names.
     pub fn options_of_known(&self, life: u64) -> Options {
         let mut options = self.options(life);
-        let mut c = Chance::of(&[self.seed, self.set, life, 35]);
+        let mut c = Rng::of(&[self.seed, self.set, life, 35]);
         for name in &FAMILIES[1..] {
             if self.set > 0 && c.percent(40) {
                 of(&mut options, name).merge_operator = None;
@@ -221,7 +221,7 @@ impl Settings {
         hands: Arc<ManualClock>,
         life: u64,
     ) -> Env {
-        let seed = crate::chance::mix(self.seed ^ (self.set << 20) ^ (life << 40));
+        let seed = crate::rng::mix(self.seed ^ (self.set << 20) ^ (life << 40));
         let built = match self.threads {
             None => EnvBuilder::for_tests(disk, seed),
             Some(n) => EnvBuilder::new(disk).threads(n).seed(seed),

@@ -247,7 +247,7 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
                 db.env().jobs().step();
             }
         }
-        db.settle().expect("settled");
+        db.wait_idle().expect("settled");
         let left = disk.crash(policy, 3);
         db.abandon();
         let db = Db::open(&env_over(&left, 2), DIR, small()).expect("open");
@@ -346,7 +346,7 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
         faulty.clear();
         hands.advance(Duration::from_secs(100));
         put(&db, b"again", b"written", true);
-        db.settle().expect("the fault is gone");
+        db.wait_idle().expect("the fault is gone");
         for (k, n) in &there {
             assert_eq!(get(&db, k), Some(vec![*n as u8; 200]));
         }
@@ -440,7 +440,7 @@ fn no_old_version_comes_back_whatever_is_compacted() {
         let disk = sim_disk(seed, 512, 1 << 40);
         let db = Db::open(&env_over(&disk, seed), DIR, options(seed)).expect("open");
         let family = db.default_family();
-        let mut c = crate::chance::Chance::of(&[seed, 61]);
+        let mut c = crate::rng::Rng::of(&[seed, 61]);
         let mut newest = [None::<u64>; 30];
         for n in 0..300u64 {
             let k = c.below(30) as usize;
@@ -581,7 +581,7 @@ fn caches_know_files_by_more_than_their_number() {
             put(&db, &n.to_be_bytes(), &[round; 100], false);
         }
         db.flush().expect("flushed");
-        db.settle().expect("settled");
+        db.wait_idle().expect("settled");
         assert!((0..100u32).all(|n| get(&db, &n.to_be_bytes()) == Some(vec![round; 100])));
         let e = db.create_family("", FamilyOptions::default());
         assert_eq!(e.err().map(|e| e.kind()), Some(ErrorKind::InvalidArgument));

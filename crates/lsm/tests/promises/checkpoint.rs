@@ -1,9 +1,9 @@
 //! Checkpoints and stores that are only read: a power cut at every change that a checkpoint makes to the disk harms neither the store
 //! nor, when the copy has its name, the copy; copies made beside writers are moments; reading changes nothing.
 
-use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, FAMILIES, Shape, history, options};
 use crate::model::{Model, difference, digest, visible};
+use crate::rng::{Rng, numbers_of, on_two_threads, scale};
 use crate::runner::{DIR, Progress, Runner, START_MS, environment, read_all, sim_disk};
 use basalt_env::Env;
 use basalt_fs::FileSystem;
@@ -46,10 +46,10 @@ const SHAPE: Shape = Shape {
 };
 
 /// What a store shows, opened for writing or for reading.
-fn shown(disk: &Arc<SimFs>, dir: &str, m: &Moment, chance: u64, reading: bool) -> (Db, u64) {
+fn shown(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64, reading: bool) -> (Db, u64) {
     let fs: Arc<dyn FileSystem> = disk.clone();
-    let (env, _) = environment(&fs, crate::chance::mix(chance), m.wall_ms);
-    let options = options(chance % 7);
+    let (env, _) = environment(&fs, crate::rng::mix(rng), m.wall_ms);
+    let options = options(rng % 7);
     let db = match reading {
         true => Db::open_read_only(&env, dir, options),
         false => Db::open(&env, dir, options),
@@ -75,13 +75,13 @@ fn prefix(model: &Model, db: &Db, shown: u64, from: usize, m: &Moment, what: &st
 }
 
 /// Reads a crashed store without changing it, and finds what opening it for writing finds.
-fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, chance: u64) -> u64 {
+fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64) -> u64 {
     let changes = Arc::new(AtomicU64::new(0));
     let counted = changes.clone();
     disk.on_mutation(move |_| {
         counted.fetch_add(1, SeqCst);
     });
-    let (db, seen) = shown(disk, dir, m, chance, true);
+    let (db, seen) = shown(disk, dir, m, rng, true);
     let family = db.default_family();
     let refused = db.put(&family, b"k", b"v", &WriteOptions::SYNC);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -93,8 +93,8 @@ fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, chance: u64) -> u64 {
     seen
 }
 
-fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mut Tally) {
-    let disk = m.disk.crash(policy, chance);
+fn check(model: &Model, m: &Moment, policy: CrashPolicy, rng: u64, tally: &mut Tally) {
+    let disk = m.disk.crash(policy, rng);
     let target = Path::new(&m.target);
     let there = disk.exists(target).expect("stat");
     assert!(there || !m.returned, "a checkpoint that returned is gone");
@@ -106,9 +106,9 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mu
     };
     let building = format!("{}.checkpoint-unfinished", m.target);
     tally.unfinished += u64::from(names(&disk).contains(&building));
-    let read = check_reading(&disk, DIR, m, chance);
+    let read = check_reading(&disk, DIR, m, rng);
     tally.read += 1;
-    let (db, seen) = shown(&disk, DIR, m, chance ^ 1, false);
+    let (db, seen) = shown(&disk, DIR, m, rng ^ 1, false);
     assert_eq!(read, seen, "read only, and opened for writing");
     prefix(model, &db, seen, m.durable, m, "the store");
     if there {
@@ -123,8 +123,8 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mu
         assert!(logs_are_whole, "{report:?}");
         let logs = disk.list(target).expect("list");
         tally.with_logs += u64::from(logs.iter().any(|e| e.name.ends_with(".log")));
-        assert_eq!(check_reading(&disk, &m.target, m, chance ^ 2), {
-            let (copy, seen) = shown(&disk, &m.target, m, chance ^ 3, false);
+        assert_eq!(check_reading(&disk, &m.target, m, rng ^ 2), {
+            let (copy, seen) = shown(&disk, &m.target, m, rng ^ 3, false);
             prefix(model, &copy, seen, m.acknowledged, m, "the copy");
             // It is a store of its own: it goes its way, and the other one stays as it is.
             let family = copy.default_family();
@@ -142,7 +142,7 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mu
         db.checkpoint(target, &CheckpointOptions::default())
             .unwrap_or_else(|e| panic!("once more after {:?}: {e}", m.disk));
         assert!(!names(&disk).contains(&building));
-        let (copy, again) = shown(&disk, &m.target, m, chance ^ 4, true);
+        let (copy, again) = shown(&disk, &m.target, m, rng ^ 4, true);
         assert_eq!(again, seen);
         copy.close().expect("closing the copy");
     }
@@ -153,7 +153,7 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, chance: u64, tally: &mu
 
 fn campaign(seed: u64) -> Tally {
     let mut tally = Tally::default();
-    let mut c = Chance::of(&[seed, 9]);
+    let mut c = Rng::of(&[seed, 9]);
     let disk = sim_disk(seed, if seed % 4 == 3 { 4096 } else { 512 }, 1 << 40);
     let progress = Arc::new(Progress::default());
     progress.wall_ms.store(START_MS, SeqCst);
@@ -216,14 +216,14 @@ fn campaign(seed: u64) -> Tally {
     disk.on_mutation(|_| ());
     let all = CrashPolicy::ALL.len() as u64;
     for (i, m) in moments.iter().enumerate() {
-        let chance = c.below(1 << 32);
+        let rng = c.below(1 << 32);
         let policy = (i as u64 * 3 + seed) % all;
         let _repeat = repeat!(a_power_cut_inside_a_checkpoint, "BASALT_CHECKPOINT={seed}");
         check(
             &model,
             m,
             CrashPolicy::ALL[policy as usize],
-            chance,
+            rng,
             &mut tally,
         );
     }

@@ -3,11 +3,11 @@
 //! inside the recovery, and a hundredth once more inside that one.
 
 use crate::agreement::{Agreed, reads_agree};
-use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{
     End, Item, LARGE_BUFFER, Op, Shape, What, churn, collecting, history, options,
 };
 use crate::model::{Model, difference, digest, visible};
+use crate::rng::{Rng, numbers_of, on_two_threads, scale};
 use crate::runner::{
     Collected, DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
 };
@@ -52,15 +52,15 @@ struct State {
     seed: u64,
     moment: u64,
     policy: u64,
-    chance: u64,
+    rng: u64,
     deeper: Vec<(u64, u64, u64)>,
 }
 
 impl State {
     fn line(&self) -> String {
-        let mut n = vec![self.seed, self.moment, self.policy, self.chance];
-        for (at, policy, chance) in &self.deeper {
-            n.extend([*at, *policy, *chance]);
+        let mut n = vec![self.seed, self.moment, self.policy, self.rng];
+        for (at, policy, rng) in &self.deeper {
+            n.extend([*at, *policy, *rng]);
         }
         let words: Vec<String> = n.iter().map(|n| n.to_string()).collect();
         format!("BASALT_CRASH={}", words.join(","))
@@ -75,7 +75,7 @@ impl State {
             seed: n[0],
             moment: n[1],
             policy: n[2],
-            chance: n[3],
+            rng: n[3],
             deeper: n[4..].chunks(3).map(|d| (d[0], d[1], d[2])).collect(),
         }
     }
@@ -211,16 +211,16 @@ fn record(seed: u64) -> Recorded {
 fn recover(
     disk: &Arc<SimFs>,
     wall_ms: u64,
-    chance: u64,
+    rng: u64,
     watch: bool,
 ) -> (Db, u64, u64, Vec<SimSnapshot>) {
     if watch {
         disk.record_snapshots(1);
     }
     let fs: Arc<dyn FileSystem> = disk.clone();
-    let (env, _) = environment(&fs, crate::chance::mix(chance), wall_ms);
-    let db = Db::open(&env, DIR, options(chance % 7))
-        .unwrap_or_else(|e| panic!("open after a crash: {e}"));
+    let (env, _) = environment(&fs, crate::rng::mix(rng), wall_ms);
+    let db =
+        Db::open(&env, DIR, options(rng % 7)).unwrap_or_else(|e| panic!("open after a crash: {e}"));
     let shown = read_all(&db).unwrap_or_else(|e| panic!("reading after a crash: {e}"));
     disk.record_snapshots(0);
     (
@@ -240,15 +240,11 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
     );
     let moment = &recorded.moments[state.moment as usize];
     let policy = CrashPolicy::ALL[state.policy as usize];
-    let mut disk = moment.disk.crash(policy, state.chance);
+    let mut disk = moment.disk.crash(policy, state.rng);
     let mut first: Option<u64> = None;
-    for (at, policy, chance) in &state.deeper {
-        let (db, shown, wall, inside) = recover(
-            &disk,
-            moment.wall_ms,
-            state.chance ^ (at << 33) ^ chance,
-            true,
-        );
+    for (at, policy, rng) in &state.deeper {
+        let (db, shown, wall, inside) =
+            recover(&disk, moment.wall_ms, state.rng ^ (at << 33) ^ rng, true);
         let first = *first.get_or_insert(shown);
         if wall == moment.wall_ms {
             assert_eq!(
@@ -261,10 +257,10 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
             break;
         }
         let snapshot = &inside[*at as usize % inside.len()];
-        disk = snapshot.crash(CrashPolicy::ALL[*policy as usize], *chance);
+        disk = snapshot.crash(CrashPolicy::ALL[*policy as usize], *rng);
     }
 
-    let (db, shown, now, _) = recover(&disk, moment.wall_ms, state.chance ^ 1, false);
+    let (db, shown, now, _) = recover(&disk, moment.wall_ms, state.rng ^ 1, false);
     // P1, P2, P4: the newest prefix that fits. (The highest comes first: two prefixes may look alike.)
     let marks = recorded.model.marks();
     let prefix = (moment.durable..=moment.handed_in.min(recorded.model.len()))
@@ -284,8 +280,8 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
             difference(&want, &shown)
         );
     };
-    let agreed = match state.chance % 4 {
-        1 => reads_agree(&db, (state.chance ^ 1) % 7),
+    let agreed = match state.rng % 4 {
+        1 => reads_agree(&db, (state.rng ^ 1) % 7),
         _ => Agreed::default(),
     };
     // P7: the store goes on, and opening it again shows the same and what was written since.
@@ -298,11 +294,11 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
         value.expect("a read after a crash").as_deref(),
         Some(&b"works"[..])
     );
-    if state.chance.is_multiple_of(4) {
+    if state.rng.is_multiple_of(4) {
         db.delete(&family, b"after the crash", &WriteOptions::SYNC)
             .unwrap_or_else(|e| panic!("a delete after a crash: {e}"));
         db.abandon();
-        let db = Db::open(&env, DIR, options(state.chance % 5))
+        let db = Db::open(&env, DIR, options(state.rng % 5))
             .unwrap_or_else(|e| panic!("the second open: {e}"));
         let again = read_all(&db).unwrap_or_else(|e| panic!("reading after the second open: {e}"));
         if env.clock().wall_ms() == now {
@@ -329,7 +325,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
         collected: recorded.collected,
         ..Tally::default()
     };
-    let mut c = Chance::of(&[seed, 5]);
+    let mut c = Rng::of(&[seed, 5]);
     let all = CrashPolicy::ALL.len() as u64;
     for i in 0..recorded.moments.len() as u64 {
         let moment = &recorded.moments[i as usize];
@@ -347,7 +343,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
                 moment: i,
                 // Another few of the policies at each moment; three steps on is coprime to ten.
                 policy: (i * policies + p * 3 + seed) % all,
-                chance: c.below(1 << 32),
+                rng: c.below(1 << 32),
                 deeper: (0..depth)
                     .map(|_| (c.below(1 << 16), c.below(all), c.below(1 << 32)))
                     .collect(),

@@ -4,10 +4,10 @@
 //!
 //! Then disks that lie: there the promise shrinks to no wrong bytes, a consistent earlier state, or an error.
 
-use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, Op, Shape, history, options};
 use crate::model::Model;
 use crate::model::digest;
+use crate::rng::{Rng, numbers_of, on_two_threads, scale};
 use crate::runner::{DIR, Runner, environment, read_all, sim_disk};
 use basalt_fs::FileSystem;
 use basalt_lsm::{Db, Error, ErrorKind};
@@ -151,7 +151,7 @@ impl Golden {
     }
 
     fn sweep(&self, seed: u64) -> (u64, u64) {
-        let mut c = Chance::of(&[seed, 31]);
+        let mut c = Rng::of(&[seed, 31]);
         let (mut images, mut found) = (0, 0);
         // One image alone, when the line of a failure asks for it: all before it are counted and not made.
         let only = campaign::case().and_then(|c| c.get(1).copied());
@@ -290,7 +290,7 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
         );
         let kind = KINDS[(i % 4) as usize];
         let seed = i / 4;
-        let mut c = Chance::of(&[i, 41]);
+        let mut c = Rng::of(&[i, 41]);
         let disk = sim_disk(seed, 512, 1 << 40);
         // Families first: one made after a write that the disk lost stays, which is no prefix and no damage to be seen.
         let mut r = Runner::new(disk.clone(), seed, seed, true);

@@ -2,9 +2,9 @@
 //! are allowed, wrong answers are not (P5); when the fault is gone the store resumes by itself, and after a reopening
 //! everything acknowledged is there, and what failed is there whole or not at all.
 
-use crate::chance::{Chance, numbers_of, on_two_threads, scale};
 use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
+use crate::rng::{Rng, numbers_of, on_two_threads, scale};
 use crate::runner::{Collected, DIR, Runner, environment, read_all, sim_disk, verify_closed};
 use basalt_fs::FileSystem;
 use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
@@ -211,7 +211,7 @@ fn a_failed_sync_is_not_retried_and_believed() {
     let n = 250 * scale();
     let told = on_two_threads(n, |i| {
         let _repeat = repeat!(a_failed_sync_is_not_retried_and_believed, "BASALT_CASE={i}");
-        let mut c = Chance::of(&[i, 71]);
+        let mut c = Rng::of(&[i, 71]);
         let disk = sim_disk(i, 512, 1 << 40);
         let mut r = Runner::new(disk.clone(), i, i, true);
         let path = c.pick(&["", ".log", ".tbl", "MANIFEST", "CURRENT"]);
@@ -303,7 +303,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             a_full_disk_is_a_state_and_it_ends_when_there_is_space,
             "BASALT_CASE={seed}"
         );
-        let mut c = Chance::of(&[seed, 3]);
+        let mut c = Rng::of(&[seed, 3]);
         let disk = sim_disk(seed, 512, 1 << 20);
         disk.write_file(Path::new("ballast"), &vec![7; 500_000])
             .expect("it fits");
@@ -380,7 +380,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
                 "space is back and the store takes no writes: {e}"
             );
         }
-        db.settle().expect("there is space to compact");
+        db.wait_idle().expect("there is space to compact");
         for (k, v) in &there {
             let got = db
                 .get(&family, k, &ReadOptions::default())

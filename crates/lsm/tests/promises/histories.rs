@@ -1,7 +1,7 @@
 //! The model test: random histories, every answer compared; and the same history under many options.
 
-use crate::chance::{numbers_of, on_two_threads, scale};
 use crate::history::{Op, Shape, history, options};
+use crate::rng::{numbers_of, on_two_threads, scale};
 use crate::runner::{Collected, Runner, sim_disk};
 use basalt_sim::{campaign, repeat};
 

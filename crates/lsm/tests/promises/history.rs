@@ -1,8 +1,8 @@
 //! Histories: sequences of operations by seed. Each seed leaves out a random part of the operations (swarm testing:
 //! what is always mixed evenly hides what only shows when something is rare), and options are drawn beside it.
 
-use crate::chance::Chance;
 use crate::model::DELIMITER;
+use crate::rng::Rng;
 use crate::runner::COARSE;
 use basalt_lsm::merge::Append;
 use basalt_lsm::{Compression, Event, EventListener, FamilyOptions, Options, Prefixes};
@@ -141,11 +141,11 @@ impl Shape {
     };
 }
 
-fn bound(c: &mut Chance, shape: Shape) -> Option<u16> {
+fn bound(c: &mut Rng, shape: Shape) -> Option<u16> {
     c.percent(40).then(|| c.below(shape.keys) as u16)
 }
 
-fn value_len(c: &mut Chance) -> u32 {
+fn value_len(c: &mut Rng) -> u32 {
     (match c.below(20) {
         0 => 0,
         1..=9 => c.within(1, 40),
@@ -155,7 +155,7 @@ fn value_len(c: &mut Chance) -> u32 {
     }) as u32
 }
 
-fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64, ranges: &mut Ranges) -> Item {
+fn item(c: &mut Rng, shape: Shape, ttl: bool, deletes: u64, ranges: &mut Ranges) -> Item {
     let ms = if shape.coarse_time {
         COARSE * c.within(1, 30)
     } else {
@@ -177,7 +177,7 @@ fn item(c: &mut Chance, shape: Shape, ttl: bool, deletes: u64, ranges: &mut Rang
     }
 }
 
-fn a_move(c: &mut Chance, shape: Shape) -> Move {
+fn a_move(c: &mut Rng, shape: Shape) -> Move {
     match c.below(6) {
         0 => Move::First,
         1 => Move::Last,
@@ -190,24 +190,24 @@ fn a_move(c: &mut Chance, shape: Shape) -> Move {
 
 /// Draws for range deletes, apart from all others: seeds mean what they meant before there were any.
 struct Ranges {
-    chance: Chance,
+    rng: Rng,
     percent: u64,
 }
 
 impl Ranges {
     fn of(seed: u64) -> Ranges {
-        let mut chance = Chance::of(&[seed, 3]);
-        let percent = chance.pick(&[0, 2, 6, 20]);
-        Ranges { chance, percent }
+        let mut rng = Rng::of(&[seed, 3]);
+        let percent = rng.pick(&[0, 2, 6, 20]);
+        Ranges { rng, percent }
     }
     fn next(&mut self, shape: Shape) -> Option<u16> {
-        (self.chance.percent(self.percent)).then(|| self.chance.below(shape.keys) as u16)
+        (self.rng.percent(self.percent)).then(|| self.rng.below(shape.keys) as u16)
     }
 }
 
 /// The history of a seed.
 pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
-    let mut c = Chance::of(&[seed, 1]);
+    let mut c = Rng::of(&[seed, 1]);
     let mut ranges = Ranges::of(seed);
     let ttl = c.percent(60);
     let deletes = c.pick(&[0, 10, 25, 50]);
@@ -227,7 +227,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
         weights[1] = 0;
     }
     let total: u64 = weights.iter().sum();
-    let snapshot = |c: &mut Chance| c.percent(40).then(|| c.below(8) as u8);
+    let snapshot = |c: &mut Rng| c.percent(40).then(|| c.below(8) as u8);
     let mut ops: Vec<Op> = (0..shape.ops)
         .map(|_| {
             let mut dice = c.below(total);
@@ -315,7 +315,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
 
 /// Makes a part of the writes tables that are prepared and added, in a share of histories. Drawn by itself, as below.
 fn ingest_some(seed: u64, ops: &mut [Op]) {
-    let mut c = Chance::of(&[seed, 7]);
+    let mut c = Rng::of(&[seed, 7]);
     let percent = c.pick(&[0, 0, 5, 15, 40]);
     for op in ops {
         if let Op::Write { items, .. } = op
@@ -329,7 +329,7 @@ fn ingest_some(seed: u64, ops: &mut [Op]) {
 
 /// Puts compactions that are cancelled on their way into half of the histories. Drawn by itself, as below.
 fn cancel_some(seed: u64, ops: &mut Vec<Op>) {
-    let mut c = Chance::of(&[seed, 6]);
+    let mut c = Rng::of(&[seed, 6]);
     if c.percent(50) {
         return;
     }
@@ -343,7 +343,7 @@ fn cancel_some(seed: u64, ops: &mut Vec<Op>) {
 
 /// Makes a part of the writes append, in a share of histories. Drawn by itself: what else a seed means stays what it was.
 fn append_some(seed: u64, ops: &mut [Op]) {
-    let mut c = Chance::of(&[seed, 4]);
+    let mut c = Rng::of(&[seed, 4]);
     let percent = c.pick(&[0, 30, 60, 90]);
     for op in ops {
         let (Op::Write { items, .. } | Op::Submit { items, .. }) = op else {
@@ -375,7 +375,7 @@ pub fn key_bytes(key: u16) -> Vec<u8> {
 /// A value that no other commit writes: it starts with a number of its own; what follows compresses somewhat.
 pub fn value_bytes(nonce: u64, len: u32) -> Vec<u8> {
     let head = format!("<{nonce}>");
-    let mut c = Chance::of(&[nonce, 77]);
+    let mut c = Rng::of(&[nonce, 77]);
     let mut v: Vec<u8> = head.into_bytes();
     while v.len() < len as usize {
         let b = c.next().to_le_bytes();
@@ -386,7 +386,7 @@ pub fn value_bytes(nonce: u64, len: u32) -> Vec<u8> {
     v
 }
 
-fn family_options(c: &mut Chance) -> FamilyOptions {
+fn family_options(c: &mut Rng) -> FamilyOptions {
     let trigger = c.within(1, 5) as usize;
     let drawn = FamilyOptions {
         block_bytes: c.pick(&[64, 128, 256, 512, 4096]),
@@ -459,7 +459,7 @@ pub fn collecting(n: u64) -> u64 {
 
 /// Operations after which much of blob files is garbage, and some is not: values of a few kilobytes, written again and again.
 pub fn churn(seed: u64, rounds: u64) -> Vec<Op> {
-    let mut c = Chance::of(&[seed, 8]);
+    let mut c = Rng::of(&[seed, 8]);
     let mut ops = Vec::new();
     for _ in 0..rounds {
         let items = (0..8).map(|_| Item {
@@ -488,7 +488,7 @@ pub const LARGE_BUFFER: u64 = u64::MAX;
 
 /// Small options of a seed: everything happens within a few hundred operations. Seed 0 is one fixed choice.
 pub fn options(seed: u64) -> Options {
-    let mut c = Chance::of(&[seed, 2]);
+    let mut c = Rng::of(&[seed, 2]);
     let mut options = Options {
         write_buffer_bytes: c.pick(&[4096, 6000, 8192, 16384]),
         max_sealed_memtables: {

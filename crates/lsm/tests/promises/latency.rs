@@ -1,8 +1,8 @@
 //! Slow calls: each k-th call of a history takes long, for every k. Nothing may change in the answers. With real threads, each
 //! k-th call stands still until readers have had their answers: who needs no disk waits for nobody's disk.
 
-use crate::chance::{numbers_of, on_two_threads, scale};
 use crate::history::{Shape, history, options};
+use crate::rng::{numbers_of, on_two_threads, scale};
 use crate::runner::{DIR, HandsInUse, Runner, sim_disk, verify_closed};
 use basalt_env::Env;
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
@@ -190,7 +190,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
                 }
             }
             db.compact_range(&family, None, None).expect("a sound disk");
-            db.settle().expect("a sound disk");
+            db.wait_idle().expect("a sound disk");
             let _seen = gate.state.lock().expect("never held in a panic");
             over.store(1, SeqCst);
             gate.changed.notify_all();

@@ -7,7 +7,6 @@
 
 mod agreement;
 mod bug_classes;
-mod chance;
 mod checkpoint;
 mod copied;
 mod crash;
@@ -17,6 +16,7 @@ mod histories;
 mod history;
 mod latency;
 mod model;
+mod rng;
 mod runner;
 mod space;
 mod threads;

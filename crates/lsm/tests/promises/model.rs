@@ -3,7 +3,7 @@
 //! Every prefix of the commit order has a *mark*, from which the digest of the visible state at any wall time
 //! follows, so that a crash state is compared with hundreds of prefixes at the price of one walk over it.
 
-use crate::chance::mix;
+use crate::rng::mix;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

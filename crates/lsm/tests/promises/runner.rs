@@ -230,7 +230,7 @@ impl Runner {
         options_seed: u64,
         progress: Arc<Progress>,
     ) -> Runner {
-        let (env, hands) = environment(&disk, crate::chance::mix(seed ^ 0x5eed), START_MS);
+        let (env, hands) = environment(&disk, crate::rng::mix(seed ^ 0x5eed), START_MS);
         let runner = Runner {
             disk,
             hands,
@@ -257,7 +257,7 @@ impl Runner {
             cursors: Vec::new(),
             options: options_seed,
             nonce: seed << 20,
-            seed: crate::chance::mix(seed ^ 0x5eed),
+            seed: crate::rng::mix(seed ^ 0x5eed),
             trace: std::env::var("BASALT_TRACE").is_ok(),
         };
         runner.tell_progress();
@@ -488,7 +488,7 @@ impl Runner {
     /// would be two files' ids, which no process does.
     pub fn renew_env(&mut self) {
         let wall = self.now();
-        self.seed = crate::chance::mix(self.seed);
+        self.seed = crate::rng::mix(self.seed);
         let (env, hands) = environment(&self.disk, self.seed, wall);
         self.env = env;
         self.hands = hands;
@@ -772,7 +772,7 @@ impl Runner {
             }
             Op::CompactCancelled { family, after } => self.compact_cancelled(*family, *after),
             Op::Settle => {
-                let result = db.settle();
+                let result = db.wait_idle();
                 self.allow("settle", result);
             }
             Op::Step(n) => (0..*n).for_each(|_| {

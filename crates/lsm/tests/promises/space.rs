@@ -1,8 +1,8 @@
 //! Space: the power goes at every call of a store that fills its disk and helps itself, and a soak in which what a store says of its blob
 //! files is held against a scan.
 
-use crate::chance::{Chance, on_two_threads, scale};
 use crate::history::value_bytes;
+use crate::rng::{Rng, on_two_threads, scale};
 use crate::runner::{DIR, environment, read_all, sim_disk};
 use basalt_env::{Clock, Env, EnvBuilder};
 use basalt_fs::FileSystem;
@@ -54,7 +54,7 @@ struct Filled {
 }
 
 fn fill(seed: u64) -> Filled {
-    let mut c = Chance::of(&[seed, 21]);
+    let mut c = Rng::of(&[seed, 21]);
     let disk = sim_disk(seed, 512, 1 << 20);
     let fs: Arc<dyn FileSystem> = disk.clone();
     let (env, hands) = environment(&fs, seed * 6, 1_700_000_000_000);
@@ -147,10 +147,10 @@ fn fill(seed: u64) -> Filled {
     }
 }
 
-fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, chance: u64) {
-    let disk: Arc<dyn FileSystem> = moment.disk.crash(policy, chance);
+fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, rng: u64) {
+    let disk: Arc<dyn FileSystem> = moment.disk.crash(policy, rng);
     // Never the one in six that limits background I/O.
-    let (env, hands) = environment(&disk, chance * 6, filled.wall_ms);
+    let (env, hands) = environment(&disk, rng * 6, filled.wall_ms);
     let options = options(Some(500));
     let db = Db::open(&env, DIR, options.clone())
         .unwrap_or_else(|e| panic!("open after a crash at {:?}: {e}", moment.disk));
@@ -299,7 +299,7 @@ fn a_soak_is_reconciled_with_a_scan() {
         });
         there = written.into_iter().flatten().collect();
         db.flush().expect("a sound disk");
-        db.settle().expect("a sound disk");
+        db.wait_idle().expect("a sound disk");
         let f = db.default_family();
         for (key, value) in &there {
             let got = db
@@ -345,7 +345,7 @@ fn a_soak_is_reconciled_with_a_scan() {
 
 /// Overwrites and deletes keys of a writer's own until `enough` says so. What they are then.
 fn write(db: &Db, writer: u64, round: u64, mut own: Table, enough: &dyn Fn(u64) -> bool) -> Table {
-    let mut c = Chance::of(&[writer, round, 22]);
+    let mut c = Rng::of(&[writer, round, 22]);
     let f = db.default_family();
     let mut n = 0;
     while !enough(n) {

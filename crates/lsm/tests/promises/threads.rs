@@ -2,8 +2,8 @@
 //! power is cut again and again on copies of the disk. What must hold at every moment: keys written together are equal
 //! together, a key never goes back, and a copy has what was acknowledged as durable before it was made.
 
-use crate::chance::{Chance, scale};
 use crate::history::options;
+use crate::rng::{Rng, scale};
 use crate::runner::{DIR, environment, sim_disk, verify_closed};
 use basalt_env::Env;
 use basalt_fs::FileSystem;
@@ -98,7 +98,7 @@ fn families(db: &Db) -> [Family; 2] {
 }
 
 fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
-    let mut c = Chance::of(&[seed, 51]);
+    let mut c = Rng::of(&[seed, 51]);
     let families = families(db);
     let mut seen = [0u64; WRITERS as usize];
     let mut rounds = 0;
@@ -174,7 +174,7 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
 }
 
 fn write_along(db: &Db, acked: &Acked, writer: u64, commits: u64, seed: u64) {
-    let mut c = Chance::of(&[seed, 52, writer]);
+    let mut c = Rng::of(&[seed, 52, writer]);
     let families = families(db);
     for n in 1..=commits {
         let sync = c.percent(30);
@@ -187,7 +187,7 @@ fn write_along(db: &Db, acked: &Acked, writer: u64, commits: u64, seed: u64) {
 }
 
 /// Cuts the power on a copy of the disk and checks what is left.
-fn crash_a_copy(disk: &SimFs, acked: &Acked, c: &mut Chance) {
+fn crash_a_copy(disk: &SimFs, acked: &Acked, c: &mut Rng) {
     let durable: Vec<u64> = acked.durable.iter().map(|a| a.load(SeqCst)).collect();
     let policy = c.pick(CrashPolicy::ALL);
     let seed = c.next();
@@ -263,7 +263,7 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
                 )
             })
             .collect();
-        let mut c = Chance::of(&[seed, 53]);
+        let mut c = Rng::of(&[seed, 53]);
         while writers.iter().any(|(t, _)| !t.is_finished()) {
             crash_a_copy(&disk, &acked, &mut c);
             crashes += 1;

@@ -142,7 +142,7 @@ fn a_cursor_that_moves_lets_go_of_old_tables() {
     for refreshed in [false, true] {
         (0..1000).for_each(|n| put(&db, &f, n));
         db.compact_range(&f, None, None).expect("compact");
-        db.settle().expect("settle");
+        db.wait_idle().expect("settle");
         while env.jobs().step() {}
         let before = table_files(&env);
         let mut it = match refreshed {

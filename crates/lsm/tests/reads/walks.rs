@@ -317,7 +317,7 @@ impl World {
             table = then.clone();
         }
         if r.one_in(4) {
-            read.skip_budget = 1 + r.below(6);
+            read.max_skippable_entries = 1 + r.below(6);
         }
         let made = self.db().iter(self.f.as_ref().expect("open"), &read);
         if read.prefix_same_as_start && self.extractor == 0 {
@@ -451,7 +451,7 @@ impl World {
             }
         }
         let mut went_on = None;
-        while let Some(paused) = w.iter.paused_at().map(<[u8]>::to_vec) {
+        while let Some(paused) = w.iter.resume_key().map(<[u8]>::to_vec) {
             self.paused += 1;
             // Nothing was passed over.
             let missed = w.at.as_ref().is_some_and(|k| match up {
@@ -593,7 +593,7 @@ fn describe(read: &ReadOptions) -> String {
         read.snapshot.is_some(),
         read.prefix_same_as_start,
         read.tailing,
-        read.skip_budget
+        read.max_skippable_entries
     )
 }
 

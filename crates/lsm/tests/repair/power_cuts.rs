@@ -195,8 +195,8 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
     let store = Interrupted::new(seed, Work::Flush);
     let mut cut = 0;
     for (i, moment) in store.moments.iter().enumerate() {
-        for chance in 0..40 {
-            let fs = moment.crash(CrashPolicy::AnySubset, chance);
+        for rng in 0..40 {
+            let fs = moment.crash(CrashPolicy::AnySubset, rng);
             let fresh: Vec<String> = names(&fs).difference(&store.before).cloned().collect();
             let of = |end: &str| fresh.iter().filter(|n| n.ends_with(end)).count();
             // Flushed by halves: the log's index is there, and of two tables one.
@@ -205,7 +205,7 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
             }
             cut += 1;
             for draw in 0..4 {
-                let what = format!("change {i}, chance {chance}, draw {draw}, new: {fresh:?}");
+                let what = format!("change {i}, rng {rng}, draw {draw}, new: {fresh:?}");
                 let fs = fs.kill();
                 let r = Random::from_seed(draw);
                 store.damage(&fs, Damage::Table, &r).unwrap();

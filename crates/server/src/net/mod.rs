@@ -157,7 +157,7 @@ pub struct Server {
     idle_limit: Duration,
     stopping: Option<Stopping>,
     /// A second signal came: no client is waited for.
-    hurry: bool,
+    urgent: bool,
     slow: SlowReader,
     fetcher: Fetcher,
     preparer: Preparer,
@@ -300,7 +300,7 @@ impl Server {
             idle_look_at: Duration::ZERO,
             idle_limit: Duration::ZERO,
             stopping: None,
-            hurry: false,
+            urgent: false,
             slow: SlowReader::new(),
             fetcher: Fetcher::default(),
             preparer: Preparer::default(),

@@ -51,7 +51,7 @@ impl Server {
         while let Ok(n @ 1..) = signals.read(&mut bytes) {
             again |= n > 1;
         }
-        self.hurry |= again;
+        self.urgent |= again;
         self.shared.stop.store(true, Ordering::Release);
     }
 
@@ -76,7 +76,7 @@ impl Server {
     pub(super) fn stopped(&mut self) -> bool {
         let stopping = self.stopping.as_ref().expect("it is stopping");
         let now = self.exec.env.clock().now();
-        let all = self.hurry || now >= stopping.until;
+        let all = self.urgent || now >= stopping.until;
         if now >= stopping.slow_until && !self.exec.no_slow_reads {
             self.end_slow_reads();
         }

@@ -143,7 +143,7 @@ fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
     for write in writes {
         match write {
             Write::Put { key, value } => {
-                batch.put_headed(keys, key, &STRING_HEADER, &value.data, value.expire_at_ms)?
+                batch.put_parts(keys, key, &STRING_HEADER, &value.data, value.expire_at_ms)?
             }
             Write::Delete { key } => batch.delete(keys, key)?,
             Write::Layer(layer) => {
@@ -153,7 +153,7 @@ fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
                     stored.extend_from_slice(key);
                     match write {
                         LayerWrite::Put(value) => {
-                            batch.put_headed(keys, &stored, &STRING_HEADER, value, None)?;
+                            batch.put_parts(keys, &stored, &STRING_HEADER, value, None)?;
                         }
                         LayerWrite::Delete => batch.delete(keys, &stored)?,
                     }

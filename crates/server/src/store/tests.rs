@@ -21,7 +21,7 @@ fn filled() -> (Env, DbStore) {
             let value = vec![key as u8; len];
             let mut batch = WriteBatch::new();
             batch
-                .put_headed(&store.keys, &at, &STRING_HEADER, &value, expiry)
+                .put_parts(&store.keys, &at, &STRING_HEADER, &value, expiry)
                 .unwrap();
             store.db.write(batch, &WriteOptions::UNSYNCED).unwrap();
         }
@@ -80,7 +80,7 @@ fn keys_of_flushed_generations_go_without_a_look_at_their_values() {
     store.db.compact(&store.keys, &force).unwrap();
     let read = env.fs().stats().bytes_read - before;
     assert!(read < LEN as u64, "{read} bytes read");
-    store.db.settle().unwrap();
+    store.db.wait_idle().unwrap();
     assert_eq!(store.stats().blobs.files, 0);
     store.reclaim().unwrap();
 }

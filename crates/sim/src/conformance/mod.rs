@@ -469,15 +469,9 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
     a.sync_data().expect("sync");
     let b = fs.open(p("b")).expect("open");
     for n in [0usize, 1, 2, 64, 300] {
-        let mut chance = Rng::new(n as u64);
+        let mut rng = Rng::new(n as u64);
         let plan: Vec<(bool, u64, usize)> = (0..n)
-            .map(|_| {
-                (
-                    chance.coin(),
-                    chance.below(120_000),
-                    chance.below(20_000) as usize,
-                )
-            })
+            .map(|_| (rng.coin(), rng.below(120_000), rng.below(20_000) as usize))
             .collect();
         let reads = plan
             .iter()
@@ -489,7 +483,7 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
             .collect();
         let mut seen = vec![false; n];
         let mut done = fs.submit_reads(reads);
-        if chance.coin() {
+        if rng.coin() {
             done.wait_all();
         }
         let mut turn = 0;

@@ -61,16 +61,16 @@ struct Cut {
 impl Disk {
     /// The disk after a power cut now. `self` is as before.
     pub(super) fn after_power_cut(&self, policy: CrashPolicy, seed: u64) -> Disk {
-        let mut chance = Rng::of(&[self.seed, seed, policy as u64]);
+        let mut rng = Rng::of(&[self.seed, seed, policy as u64]);
         let cut = Cut {
             policy,
             seq: match policy {
-                CrashPolicy::Prefix | CrashPolicy::Suffix => self.some_pending_seq(&mut chance),
+                CrashPolicy::Prefix | CrashPolicy::Suffix => self.some_pending_seq(&mut rng),
                 _ => 0,
             },
-            percent: chance.pick(&[15, 50, 50, 85]),
+            percent: rng.pick(&[15, 50, 50, 85]),
         };
-        let names = self.surviving_names(&cut, &mut chance);
+        let names = self.surviving_names(&cut, &mut rng);
         let mut nodes = BTreeMap::new();
         nodes.insert(ROOT, Arc::clone(self.node(ROOT)));
         for &ino in names.values() {
@@ -79,29 +79,25 @@ impl Disk {
             }
             let node = match &**self.node(ino) {
                 Node::File(f) if !f.is_settled() => {
-                    let mut chance = Rng::of(&[chance.next_u64(), ino]);
-                    let left = self.surviving_file(f, &cut, &mut chance);
+                    let mut rng = Rng::of(&[rng.next_u64(), ino]);
+                    let left = self.surviving_file(f, &cut, &mut rng);
                     Arc::new(Node::File(Box::new(left)))
                 }
                 _ => Arc::clone(self.node(ino)),
             };
             nodes.insert(ino, node);
         }
-        Disk::settled(self, chance.next_u64(), names, nodes)
+        Disk::settled(self, rng.next_u64(), names, nodes)
     }
 
-    fn some_pending_seq(&self, chance: &mut Rng) -> u64 {
+    fn some_pending_seq(&self, rng: &mut Rng) -> u64 {
         let mut seqs: Vec<u64> = self.pending.iter().map(|op| op.seq).collect();
         for ino in self.live_and_pending() {
             if let Node::File(f) = &**self.node(ino) {
                 seqs.extend(f.pending.iter().map(|p| p.seq));
             }
         }
-        if seqs.is_empty() {
-            0
-        } else {
-            chance.pick(&seqs)
-        }
+        if seqs.is_empty() { 0 } else { rng.pick(&seqs) }
     }
 
     fn live_and_pending(&self) -> std::collections::BTreeSet<Ino> {
@@ -113,7 +109,7 @@ impl Disk {
         inos
     }
 
-    fn surviving_names(&self, cut: &Cut, chance: &mut Rng) -> Names {
+    fn surviving_names(&self, cut: &Cut, rng: &mut Rng) -> Names {
         let mut names = Names::clone(&self.durable);
         for op in self.pending.iter() {
             let survives = match cut.policy {
@@ -125,7 +121,7 @@ impl Disk {
                 | CrashPolicy::NamesWithoutContent => true,
                 CrashPolicy::Prefix => op.seq <= cut.seq,
                 CrashPolicy::Suffix => op.seq >= cut.seq,
-                CrashPolicy::AnySubset => chance.percent(cut.percent),
+                CrashPolicy::AnySubset => rng.percent(cut.percent),
             };
             if survives {
                 for e in &op.effects {
@@ -148,14 +144,14 @@ impl Disk {
         kept
     }
 
-    fn surviving_file(&self, f: &FileNode, cut: &Cut, chance: &mut Rng) -> FileNode {
+    fn surviving_file(&self, f: &FileNode, cut: &Cut, rng: &mut Rng) -> FileNode {
         let unit = self.unit;
-        let alloc = self.surviving_alloc(f, cut, chance);
+        let alloc = self.surviving_alloc(f, cut, rng);
         let mut content = f.durable.clone();
         self.fill_unwritten(
             &mut content,
             f.durable_alloc.next_multiple_of(unit)..alloc,
-            chance,
+            rng,
         );
         let mut holes = (*f.holes).clone();
         let last = f.pending.last().map(|p| p.seq);
@@ -163,9 +159,9 @@ impl Disk {
             match &p.change {
                 Change::Write(data) => {
                     let sectors = data.len() as u64 / unit;
-                    let keep = surviving_sectors(cut, p, sectors, last == Some(p.seq), chance);
+                    let keep = surviving_sectors(cut, p, sectors, last == Some(p.seq), rng);
                     for i in 0..sectors {
-                        if keep(i, chance) {
+                        if keep(i, rng) {
                             let from = (i * unit) as usize;
                             content.write(p.at + i * unit, &data[from..from + unit as usize]);
                         }
@@ -173,7 +169,7 @@ impl Disk {
                 }
                 Change::Punch(len) => {
                     let chunks = p.at / CHUNK..(p.at + len) / CHUNK;
-                    if surviving_sectors(cut, p, 1, false, chance)(0, chance) {
+                    if surviving_sectors(cut, p, 1, false, rng)(0, rng) {
                         content.punch(chunks);
                     } else {
                         holes.retain(|h| !chunks.contains(h));
@@ -181,7 +177,7 @@ impl Disk {
                 }
             }
         }
-        let len = self.surviving_len(f, alloc, cut, chance);
+        let len = self.surviving_len(f, alloc, cut, rng);
         let alloc = alloc.max(len);
         content.cut(alloc.next_multiple_of(unit));
         holes.retain(|h| *h < alloc.div_ceil(CHUNK));
@@ -204,7 +200,7 @@ impl Disk {
 
     /// How much space the file has: what is durably written at least, all it had at most, up to
     /// the end of the last block.
-    fn surviving_alloc(&self, f: &FileNode, cut: &Cut, chance: &mut Rng) -> u64 {
+    fn surviving_alloc(&self, f: &FileNode, cut: &Cut, rng: &mut Rng) -> u64 {
         let all = f.alloc.max(f.len);
         let block = all.next_multiple_of(CHUNK);
         match cut.policy {
@@ -213,28 +209,28 @@ impl Disk {
             CrashPolicy::LengthWithoutData
             | CrashPolicy::DataWithoutLength
             | CrashPolicy::Torn
-            | CrashPolicy::ContentWithoutNames => chance.pick(&[all, block]),
+            | CrashPolicy::ContentWithoutNames => rng.pick(&[all, block]),
             CrashPolicy::Prefix | CrashPolicy::Suffix | CrashPolicy::AnySubset => {
-                let between = f.durable_alloc + chance.below(all - f.durable_alloc + 1);
-                chance.pick(&[f.durable_alloc, all, block, between])
+                let between = f.durable_alloc + rng.below(all - f.durable_alloc + 1);
+                rng.pick(&[f.durable_alloc, all, block, between])
             }
         }
     }
 
-    fn surviving_len(&self, f: &FileNode, alloc: u64, cut: &Cut, chance: &mut Rng) -> u64 {
+    fn surviving_len(&self, f: &FileNode, alloc: u64, cut: &Cut, rng: &mut Rng) -> u64 {
         if !f.len_vague {
             return f.exact_len;
         }
         let synced = f.synced_end.max(f.exact_len);
         match cut.policy {
-            CrashPolicy::NothingUnsynced => chance.pick(&[synced, synced, f.exact_len]),
+            CrashPolicy::NothingUnsynced => rng.pick(&[synced, synced, f.exact_len]),
             CrashPolicy::DataWithoutLength | CrashPolicy::NamesWithoutContent => f.exact_len,
             CrashPolicy::EverythingUnsynced
             | CrashPolicy::LengthWithoutData
             | CrashPolicy::Torn
             | CrashPolicy::ContentWithoutNames => {
                 if f.is_log {
-                    chance.pick(&[f.len, alloc])
+                    rng.pick(&[f.len, alloc])
                 } else {
                     f.len
                 }
@@ -248,30 +244,30 @@ impl Disk {
                 .max(f.exact_len),
             CrashPolicy::Suffix | CrashPolicy::AnySubset => {
                 let top = alloc.max(f.len).max(f.exact_len);
-                let some = f.exact_len + chance.below(top - f.exact_len + 1);
+                let some = f.exact_len + rng.below(top - f.exact_len + 1);
                 let boundary = match f.pending.len() as u64 {
                     0 => synced,
-                    n => f.pending[chance.below(n) as usize].len_after,
+                    n => f.pending[rng.below(n) as usize].len_after,
                 };
                 let boundary = boundary.max(f.exact_len);
-                chance.pick(&[f.exact_len, synced, f.len, boundary, some, top])
+                rng.pick(&[f.exact_len, synced, f.len, boundary, some, top])
             }
         }
     }
 
     /// Puts into space that was never durably written what a device may hold there.
-    fn fill_unwritten(&self, content: &mut Content, range: std::ops::Range<u64>, chance: &mut Rng) {
-        let mode = chance.below(4);
+    fn fill_unwritten(&self, content: &mut Content, range: std::ops::Range<u64>, rng: &mut Rng) {
+        let mode = rng.below(4);
         let mut sector = vec![0; self.unit as usize];
         let mut at = range.start;
         while at < range.end {
-            let kind = if mode == 3 { chance.below(3) } else { mode };
+            let kind = if mode == 3 { rng.below(3) } else { mode };
             match kind {
                 0 => sector.fill(0),
-                1 => chance.fill(&mut sector),
+                1 => rng.fill(&mut sector),
                 _ => match self.earlier_lives.len() as u64 {
-                    0 => chance.fill(&mut sector),
-                    n => self.earlier_lives[chance.below(n) as usize].read(at, &mut sector),
+                    0 => rng.fill(&mut sector),
+                    n => self.earlier_lives[rng.below(n) as usize].read(at, &mut sector),
                 },
             }
             content.write(at, &sector);
@@ -286,22 +282,22 @@ fn surviving_sectors<'a>(
     p: &PendingWrite,
     sectors: u64,
     last: bool,
-    chance: &mut Rng,
+    rng: &mut Rng,
 ) -> impl Fn(u64, &mut Rng) -> bool + use<'a> {
     let seq = p.seq;
     // Inside the change at the moment of the cut: where; and of a torn one: what is missing for certain.
-    let edge = chance.below(sectors + 1);
-    let lost = chance.below(sectors);
-    move |i, chance| match cut.policy {
+    let edge = rng.below(sectors + 1);
+    let lost = rng.below(sectors);
+    move |i, rng| match cut.policy {
         CrashPolicy::NothingUnsynced
         | CrashPolicy::LengthWithoutData
         | CrashPolicy::NamesWithoutContent => false,
         CrashPolicy::EverythingUnsynced
         | CrashPolicy::DataWithoutLength
         | CrashPolicy::ContentWithoutNames => true,
-        CrashPolicy::Torn => !last || (i != lost && chance.coin()),
+        CrashPolicy::Torn => !last || (i != lost && rng.coin()),
         CrashPolicy::Prefix => seq < cut.seq || (seq == cut.seq && i < edge),
         CrashPolicy::Suffix => seq > cut.seq || (seq == cut.seq && i >= edge),
-        CrashPolicy::AnySubset => chance.percent(cut.percent),
+        CrashPolicy::AnySubset => rng.percent(cut.percent),
     }
 }

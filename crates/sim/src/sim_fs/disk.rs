@@ -128,13 +128,13 @@ impl FileNode {
 impl FileNode {
     /// A sync that failed: some pending sectors reached the device, the others are given up.
     pub(super) fn fail_sync(&mut self, unit: u64, seed: u64) {
-        let mut chance = Rng::new(seed);
+        let mut rng = Rng::new(seed);
         for p in std::mem::take(&mut self.pending) {
             match p.change {
                 Change::Write(data) => {
                     for (i, sector) in data.chunks(unit as usize).enumerate() {
                         let at = p.at + i as u64 * unit;
-                        if chance.coin() {
+                        if rng.coin() {
                             self.durable.write(at, sector);
                             self.given_up.retain(|a| *a != at);
                         } else {

@@ -123,8 +123,8 @@ impl SimFile {
             return;
         }
         let room = (alloc.div_ceil(CHUNK) + state.disk.free_chunks()) * CHUNK;
-        let mut chance = Rng::of(&[state.disk.seed, self.ino, len, 11]);
-        let part = chance
+        let mut rng = Rng::of(&[state.disk.seed, self.ino, len, 11]);
+        let part = rng
             .below(bytes.len() as u64 + 1)
             .min(room.saturating_sub(len));
         if part > 0 {
@@ -346,14 +346,14 @@ pub(super) fn extend_log(
 /// Completions in an order chosen by seed; `try_next` sometimes says that nothing is ready yet.
 pub(super) struct SimReads {
     left: Vec<(usize, ReadRequest)>,
-    chance: Rng,
+    rng: Rng,
 }
 
 impl SimReads {
     pub(super) fn new(reads: Vec<ReadRequest>, seed: u64) -> SimReads {
         SimReads {
             left: reads.into_iter().enumerate().collect(),
-            chance: Rng::new(seed),
+            rng: Rng::new(seed),
         }
     }
 }
@@ -363,13 +363,13 @@ impl ReadCompletions for SimReads {
         if self.left.is_empty() {
             return None;
         }
-        let i = self.chance.below(self.left.len() as u64) as usize;
+        let i = self.rng.below(self.left.len() as u64) as usize;
         let (index, r) = self.left.swap_remove(i);
         Some((index, r.file.read(r.offset, r.len)))
     }
 
     fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
-        if self.chance.percent(25) {
+        if self.rng.percent(25) {
             return None;
         }
         self.next()

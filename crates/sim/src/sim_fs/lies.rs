@@ -40,7 +40,7 @@ pub struct Lie {
 struct Rule {
     lie: Lie,
     seen: u64,
-    chance: Rng,
+    rng: Rng,
 }
 
 #[derive(Default)]
@@ -51,12 +51,8 @@ pub(super) struct Lies {
 
 impl Lies {
     pub(super) fn tell(&mut self, lie: Lie, seed: u64) {
-        let chance = Rng::of(&[seed, self.rules.len() as u64, 13]);
-        self.rules.push(Rule {
-            lie,
-            seen: 0,
-            chance,
-        });
+        let rng = Rng::of(&[seed, self.rules.len() as u64, 13]);
+        self.rules.push(Rule { lie, seen: 0, rng });
     }
 
     pub(super) fn drops_sync(&mut self, path: &str) -> bool {
@@ -73,8 +69,8 @@ impl Lies {
         for r in &mut self.rules {
             if r.lie.kind == kind && path.contains(&r.lie.path) {
                 r.seen += 1;
-                if r.lie.when.strikes(r.seen, &mut r.chance) {
-                    struck = Some(r.chance.next_u64());
+                if r.lie.when.strikes(r.seen, &mut r.rng) {
+                    struck = Some(r.rng.next_u64());
                 }
             }
         }
@@ -100,46 +96,40 @@ impl Lies {
                 continue;
             }
             r.seen += 1;
-            if !r.lie.when.strikes(r.seen, &mut r.chance) {
+            if !r.lie.when.strikes(r.seen, &mut r.rng) {
                 continue;
             }
             self.told += 1;
             if r.lie.kind == LieKind::BitFlip {
-                let byte = body.start + r.chance.below(body.len() as u64) as usize;
-                data[byte] ^= 1 << r.chance.below(8);
+                let byte = body.start + r.rng.below(body.len() as u64) as usize;
+                data[byte] ^= 1 << r.rng.below(8);
                 continue;
             }
-            let sector = r.chance.below((data.len() / unit) as u64) as usize * unit;
+            let sector = r.rng.below((data.len() / unit) as u64) as usize * unit;
             let place = at + sector as u64;
             let old = disk.file(ino).live.to_vec(place, unit);
             if r.lie.kind == LieKind::MisdirectedSector {
-                misdirect(
-                    disk,
-                    ino,
-                    place,
-                    &data[sector..sector + unit],
-                    &mut r.chance,
-                );
+                misdirect(disk, ino, place, &data[sector..sector + unit], &mut r.rng);
             }
             data[sector..sector + unit].copy_from_slice(&old);
         }
     }
 }
 
-fn misdirect(disk: &mut Disk, ino: Ino, place: u64, sector: &[u8], chance: &mut Rng) {
+fn misdirect(disk: &mut Disk, ino: Ino, place: u64, sector: &[u8], rng: &mut Rng) {
     let files: Vec<Ino> = disk
         .live
         .values()
         .copied()
         .filter(|&i| matches!(&**disk.node(i), Node::File(f) if f.alloc > 0))
         .collect();
-    let victim = if files.is_empty() || chance.coin() {
+    let victim = if files.is_empty() || rng.coin() {
         ino
     } else {
-        chance.pick(&files)
+        rng.pick(&files)
     };
     let sectors = disk.file(victim).alloc.div_ceil(disk.unit);
-    let to = chance.below(sectors) * disk.unit;
+    let to = rng.below(sectors) * disk.unit;
     if (victim, to) != (ino, place) && sectors > 0 {
         let f = disk.file_mut(victim);
         f.live.write(to, sector);

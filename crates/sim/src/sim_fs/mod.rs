@@ -576,7 +576,7 @@ impl FileSystem for SimFs {
     fn sync_metadata(&self, dir: &Path) -> Result<()> {
         if let Some(lava) = &self.lava {
             lava.fs()?.sync_metadata(dir)?;
-            lava.settle();
+            lava.wait_idle();
             return Ok(());
         }
         self.call(|state| {

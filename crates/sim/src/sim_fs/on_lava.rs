@@ -157,7 +157,7 @@ impl OnLava {
     }
 
     /// What a thread of its own would do: a checkpoint when it is due, and discards.
-    pub(super) fn settle(&self) {
+    pub(super) fn wait_idle(&self) {
         self.fs.discard();
         if self.fs.is_due() {
             // Without room, or power, the journal goes on.

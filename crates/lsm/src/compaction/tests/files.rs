@@ -93,7 +93,7 @@ impl Room {
             oldest_snapshot: 0,
             running: &[],
             entering: &[],
-            hurried: false,
+            urgent: false,
             still_for: Default::default(),
             shadows: Default::default(),
             scatter: Default::default(),

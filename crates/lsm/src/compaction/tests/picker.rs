@@ -62,7 +62,7 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         oldest_snapshot: MAX_SEQ,
         running: &[],
         entering: &[],
-        hurried: false,
+        urgent: false,
         still_for: Default::default(),
         shadows: Default::default(),
         scatter: Default::default(),
@@ -353,10 +353,10 @@ fn subranges_cover_every_key_once() {
 #[test]
 fn a_hurried_writer_gets_larger_merges_of_level_0() {
     let o = options();
-    let due = |l0: &str, bottom: u64, hurried: bool| {
+    let due = |l0: &str, bottom: u64, urgent: bool| {
         let v = tree(&format!("L0: {l0}\n L6: 100=a-z*{bottom}"));
         let ctx = PickContext {
-            hurried,
+            urgent,
             ..context(&v, &o)
         };
         pick(&ctx).is_some()

@@ -70,7 +70,7 @@ impl Tree {
             oldest_snapshot: self.snapshots.first().copied().unwrap_or(MAX_SEQ),
             running: &[],
             entering: &[],
-            hurried: false,
+            urgent: false,
             still_for: Default::default(),
             shadows: Default::default(),
             scatter: Default::default(),
@@ -211,7 +211,7 @@ impl Tree {
     }
 
     /// Compacts until nothing is due; the tree must come to rest.
-    fn settle(&mut self) {
+    fn wait_idle(&mut self) {
         while !self.running.is_empty() {
             self.end(0);
         }
@@ -291,7 +291,7 @@ fn random_trees_lose_nothing_and_come_to_rest() {
                 t.check_reads();
             }
         }
-        t.settle();
+        t.wait_idle();
         t.check_reads();
         if !ascending {
             amplification.push((t.flushed + t.written) as f64 / t.flushed as f64);
@@ -375,7 +375,7 @@ fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
         let ops = (0..50).map(|n| ttl(&t, round * 50 + n)).collect();
         t.flush(ops);
     }
-    t.settle();
+    t.wait_idle();
     assert_eq!(t.entries(), 1000);
     t.now_ms += 1000;
     assert!(
@@ -383,7 +383,7 @@ fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
         "expiry is not acted on at once"
     );
     t.now_ms += 60_000;
-    t.settle();
+    t.wait_idle();
     assert_eq!(t.entries(), 0);
 
     // Tombstones held by a snapshot go when it is released.
@@ -399,7 +399,7 @@ fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
             .collect();
         t.flush(ops);
     }
-    t.settle();
+    t.wait_idle();
     t.snapshots.push(t.seq);
     for round in 0..20 {
         let ops = (0..50)
@@ -413,11 +413,11 @@ fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
             .collect();
         t.flush(ops);
     }
-    t.settle();
+    t.wait_idle();
     t.check_reads();
     assert!(t.entries() >= 1000);
     t.snapshots.clear();
-    t.settle();
+    t.wait_idle();
     t.check_reads();
     let left: usize = t.version.levels[1..]
         .iter()

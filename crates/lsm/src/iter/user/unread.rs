@@ -75,7 +75,7 @@ impl UserIter {
 
     /// What is left of the skip budget is what it was.
     pub(in crate::iter) fn restore(&mut self, (skips, jumps): (u64, u64)) {
-        (self.skips, self.spared) = (skips, 0);
+        (self.skips, self.foreground_load) = (skips, 0);
         if let Some(pending) = &self.jumps {
             pending.store(jumps, Relaxed);
         }
@@ -83,7 +83,7 @@ impl UserIter {
 
     /// Movements pause when they have passed over so many entries more, until this is lifted with `u64::MAX`.
     pub(in crate::iter) fn spare_beyond(&mut self, skips: u64) {
-        self.spared = self.skips.saturating_sub(skips);
+        self.foreground_load = self.skips.saturating_sub(skips);
     }
 
     /// True when it paused although there is skip budget left: [`UserIter::resume`] goes on.

@@ -113,7 +113,7 @@ impl Execution<'_> {
         // Each piece is read as of the same moment.
         let mut read = self.bounded(look);
         read.snapshot.get_or_insert_with(|| self.db().snapshot());
-        read.skip_budget = skips;
+        read.max_skippable_entries = skips;
         let mut from: Option<Vec<u8>> = None;
         loop {
             let mut iter = self.db().iter(&family, &read).expect("as the one before");
@@ -126,7 +126,7 @@ impl Execution<'_> {
             loop {
                 let row = moved.and_then(|()| Self::row(&mut iter, down));
                 let more = matches!(row, Ok(Some(_)));
-                if iter.paused_at().is_none() {
+                if iter.resume_key().is_none() {
                     self.say_row("piece", row);
                 }
                 if !more {
@@ -134,7 +134,7 @@ impl Execution<'_> {
                 }
                 moved = if down { iter.prev() } else { iter.next() };
             }
-            match iter.paused_at() {
+            match iter.resume_key() {
                 Some(key) => from = Some(key.to_vec()),
                 None => return,
             }

@@ -30,7 +30,7 @@ impl Runner {
             for b in *p {
                 self.answers = self.answers.wrapping_mul(0x100_0000_01b3) ^ u64::from(*b);
             }
-            self.answers = crate::chance::mix(self.answers ^ p.len() as u64);
+            self.answers = crate::rng::mix(self.answers ^ p.len() as u64);
         }
     }
 

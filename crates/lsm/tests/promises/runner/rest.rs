@@ -1,8 +1,8 @@
 //! A store that is left alone for a while.
 
 use super::Runner;
-use crate::chance::Chance;
 use crate::history::options;
+use crate::rng::Rng;
 use basalt_env::MetricValue;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Runner {
     /// and are run. On a disk that fails sometimes long enough for a retry that nobody asks for.
     pub(super) fn rest(&mut self, n: u64) {
         let period = options(self.options).idle_release;
-        let mut c = Chance::of(&[self.options, n, 6]);
+        let mut c = Rng::of(&[self.options, n, 6]);
         if period > IDLE_AT_MOST || !c.percent(12) {
             return;
         }

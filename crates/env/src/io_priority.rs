@@ -1,12 +1,12 @@
-//! Courtesy: while somebody in the foreground waits for the device, background work leaves most of its time to them.
+//! ForegroundIo: while somebody in the foreground waits for the device, background work leaves most of its time to them.
 //!
 //! A synced commit or a read past the cache takes a tenth of a millisecond, unless it stands behind a merge's next mebibyte, and
-//! then the one after that. So whoever waits for the device in the foreground says so ([`Courtesy::foreground_read`]), and background work asks for
-//! its turn ([`Courtesy::turn`]): as long as there was foreground work a moment ago, each of its pieces is followed by a pause of [`PAUSE`] times as
-//! long as it took. Beside reads and small syncs the pieces are small ([`Courtesy::piece`]). Beside syncs of large writes alone they are not: such
+//! then the one after that. So whoever waits for the device in the foreground says so ([`ForegroundIo::foreground_read`]), and background work asks for
+//! its turn ([`ForegroundIo::turn`]): as long as there was foreground work a moment ago, each of its pieces is followed by a pause of [`PAUSE`] times as
+//! long as it took. Beside reads and small syncs the pieces are small ([`ForegroundIo::piece`]). Beside syncs of large writes alone they are not: such
 //! a sync takes as long as a piece, and many small ones leave the device, and the processor, less time for it.
 //!
-//! It costs nothing where nobody waits, and ends where background work gets behind: somebody in a [`Hurry`] lifts it for all, because the device is one.
+//! It costs nothing where nobody waits, and ends where background work gets behind: somebody in a [`Urgent`] lifts it for all, because the device is one.
 //!
 //! Promise: nobody waits for a turn longer than [`LONGEST`] and a [`NAP`], however many come for it, and nobody outlasts a hurry by more
 //! than a [`NAP`].
@@ -36,7 +36,7 @@ struct State {
     /// How often somebody in the foreground was about to wait for the device: for little, and for much.
     small: AtomicU64,
     large: AtomicU64,
-    hurried: AtomicUsize,
+    urgent: AtomicUsize,
     paused_us: AtomicU64,
     seen: Mutex<Seen>,
 }
@@ -69,11 +69,11 @@ struct Seen {
 
 /// One for all stores of an environment. Cheap to clone.
 #[derive(Clone)]
-pub struct Courtesy(Arc<State>);
+pub struct ForegroundIo(Arc<State>);
 
 /// Whom background work leaves most of the device's time to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spared {
+pub enum ForegroundLoad {
     /// Somebody waits for a read or the sync of a small write, others perhaps for large ones.
     Small,
     /// Somebody waits for the sync of a large write, and nobody for less.
@@ -81,7 +81,7 @@ pub enum Spared {
 }
 
 /// Background work is in a hurry, in whichever store, until this is dropped.
-pub struct Hurry(Arc<State>);
+pub struct Urgent(Arc<State>);
 
 /// A piece of background I/O, from its beginning until this is dropped.
 #[must_use = "the piece ends when it is dropped"]
@@ -90,14 +90,14 @@ pub struct Turn<'a> {
     began: Duration,
 }
 
-impl Courtesy {
+impl ForegroundIo {
     /// Nobody waits, nobody is in a hurry.
-    pub fn new(clock: Clock) -> Courtesy {
-        Courtesy(Arc::new(State {
+    pub fn new(clock: Clock) -> ForegroundIo {
+        ForegroundIo(Arc::new(State {
             clock,
             small: AtomicU64::new(0),
             large: AtomicU64::new(0),
-            hurried: AtomicUsize::new(0),
+            urgent: AtomicUsize::new(0),
             paused_us: AtomicU64::new(0),
             seen: Mutex::new(Seen {
                 small: Changes::default(),
@@ -123,19 +123,19 @@ impl Courtesy {
     }
 
     /// Lifts courtesy for as long as the hurry lives.
-    pub fn hurry(&self) -> Hurry {
-        self.0.hurried.fetch_add(1, Relaxed);
-        Hurry(self.0.clone())
+    pub fn urgent(&self) -> Urgent {
+        self.0.urgent.fetch_add(1, Relaxed);
+        Urgent(self.0.clone())
     }
 
     /// Whom background work spares now.
-    pub fn spares(&self) -> Option<Spared> {
+    pub fn spares(&self) -> Option<ForegroundLoad> {
         self.0.spares(self.0.clock.now())
     }
 
     /// How many of `bytes` to move at a time.
     pub fn piece(&self, bytes: usize) -> usize {
-        if bytes > SMALL_PIECE && self.spares() == Some(Spared::Small) {
+        if bytes > SMALL_PIECE && self.spares() == Some(ForegroundLoad::Small) {
             SMALL_PIECE
         } else {
             bytes
@@ -175,25 +175,25 @@ impl Courtesy {
 }
 
 impl State {
-    fn spares(&self, now: Duration) -> Option<Spared> {
+    fn spares(&self, now: Duration) -> Option<ForegroundLoad> {
         // Relaxed: a moment sooner or later does not matter.
-        if self.hurried.load(Relaxed) > 0 {
+        if self.urgent.load(Relaxed) > 0 {
             return None;
         }
         let mut seen = self.seen.lock();
         let small = seen.small.are_recent(self.small.load(Relaxed), now);
         let large = seen.large.are_recent(self.large.load(Relaxed), now);
         match (small, large) {
-            (true, _) => Some(Spared::Small),
-            (false, true) => Some(Spared::Large),
+            (true, _) => Some(ForegroundLoad::Small),
+            (false, true) => Some(ForegroundLoad::Large),
             (false, false) => None,
         }
     }
 }
 
-impl Drop for Hurry {
+impl Drop for Urgent {
     fn drop(&mut self) {
-        self.0.hurried.fetch_sub(1, Relaxed);
+        self.0.urgent.fetch_sub(1, Relaxed);
     }
 }
 

@@ -1,18 +1,18 @@
-//! Chance by seed, and the campaign's scale.
+//! Rng by seed, and the campaign's scale.
 //!
 //! Written anew here, so that the proof shares no generator with what it proves.
 
 /// A small generator (xorshift64*, seeded through a multiply-mix).
 #[derive(Clone)]
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
-    pub fn of(parts: &[u64]) -> Chance {
+impl Rng {
+    pub fn of(parts: &[u64]) -> Rng {
         let mut state = 0x51_7c_c1_b7_27_22_0a_95u64;
         for &p in parts {
             state = mix(state ^ mix(p.wrapping_add(0x2545_f491_4f6c_dd1d)));
         }
-        Chance(state | 1)
+        Rng(state | 1)
     }
 
     pub fn next(&mut self) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::options::WriteOptions;
-use basalt_env::{Clock, ManualClock, SMALL_PIECE, Spared};
+use basalt_env::{Clock, ForegroundLoad, ManualClock, SMALL_PIECE};
 use basalt_sim::{SimFs, SimOptions};
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ fn open(change: impl FnOnce(&mut Options)) -> (Env, Db) {
 }
 
 /// Who was seen to wait for the device since the last call.
-fn who_waited(env: &Env) -> Option<Spared> {
-    let waited = env.courtesy().spares();
-    let small = env.courtesy().piece(BIG) == SMALL_PIECE;
-    assert_eq!(small, waited == Some(Spared::Small), "{waited:?}");
+fn who_waited(env: &Env) -> Option<ForegroundLoad> {
+    let waited = env.foreground_io().spares();
+    let small = env.foreground_io().piece(BIG) == SMALL_PIECE;
+    assert_eq!(small, waited == Some(ForegroundLoad::Small), "{waited:?}");
     let hands = env.clock().as_manual().unwrap();
     hands.advance(Duration::from_millis(10));
-    assert_eq!(env.courtesy().spares(), None);
-    assert_eq!(env.courtesy().piece(BIG), BIG);
+    assert_eq!(env.foreground_io().spares(), None);
+    assert_eq!(env.foreground_io().piece(BIG), BIG);
     waited
 }
 
 /// True when somebody was, for a read or a small sync.
 fn waited(env: &Env) -> bool {
-    who_waited(env) == Some(Spared::Small)
+    who_waited(env) == Some(ForegroundLoad::Small)
 }
 
 /// True when background work leaves the device to somebody who waits for it now.
 fn spares(env: &Env) -> bool {
-    env.courtesy().foreground_read();
-    env.courtesy().piece(BIG) == SMALL_PIECE
+    env.foreground_io().foreground_read();
+    env.foreground_io().piece(BIG) == SMALL_PIECE
 }
 
 /// One table more in level 0.
@@ -68,7 +68,11 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
     let large = vec![7; 16_000];
     db.put(&family, &key(1), &large, &WriteOptions::SYNC)
         .unwrap();
-    assert_eq!(who_waited(&env), Some(Spared::Large), "a large synced put");
+    assert_eq!(
+        who_waited(&env),
+        Some(ForegroundLoad::Large),
+        "a large synced put"
+    );
     // Many small ones that are synced together are small.
     let tickets: Vec<_> = (0..30)
         .map(|n| {
@@ -94,7 +98,7 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
         db.flush().unwrap();
     }
     waited(&env);
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     db.compact_range(&family, None, None).unwrap();
     assert_eq!(who_waited(&env), None, "flushes and merges");
     let get = |n: u32| db.get(&family, &key(n), &ReadOptions::default()).unwrap();
@@ -132,7 +136,7 @@ fn background_work_that_is_behind_spares_nobody_until_it_has_caught_up() {
         assert_eq!(level0, tables, "nothing runs by itself");
         assert_eq!(spares(&env), level0 < 6, "{level0} tables in level 0");
     }
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     assert!(spares(&env), "settled");
     drop(db);
     assert!(spares(&env), "closed");

@@ -1,0 +1,180 @@
+//! Background I/O leaves the device to those who wait for it, and takes it when it is behind. Time moves by sleeps only.
+
+use basalt_env::{Clock, ForegroundIo, ForegroundLoad, ManualClock, SMALL_PIECE};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+const BIG: usize = 1 << 20;
+const MS: Duration = Duration::from_millis(1);
+
+fn foreground_io() -> (Arc<ManualClock>, Clock, ForegroundIo) {
+    let hands = ManualClock::new(0);
+    let clock = Clock::manual(hands.clone());
+    (hands, clock.clone(), ForegroundIo::new(clock))
+}
+
+/// A piece that takes so long, and how long it waited for its turn.
+fn piece(
+    hands: &ManualClock,
+    clock: &Clock,
+    foreground_io: &ForegroundIo,
+    takes: Duration,
+) -> Duration {
+    let came = clock.now();
+    let turn = foreground_io.turn();
+    let waited = clock.now() - came;
+    hands.advance(takes);
+    drop(turn);
+    waited
+}
+
+#[test]
+fn where_nobody_waits_background_work_neither_pauses_nor_splits() {
+    let (hands, clock, foreground_io) = foreground_io();
+    for _ in 0..10 {
+        assert_eq!(foreground_io.piece(BIG), BIG);
+        assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
+    }
+    assert_eq!(foreground_io.paused(), Duration::ZERO);
+}
+
+#[test]
+fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
+    let (hands, clock, foreground_io) = foreground_io();
+    let mut busy = Duration::ZERO;
+    for i in 0..100 {
+        foreground_io.foreground_read();
+        assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
+        assert_eq!(foreground_io.piece(1000), 1000, "never more than there is");
+        // A foreground that goes on while the background pauses.
+        let came = clock.now();
+        let takes = MS / 4 * (1 + i % 3);
+        piece(&hands, &clock, &foreground_io, takes);
+        busy += takes;
+        assert!(clock.now() - came <= takes + 3 * MS);
+    }
+    let share = busy.as_secs_f64() / clock.now().as_secs_f64();
+    assert!((0.24..0.27).contains(&share), "{share}");
+    assert_eq!(foreground_io.paused(), clock.now() - busy);
+    // The last of them was a moment ago.
+    hands.advance(3 * MS);
+    assert_eq!(foreground_io.piece(BIG), BIG);
+    assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
+}
+
+#[test]
+fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
+    let (hands, clock, foreground_io) = foreground_io();
+    let mut waited = Duration::ZERO;
+    for _ in 0..4 {
+        foreground_io.foreground_sync(16_000);
+        assert_eq!(foreground_io.spares(), Some(ForegroundLoad::Large));
+        assert_eq!(foreground_io.piece(BIG), BIG);
+        waited += piece(&hands, &clock, &foreground_io, MS);
+    }
+    assert!(waited >= 3 * MS, "{waited:?}");
+    for small in [ForegroundIo::foreground_read, |c: &ForegroundIo| {
+        c.foreground_sync(1000)
+    }] {
+        small(&foreground_io);
+        assert_eq!(foreground_io.spares(), Some(ForegroundLoad::Small));
+        assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
+        hands.advance(10 * MS);
+        foreground_io.foreground_sync(16_000);
+        assert_eq!(
+            foreground_io.piece(BIG),
+            BIG,
+            "nobody waits for little any more"
+        );
+    }
+    let _urgent = foreground_io.urgent();
+    assert_eq!(foreground_io.spares(), None);
+}
+
+#[test]
+fn a_foreground_that_ends_ends_the_pause() {
+    let (hands, clock, foreground_io) = foreground_io();
+    foreground_io.foreground_read();
+    piece(&hands, &clock, &foreground_io, 10 * MS);
+    foreground_io.foreground_read();
+    let waited = piece(&hands, &clock, &foreground_io, MS);
+    assert!(waited <= 4 * MS, "of 30 ms: {waited:?}");
+}
+
+#[test]
+fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
+    let (hands, clock, foreground_io) = foreground_io();
+    foreground_io.foreground_read();
+    piece(&hands, &clock, &foreground_io, 10 * MS);
+    let (one, other) = (foreground_io.urgent(), foreground_io.clone().urgent());
+    for urgent in [one, other] {
+        foreground_io.foreground_read();
+        assert_eq!(foreground_io.piece(BIG), BIG);
+        assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
+        drop(urgent);
+    }
+    foreground_io.foreground_read();
+    assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
+    assert!(piece(&hands, &clock, &foreground_io, MS) > Duration::ZERO);
+}
+
+/// Ends the thread beside a test, also when the test fails.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Somebody waits all the time, so that nothing but its own end ends a pause, whatever the piece took.
+#[test]
+fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_is() {
+    let (hands, clock, foreground_io) = foreground_io();
+    let (started, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut longest = Duration::ZERO;
+    basalt_env::thread::scope(|scope| {
+        let (started, done, shared) = (&started, &done, &foreground_io);
+        let _until = Until(done);
+        scope.spawn(move || {
+            while !done.load(SeqCst) {
+                shared.foreground_read();
+                started.store(true, SeqCst);
+            }
+        });
+        while !started.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        for us in (1..2_000)
+            .chain((2_000..80_000).step_by(997))
+            .chain([10_000_000])
+        {
+            let takes = Duration::from_micros(us);
+            piece(&hands, &clock, &foreground_io, takes);
+            let waited = piece(&hands, &clock, &foreground_io, Duration::ZERO);
+            assert!(
+                waited <= takes * 3 + Duration::from_micros(50),
+                "{us}: {waited:?}"
+            );
+            longest = longest.max(waited);
+        }
+    });
+    basalt_sim::campaign!("longest pause: {longest:?}");
+    assert!(longest <= 52 * MS, "{longest:?}");
+}
+
+#[test]
+fn two_that_come_for_one_turn_get_it_one_after_the_other() {
+    let (hands, clock, foreground_io) = foreground_io();
+    foreground_io.foreground_read();
+    piece(&hands, &clock, &foreground_io, MS / 2);
+    foreground_io.foreground_read();
+    let first = foreground_io.turn();
+    let came = clock.now();
+    foreground_io.foreground_read();
+    // The first one's piece is not over: the second waits for as long as one takes.
+    let second = foreground_io.turn();
+    assert!(clock.now() - came >= MS / 2);
+    drop((first, second));
+}
