@@ -4,16 +4,16 @@
 //!
 //! Promise: an error ends the file; every later call returns it again.
 
-mod behind;
 #[cfg(test)]
 mod tests;
+mod write_behind;
 
 use basalt_env::{Env, IoPriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
-use behind::Behind;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use write_behind::Behind;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Bytes gathered before they are written.

@@ -65,7 +65,7 @@ fn ask(cache: &BlockCache, loads: &Loads, n: u64, ends: u64) {
     }
 }
 
-/// Pins the block of a thread's own key, or looks after the one that it has pinned: however others fill the cache and change its
+/// PinnedMeta the block of a thread's own key, or looks after the one that it has pinned: however others fill the cache and change its
 /// capacity, that one is here until it is taken out.
 fn keep(cache: &BlockCache, own: u64, life: u64, kept: &mut Option<Bytes>, totals: &Counts) {
     let Some(held) = kept else {

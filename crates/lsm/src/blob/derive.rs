@@ -8,10 +8,10 @@
 //! Promise: a place that is returned is the one that an intact index has for the record.
 
 use super::BlobMeta;
+use super::batch_read::Place;
 use super::reader::BlobReader;
 use super::record::Name;
 use super::salvage::salvage_known;
-use super::together::Place;
 use crate::key::SeqNo;
 use basalt_fs::{Error, ErrorKind, File, Result};
 use std::collections::{BTreeMap, HashMap};

@@ -15,6 +15,7 @@
 //! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
 //! panic, or allocate beyond what the file holds, but for a compressed value, which is at most as long as values may be.
 
+pub(crate) mod batch_read;
 mod builder;
 pub(crate) mod counts;
 pub(crate) mod derive;
@@ -33,9 +34,6 @@ pub mod salvage;
 mod separate;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_packed;
-pub(crate) mod together;
 pub mod verify;
 
 pub(crate) use builder::{BLOCK, Blocks};

@@ -1,5 +1,6 @@
 //! Reading a blob file: its directory when it is opened, then index pages through the cache, then each value by one read of the device.
 
+use super::batch_read::{in_hash_page, value_len};
 use super::builder::Blocks;
 use super::counts::ReadCounts;
 use super::index::{self, PLACES_A_PAGE};
@@ -7,7 +8,6 @@ use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
 };
 use super::record::{self, Form, HEADER_LEN as RECORD_HEADER, Head, Name};
-use super::together::{in_hash_page, value_len};
 use super::{BlobMeta, FamilyShare, packed};
 use crate::codec::Compression;
 use crate::key::{Kind, SeqNo};
@@ -32,7 +32,7 @@ const WALK_STEP: u64 = 1 << 20;
 /// ... and bytes between two records that it reads although nobody wants them.
 const WALK_GAP: u64 = 64 << 10;
 
-/// [`Source::worn`] is called each time scans have read so many times more.
+/// [`Source::extra_reads`] is called each time scans have read so many times more.
 const SCANS_TOLD: u64 = 256;
 
 /// Records up to this length are copied out of the memory they were read into, when they go into the cache: direct reads need it aligned to
@@ -328,7 +328,7 @@ impl BlobReader {
         // Relaxed, here and below: counts that decide nothing alone.
         self.scans.1.fetch_add(alike, Relaxed);
         if (self.scans.0.fetch_add(1, Relaxed) + 1).is_multiple_of(SCANS_TOLD) {
-            self.records.worn();
+            self.records.extra_reads();
         }
     }
 
@@ -892,7 +892,7 @@ impl Source for Shared {
         self.0.file()
     }
 
-    fn worn(&self) {
-        self.0.worn();
+    fn extra_reads(&self) {
+        self.0.extra_reads();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - `pick` decides. Pure functions from a version and the options to a [`Plan`], so that every decision can be tested as
 //!   data. The engine calls them under its lock and claims the plan's tables with a [`Claim`].
-//! - `shadows` estimates what entries hide in blob files, and `scattered` says which values are moved with their references.
+//! - `hidden_garbage` estimates what entries hide in blob files, and `scattered` says which values are moved with their references.
 //! - `split` cuts a large plan into sub-ranges of keys that several threads work on.
 //! - `run` merges: reads the plan's tables (`input`), drops what no reader can see any more, writes new tables (`output`);
 //!   `ranges` does the same for range tombstones, `departed` finds the records that lose their references, and `gather` takes values along.
@@ -19,28 +19,28 @@
 //! 5. Of plans that run at once, no two write into one level inside overlapping ranges ([`Reach`]): free tables are not enough,
 //!    as a table may have come into a gap between another plan's inputs since that was made.
 
-mod departed;
-mod gather;
+mod dropped_refs;
+mod hidden_garbage;
 mod input;
 mod output;
 mod pick;
 pub(crate) mod ranges;
+mod relocation_pick;
 mod run;
-mod scattered;
-mod shadows;
 mod split;
 #[cfg(test)]
 mod tests;
+mod value_relocator;
 pub(crate) mod visibility;
 
+pub use hidden_garbage::{FullDisk, HiddenGarbageModel};
 pub use output::table_options;
 pub(crate) use output::{Sink, internal_key_of};
 pub use pick::{
     Claim, PickContext, Plan, RangePlan, Reach, Reason, Targets, compaction_debt, level_targets,
     paid_by_reads, pick, plan_range, scores,
 };
+pub use relocation_pick::{RelocationCandidates, RelocationSet};
 pub(crate) use run::{Deeper, Rules, merge};
 pub use run::{Job, Outcome, combine, run};
-pub use scattered::{Scatter, Scattered};
-pub use shadows::{FullDisk, Shadows};
 pub use split::{KeyRange, subranges};

@@ -2,7 +2,7 @@
 
 use crate::blob::garbage::Dead;
 use crate::blob::{BlobMeta, How, Name, Reference, Separator, record};
-use crate::compaction::departed::Departed;
+use crate::compaction::dropped_refs::DroppedRefs;
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
 use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
@@ -84,7 +84,7 @@ pub(super) struct Outputs<'a> {
     blobs: Arc<BlobSet>,
     /// Lookups left in `blobs`.
     lookups: u32,
-    departed: Departed<'a>,
+    departed: DroppedRefs<'a>,
     /// Bytes that may be added before there is another look at the free space.
     allowed: u64,
     /// Bytes of records that were moved along, and where the cache has those that it has.
@@ -114,7 +114,7 @@ impl<'a> Outputs<'a> {
             .with_packed(job.options.blob_compression != Compression::None),
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_MOMENT,
-            departed: Departed::new(job),
+            departed: DroppedRefs::new(job),
             allowed: 0,
             moved: 0,
             moved_records: 0,

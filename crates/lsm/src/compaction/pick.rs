@@ -8,7 +8,7 @@
 //!
 //! Choices, in order of precedence:
 //! 1. The level with the highest score of at least 1. Level 0: tables over the trigger, or bytes over `base_level_bytes`.
-//!    Others: bytes over target. Any: bytes of blob files that its entries hide, see [`super::shadows`]. Tables that a running
+//!    Others: bytes over target. Any: bytes of blob files that its entries hide, see [`super::hidden_garbage`]. Tables that a running
 //!    compaction has do not count.
 //! 2. Level 0 that readers have paid for, when nobody writes: decision 0017.
 //! 3. Tables whose values have expired for long enough, soonest expiry first.
@@ -18,8 +18,8 @@
 //! Inside a level the table with the least overlap below for its size goes first. The older a table, the less its overlap
 //! counts, so that none waits for ever.
 
-use super::scattered::Scatter;
-use super::shadows::Shadows;
+use super::hidden_garbage::HiddenGarbageModel;
+use super::relocation_pick::RelocationSet;
 use crate::compaction::output::GRANDPARENT_FACTOR;
 use crate::key::{Cmp, SeqNo};
 use crate::options::FamilyOptions;
@@ -79,9 +79,9 @@ pub struct PickContext<'a> {
     /// For how long nobody has written, as far as that is known, while readers went to the device often.
     pub still_for: Duration,
     /// What entries of the family hide in blob files.
-    pub shadows: Shadows,
+    pub hidden_garbage: HiddenGarbageModel,
     /// Files whose values had better be moved along.
-    pub scatter: Scatter<'a>,
+    pub relocation_set: RelocationSet<'a>,
 }
 
 /// Where a plan's outputs may lie: one table of them may span a gap between two inputs.
@@ -113,7 +113,7 @@ pub enum Reason {
     /// A table is tombstones for the most part.
     Tombstones,
     /// Scans read values one by one.
-    Scattered,
+    RelocationCandidates,
     /// Somebody asked.
     Manual,
 }
@@ -129,7 +129,7 @@ impl Reason {
             Reason::Reads => "reads of level 0",
             Reason::Expired => "expired values",
             Reason::Tombstones => "tombstones",
-            Reason::Scattered => "scattered values",
+            Reason::RelocationCandidates => "scattered values",
             Reason::Manual => "manual",
         }
     }
@@ -170,7 +170,7 @@ impl Plan {
     /// The part of the output level that this plan needs for itself while it runs.
     pub fn reach(&self, cmp: &Cmp) -> Reach {
         let all: Vec<_> = self.input_tables().cloned().collect();
-        let hull = Hull::of(cmp, &all).expect("a plan has inputs");
+        let hull = KeySpan::of(cmp, &all).expect("a plan has inputs");
         Reach {
             family: self.family,
             level: self.output_level,
@@ -290,7 +290,7 @@ pub fn l0_trigger(version: &FamilyVersion, options: &FamilyOptions, urgent: bool
 
 /// Levels with their scores, highest first; a level is due at 1. The last level has none.
 pub fn scores(version: &FamilyVersion, options: &FamilyOptions) -> Vec<(usize, f64)> {
-    scores_when(version, options, false, &Shadows::default())
+    scores_when(version, options, false, &HiddenGarbageModel::default())
         .into_iter()
         .map(|s| (s.0, s.1))
         .collect()
@@ -301,10 +301,10 @@ fn scores_when(
     version: &FamilyVersion,
     options: &FamilyOptions,
     urgent: bool,
-    shadows: &Shadows,
+    hidden_garbage: &HiddenGarbageModel,
 ) -> Vec<(usize, f64, bool)> {
     let targets = level_targets(version, options);
-    let hidden = shadows.scores(version, |level| match level {
+    let hidden = hidden_garbage.scores(version, |level| match level {
         0 => targets.base_level,
         level => level + 1,
     });
@@ -356,17 +356,17 @@ pub fn compaction_debt(version: &FamilyVersion, options: &FamilyOptions) -> u64 
 
 /// The user keys from the first to the last of some tables; the last is not among them when a range tombstone ends there.
 #[derive(Clone, Copy)]
-struct Hull<'a> {
+struct KeySpan<'a> {
     from: &'a [u8],
     to: &'a [u8],
     open: bool,
 }
 
-impl<'a> Hull<'a> {
-    fn of(cmp: &Cmp, tables: &'a [Arc<TableFile>]) -> Option<Hull<'a>> {
+impl<'a> KeySpan<'a> {
+    fn of(cmp: &Cmp, tables: &'a [Arc<TableFile>]) -> Option<KeySpan<'a>> {
         let mut tables = tables.iter();
         let first = tables.next()?;
-        let start = Hull {
+        let start = KeySpan {
             from: first.smallest_user(),
             to: first.largest_user(),
             open: first.end_is_open(),
@@ -419,7 +419,7 @@ impl Reach {
 
     /// True when a table of each may have keys between those of the other's.
     pub(crate) fn meets(&self, cmp: &Cmp, other: &Reach) -> bool {
-        let hull = Hull {
+        let hull = KeySpan {
             from: &other.from,
             to: &other.to,
             open: other.open,
@@ -428,8 +428,8 @@ impl Reach {
     }
 
     /// True when a plan over this hull into the same level may write where this one does.
-    fn crosses(&self, cmp: &Cmp, hull: &Hull<'_>) -> bool {
-        let own = Hull {
+    fn crosses(&self, cmp: &Cmp, hull: &KeySpan<'_>) -> bool {
+        let own = KeySpan {
             from: &self.from,
             to: &self.to,
             open: self.open,
@@ -447,7 +447,7 @@ fn closure(
 ) -> Vec<Arc<TableFile>> {
     let mut tables = seed;
     loop {
-        let Some(hull) = Hull::of(&version.cmp, &tables) else {
+        let Some(hull) = KeySpan::of(&version.cmp, &tables) else {
             return tables;
         };
         let wider = hull.tables(version, level);
@@ -484,7 +484,7 @@ impl PickContext<'_> {
         let mut merged = Vec::new();
         if output_level != level {
             let below = |start: &[Arc<TableFile>]| {
-                let hull = Hull::of(&v.cmp, start).expect("not empty");
+                let hull = KeySpan::of(&v.cmp, start).expect("not empty");
                 closure(v, output_level, hull.tables(v, output_level))
             };
             merged = below(&start);
@@ -492,7 +492,7 @@ impl PickContext<'_> {
                 // More of the starting level, where it costs nothing below.
                 let mut both = start.clone();
                 both.extend(merged.iter().cloned());
-                let hull = Hull::of(&v.cmp, &both).expect("not empty");
+                let hull = KeySpan::of(&v.cmp, &both).expect("not empty");
                 let wider = closure(v, level, hull.tables(v, level));
                 if wider.len() > start.len()
                     && wider.iter().all(|t| idle(t))
@@ -508,7 +508,7 @@ impl PickContext<'_> {
         }
         let mut all = start.clone();
         all.extend(merged.iter().cloned());
-        let hull = Hull::of(&v.cmp, &all).expect("not empty");
+        let hull = KeySpan::of(&v.cmp, &all).expect("not empty");
         // The inputs are free, but what a running compaction will write need not lie inside its inputs, nor what this one does:
         // keys may come down into a gap between them.
         let crossed = self.running.iter().chain(self.entering).any(|r| {
@@ -538,9 +538,9 @@ impl PickContext<'_> {
             inputs.push((output_level, merged));
         }
         // No other merge is to wait for values.
-        let gathers = matches!(reason, Reason::Scattered | Reason::Manual);
+        let gathers = matches!(reason, Reason::RelocationCandidates | Reason::Manual);
         let gathered = match gathers && bottommost && !trivial_move {
-            true => (self.scatter).gathered(inputs.iter().flat_map(|(_, tables)| tables)),
+            true => (self.relocation_set).gathered(inputs.iter().flat_map(|(_, tables)| tables)),
             false => BTreeSet::new(),
         };
         Some(Plan {
@@ -572,7 +572,7 @@ impl PickContext<'_> {
 
     /// True when the outputs of a plan probably fit what a full disk has left.
     fn fits(&self, plan: &Plan) -> bool {
-        let Some(full) = self.shadows.full else {
+        let Some(full) = self.hidden_garbage.full else {
             return true;
         };
         let expected = match full.surely {
@@ -614,7 +614,7 @@ impl PickContext<'_> {
         let base = level_targets(self.version, self.options).base_level;
         let oldest = tables.last()?.clone();
         let mut start = closure(self.version, 0, vec![oldest]);
-        if self.shadows.full.is_some()
+        if self.hidden_garbage.full.is_some()
             && let Some(plan) = self.plan(0, base, start.clone(), reason, score)
             && self.fits(&plan)
         {
@@ -725,10 +725,14 @@ impl PickContext<'_> {
 
 impl PickContext<'_> {
     /// Tables of the deepest level, in place, whose values are to be moved along.
-    fn plan_scattered(&self) -> Option<Plan> {
+    fn plan_relocation(&self) -> Option<Plan> {
         let v = self.version;
         let level = (1..LEVELS).rev().find(|&l| !v.levels[l].is_empty())?;
-        let concerned = || v.levels[level].iter().filter(|t| self.scatter.concerns(t));
+        let concerned = || {
+            v.levels[level]
+                .iter()
+                .filter(|t| self.relocation_set.concerns(t))
+        };
         let mut start = closure(v, level, vec![concerned().find(|t| idle(t))?.clone()]);
         for t in concerned() {
             let mut wider = start.clone();
@@ -739,7 +743,7 @@ impl PickContext<'_> {
             }
             start = wider;
         }
-        let plan = self.plan(level, level, start, Reason::Scattered, 0.0)?;
+        let plan = self.plan(level, level, start, Reason::RelocationCandidates, 0.0)?;
         (!plan.gathered.is_empty()).then_some(plan)
     }
 }
@@ -750,8 +754,8 @@ pub fn paid_by_reads(version: &FamilyVersion, options: &FamilyOptions) -> Option
     if !options.l0_compaction_for_reads || l0.is_empty() {
         return None;
     }
-    let worn: u64 = l0.iter().map(|t| t.worn()).sum();
-    let paid = worn.saturating_mul(BYTES_A_READ);
+    let extra_reads: u64 = l0.iter().map(|t| t.extra_reads()).sum();
+    let paid = extra_reads.saturating_mul(BYTES_A_READ);
     if paid < version.level_bytes(0) {
         return None;
     }
@@ -763,7 +767,7 @@ pub fn paid_by_reads(version: &FamilyVersion, options: &FamilyOptions) -> Option
 impl PickContext<'_> {
     /// Level 0, when its tables have cost readers as much as merging them costs. The longer that takes, the longer nobody must
     /// have written: the next burst would wait for it.
-    fn plan_worn(&self) -> Option<Plan> {
+    fn plan_read_triggered(&self) -> Option<Plan> {
         if self.still_for < STILL {
             return None;
         }
@@ -787,7 +791,9 @@ fn mostly_tombstones(t: &TableFile) -> bool {
 /// whose outputs probably fit go first.
 pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
     let mut too_large = None;
-    for (level, score, hidden) in scores_when(ctx.version, ctx.options, ctx.urgent, &ctx.shadows) {
+    for (level, score, hidden) in
+        scores_when(ctx.version, ctx.options, ctx.urgent, &ctx.hidden_garbage)
+    {
         if score < 1.0 {
             break;
         }
@@ -827,10 +833,10 @@ pub fn pick(ctx: &PickContext<'_>) -> Option<Plan> {
         }
     }
     let fits = |plan: &Plan| ctx.fits(plan);
-    (ctx.plan_worn().filter(fits))
+    (ctx.plan_read_triggered().filter(fits))
         .or_else(|| ctx.plan_expired().filter(fits))
         .or_else(|| ctx.plan_tombstones().filter(fits))
-        .or_else(|| ctx.plan_scattered().filter(fits))
+        .or_else(|| ctx.plan_relocation().filter(fits))
         .or(too_large)
 }
 

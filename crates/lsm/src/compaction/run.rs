@@ -19,12 +19,12 @@
 
 use crate::blob::garbage::Dead;
 use crate::blob::{BlobMeta, Reference};
-use crate::compaction::gather::Gathering;
 use crate::compaction::input::{InputIter, Progress};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::pick::Plan;
 use crate::compaction::ranges::{Dropped, of_inputs, that_stay};
 use crate::compaction::split::KeyRange;
+use crate::compaction::value_relocator::ValueRelocator;
 use crate::entry::expiry_of;
 use crate::iter::MergingIter;
 use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
@@ -199,7 +199,7 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
     let mut outcome = match job.plan.gathered.is_empty() {
         true => merge(&rules, input, deeper, &mut outputs, &blame)?,
         false => {
-            let mut gathering = Gathering::new(job, &mut outputs);
+            let mut gathering = ValueRelocator::new(job, &mut outputs);
             let outcome = merge(&rules, input, deeper, &mut gathering, &blame)?;
             gathering.pass_on()?;
             outcome

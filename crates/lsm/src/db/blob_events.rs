@@ -1,7 +1,7 @@
 //! What listeners hear of blob files and collections.
 
-use super::collect::Chosen;
 use super::engine::Engine;
+use super::gc::Chosen;
 use crate::blob::BlobMeta;
 use crate::listener::{BlobFileInfo, CollectionInfo, Event};
 use crate::version::edit::Edit;
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Tells of the blob files that came with an edit, which is durable.
-    pub(super) fn tell_blobs(&self, edit: &Edit, collected: bool) {
+    pub(super) fn notify_blob_events(&self, edit: &Edit, collected: bool) {
         let ingested = edit.add_tables.iter().any(|t| t.meta.shift > 0);
         let reason = match (collected, edit.remove_tables.is_empty()) {
             (true, _) => "collection",

@@ -5,11 +5,11 @@
 
 mod blobs;
 
-use super::folder::holds_a_store;
-use super::insertion;
+use super::apply;
 use super::log::log_path;
 use super::open::{LOCK, StoreFile, bind_families, replay_logs};
-use super::repair::learn::{Learned, learn};
+use super::repair::manifest_salvage::{Learned, learn};
+use super::store_dir::holds_a_store;
 use crate::key::Cmp;
 use crate::options::Options;
 use crate::table::salvage::{KnownTable, salvage};
@@ -385,7 +385,7 @@ impl Walk<'_> {
             &catalog.logs,
             |r| {
                 entries += u64::from(r.count);
-                insertion::check(&r.payload)
+                apply::check(&r.payload)
             },
         );
         self.report.entries += entries;

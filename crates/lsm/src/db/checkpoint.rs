@@ -8,11 +8,11 @@
 //! Order, for a crash: everything but `CURRENT` is durable in the folder under its unfinished name before `CURRENT` is, that
 //! before the folder gets its own name, and that before the call returns.
 
+use super::compact_range::CompactControl;
 use super::engine::Engine;
-use super::generation::View;
 use super::log::{PinnedLogs, log_path};
-use super::manual::CompactControl;
 use super::open::{LOCK, StoreFile};
+use super::view::View;
 use crate::version::catalog::Catalog;
 use crate::version::manifest::Manifest;
 use crate::version::{blob_names, table_name};

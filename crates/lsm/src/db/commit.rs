@@ -5,14 +5,14 @@
 //! queued it goes on itself, for a few groups, and they wake up to their answers: the store would stand still for as long as a
 //! thread takes to wake up, tens of times as long as the group. So no caller works for others longer than [`TURNS`] groups.
 //!
-//! A leader waits a moment for the writers of the last group to come back: see [`super::company`].
+//! A leader waits a moment for the writers of the last group to come back: see [`super::group_wait`].
 //!
 //! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue, `submit` waits until
 //! groups were taken from it, and leads groups itself while no other thread does. Decision 0028.
 
-use super::company::Company;
+use super::apply::insert_group;
 use super::engine::{Engine, Writer};
-use super::insertion::insert_group;
+use super::group_wait::GroupWait;
 use super::log::GroupSize;
 use super::throttle::{Patience, Room};
 use super::ticket::{Callback, Phase, TicketState, Waiter};
@@ -193,7 +193,7 @@ struct Queue {
     booked: Reservation,
     /// Batches whose `submit` waits until the queue has room, in the order of their arrival.
     held: VecDeque<(Pending, Arc<HeldSubmit>)>,
-    company: Company,
+    group_wait: GroupWait,
     /// How many batches a leader waits for.
     wanted: usize,
 }
@@ -277,7 +277,7 @@ impl CommitQueue {
                 submitted_bytes: 0,
                 booked: ledger.reserve(MemoryKind::Buffer, 0),
                 held: VecDeque::new(),
-                company: Company::default(),
+                group_wait: GroupWait::default(),
                 wanted: usize::MAX,
             }),
             all_there: Condvar::new(),
@@ -327,7 +327,7 @@ impl CommitQueue {
             group.extend(q.pop());
         }
         let behind = q.pending.len();
-        q.company.took(group.len(), behind);
+        q.group_wait.note_group(group.len(), behind);
         q.admit_held(ledger);
     }
 
@@ -599,7 +599,7 @@ impl Engine {
         if sync {
             self.commit.syncs.store(true, SeqCst);
         }
-        let Some((wanted, most)) = q.company.wait_for(pending, GROUP_BATCHES, sync) else {
+        let Some((wanted, most)) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync) else {
             return;
         };
         let wanted = wanted - own.len();
@@ -625,7 +625,7 @@ impl Engine {
         }
         q.wanted = usize::MAX;
         let came = q.pending.len() >= wanted;
-        q.company.waited(came, sync);
+        q.group_wait.note_wait(came, sync);
     }
 
     /// Answers what is queued and nobody will lead.
@@ -730,7 +730,7 @@ impl Engine {
         drop(records);
         if let Some(began) = began {
             let took = self.env.clock().now() - began;
-            self.commit.queue.lock().company.synced(took);
+            self.commit.queue.lock().group_wait.note_sync(took);
         }
 
         insert_group(&generation, group, first, bytes);

@@ -4,11 +4,11 @@
 //! compaction that fails leaves its inputs as they are and is tried again after a pause that doubles; meanwhile reads and
 //! writes go on, until level 0 is full and writers meet the error.
 
+use super::blob_edits::BlobChange;
 use super::engine::{Engine, RETRY_PAUSE, State};
 use super::flush::table_info;
-use super::generation::FamilyEntry;
-use super::scattered::Paid;
-use super::separated::BlobChange;
+use super::relocation_stats::Paid;
+use super::view::FamilyEntry;
 use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
@@ -121,7 +121,7 @@ impl Engine {
         };
         let fill = self.fill(state, &view);
         let paid = match well {
-            true => self.paid_by_scans(state, &view, &fill),
+            true => self.relocatable_by_scans(state, &view, &fill),
             false => Paid::default(),
         };
         view.families
@@ -138,8 +138,8 @@ impl Engine {
                     entering: &state.entering,
                     urgent,
                     still_for,
-                    shadows: fill.shadows.get(&f.id).copied().unwrap_or_default(),
-                    scatter: paid.scatter(),
+                    hidden_garbage: fill.hidden_garbage.get(&f.id).copied().unwrap_or_default(),
+                    relocation_set: paid.relocation_set(),
                 })?;
                 Some((plan, f.clone()))
             })
@@ -174,7 +174,7 @@ impl Engine {
             state
                 .compactions
                 .push(plan.reach(&family.options.comparator));
-            self.begin_gathering(&mut state, &plan);
+            self.begin_relocation(&mut state, &plan);
             drop(state);
             self.start(plan, family, claim);
         }
@@ -314,7 +314,7 @@ impl Engine {
             .compactions
             .swap_remove(at.expect("noted when it began"));
         state.blobs.end(running.epoch);
-        self.end_gathering(&mut state, &running.plan);
+        self.end_relocation(&mut state, &running.plan);
         // Under the lock: the next choice sees the new version and these tables free in one step.
         *running.claim.lock() = None;
         match result {
@@ -327,11 +327,11 @@ impl Engine {
             // It need not be: the store is as good as before, and what readers had paid is spent.
             Err(_) if running.plan.reason == Reason::Reads => {
                 for t in running.plan.input_tables() {
-                    t.forget_worn();
+                    t.reset_extra_reads();
                 }
             }
             // Nor this, for which scans have to pay again.
-            Err(_) if running.plan.reason == Reason::Scattered => {}
+            Err(_) if running.plan.reason == Reason::RelocationCandidates => {}
             Err(e) => {
                 // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
                 let guessed = self
@@ -354,7 +354,7 @@ impl Engine {
     }
 
     fn tell_of_the_end(&self, running: &Running, finished: Result<Done>) {
-        if self.events.deaf() {
+        if self.events.has_no_listeners() {
             return;
         }
         let error = finished.as_ref().err().cloned();
@@ -533,7 +533,7 @@ impl Engine {
                 if let Some(at) = state.compactions.iter().position(|r| *r == reach) {
                     state.compactions.swap_remove(at);
                     state.blobs.end(running.epoch);
-                    self.end_gathering(&mut state, &running.plan);
+                    self.end_relocation(&mut state, &running.plan);
                 }
                 *running.claim.lock() = None;
                 drop(state);

@@ -1,10 +1,10 @@
-//! [`Iter`]: the cursor that users hold. It shows what a [`ReadAhead`] shows, and knows how to make another one: to be refreshed, and to
+//! [`Iter`]: the cursor that users hold. It shows what a [`ValuePrefetch`] shows, and knows how to make another one: to be refreshed, and to
 //! follow the store when it is tailing.
 
 use super::Family;
 use super::engine::Engine;
-use super::generation::View;
-use crate::iter::ReadAhead;
+use super::view::View;
+use crate::iter::ValuePrefetch;
 use crate::key::SeqNo;
 use crate::options::ReadOptions;
 use crate::snapshot::Snapshot;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 /// with `InvalidArgument`, and leaves it where it is. A step costs a seek when something was written since the step before it, and is
 /// otherwise that of any cursor. Tables and memtables that are replaced meanwhile are let go of when it is next moved.
 pub struct Iter {
-    shown: ReadAhead,
+    shown: ValuePrefetch,
     /// What `shown` reads, and as of when.
     view: Arc<View>,
     seq: SeqNo,

@@ -4,20 +4,21 @@
 //! changes of the tree), `state` (short: catalog, running jobs), `view` (shorter: the pointer that readers clone).
 //! No I/O happens under `state` or `view`.
 
+use super::blob_edits::{BlobChange, BlobState};
 use super::commit::CommitQueue;
+use super::compact_range::Manual;
+use super::disk_full::DiskFull;
 use super::events::Events;
 use super::flush::FlushPace;
-use super::full::Full;
-use super::generation::{FamilyEntry, Generation, View};
-use super::idle::{Armed, Stillness};
+use super::idle_work::{IdleSince, IdleTimers};
 use super::log::{ActiveLog, LogSpace};
-use super::manual::Manual;
 use super::memory::StoreMemory;
-use super::separated::{BlobChange, BlobState};
-use super::shown::Shown;
-use super::space::Space;
+use super::memtable_set::MemtableSet;
+use super::space_amp::SpaceAmp;
 use super::stats::Counters;
+use super::striped_view::StripedView;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
+use super::view::{FamilyEntry, View};
 use crate::compaction::Reach;
 use crate::key::SeqNo;
 use crate::listener::Event;
@@ -50,7 +51,7 @@ pub(crate) struct Engine {
     pub writer: Mutex<Writer>,
     pub manifest: Mutex<ManifestSlot>,
     pub state: Mutex<State>,
-    view: Shown,
+    view: StripedView,
     /// Everything up to here is visible to readers.
     pub visible: AtomicU64,
     /// What [`View::ingested`] is, told before anything so new is visible.
@@ -68,16 +69,16 @@ pub(crate) struct Engine {
     /// Compactions begun, for their events.
     pub compactions_begun: AtomicU64,
     pub drain: Drain,
-    pub space: Space,
-    pub full: Full,
-    pub armed: Armed,
+    pub space: SpaceAmp,
+    pub full: DiskFull,
+    pub idle_timers: IdleTimers,
     pub memory: StoreMemory,
     pub flush_pace: FlushPace,
     /// Lookups of blocks in the cache when memtables were last written out.
     pub lookups_at_flush: AtomicU64,
     /// Commit groups when the store was last looked at for idleness.
     pub last_watched: AtomicU64,
-    pub stillness: Stillness,
+    pub idle_since: IdleSince,
     pub closing: AtomicBool,
     /// The folder's lock was given back: set under `manifest`, and no edit is written after it.
     pub gone: AtomicBool,
@@ -181,7 +182,7 @@ impl Engine {
             .clone()
             .unwrap_or_else(|| dir.display().to_string());
         let mut view = View {
-            active: Generation::new(env, 1, cmps.into_iter()),
+            active: MemtableSet::new(env, 1, cmps.into_iter()),
             sealed: Vec::new(),
             version: Arc::new(version),
             families: Arc::new(families),
@@ -190,7 +191,7 @@ impl Engine {
         };
         view.backlog = Backlog::of(&view);
         let events = Events::new(std::mem::take(&mut options.listeners));
-        if !events.deaf() {
+        if !events.has_no_listeners() {
             let (events, jobs) = (events.clone(), env.jobs().clone());
             tables.when_removed(move |kind, number, path| {
                 events.tell(&jobs, || {
@@ -212,7 +213,7 @@ impl Engine {
             compactions_begun: AtomicU64::new(0),
             store_id: catalog.store_id,
             next_file: AtomicU64::new(catalog.next_file),
-            view: Shown::new(view),
+            view: StripedView::new(view),
             state: Mutex::new(State {
                 blobs: BlobState::new(&catalog),
                 catalog: Arc::new(catalog),
@@ -257,14 +258,14 @@ impl Engine {
             snapshots: Arc::default(),
             flushing: Mutex::new(()),
             drain: Drain::new(),
-            space: Space::default(),
-            full: Full::default(),
-            armed: Armed::default(),
+            space: SpaceAmp::default(),
+            full: DiskFull::default(),
+            idle_timers: IdleTimers::default(),
             memory: StoreMemory::default(),
             flush_pace: FlushPace::default(),
             lookups_at_flush: AtomicU64::new(0),
             last_watched: AtomicU64::new(0),
-            stillness: Stillness::default(),
+            idle_since: IdleSince::default(),
             closing: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             broken: OnceLock::new(),
@@ -278,9 +279,9 @@ impl Engine {
                 engine.map(|e| e.retire_log(number, end)).is_some()
             });
             let reader_of = Arc::downgrade(&engine);
-            engine.tables.when_worn(move || {
+            engine.tables.on_extra_reads(move || {
                 if let Some(engine) = reader_of.upgrade() {
-                    engine.worn();
+                    engine.extra_reads();
                 }
             });
             engine.hold_memory();
@@ -300,7 +301,7 @@ impl Engine {
     }
 
     /// The memtables that take writes. Only the commit leader and holders of `state` may rely on it staying so.
-    pub fn active_generation(&self) -> Arc<Generation> {
+    pub fn active_generation(&self) -> Arc<MemtableSet> {
         self.view.get().active.clone()
     }
 
@@ -324,7 +325,7 @@ impl Engine {
             "added tables are visible before anybody can choose them"
         );
         next.backlog = Backlog::of(&next);
-        self.weigh(state, &next);
+        self.update_pressure(state, &next);
         self.note_urgent(state, &next);
         self.view.set(next);
     }
@@ -463,7 +464,7 @@ impl Engine {
         drop(state);
         // What only the former tree held is freed without `state`: a commit group waits for that lock.
         drop((former, now));
-        self.tell_blobs(&edit, collected);
+        self.notify_blob_events(&edit, collected);
         Ok(())
     }
 
@@ -631,7 +632,7 @@ impl Engine {
     pub fn seal_active(&self, state: &mut State, view: &mut View) {
         let number = state.next_generation;
         state.next_generation += 1;
-        let next = Generation::new(
+        let next = MemtableSet::new(
             &self.env,
             number,
             view.families

@@ -31,7 +31,7 @@ pub(crate) struct Events(Arc<Inner>);
 
 struct Inner {
     /// Nobody listens: asked without the lock.
-    deaf: AtomicBool,
+    has_no_listeners: AtomicBool,
     queue: Mutex<Queue>,
     told: Condvar,
 }
@@ -39,7 +39,7 @@ struct Inner {
 impl Events {
     pub fn new(listeners: Vec<Arc<dyn EventListener>>) -> Events {
         Events(Arc::new(Inner {
-            deaf: AtomicBool::new(listeners.is_empty()),
+            has_no_listeners: AtomicBool::new(listeners.is_empty()),
             queue: Mutex::new(Queue {
                 listeners,
                 ..Queue::default()
@@ -49,13 +49,13 @@ impl Events {
     }
 
     /// Nobody listens.
-    pub fn deaf(&self) -> bool {
-        self.0.deaf.load(SeqCst)
+    pub fn has_no_listeners(&self) -> bool {
+        self.0.has_no_listeners.load(SeqCst)
     }
 
     /// Queues an event, which is made only if somebody listens. Takes no other lock and may be called under any.
     pub fn tell(&self, jobs: &Jobs, make: impl FnOnce() -> Event) {
-        if self.deaf() {
+        if self.has_no_listeners() {
             return;
         }
         let event = make();
@@ -99,7 +99,7 @@ impl Events {
 
     /// No further event comes. Listeners are let go of when what is queued was told.
     pub fn close(&self) {
-        self.0.deaf.store(true, SeqCst);
+        self.0.has_no_listeners.store(true, SeqCst);
         let mut queue = self.0.queue.lock();
         queue.closed = true;
         let gone = if queue.telling {

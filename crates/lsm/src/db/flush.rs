@@ -1,8 +1,9 @@
 //! Flush: sealed memtables become level-0 tables, oldest generation first.
 
 use super::engine::{Engine, RETRY_PAUSE};
-use super::generation::{FamilyEntry, Generation};
-use super::values::{KeptLog, Values};
+use super::flush_values::{KeptLog, Values};
+use super::memtable_set::MemtableSet;
+use super::view::FamilyEntry;
 use crate::blob::{Name, Separator};
 use crate::compaction::ranges::Dropped;
 use crate::compaction::visibility::Stripes;
@@ -328,7 +329,7 @@ impl Engine {
         lookups.saturating_sub(before) >= memtable_bytes / block / WARM_SHARE
     }
 
-    fn flush_generation(self: &Arc<Self>, generation: &Arc<Generation>) -> Result<()> {
+    fn flush_generation(self: &Arc<Self>, generation: &Arc<MemtableSet>) -> Result<()> {
         let started = self.env.clock().now();
         self.tell(|| Event::FlushBegin {
             generation: generation.number,
@@ -355,7 +356,7 @@ impl Engine {
     /// Writes a generation out and installs its tables, which `made` tells of.
     fn write_generation(
         self: &Arc<Self>,
-        generation: &Arc<Generation>,
+        generation: &Arc<MemtableSet>,
         started: Duration,
         made: &mut Vec<TableInfo>,
     ) -> Result<()> {

@@ -12,8 +12,8 @@
 use super::commit::panic_text;
 use super::engine::{Engine, Writer};
 use super::flush::table_info;
-use super::generation::{FamilyEntry, View};
 use super::throttle::Patience;
+use super::view::{FamilyEntry, View};
 use super::{Db, Family};
 use crate::batch::check_lens;
 use crate::blob::{BlobMeta, Name, Separator};
@@ -499,7 +499,7 @@ impl Engine {
         self.resume_if_halted(&mut writer)?;
         // With patience it comes back when there is room, or fails.
         let _ = self.hold_back(&mut writer, Patience::Wait)?;
-        self.let_in();
+        self.release_writers();
         let view = self.view();
         for set in &sets {
             if !view.families.contains_key(&set.family.id) {

@@ -12,7 +12,7 @@
 //! later logs with it. Decision 0016.
 
 use super::engine::{Engine, RETRY_PAUSE, Writer};
-use super::generation::GenerationLog;
+use super::memtable_set::MemtableSetLog;
 use super::throttle::{Patience, Room};
 use crate::blob::BLOCK;
 use crate::listener::Event;
@@ -301,7 +301,7 @@ impl Engine {
                     log
                 }
             };
-            self.active_generation().set_log(GenerationLog {
+            self.active_generation().set_log(MemtableSetLog {
                 number: log.number,
                 file_id: log.file_id,
                 file: log.writer.file().clone(),
@@ -562,7 +562,7 @@ impl Engine {
             self.note_memory(memory + growth);
             self.env.relief().look_ahead();
             self.charge(writer, group.bytes);
-            self.let_in();
+            self.release_writers();
             return Ok(Room::Ready);
         }
     }

@@ -6,7 +6,7 @@
 //! the writer that holds the lock seals them.
 
 use super::engine::{Engine, State};
-use super::generation::Generation;
+use super::memtable_set::MemtableSet;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Holder, JobPriority, Promise};
 use std::sync::{Arc, OnceLock};
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     /// True when the active memtables are to be sealed because memory is short.
-    pub fn is_memory_wanted(&self, active: &Generation) -> bool {
+    pub fn is_memory_wanted(&self, active: &MemtableSet) -> bool {
         self.memory.asked.load(SeqCst) == active.number
     }
 
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     /// A generation is sealed: its memory is on its way back.
-    pub fn note_sealed(&self, state: &mut State, sealed: &Generation) {
+    pub fn note_sealed(&self, state: &mut State, sealed: &MemtableSet) {
         if state.flush_error.is_none() {
             let promise = || self.env.relief().promise(sealed.memory());
             state.promised.entry(sealed.number).or_insert_with(promise);

@@ -4,123 +4,60 @@
 //! `flush` writes sealed memtables out and `compact` keeps the tree in shape; both install their result through
 //! `engine`. A read goes `read` -> `generation` (memtables, then tables). `open` is recovery, `check` verifies and repairs.
 
+mod apply;
+mod approximate_sizes;
+mod blob_edits;
 mod blob_events;
 mod blob_files;
+mod cache_warming;
 mod check;
 mod checkpoint;
-mod collect;
 mod commit;
 mod compact;
-mod company;
+mod compact_range;
 mod cursor;
+mod disk_full;
 mod engine;
 mod events;
-mod figures;
 mod flush;
-mod folder;
-mod full;
-mod generation;
-mod idle;
+mod flush_values;
+mod gc;
+mod group_wait;
+mod idle_work;
 mod ingest;
-mod insertion;
-mod levels;
+mod level_stats;
 mod log;
-mod manual;
-mod many;
 mod memory;
+mod memtable_set;
+mod merge_get;
+mod metrics;
+mod multi_get;
 mod open;
-mod operands;
 mod read;
 mod read_only;
+mod relocation_stats;
 mod repair;
-mod scattered;
-mod separated;
-mod shown;
-mod sizes;
-mod space;
+mod space_amp;
 mod stats;
+mod store_dir;
+mod striped_view;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_ahead;
-#[cfg(test)]
-mod tests_blob_damage;
-#[cfg(test)]
-mod tests_blob_events;
-#[cfg(test)]
-mod tests_blob_sums;
-#[cfg(test)]
-mod tests_blobs;
-#[cfg(test)]
-mod tests_clock;
-#[cfg(test)]
-mod tests_full;
-#[cfg(test)]
-mod tests_gc_drop;
-#[cfg(test)]
-mod tests_idle;
-#[cfg(test)]
-mod tests_ingest;
-#[cfg(test)]
-mod tests_install;
-#[cfg(test)]
-mod tests_io_priority;
-#[cfg(test)]
-mod tests_left_directory;
-#[cfg(test)]
-mod tests_limit;
-#[cfg(test)]
-mod tests_listener;
-#[cfg(test)]
-mod tests_log;
-#[cfg(test)]
-mod tests_manifest_doubt;
-#[cfg(test)]
-mod tests_manual;
-#[cfg(test)]
-mod tests_memory;
-#[cfg(test)]
-mod tests_merge;
-#[cfg(test)]
-mod tests_meta;
-#[cfg(test)]
-mod tests_names;
-#[cfg(test)]
-mod tests_packed;
-#[cfg(test)]
-mod tests_race;
-#[cfg(test)]
-mod tests_reads;
-#[cfg(test)]
-mod tests_review;
-#[cfg(test)]
-mod tests_scattered;
-#[cfg(test)]
-mod tests_space;
-#[cfg(test)]
-mod tests_submit;
-#[cfg(test)]
-mod tests_throttle;
-#[cfg(test)]
-mod tests_warming;
-#[cfg(test)]
-mod tests_worn;
 mod throttle;
 mod ticket;
-mod values;
-mod warming;
+mod view;
 
 pub use crate::family::Family;
 use crate::family::FamilyConfig;
 pub use crate::snapshot::Snapshot;
+pub use approximate_sizes::UserRange;
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
+pub use compact_range::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
 pub use cursor::Iter;
 pub use ingest::{Prepared, TableWriter};
-pub use manual::{Bottommost, CompactControl, CompactOptions, CompactProgress, OnProgress};
 pub use repair::{KeyRange, Loss, RepairReport};
-pub use sizes::UserRange;
 pub use stats::{
     BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, READING,
     RangeSize, StallStats, Stats,
@@ -136,10 +73,10 @@ use basalt_env::Env;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use engine::Engine;
-use generation::FamilyEntry;
 use std::path::Path;
 use std::sync::Arc;
 use throttle::Patience;
+use view::FamilyEntry;
 
 /// An open store. Cheap to clone; the last clone closes it, or [`Db::close`] does and reports.
 #[derive(Clone)]
@@ -278,7 +215,7 @@ impl Db {
             id,
             name: name.into(),
             options: Arc::new(options),
-            habit: Arc::default(),
+            scan_history: Arc::default(),
         };
         let cmp = entry.options.comparator.clone();
         let edit = Edit {
@@ -545,7 +482,7 @@ impl Db {
         self.engine().blob_files()
     }
 
-    /// Pins the present moment.
+    /// PinnedMeta the present moment.
     pub fn snapshot(&self) -> Snapshot {
         self.engine().snapshot()
     }

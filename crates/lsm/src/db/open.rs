@@ -3,13 +3,14 @@
 //! Recovery changes nothing that it reads until a fresh manifest is current: it writes what the logs hold into new tables, then a
 //! new manifest that names them, then `CURRENT`. A crash at any step leaves the old state or the new one, and orphans.
 
+use super::apply::insert;
 use super::engine::Engine;
 use super::flush::write_table;
-use super::folder::{is_data, may_be_opened_or_made, remove_orphans, remove_unfinished};
-use super::generation::{FamilyEntry, Generation};
-use super::insertion::insert;
+use super::flush_values::Values;
 use super::log::log_path;
-use super::values::Values;
+use super::memtable_set::MemtableSet;
+use super::store_dir::{check_can_open_or_create, is_data, remove_orphans, remove_unfinished};
+use super::view::FamilyEntry;
 use crate::batch::Ops;
 use crate::blob::Separator;
 use crate::blob::inspect::indexed_logs;
@@ -167,7 +168,7 @@ pub(crate) fn bind_families(
                 id,
                 name: f.name.as_str().into(),
                 options: Arc::new(wanted),
-                habit: Arc::default(),
+                scan_history: Arc::default(),
             },
         );
     }
@@ -382,7 +383,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         }
         fs.create_dir(dir)?;
     } else {
-        may_be_opened_or_made(env, dir, &options)?;
+        check_can_open_or_create(env, dir, &options)?;
     }
     let lock = fs.lock(&dir.join(LOCK))?;
     let mut names: Vec<String> = fs
@@ -430,7 +431,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let families = bind_families(&catalog, &options)?;
     catalog.apply(&bind_operators(&catalog, &families)?)?;
 
-    let is_low = |catalog: &Catalog| super::full::is_low(env, dir, &options, &catalog.logs);
+    let is_low = |catalog: &Catalog| super::disk_full::is_low(env, dir, &options, &catalog.logs);
     if is_low(&catalog) {
         // What is missing is for repair, which may need what nobody names.
         build_version(&tables, &catalog, &families)?;
@@ -540,7 +541,7 @@ fn recover_logs(
     logs: &BTreeMap<u64, LiveLog>,
 ) -> Result<SeqNo> {
     let fresh = || {
-        Generation::new(
+        MemtableSet::new(
             env,
             0,
             families
@@ -551,7 +552,7 @@ fn recover_logs(
     let mut generation = fresh();
     let mut last_seq = catalog.last_seq;
     let mut wrote = false;
-    let mut write_out = |generation: &Generation, catalog: &mut Catalog| -> Result<()> {
+    let mut write_out = |generation: &MemtableSet, catalog: &mut Catalog| -> Result<()> {
         let next = AtomicU64::new(catalog.next_file);
         let new_number = || next.fetch_add(1, SeqCst);
         let packs = |f: &FamilyEntry| f.options.blob_compression != Compression::None;

@@ -1,13 +1,13 @@
 //! Reading: points, many points, cursors and snapshots.
 
 use super::engine::Engine;
-use super::generation::{Opened, View};
-use super::many::Referred;
+use super::multi_get::Referred;
+use super::view::{Opened, View};
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::blob::{How, Name, Reference};
 use crate::entry::{Found, expiry_of};
 use crate::iter::user::{self, UserIter, Values};
-use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, ReadAhead, Source};
+use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, Source, ValuePrefetch};
 use crate::key::{Cmp, Kind, SeqNo};
 use crate::merge::Merging;
 use crate::options::ReadOptions;
@@ -357,7 +357,7 @@ impl Engine {
         seq: SeqNo,
         family: &Family,
         options: &ReadOptions,
-    ) -> Result<ReadAhead> {
+    ) -> Result<ValuePrefetch> {
         self.check_family(view, family)?;
         let entry = &view.families[&family.id()];
         let cmp = entry.options.comparator.clone();
@@ -433,11 +433,11 @@ impl Engine {
             .with_values(Values::of(
                 &view.version.blobs,
                 family.id(),
-                &entry.habit,
+                &entry.scan_history,
                 options,
             ))
             .with_max_skippable_entries(options.max_skippable_entries);
-        Ok(ReadAhead::new(match prefixes {
+        Ok(ValuePrefetch::new(match prefixes {
             Some(p) => made.with_prefixes(Narrowing::new(p, options.prefix_same_as_start)),
             None => made,
         }))

@@ -5,9 +5,9 @@
 //! under it. A folder without a lock file (one copied to a medium that cannot be written) is read as it is: files have ids and
 //! checksums, so should somebody write to it after all, a read fails, and does not answer wrongly.
 
+use super::apply::insert;
 use super::engine::Engine;
-use super::generation::Generation;
-use super::insertion::insert;
+use super::memtable_set::MemtableSet;
 use super::open::{LOCK, bind_families, build_version, load_catalog, replay_logs};
 use crate::options::Options;
 use crate::version::TableStore;
@@ -46,7 +46,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let cmps = families
         .values()
         .map(|f| (f.id, f.options.comparator.clone()));
-    let generation = Generation::new(env, 1, cmps);
+    let generation = MemtableSet::new(env, 1, cmps);
     let mut last_seq = catalog.last_seq;
     let mut records = 0u64;
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);

@@ -19,16 +19,16 @@
 //!    names go. A crash before that moment leaves the damaged store as it was (and orphans), after it the repaired one.
 
 mod blobs;
-pub(in crate::db) mod learn;
 mod logs;
+pub(in crate::db) mod manifest_salvage;
 mod report;
 mod tables;
 
 pub use report::{KeyRange, Loss, RepairReport};
 
 use super::check;
-use super::folder::holds_a_store;
 use super::open::{LOCK, StoreFile};
+use super::store_dir::holds_a_store;
 use crate::blob::inspect::indexed_logs;
 use crate::options::Options;
 use crate::version::edit::AddTable;
@@ -37,7 +37,7 @@ use crate::version::{FamilyVersion, TableStore};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use blobs::Blobs;
-use learn::Learned;
+use manifest_salvage::Learned;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -188,7 +188,7 @@ impl Run<'_> {
         self.settle_tables()?;
         self.settle_blobs();
         for (id, f) in &self.learned.catalog.families {
-            if f.name == learn::recovered_name(*id) {
+            if f.name == manifest_salvage::recovered_name(*id) {
                 self.report.notes.push(format!(
                     "the name of family {id} is lost; what it holds is in the family {:?}",
                     f.name

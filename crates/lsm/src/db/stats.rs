@@ -1,9 +1,9 @@
 //! What the engine tells of itself: the tree's shape and counters.
 
 use super::engine::Engine;
-use super::generation::View;
-use super::levels::Levels;
-use super::space::room_of;
+use super::level_stats::Levels;
+use super::space_amp::room_of;
+use super::view::View;
 use crate::blob::FamilyShare;
 use crate::blob::counts::{PackCounts, ReadCounts};
 use crate::compaction::{compaction_debt, level_targets, scores};

@@ -8,8 +8,8 @@
 //! the largest group there can be waits for no more than the groups before it, and the one behind it waits for all of its bytes.
 
 use super::engine::{Engine, Writer};
-use super::generation::View;
 use super::log::LONGEST_MEMORY_WAIT;
+use super::view::View;
 use crate::compaction::compaction_debt;
 use crate::listener::Event;
 use basalt_env::sync::Mutex;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a group waits for is looked at again after so long, so that relief is noticed.
-const LONGEST_NAP: Duration = Duration::from_millis(10);
+const MAX_SLEEP: Duration = Duration::from_millis(10);
 /// Shorter waits are saved up: a sleep costs about a tenth of this beyond its length.
-const SHORTEST_NAP: Duration = Duration::from_millis(1);
+const MIN_SLEEP: Duration = Duration::from_millis(1);
 /// Assumed until a flush or a compaction was timed.
 const FIRST_GUESS: u64 = 64 << 20;
 /// Estimates stay in here: a move of whole tables takes no time, and a paused process any amount of it.
@@ -266,7 +266,7 @@ impl Engine {
                 stall.this_group = true;
                 return;
             }
-            self.tell_stall_end(stall);
+            self.notify_stall_end(stall);
         }
         let began = self.env.clock().now().saturating_sub(time);
         *now = Some(Stall {
@@ -288,7 +288,7 @@ impl Engine {
         });
     }
 
-    fn tell_stall_end(&self, stall: &Stall) {
+    fn notify_stall_end(&self, stall: &Stall) {
         self.tell(|| Event::StallEnd {
             cause: stall.cause.name(),
             lasted: self.env.clock().now().saturating_sub(stall.began),
@@ -296,7 +296,7 @@ impl Engine {
     }
 
     /// A group found room.
-    pub fn let_in(&self) {
+    pub fn release_writers(&self) {
         if !self.stalling.any.load(Relaxed) {
             return;
         }
@@ -304,7 +304,7 @@ impl Engine {
         match &mut *now {
             Some(stall) if stall.this_group => stall.this_group = false,
             Some(stall) => {
-                self.tell_stall_end(stall);
+                self.notify_stall_end(stall);
                 *now = None;
                 self.stalling.any.store(false, Relaxed);
             }
@@ -329,10 +329,10 @@ impl Engine {
             pace.owed = (pace.owed - paid).max(0.0);
             pace.paid_until = now;
             let wait = Duration::from_secs_f64(pace.owed / rate);
-            if wait < SHORTEST_NAP {
+            if wait < MIN_SLEEP {
                 return Ok(Room::Ready);
             }
-            let nap = wait.min(LONGEST_NAP);
+            let nap = wait.min(MAX_SLEEP);
             self.note_stall(cause, nap);
             if patience == Patience::Return {
                 return Ok(Room::Later(nap));
@@ -419,8 +419,8 @@ impl Engine {
                     .urgent
                     .get_or_insert_with(|| self.env.foreground_io().urgent());
                 drop(state);
-                self.note_stall(cause, LONGEST_NAP);
-                return Ok(Room::Later(LONGEST_NAP));
+                self.note_stall(cause, MAX_SLEEP);
+                return Ok(Room::Later(MAX_SLEEP));
             }
             if !moved {
                 // Stepped, and no job could help.

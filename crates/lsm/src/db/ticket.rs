@@ -3,8 +3,8 @@
 //! A writer that waits looks out for its turn for a few microseconds before it sleeps: a group that is not synced takes no longer,
 //! and a thread takes ten times as long to wake up.
 
+use super::apply::InsertTask;
 use super::engine::Engine;
-use super::insertion::InsertTask;
 use super::throttle::Patience;
 use crate::key::SeqNo;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};

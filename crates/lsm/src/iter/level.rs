@@ -6,7 +6,7 @@
 use crate::iter::InternalIter;
 use crate::key::Cmp;
 use crate::prefix::Narrow;
-use crate::table::{Landed, Landing, ReadPattern, TableIter};
+use crate::table::{ReadPattern, SeekBlock, SeekRead, TableIter};
 use crate::version::TableFile;
 use basalt_fs::{Bytes, Error, Result};
 use std::cmp::Ordering;
@@ -190,17 +190,17 @@ impl InternalIter for LevelIter {
         self.land_forward(self.table_of(target), |i| i.seek(target))
     }
 
-    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
         self.sought = None;
         let Some((at, mut iter)) = self.enter(Some(self.table_of(target)), true)? else {
             return Ok(None);
         };
-        let landing = iter.begin_seek(target)?;
+        let seek_read = iter.begin_seek(target)?;
         self.sought = Some((at, iter));
-        Ok(landing)
+        Ok(seek_read)
     }
 
-    fn finish_seek(&mut self, target: &[u8], landed: Option<Landed>) -> Result<()> {
+    fn finish_seek(&mut self, target: &[u8], landed: Option<SeekBlock>) -> Result<()> {
         let Some((at, mut iter)) = self.sought.take() else {
             return Ok(());
         };

@@ -6,7 +6,7 @@
 use super::{Cover, InternalIter};
 use crate::key::{SeqNo, encode_internal_key, user_key};
 use crate::prefix::Narrow;
-use crate::table::{Landed, Landing};
+use crate::table::{SeekBlock, SeekRead};
 use basalt_env::sync::atomic::{AtomicU64, Ordering as Mem};
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl InternalIter for MaskedIter {
         }
         self.go_on()
     }
-    fn begin_seek(&mut self, to: &[u8]) -> Result<Option<Landing>> {
+    fn begin_seek(&mut self, to: &[u8]) -> Result<Option<SeekRead>> {
         self.aimed = self.cover.at(user_key(to))? > self.above;
         if !self.aimed {
             return self.inner.begin_seek(to);
@@ -129,7 +129,7 @@ impl InternalIter for MaskedIter {
         self.aim_behind()?;
         self.inner.begin_seek(&self.target)
     }
-    fn finish_seek(&mut self, to: &[u8], landed: Option<Landed>) -> Result<()> {
+    fn finish_seek(&mut self, to: &[u8], landed: Option<SeekBlock>) -> Result<()> {
         let to = if self.aimed { &self.target } else { to };
         self.inner.finish_seek(to, landed)?;
         self.go_on()

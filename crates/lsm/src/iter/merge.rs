@@ -10,7 +10,7 @@
 use crate::iter::InternalIter;
 use crate::key::{Cmp, user_key};
 use crate::prefix::Narrow;
-use crate::table::Landing;
+use crate::table::SeekRead;
 use basalt_fs::{Bytes, Result};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -201,16 +201,16 @@ impl InternalIter for MergingIter {
     fn seek(&mut self, target: &[u8]) -> Result<()> {
         self.heap.clear();
         // All children first say what they must read, so that the device has the reads of all at the same time.
-        let mut landings = Vec::new();
+        let mut seek_reads = Vec::new();
         let mut waiting = Vec::new();
         for (i, child) in self.children.iter_mut().enumerate() {
-            if let Some(landing) = child.begin_seek(target)? {
-                landings.push(landing);
+            if let Some(seek_read) = child.begin_seek(target)? {
+                seek_reads.push(seek_read);
                 waiting.push(i);
             }
         }
         let mut waiting = waiting.into_iter().peekable();
-        let mut read = Landing::read_together(&landings)?.into_iter();
+        let mut read = SeekRead::read_batch(&seek_reads)?.into_iter();
         for (i, child) in self.children.iter_mut().enumerate() {
             let landed = match waiting.next_if_eq(&i) {
                 Some(_) => read.next(),

@@ -15,11 +15,11 @@
 //! A reader that must not be held up (long runs of tombstones are walked over one by one) gives the iterator a skip budget: when it is
 //! used up, the iterator pauses before a key that it has not looked at, and says which.
 
-mod unread;
+mod lazy_value;
 
 use crate::blob::{How, Name, Reference};
 use crate::entry::expiry_of;
-use crate::iter::{Cover, Habit, InternalIter, MergingIter};
+use crate::iter::{Cover, InternalIter, MergingIter, ScanHistory};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
 use crate::key::{split_internal_key, trailer_seq, user_key};
 use crate::merge::{Chain, Merging};
@@ -80,7 +80,7 @@ pub(crate) struct Values {
     pub(super) family: u32,
     pub(super) how: How,
     /// How far scans of the family go.
-    pub(super) habit: Arc<Habit>,
+    pub(super) scan_history: Arc<ScanHistory>,
     keys_only: bool,
 }
 
@@ -89,14 +89,14 @@ impl Values {
     pub(crate) fn of(
         blobs: &Arc<BlobSet>,
         family: u32,
-        habit: &Arc<Habit>,
+        scan_history: &Arc<ScanHistory>,
         options: &ReadOptions,
     ) -> Values {
         Values {
             blobs: blobs.clone(),
             family,
             how: How::user(options.fill_cache),
-            habit: habit.clone(),
+            scan_history: scan_history.clone(),
             keys_only: options.keys_only,
         }
     }

@@ -1,6 +1,6 @@
 //! [`InternalIter`]: the cursor that tables, memtables and merged sources have in common.
 
-use super::{Landed, Landing};
+use super::{SeekBlock, SeekRead};
 use crate::prefix::Narrow;
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub trait InternalIter: Send {
     /// Does of [`InternalIter::seek`] what comes before the read of the block that it lands in, and says which block that is when it is
     /// not in memory: so those of several cursors are read together. [`InternalIter::finish_seek`] with the same target must follow;
     /// until then nothing else may be asked.
-    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
         let _ = target;
         Ok(None)
     }
     /// The rest of the seek. `landed` is what was asked for, if anything was.
-    fn finish_seek(&mut self, target: &[u8], landed: Option<Landed>) -> Result<()> {
+    fn finish_seek(&mut self, target: &[u8], landed: Option<SeekBlock>) -> Result<()> {
         debug_assert!(landed.is_none(), "a block that was not asked for");
         self.seek(target)
     }

@@ -5,8 +5,8 @@ use super::ReadPattern;
 use super::block::BlockCursor;
 use super::format::{BlockHandle, BlockKind, open_block};
 use super::index::IndexBlock;
-use super::landing::{Landed, Landing};
 use super::reader::{TableReader, read_exact};
+use super::seek_prefetch::{SeekBlock, SeekRead};
 use crate::prefix::Narrow;
 use basalt_env::{CachePriority, IoPriority, MemoryKind};
 use basalt_fs::{AlignedBuf, Bytes, Result, slot_size};
@@ -95,7 +95,7 @@ impl TableIter {
     }
 
     /// Bytes that a seek reads from `handle` on, the block `slot` of the partition at hand.
-    fn landing_len(&self, slot: usize, handle: &BlockHandle) -> usize {
+    fn seek_read_len(&self, slot: usize, handle: &BlockHandle) -> usize {
         let (partition, offset) = self.partition.as_ref().expect("it names the block");
         let alone = handle.disk_len();
         if !self.with_next || slot + 1 == partition.len() {
@@ -323,7 +323,7 @@ impl TableIter {
     }
 
     /// The first half of a seek.
-    fn look_up(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+    fn look_up(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
         self.sought = None;
         self.given = None;
         if self.is_denied()? {
@@ -347,8 +347,8 @@ impl TableIter {
             self.given = Some((handle.offset, payload));
             return Ok(None);
         }
-        let len = self.landing_len(slot, &handle);
-        Ok(Some(Landing::new(table, handle, len)))
+        let len = self.seek_read_len(slot, &handle);
+        Ok(Some(SeekRead::new(table, handle, len)))
     }
 
     /// To the first entry at or after the target, which is in data block `slot` of the partition at hand or the first one behind it.
@@ -416,7 +416,7 @@ impl InternalIter for TableIter {
         })
     }
 
-    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<Landing>> {
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
         let found = self.look_up(target);
         if found.is_err() {
             self.no_block();
@@ -425,13 +425,13 @@ impl InternalIter for TableIter {
         found
     }
 
-    fn finish_seek(&mut self, target: &[u8], landed: Option<Landed>) -> Result<()> {
+    fn finish_seek(&mut self, target: &[u8], landed: Option<SeekBlock>) -> Result<()> {
         self.moved(|it| {
             let Some(slot) = it.sought.take() else {
                 it.no_block();
                 return Ok(());
             };
-            if let Some(Landed { handle, bytes }) = landed {
+            if let Some(SeekBlock { handle, bytes }) = landed {
                 (it.ahead.at, it.ahead.bytes) = (handle.offset, bytes);
                 it.given = Some((handle.offset, it.take_from_ahead(&handle)?));
                 if it.ahead.bytes.len() == handle.disk_len() {

@@ -80,7 +80,7 @@ impl Wanted {
     }
 
     /// Reads blocks, all of them in flight together. A failure is its own block's.
-    pub fn read_together(wanted: &[Wanted], fill_cache: bool) -> Vec<Result<Bytes>> {
+    pub fn read_batch(wanted: &[Wanted], fill_cache: bool) -> Vec<Result<Bytes>> {
         if let [one] = wanted {
             one.table.env.foreground_io().foreground_read();
             return vec![one.table.block(one.kind, &one.handle, fill_cache)];

@@ -7,7 +7,7 @@ use super::format::{
 };
 use super::index::IndexBlock;
 use super::iter::TableIter;
-use super::pins::Pins;
+use super::pinned_meta::PinnedMeta;
 use super::properties::Properties;
 use super::ranges;
 use super::source::Source;
@@ -35,8 +35,8 @@ const COPIED: usize = 512;
 /// Blocks up to this length are copied out of the memory they were read into: direct reads need it aligned to pages, and so short a
 /// block would waste as much as it is long.
 const MOVED: usize = 32 << 10;
-/// [`Source::worn`] is called each time a table has been read in vain so many times more.
-const WORN_TOLD: u64 = 256;
+/// [`Source::extra_reads`] is called each time a table has been read in vain so many times more.
+const READS_PER_NOTICE: u64 = 256;
 
 /// How many bytes of answers a batch of reads may still bring into memory.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub struct TableReader {
     pub(super) footer: Footer,
     pub(super) top: IndexBlock,
     pub(super) properties: Properties,
-    pub(super) pins: Pins,
+    pub(super) pins: PinnedMeta,
     pub(super) ranges: Fragments,
     /// `ranges` in the ledger.
     _booked: Reservation,
@@ -99,7 +99,7 @@ pub struct TableReader {
     /// But for reads of up to so many bytes.
     own_memory: usize,
     /// See [`TableReader::wear`].
-    worn: AtomicU64,
+    extra_reads: AtomicU64,
 }
 
 impl TableReader {
@@ -224,7 +224,7 @@ impl TableReader {
             .reserve(MemoryKind::Pinned, ranges.memory() as u64);
         let info = env.fs().info();
         Ok(Arc::new(TableReader {
-            pins: Pins::new(env, file_id, size, &footer, &top),
+            pins: PinnedMeta::new(env, file_id, size, &footer, &top),
             env: env.clone(),
             source: Box::new(source),
             path: path.to_path_buf(),
@@ -244,7 +244,7 @@ impl TableReader {
                 1
             },
             own_memory: info.own_memory,
-            worn: AtomicU64::new(0),
+            extra_reads: AtomicU64::new(0),
         }))
     }
 
@@ -593,19 +593,19 @@ impl TableReader {
     /// nothing in it, or one more block for a seek.
     pub(crate) fn wear(&self) {
         // Relaxed, here and below: a count that decides nothing alone.
-        if (self.worn.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(WORN_TOLD) {
-            self.source.worn();
+        if (self.extra_reads.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(READS_PER_NOTICE) {
+            self.source.extra_reads();
         }
     }
 
     /// How often that was, since it was last forgotten.
-    pub(crate) fn worn(&self) -> u64 {
-        self.worn.load(Ordering::Relaxed)
+    pub(crate) fn extra_reads(&self) -> u64 {
+        self.extra_reads.load(Ordering::Relaxed)
     }
 
     /// Begins to count anew.
-    pub(crate) fn forget_worn(&self) {
-        self.worn.store(0, Ordering::Relaxed);
+    pub(crate) fn reset_extra_reads(&self) {
+        self.extra_reads.store(0, Ordering::Relaxed);
     }
 
     /// A block's payload from the cache or the file.

@@ -10,7 +10,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// Called now and then as readers go to the device for the table: whether it had better be merged may be asked again.
     /// From within reads: it must not block.
-    fn worn(&self) {}
+    fn extra_reads(&self) {}
 }
 
 impl Source for Arc<dyn File> {

@@ -5,9 +5,9 @@
 use super::file_map::FileMap;
 use super::open::OpenFile;
 use super::{FileKind, TableStore, catalog::Catalog};
+use crate::blob::batch_read::{Located, Pages, Place, Sought, locate};
 use crate::blob::derive::places_from_records;
 use crate::blob::lineage::Lineage;
-use crate::blob::together::{Located, Pages, Place, Sought, locate};
 use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference, blob_name, blob_names};
 use crate::key::{Cmp, Kind};
 use crate::table::{ReadBudget, Source};

@@ -84,8 +84,8 @@ impl TableStore {
     }
 
     /// Has `told` called now and then as readers go to the device for tables, from within their reads. Once; `told` must not block.
-    pub fn when_worn(&self, told: impl Fn() + Send + Sync + 'static) {
-        let _ = self.open.worn.set(Box::new(told));
+    pub fn on_extra_reads(&self, told: impl Fn() + Send + Sync + 'static) {
+        let _ = self.open.extra_reads.set(Box::new(told));
     }
 
     /// Has `told` called with kind, number and path of every file that goes. Once; `told` must not block.
@@ -205,14 +205,14 @@ impl TableFile {
     }
 
     /// Reads of the device that readers would have been spared without this table, since its reader was made.
-    pub fn worn(&self) -> u64 {
-        self.opened().map_or(0, |reader| reader.worn())
+    pub fn extra_reads(&self) -> u64 {
+        self.opened().map_or(0, |reader| reader.extra_reads())
     }
 
-    /// Begins to count [`TableFile::worn`] anew.
-    pub fn forget_worn(&self) {
+    /// Begins to count [`TableFile::extra_reads`] anew.
+    pub fn reset_extra_reads(&self) {
         if let Some(reader) = self.opened() {
-            reader.forget_worn();
+            reader.reset_extra_reads();
         }
     }
 

@@ -16,8 +16,8 @@ pub(super) struct OpenTables {
     env: Env,
     /// Oldest first.
     open: Mutex<VecDeque<Weak<OpenFile>>>,
-    /// Told when readers wear tables out, see [`Source::worn`].
-    pub(super) worn: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Told when readers wear tables out, see [`Source::extra_reads`].
+    pub(super) extra_reads: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl OpenTables {
@@ -25,7 +25,7 @@ impl OpenTables {
         Arc::new(OpenTables {
             env: env.clone(),
             open: Mutex::default(),
-            worn: OnceLock::new(),
+            extra_reads: OnceLock::new(),
         })
     }
 
@@ -118,8 +118,8 @@ impl Source for Arc<OpenFile> {
         Ok(file)
     }
 
-    fn worn(&self) {
-        if let Some(told) = self.tables.worn.get() {
+    fn extra_reads(&self) {
+        if let Some(told) = self.tables.extra_reads.get() {
             told();
         }
     }

@@ -95,8 +95,8 @@ impl Room {
             entering: &[],
             urgent: false,
             still_for: Default::default(),
-            shadows: Default::default(),
-            scatter: Default::default(),
+            hidden_garbage: Default::default(),
+            relocation_set: Default::default(),
         });
         plan.expect("level 0 is due")
     }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Claim, FullDisk, PickContext, Plan, Reach, Shadows, compaction_debt, level_targets, pick,
-    scores, subranges,
+    Claim, FullDisk, HiddenGarbageModel, PickContext, Plan, Reach, compaction_debt, level_targets,
+    pick, scores, subranges,
 };
 use crate::options::Compression;
 use crate::version::FamilyVersion;
@@ -64,8 +64,8 @@ fn context<'a>(version: &'a FamilyVersion, options: &'a FamilyOptions) -> PickCo
         entering: &[],
         urgent: false,
         still_for: Default::default(),
-        shadows: Default::default(),
-        scatter: Default::default(),
+        hidden_garbage: Default::default(),
+        relocation_set: Default::default(),
     }
 }
 
@@ -380,7 +380,7 @@ fn a_hurried_writer_gets_larger_merges_of_level_0() {
 fn no_more_is_hidden_than_lies_below() {
     let hidden = |text: &str| {
         let v = tree(text);
-        let all = Shadows {
+        let all = HiddenGarbageModel {
             a_record: 10.0,
             longest_record: 10.0,
             a_reference: 10.0,
@@ -428,12 +428,12 @@ fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
          L6: 2=a-z*1000",
     );
     let chosen = |full: Option<FullDisk>| {
-        let shadows = Shadows {
+        let hidden_garbage = HiddenGarbageModel {
             full,
-            ..Shadows::default()
+            ..HiddenGarbageModel::default()
         };
         describe(pick(&PickContext {
-            shadows,
+            hidden_garbage,
             ..context(&v, &o)
         }))
     };

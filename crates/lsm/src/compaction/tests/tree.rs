@@ -72,8 +72,8 @@ impl Tree {
             entering: &[],
             urgent: false,
             still_for: Default::default(),
-            shadows: Default::default(),
-            scatter: Default::default(),
+            hidden_garbage: Default::default(),
+            relocation_set: Default::default(),
         }
     }
 

@@ -10,7 +10,7 @@
 //!
 //! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
 
-use super::learn::log_header;
+use super::manifest_salvage::log_header;
 use super::{KeyRange, Loss, Run};
 use crate::blob::garbage::Garbage;
 use crate::blob::inspect;
@@ -59,7 +59,7 @@ struct Source {
 }
 
 enum State {
-    Unread,
+    LazyValue,
     /// Missing, or nothing in it verifies, or what verifies is in another file now.
     Gone,
     Read(Box<Records>),
@@ -112,7 +112,7 @@ impl Blobs {
                 known: Some(blob.meta.clone()),
                 sound: !bad.contains(&number),
                 named: true,
-                state: State::Unread,
+                state: State::LazyValue,
             };
             sources.insert(number, source);
         }
@@ -129,7 +129,7 @@ impl Blobs {
                 sound: false,
                 log,
                 named,
-                state: State::Unread,
+                state: State::LazyValue,
             });
         }
         let lineage = std::mem::take(&mut catalog.lineage);
@@ -358,7 +358,7 @@ impl Run<'_> {
         // What a damaged file stands for is known once it was looked at.
         while let Some(file) = self.blobs.meaning(number, name, cmp) {
             match self.blobs.sources.get(&file).map(|s| &s.state) {
-                Some(State::Unread) => self.read_blob(file)?,
+                Some(State::LazyValue) => self.read_blob(file)?,
                 Some(State::Read(records)) => {
                     if let Some(ordinal) = records.find(name) {
                         return Ok(Some((file, ordinal)));
@@ -371,7 +371,7 @@ impl Run<'_> {
         if !self.blobs.all_read {
             let all: Vec<u64> = self.blobs.sources.keys().copied().collect();
             for number in all {
-                if matches!(self.blobs.sources[&number].state, State::Unread) {
+                if matches!(self.blobs.sources[&number].state, State::LazyValue) {
                     self.read_blob(number)?;
                 }
             }

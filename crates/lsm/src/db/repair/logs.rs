@@ -1,12 +1,12 @@
 //! Logs of a damaged store: every batch that verifies goes into new level-0 tables.
 
-use super::learn::log_header;
+use super::manifest_salvage::log_header;
 use super::{Loss, Run};
 use crate::batch::Ops;
+use crate::db::apply::{self, insert};
 use crate::db::flush::write_table;
-use crate::db::generation::Generation;
-use crate::db::insertion::{self, insert};
 use crate::db::log::log_path;
+use crate::db::memtable_set::MemtableSet;
 use crate::db::open::{StoreFile, bind_families, check_record};
 use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// How far the replay is.
 struct Replay {
-    generation: Arc<Generation>,
+    generation: Arc<MemtableSet>,
     last_seq: u64,
     /// Losses whose last sequence number the next record will tell.
     open: Vec<usize>,
@@ -113,9 +113,9 @@ impl Run<'_> {
         Ok(newest)
     }
 
-    fn generation(&self) -> Result<Arc<Generation>> {
+    fn generation(&self) -> Result<Arc<MemtableSet>> {
         let families = bind_families(&self.learned.catalog, self.options)?;
-        Ok(Generation::new(
+        Ok(MemtableSet::new(
             self.env,
             0,
             families
@@ -314,7 +314,7 @@ impl Run<'_> {
         // Without a whole manifest, repair keeps all tables, including those of ingestions.
         let known = (self.learned.sure).then_some(self.learned.catalog.last_seq);
         let checked = check_record(record, replay.last_seq, MAX_FAMILY, known)
-            .and_then(|()| insertion::check(&record.payload));
+            .and_then(|()| apply::check(&record.payload));
         match checked {
             Err(e) if e.kind() == ErrorKind::Corruption => return Ok(Err(e.to_string())),
             checked => checked?,

@@ -3,7 +3,7 @@
 
 mod damage;
 mod format;
-mod near;
+mod neighbour_reads;
 mod ranges;
 mod sectors;
 
@@ -216,7 +216,7 @@ pub(super) fn check_all_gets(t: &TableReader, entries: &Entries, cmp: &Cmp) {
 }
 
 /// Lookups side by side: in each round all of them read what they want together.
-fn look_up_together(
+fn look_up_batch(
     t: &Arc<TableReader>,
     keys: &[&[u8]],
     seq: u64,
@@ -236,7 +236,7 @@ fn look_up_together(
         if wanted.is_empty() {
             break;
         }
-        let mut read = Wanted::read_together(&wanted, fill_cache).into_iter();
+        let mut read = Wanted::read_batch(&wanted, fill_cache).into_iter();
         let feed = |(step, key): (Step, &&[u8])| match step {
             Step::On(lookup) => {
                 let payload = read.next().expect("one a wish").expect("read");
@@ -441,7 +441,7 @@ fn tables_answer_as_their_model_does() {
         }
         let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
         let seq = r.below(2 * entries.len() as u64);
-        let many = look_up_together(&t, &keys, seq, r.one_in(2));
+        let many = look_up_batch(&t, &keys, seq, r.one_in(2));
         for (key, found) in keys.iter().zip(many) {
             let expected = model_get(&entries, &cmp, key, seq);
             assert_eq!(found.is_some(), expected.is_some());

@@ -77,7 +77,7 @@ fn range_tombstones_come_back_and_decide_lookups() {
         keys.extend((0..30).map(|_| random_key(&r, 0)));
         for seq in [0, r.below(1000), MAX_SEQ] {
             let asked: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
-            let many = look_up_together(&t, &asked, seq, true);
+            let many = look_up_batch(&t, &asked, seq, true);
             for (key, many) in keys.iter().zip(many) {
                 let entry = model_get(&entries, &cmp, key, seq);
                 let entry = entry.map(|(k, _)| trailer_seq(split_internal_key(k).1));

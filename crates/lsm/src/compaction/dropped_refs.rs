@@ -1,0 +1,216 @@
+//! [`DroppedRefs`]: records that lose their reference in a merge. Their places in their files are looked up many at a time, in the order of the
+//! index: a page of it is read once for all of them that it has, and pages that are in no cache are read side by side.
+//! Where a page cannot be read, the places are derived from the file's records. This reads the whole file, so it is
+//! done once, at the end of the merge, for all records whose page could not be read; earlier only if their names fill
+//! [`UNREADABLE_BYTES`] or the memory budget.
+
+use crate::blob::batch_read::{Pages, Place, Sought, locate};
+use crate::blob::derive::is_worth_deriving;
+use crate::blob::garbage::Dead;
+use crate::blob::{How, Name, Reference};
+use crate::compaction::run::Job;
+use crate::key::SeqNo;
+use crate::version::BlobFile;
+use basalt_env::{MemoryKind, Reservation};
+use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// So many wait at most, with so many bytes of keys.
+const WAITING: usize = 16 << 10;
+const KEY_BYTES: usize = 4 << 20;
+/// So many are looked up together: they take two pages of an index each at most.
+const BATCH: usize = 256;
+
+/// Most bytes of names that wait for a walk of their blob file because their index page cannot be read.
+/// Includes the memory that deriving their places takes.
+const UNREADABLE_BYTES: u64 = 64 << 20;
+/// Memory that deriving one place takes beside the key: the name in each list and map on the way.
+const DERIVED_BYTES: usize = 320;
+
+/// An entry that lost its reference.
+struct Entry {
+    /// The blob file that the reference names.
+    number: u64,
+    seq: SeqNo,
+    /// In `keys`.
+    key: Range<usize>,
+}
+
+/// Entries with their keys.
+#[derive(Default)]
+struct Entries {
+    entries: Vec<Entry>,
+    keys: Vec<u8>,
+}
+
+impl Entries {
+    fn push(&mut self, number: u64, seq: SeqNo, key: &[u8]) {
+        let from = self.keys.len();
+        self.keys.extend_from_slice(key);
+        self.entries.push(Entry {
+            number,
+            seq,
+            key: from..self.keys.len(),
+        });
+    }
+
+    /// Bytes that deriving their places takes.
+    fn to_derive(&self) -> u64 {
+        (self.entries.len() * DERIVED_BYTES + self.keys.len()) as u64
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.keys.clear();
+    }
+}
+
+fn dead(file: &BlobFile, hash: u64, name: &Name<'_>, (ordinal, place): Place) -> Dead {
+    Dead {
+        file: file.number,
+        ordinal,
+        family: name.family,
+        bytes: place.end - place.start,
+        hash,
+    }
+}
+
+/// What a merge let go of.
+pub(super) struct DroppedRefs<'a> {
+    job: &'a Job<'a>,
+    waiting: Entries,
+    dead: Vec<Dead>,
+    /// Indexes that could not be read, by the number of their blob file.
+    unreadable: BTreeMap<u64, Error>,
+    /// Entries whose places have to be derived, and their memory in the ledger.
+    underived: Entries,
+    booked: Reservation,
+}
+
+impl<'a> DroppedRefs<'a> {
+    pub(super) fn new(job: &'a Job<'a>) -> DroppedRefs<'a> {
+        DroppedRefs {
+            job,
+            waiting: Entries::default(),
+            dead: Vec::new(),
+            unreadable: BTreeMap::new(),
+            underived: Entries::default(),
+            booked: job.env.ledger().reserve(MemoryKind::Buffer, 0),
+        }
+    }
+
+    /// The record behind a reference of this version of a key loses it.
+    pub(super) fn add(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+        let seq = to.seq.unwrap_or(seq);
+        self.waiting.push(to.number, seq, user_key);
+        match self.waiting.entries.len() < WAITING && self.waiting.keys.len() < KEY_BYTES {
+            true => Ok(()),
+            false => self.look_up_waiting(),
+        }
+    }
+
+    /// All of them, looked up, and what was met in indexes that could not be read.
+    pub(super) fn finish(mut self) -> Result<(Vec<Dead>, Vec<Error>)> {
+        self.look_up_waiting()?;
+        self.derive()?;
+        Ok((self.dead, self.unreadable.into_values().collect()))
+    }
+
+    fn look_up_waiting(&mut self) -> Result<()> {
+        let mut some = std::mem::take(&mut self.waiting);
+        self.look_up(&some, false)?;
+        some.clear();
+        self.waiting = some;
+        let bytes = self.underived.to_derive();
+        self.booked.resize(bytes);
+        let full = bytes >= UNREADABLE_BYTES || self.job.env.ledger().free() == 0;
+        match full && bytes > 0 {
+            true => self.derive(),
+            false => Ok(()),
+        }
+    }
+
+    /// Derives the places that no index page told.
+    fn derive(&mut self) -> Result<()> {
+        let all = std::mem::take(&mut self.underived);
+        self.look_up(&all, true)?;
+        self.booked.resize(0);
+        Ok(())
+    }
+
+    /// Looks the places of these entries up. Those whose index page cannot be read are derived, or left for later.
+    fn look_up(&mut self, entries: &Entries, derive: bool) -> Result<()> {
+        let (env, cmp) = (&self.job.env, &self.job.options.comparator);
+        // Of now: files that were collected since the references were written are not kept for longer.
+        let blobs = (self.job.blobs)();
+        let mut sought = Vec::with_capacity(entries.entries.len());
+        for w in &entries.entries {
+            let name = Name {
+                family: self.job.family.id,
+                key: &entries.keys[w.key.clone()],
+                seq: w.seq,
+            };
+            let file = blobs.file(w.number, &name, cmp)?;
+            let hash = name.hash(file.meta.file_id);
+            sought.push((file, hash, name, w.number));
+        }
+        // Pages of an index are in the order of hashes.
+        sought.sort_unstable_by_key(|(file, hash, ..)| (file.number, *hash));
+        let mut pages = Pages::default();
+        self.dead.reserve(sought.len());
+        let mut not_found: Vec<(&BlobFile, u64, Name<'_>)> = Vec::new();
+        for some in sought.chunks(BATCH) {
+            let mut wanted = Vec::with_capacity(some.len());
+            let mut failed = Vec::with_capacity(some.len());
+            for (file, _, name, _) in some {
+                // A page that could not be read is not read again.
+                let known = self.unreadable.get(&file.number).filter(|_| derive);
+                match known.map_or_else(|| file.reader(), |e| Err(e.clone())) {
+                    Ok(reader) => {
+                        wanted.push(Sought {
+                            reader,
+                            name: *name,
+                        });
+                        failed.push(None);
+                    }
+                    Err(e) => failed.push(Some(e)),
+                }
+            }
+            let turn = env.foreground_io().turn();
+            let mut located = locate(wanted, &mut pages, How::job(true)).into_iter();
+            drop(turn);
+            for ((file, hash, name, number), failed) in some.iter().zip(failed) {
+                let located = match failed {
+                    Some(e) => Err(e),
+                    None => located.next().expect("each that has a reader"),
+                };
+                match located {
+                    Ok(at) => self.dead.push(dead(file, *hash, name, at.place())),
+                    Err(e) if is_worth_deriving(&e) => {
+                        match derive {
+                            true => not_found.push((file, *hash, *name)),
+                            false => self.underived.push(*number, name.seq, name.key),
+                        }
+                        self.unreadable.entry(file.number).or_insert(e);
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        // One bad page must not stop every merge that drops a reference into its file.
+        for of_file in not_found.chunk_by(|(a, ..), (b, ..)| a.number == b.number) {
+            let file = of_file[0].0;
+            let names: Vec<Name<'_>> = of_file.iter().map(|(_, _, name)| *name).collect();
+            let places = file.places_from_records(&names, &mut || self.job.check_cancelled());
+            let places = places.map_err(|e| match e.kind() {
+                ErrorKind::Closed => e,
+                _ => self.unreadable[&file.number].clone(),
+            })?;
+            for ((_, hash, name), place) in of_file.iter().zip(places) {
+                self.dead.push(dead(file, *hash, name, place));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! Committed batches into memtables: by the leader, or large groups by their writers side by side.
+
+use super::commit::Pending;
+use super::memtable_set::MemtableSet;
+use super::ticket::{Phase, Waiter};
+use crate::batch::{Op, Ops};
+use crate::blob::packed;
+use crate::key::{Kind, SeqNo};
+use crate::memtable::MemTable;
+use crate::options::Compression;
+use crate::wal::RECORD_HEADER;
+use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::{Condvar, Mutex};
+use basalt_fs::{Bytes, Error, ErrorKind, Result, slot_size};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// From so many bytes on, waiting writers insert their own batches into the memtable side by side.
+const PARALLEL_INSERT_BYTES: usize = if cfg!(feature = "schedules") {
+    1 << 10
+} else {
+    64 << 10
+};
+
+/// Applies a committed group, whose numbers begin at `first`, to a generation's memtables.
+pub(super) fn insert_group(
+    generation: &Arc<MemtableSet>,
+    group: &mut [Pending],
+    first: SeqNo,
+    bytes: usize,
+) {
+    if bytes >= PARALLEL_INSERT_BYTES && group.len() > 1 {
+        return insert_in_parallel(generation, group, first);
+    }
+    let mut seq = first;
+    for p in group.iter_mut().filter(|p| p.count > 0) {
+        let raw = std::mem::take(&mut p.raw);
+        if MemTable::pins(p.len) {
+            insert_own(generation, &p.take_payload(), &raw, seq);
+        } else {
+            // No value that lies in it is large enough to keep it.
+            let (payload, nobody) = (&p.buf[RECORD_HEADER..p.len], Bytes::new());
+            apply(generation, payload, &nobody, &raw, seq).expect(OURS);
+        }
+        seq += u64::from(p.count);
+    }
+}
+
+/// Applies a batch that was read to a generation's memtables, and decompresses what is compressed in it. Operations of families that are not there
+/// are passed over. `Corruption` when it is not what a batch may be; a part of it may be in then.
+pub(super) fn insert(generation: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
+    apply(generation, payload, payload, &[], first_seq)
+}
+
+const OURS: &str = "a batch that this process built is well formed";
+
+/// As [`insert`], of a batch that this process built: it still has what it compressed.
+fn insert_own(generation: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_seq: SeqNo) {
+    apply(generation, payload, payload, raw, first_seq).expect(OURS);
+}
+
+/// What a memtable gets of a compressed value.
+pub(super) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
+    let raw = packed::unpack(op.kind, op.codec, op.value, 0);
+    raw.map(Bytes::from).map_err(|what| {
+        let what = format!("a compressed value in a batch: {what}");
+        Error::new(ErrorKind::Corruption, what)
+    })
+}
+
+/// Checks what [`insert`] would find out.
+pub(super) fn check(payload: &[u8]) -> Result<()> {
+    for op in Ops::new(payload) {
+        let op = op?;
+        if op.codec != Compression::None {
+            decompressed(&op)?;
+        }
+    }
+    Ok(())
+}
+
+/// As [`insert`]; `batch` is what large values keep that lie in it, and `raw` are those that do not, unless they are to be decompressed.
+fn apply(
+    generation: &MemtableSet,
+    payload: &[u8],
+    batch: &Bytes,
+    raw: &[Bytes],
+    first_seq: SeqNo,
+) -> Result<()> {
+    let mut pinned_values = 0;
+    let mut pinned_by = None;
+    let mut raw = raw.iter();
+    for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
+        let op = op?;
+        // Each has its own, also one of a family that is gone.
+        let own = (op.codec != Compression::None).then(|| raw.next());
+        if let Some(mem) = generation.mems.get(&op.family) {
+            if op.kind == Kind::RangeDelete {
+                mem.delete_range(op.key, op.value, seq);
+                continue;
+            }
+            if let Some(own) = own {
+                // Alone: it keeps nothing of the batch.
+                let value = own.map_or_else(|| decompressed(&op), |v| Ok(v.clone()))?;
+                mem.insert(op.key, seq, op.kind, &value);
+                continue;
+            }
+            mem.insert_from(batch, op.key, seq, op.kind, op.value);
+            if MemTable::pins(op.value.len()) {
+                pinned_values += op.value.len();
+                pinned_by = Some(mem);
+            }
+        }
+    }
+    // One large value keeps the whole batch in memory: what is not a large value counts too.
+    if let Some(mem) = pinned_by {
+        let memory = slot_size(RECORD_HEADER + payload.len());
+        mem.add_pinned(memory - pinned_values);
+    }
+    Ok(())
+}
+
+/// Has each writer that waits insert its own batch; the others are this thread's.
+fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], first: SeqNo) {
+    let left = Arc::new(Countdown {
+        left: AtomicUsize::new(group.len()),
+        failed: AtomicBool::new(false),
+        lock: Mutex::new(()),
+        zero: Condvar::new(),
+    });
+    let mut own = Vec::new();
+    let mut seq = first;
+    for p in group {
+        if p.count == 0 {
+            left.done();
+            continue;
+        }
+        let task = InsertTask {
+            generation: generation.clone(),
+            raw: std::mem::take(&mut p.raw),
+            payload: p.take_payload(),
+            first_seq: seq,
+            left: left.clone(),
+        };
+        seq += u64::from(p.count);
+        let Some(ticket) = &p.ticket else {
+            own.push(task);
+            continue;
+        };
+        let mut slot = ticket.slot.lock();
+        if slot.waiter == Waiter::None {
+            drop(slot);
+            own.push(task);
+        } else {
+            slot.phase = Phase::Insert(task);
+            ticket.wake();
+        }
+    }
+    own.into_iter().for_each(InsertTask::run);
+    left.wait();
+}
+
+/// One batch's part of a parallel memtable insertion.
+pub(super) struct InsertTask {
+    generation: Arc<MemtableSet>,
+    payload: Bytes,
+    raw: SmallVec<[Bytes; 1]>,
+    first_seq: SeqNo,
+    left: Arc<Countdown>,
+}
+
+impl InsertTask {
+    pub fn run(self) {
+        let _done = Done(&self.left);
+        insert_own(&self.generation, &self.payload, &self.raw, self.first_seq);
+    }
+}
+
+/// Counts down when dropped, also by a panic, which the leader waits to hear of.
+struct Done<'a>(&'a Countdown);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        if basalt_env::sync::panicking() {
+            self.0.failed.store(true, SeqCst);
+        }
+        self.0.done();
+    }
+}
+
+struct Countdown {
+    left: AtomicUsize,
+    failed: AtomicBool,
+    lock: Mutex<()>,
+    zero: Condvar,
+}
+
+impl Countdown {
+    fn done(&self) {
+        if self.left.fetch_sub(1, SeqCst) == 1 {
+            let _guard = self.lock.lock();
+            self.zero.notify_all();
+        }
+    }
+    fn wait(&self) {
+        let mut guard = self.lock.lock();
+        while self.left.load(SeqCst) != 0 {
+            self.zero.wait(&mut guard);
+        }
+        drop(guard);
+        assert!(
+            !self.failed.load(SeqCst),
+            "a writer of the group panicked while it inserted its batch"
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! Compactions that somebody asks for: a range out of every level, with progress, and an end when it is not wanted any more.
+
+use super::Family;
+use super::engine::Engine;
+use super::relocation_stats::Paid;
+use crate::compaction::{Claim, PickContext, RangePlan, plan_range};
+use crate::version::{FamilyVersion, LEVELS};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, ThreadId, this_thread};
+use basalt_fs::{Error, ErrorKind, Reach, Result};
+use std::sync::Arc;
+
+/// What becomes of the deepest level that holds anything, whose tables have nowhere to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Bottommost {
+    /// Its tables are rewritten in place: what is deleted, overwritten or expired goes, and settings of tables take effect.
+    #[default]
+    Force,
+    /// They stay, but for those that something from above is merged into. Cheaper by most of the data.
+    Skip,
+    /// As `Force` when the family has a compaction filter, else as `Skip`.
+    IfFilter,
+}
+
+/// How far a manual compaction is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CompactProgress {
+    /// Table bytes merged so far.
+    pub done_bytes: u64,
+    /// About how many there are in all; exact at the end. What is written meanwhile can make it grow.
+    pub total_bytes: u64,
+    /// The level that is being emptied, or rewritten.
+    pub level: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    cancelled: AtomicBool,
+    done: AtomicU64,
+    total: AtomicU64,
+    level: AtomicUsize,
+}
+
+/// A manual compaction in the hands of other threads: clone it, give one to [`CompactOptions`]. For one compaction.
+#[derive(Clone, Default)]
+pub struct CompactControl(Arc<Shared>);
+
+impl CompactControl {
+    /// Ends the compaction soon, with `Cancelled`; or at once, when it has not begun.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, SeqCst);
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> CompactProgress {
+        CompactProgress {
+            done_bytes: self.0.done.load(SeqCst),
+            total_bytes: self.0.total.load(SeqCst),
+            level: self.0.level.load(SeqCst),
+        }
+    }
+}
+
+/// Called with the progress of a compaction.
+pub type OnProgress = Arc<dyn Fn(CompactProgress) + Send + Sync>;
+
+/// Settings of [`super::Db::compact`].
+#[derive(Clone, Default)]
+pub struct CompactOptions {
+    /// First user key, inclusive; `None` from the first there is.
+    pub from: Option<Vec<u8>>,
+    /// Last user key, exclusive; `None` to the last there is.
+    pub to: Option<Vec<u8>>,
+    /// What becomes of the deepest level. Default: rewritten.
+    pub bottommost: Bottommost,
+    /// Values of the range that are in blob files are written again, side by side in the order of their keys, so that scans read them in long
+    /// stretches: those of files that one merge, of 25 tables of full size at most, has at least half of the references of. Until it ends old and new take their
+    /// space beside each other, and writers may be slowed for it ([`crate::Options::max_space_amp`]); files that the disk has no room for beyond its reserve
+    /// stay as they are, and so do values that cannot be read. [`crate::db::BlobStats::gathered_bytes`] tells how much was moved. Wants
+    /// [`Bottommost::Force`]. Default false.
+    pub gather_values: bool,
+    /// Automatic compactions of the store stop meanwhile: the range is done sooner, and writers may be held back for them. Default
+    /// false: both go on beside each other.
+    pub exclusive: bool,
+    /// For cancelling it and looking at it from another thread.
+    pub control: CompactControl,
+    /// Called on the compacting thread about once a table, and at the end of each step. It should return soon, and must not close
+    /// the store. Default none.
+    pub progress: Option<OnProgress>,
+}
+
+/// Calls that use the store's directory on their callers' threads: manual compactions and checkpoints. Closing cancels
+/// them and waits for their ends.
+#[derive(Default)]
+pub(crate) struct Manual(Mutex<Vec<(ThreadId, CompactControl)>>);
+
+impl Manual {
+    /// Cancels every call, because the store closes.
+    pub fn cancel_all(&self) {
+        self.0.lock().iter().for_each(|(_, c)| c.cancel());
+    }
+
+    /// True while a call runs on another thread. A call on this thread cannot be waited for: its callback closes the
+    /// store.
+    pub fn elsewhere(&self) -> bool {
+        let own = this_thread();
+        self.0.lock().iter().any(|(thread, _)| *thread != own)
+    }
+}
+
+/// A call that closing waits for. The drop ends the wait.
+pub(crate) struct Noted<'a> {
+    engine: &'a Arc<Engine>,
+    control: CompactControl,
+    exclusive: bool,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
+        self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
+        // The thread that closes the store waits for this.
+        self.engine.env.jobs().notify();
+        if self.exclusive {
+            self.engine.state.lock().exclusive = false;
+            self.engine.schedule();
+            self.engine.env.jobs().notify();
+        }
+    }
+}
+
+/// The deepest level that holds anything, level 0 left out.
+fn deepest(v: &FamilyVersion) -> Option<usize> {
+    (1..LEVELS).rev().find(|&l| !v.levels[l].is_empty())
+}
+
+/// About how many bytes are still to be merged, with `level` and what is above it not yet done.
+fn bytes_left(
+    v: &FamilyVersion,
+    level: usize,
+    range: (Option<&[u8]>, Option<&[u8]>),
+    rewrite: bool,
+    before: u64,
+) -> u64 {
+    let bytes_in = |l: usize, numbers_below: u64| -> u64 {
+        let tables = v.levels[l].iter();
+        tables
+            .filter(|t| t.overlaps(range.0, range.1) && t.number < numbers_below)
+            .map(|t| t.meta.size)
+            .sum()
+    };
+    let Some(deepest) = deepest(v) else {
+        return bytes_in(0, u64::MAX);
+    };
+    let (mut left, mut carried) = (0, 0);
+    for l in level..=deepest {
+        let here = bytes_in(l, u64::MAX);
+        if l == deepest && l > 0 {
+            // What came from above is merged into it, in place of being rewritten.
+            left += match carried {
+                0 if rewrite => bytes_in(l, before),
+                0 => 0,
+                _ => carried + here,
+            };
+        } else {
+            // Merged once on the way down, where something is; moves cost nothing.
+            if carried > 0 && here > 0 {
+                left += carried + here;
+            }
+            carried += here;
+        }
+    }
+    left
+}
+
+impl Engine {
+    fn cancelled(&self) -> Error {
+        if self.closing.load(SeqCst) {
+            return Error::new(ErrorKind::Closed, "the store is closed");
+        }
+        Error::new(
+            ErrorKind::Cancelled,
+            "the compaction was cancelled; what it has done stays, and nothing is lost",
+        )
+        .with_reach(Reach::Operation)
+    }
+
+    /// Keeps automatic compactions from beginning, after whoever does so already; false when cancelled instead.
+    fn begin_exclusive(&self, control: &CompactControl) -> bool {
+        let mut begun = false;
+        self.env.jobs().wait_until(None, &mut || {
+            begun = !std::mem::replace(&mut self.state.lock().exclusive, true);
+            begun || control.0.cancelled.load(SeqCst) || self.check_jobs().is_err()
+        });
+        begun
+    }
+
+    /// Keeps the store from leaving its directory until the guard is dropped. Closing cancels `control` and waits for
+    /// the guard.
+    ///
+    /// Errors: `Closed` if the store closes or is closed.
+    pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<Noted<'_>> {
+        self.manual.0.lock().push((this_thread(), control.clone()));
+        let noted = Noted {
+            engine: self,
+            control,
+            exclusive: false,
+        };
+        // This check must follow the push. Closing first sets the closed mark and then reads the
+        // list of calls. So either this check sees the mark, or closing sees this call.
+        self.check_open()?;
+        Ok(noted)
+    }
+
+    /// Compacts a range out of every level, on this thread.
+    pub fn compact(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
+        let control = &options.control;
+        let mut noted = self.note_call(control.clone())?;
+        self.see_what_is_free();
+        if options.exclusive {
+            noted.exclusive = self.begin_exclusive(control);
+            self.check_jobs()?;
+            if !noted.exclusive {
+                return Err(self.cancelled());
+            }
+            let mut idle = || {
+                self.state.lock().compactions.is_empty()
+                    || control.0.cancelled.load(SeqCst)
+                    || self.check_jobs().is_err()
+            };
+            self.env.jobs().wait_until(None, &mut idle);
+        }
+        let result = self.compact_levels(family, options);
+        // A merge that was told to end says `Closed`, whoever told it.
+        match result {
+            Err(e) if e.kind() == ErrorKind::Closed => Err(self.cancelled()),
+            other => other,
+        }
+    }
+
+    fn compact_levels(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
+        let control = &*options.control.0;
+        let (from, to) = (options.from.as_deref(), options.to.as_deref());
+        let upto_seq = self.visible.load(SeqCst);
+        let rewritten_before = self.next_file.load(SeqCst);
+        let tell = || {
+            if let Some(progress) = &options.progress {
+                progress(options.control.progress());
+            }
+        };
+        for level in 0..LEVELS {
+            loop {
+                self.check_open()?;
+                self.check_jobs()?;
+                if control.cancelled.load(SeqCst) {
+                    return Err(self.cancelled());
+                }
+                let view = self.view();
+                self.check_family(&view, family)?;
+                let entry = view.families[&family.id()].clone();
+                let Some(version) = view.version.families.get(&family.id()) else {
+                    return Ok(());
+                };
+                let rewrite = match options.bottommost {
+                    Bottommost::Force => true,
+                    Bottommost::Skip => false,
+                    Bottommost::IfFilter => entry.options.compaction_filter.is_some(),
+                };
+                let left = bytes_left(version, level, (from, to), rewrite, rewritten_before);
+                let done = control.done.load(SeqCst);
+                control.total.store(done + left, SeqCst);
+                control.level.store(level, SeqCst);
+                tell();
+                let in_place = level > 0 && deepest(version).is_none_or(|d| level >= d);
+                if in_place && !rewrite {
+                    break;
+                }
+                let now_ms = self.env.clock().wall_ms();
+                let mut state = self.state.lock();
+                let gathered = match options.gather_values {
+                    true => self.all_relocatable(&state, &self.fill(&state, &view)),
+                    false => Paid::default(),
+                };
+                let ctx = PickContext {
+                    family: family.id(),
+                    version,
+                    options: &entry.options,
+                    now_ms,
+                    oldest_snapshot: self.oldest_snapshot(),
+                    running: &state.compactions,
+                    entering: &state.entering,
+                    urgent: false,
+                    still_for: std::time::Duration::ZERO,
+                    hidden_garbage: Default::default(),
+                    relocation_set: gathered.relocation_set(),
+                };
+                let step = if Arc::ptr_eq(&view, &self.view()) {
+                    plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
+                } else {
+                    continue;
+                };
+                let claimed = match step {
+                    RangePlan::Done => break,
+                    RangePlan::Busy => None,
+                    RangePlan::Plan(plan) => Claim::take(&plan).map(|c| (*plan, c)),
+                };
+                match claimed {
+                    Some((plan, claim)) => {
+                        state
+                            .compactions
+                            .push(plan.reach(&entry.options.comparator));
+                        self.begin_relocation(&mut state, &plan);
+                        drop(state);
+                        let most = if plan.trivial_move {
+                            0
+                        } else {
+                            plan.input_bytes()
+                        };
+                        // A step may need more tables than the range itself meets.
+                        control.total.fetch_max(done + most, SeqCst);
+                        let each = entry.options.table_bytes;
+                        // Of a table that is begun the one before it is done.
+                        let outputs = AtomicU64::new(0);
+                        let table_begun = || {
+                            let before = outputs.fetch_add(1, SeqCst).saturating_mul(each);
+                            control.done.store(done + before.min(most), SeqCst);
+                            tell();
+                        };
+                        self.run_here(plan, entry, claim, &control.cancelled, &table_begun)?;
+                        control.done.store(done + most, SeqCst);
+                    }
+                    None => {
+                        let running = state.compactions.len();
+                        let entering = !state.entering.is_empty();
+                        drop(state);
+                        let ended = self.env.jobs().wait_until(None, &mut || {
+                            let s = self.state.lock();
+                            s.compactions.len() < running
+                                || (entering && s.entering.is_empty())
+                                || (running == 0 && !entering)
+                                || self.closing.load(SeqCst)
+                                || control.cancelled.load(SeqCst)
+                                || self.check_jobs().is_err()
+                        });
+                        if !ended {
+                            return Err(Error::new(
+                                ErrorKind::Busy,
+                                "a compaction of the range is queued and has not run",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        control.total.store(control.done.load(SeqCst), SeqCst);
+        tell();
+        Ok(())
+    }
+}

@@ -1,0 +1,413 @@
+//! A disk that runs full: the last of it is a reserve for what makes space, so that the store can always help itself.
+//!
+//! When less than the reserve is free, batches that add data are refused with `NoSpace`; reads go on, and so do batches that only delete, down to
+//! half of the reserve. Memtables are written out, logs kept for their space are deleted, compactions go where tombstones hide something, and
+//! collections take whatever is worth anything. When more is free again, writes are taken again: nobody has to open the store anew.
+//!
+//! What is free is the disk's to say, so stores that share it share the reserve, and whoever else fills the disk can use it up. Then the log's own
+//! `NoSpace` halts the store, until there is space.
+//!
+//! Recovery has a claim of its own: it writes what the logs hold into tables while the logs are still there. Before a
+//! commit group is logged, the leader makes sure that all unflushed writes, this group among them, would fit the free
+//! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
+//! help. Decision 0027.
+
+use super::engine::{Engine, State, Writer};
+use super::log::{GroupSize, log_path};
+use crate::batch::{Ops, WriteBatch};
+use crate::compaction::FullDisk;
+use crate::key::Kind;
+use crate::listener::Event;
+use crate::memtable::MemTable;
+use crate::options::Options;
+use crate::version::catalog::LiveLog;
+use crate::wal::LARGEST_UNIT;
+use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use basalt_fs::{Error, ErrorKind, Reach, Result, Space};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The reserve is at most this part of the disk.
+const PART_OF_DISK: u64 = 16;
+/// Of the reserve what a fresh manifest and small files take.
+const SMALL_FILES: u64 = 64 << 10;
+/// What is free is asked for once in this part of the reserve.
+const LOOKS: u64 = 16;
+/// A table or blob file takes at most this part more than the memtable that it is written from: indexes, filters,
+/// record heads.
+const PART_FOR_INDEXES: u64 = 8;
+/// Bytes that a table takes beside its entries, however few these are: properties, footer, and the rest of a block.
+const TABLE_BYTES: u64 = 16 << 10;
+/// Space that logs may get beyond the bytes of their appends between two looks: a filesystem allocates up to a 64th of the
+/// free space ahead of an append, and a group may be the first of a new log.
+const PART_AHEAD: u64 = 32;
+/// Merges compare the free space with what a recovery needs after at most so many bytes.
+const MERGED_A_LOOK: u64 = 4 << 20;
+
+impl Options {
+    /// Bytes of a disk of `total` bytes that are kept for what makes space: what memtables may hold and one more, and at most a sixteenth of the
+    /// disk. By default 320 MiB from a disk of 5 GiB on.
+    pub fn disk_reserve(&self, total: u64) -> u64 {
+        let memtables = self.max_sealed_memtables as u64 + 2;
+        let reserve = self.write_buffer_bytes.saturating_mul(memtables);
+        (reserve.saturating_add(SMALL_FILES)).min(total / PART_OF_DISK)
+    }
+}
+
+/// Whether the disk is full.
+#[derive(Default)]
+pub(crate) struct DiskFull {
+    refusing: AtomicBool,
+    /// Bytes that may still be let in before what is free is asked for again.
+    unseen: AtomicU64,
+    /// What was free when it was last asked for.
+    free: AtomicU64,
+    /// The reserve then.
+    reserve: AtomicU64,
+    /// Bytes that were missing when a group was last refused, at most twice the reserve. 0 if
+    /// writes have been accepted since then.
+    wanted: AtomicU64,
+}
+
+/// The disk is too small for the recovery of a group.
+pub(super) struct Shortage {
+    space: Space,
+    reserve: u64,
+    /// Bytes that must be free before the group is logged.
+    wanted: u64,
+}
+
+impl DiskFull {
+    /// True while batches that add data are refused.
+    pub fn is_refusing(&self) -> bool {
+        self.refusing.load(SeqCst)
+    }
+
+    /// What all collections that run on a full disk may write: half of the reserve is for flushes and merges, or three quarters of
+    /// what is left.
+    pub fn spare(&self) -> u64 {
+        let free = self.free_bytes();
+        let beyond_half = free.saturating_sub(self.reserve.load(SeqCst) / 2);
+        beyond_half.max(free / 4)
+    }
+
+    /// What background work may use without making the disk count as full.
+    pub fn beyond_reserve(&self) -> u64 {
+        let taken_again = taken_again_from(self.reserve.load(SeqCst));
+        self.free_bytes().saturating_sub(taken_again)
+    }
+
+    /// What was free when it was last asked for.
+    pub fn free_bytes(&self) -> u64 {
+        self.free.load(SeqCst)
+    }
+}
+
+/// Writes that are in logs and in no table.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unflushed {
+    /// Bytes of their memtables, or of the logs that hold them.
+    bytes: u64,
+    /// Tables that they are written into at most.
+    tables: u64,
+}
+
+impl Unflushed {
+    /// Bytes of free space that a recovery needs at most to write them into tables and to begin a manifest.
+    fn recovery_bytes(&self, reserve: u64) -> u64 {
+        let tables = self.bytes + self.bytes / PART_FOR_INDEXES;
+        tables + self.tables * TABLE_BYTES.min(reserve / LOOKS) + SMALL_FILES.min(reserve / 4)
+    }
+}
+
+/// What is to be free for writes to be taken again: a little more than was too little, or it would go back and forth.
+fn taken_again_from(reserve: u64) -> u64 {
+    reserve + reserve / 4
+}
+
+/// Bytes that the commit leader logs at most before it compares the free space with what a recovery needs again.
+fn unseen_by_the_leader(reserve: u64) -> u64 {
+    (reserve / LOOKS).max(4096)
+}
+
+/// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its
+/// logs may need.
+pub(super) fn is_low(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    logs: &BTreeMap<u64, LiveLog>,
+) -> bool {
+    let Ok(space) = env.fs().space(dir) else {
+        return false;
+    };
+    let sizes = logs.keys().filter_map(|n| {
+        let stat = env.fs().stat(&log_path(dir, *n)).ok()?;
+        Some(stat.len.max(stat.on_disk))
+    });
+    let unflushed = Unflushed {
+        bytes: sizes.sum(),
+        tables: logs.len() as u64,
+    };
+    let reserve = options.disk_reserve(space.total);
+    space.free < unflushed.recovery_bytes(reserve).max(reserve)
+}
+
+fn only_deletes(batch: &WriteBatch) -> bool {
+    let mut ops = Ops::new(batch.payload());
+    ops.all(|op| op.is_ok_and(|op| matches!(op.kind, Kind::Delete | Kind::RangeDelete)))
+}
+
+impl GroupSize {
+    /// Bytes of the disk that the group takes at most in the log, with what a sync pads.
+    pub(super) fn recovery_cost(&self) -> u64 {
+        self.bytes.max(self.memory) + u64::from(LARGEST_UNIT)
+    }
+}
+
+impl Engine {
+    /// Whether a batch may come in, or the disk is too full for it.
+    pub(super) fn admit(self: &Arc<Self>, batch: &WriteBatch) -> Result<()> {
+        self.admit_if(batch.bytes() as u64, &|| only_deletes(batch))
+    }
+
+    /// Checks that the disk has room for `bytes` outside the log. If the recovery of the logs
+    /// needs these bytes, the memtables are flushed first.
+    ///
+    /// Errors: `NoSpace` if the disk is too full.
+    pub(super) fn admit_bytes(self: &Arc<Self>, bytes: u64) -> Result<()> {
+        self.admit_if(bytes, &|| false)?;
+        for flushed in [false, true] {
+            let Some((space, reserve)) = self.free() else {
+                break;
+            };
+            let kept = self.unflushed().recovery_bytes(reserve);
+            if space.free >= kept + bytes {
+                break;
+            }
+            if flushed {
+                return Err(self.no_space(space, kept.max(reserve)));
+            }
+            self.seal_and_flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes that are in memtables only, and in their logs.
+    fn unflushed(&self) -> Unflushed {
+        let view = self.view();
+        let mut all = Unflushed::default();
+        for generation in view.sealed.iter().chain([&view.active]) {
+            let filled = generation.mems.values().filter(|m| !m.is_empty()).count();
+            if filled > 0 {
+                all.bytes += generation.memory();
+                all.tables += filled as u64;
+            }
+        }
+        all
+    }
+
+    /// Bytes that may be allocated ahead of their use: at most half of what neither the reserve nor a recovery needs.
+    pub(super) fn room_ahead(&self) -> u64 {
+        let Some((space, reserve)) = self.free() else {
+            return u64::MAX;
+        };
+        let kept = self.unflushed().recovery_bytes(reserve);
+        let beyond = space
+            .free
+            .saturating_sub(kept.max(taken_again_from(reserve)));
+        beyond / 2
+    }
+
+    /// Checks that the unflushed writes, a group that is to be logged among them, could be written into tables after a
+    /// crash.
+    ///
+    /// The error says what is missing.
+    pub(super) fn check_recoverable(
+        &self,
+        writer: &mut Writer,
+        group: &GroupSize,
+    ) -> std::result::Result<(), Shortage> {
+        let cost = group.recovery_cost();
+        if writer.recoverable >= cost {
+            return Ok(());
+        }
+        let Some((mut space, reserve)) = self.free() else {
+            return Ok(());
+        };
+        let mut unflushed = self.unflushed();
+        unflushed.bytes += MemTable::growth(0, group.memory, group.entries);
+        unflushed.tables += 1;
+        // The log may hold records that it has not written yet.
+        let staged = writer.log.as_ref().map_or(0, |l| l.writer.memory() as u64);
+        let ahead = space.free / PART_AHEAD;
+        let wanted = unflushed.recovery_bytes(reserve) + staged + cost + ahead;
+        let releases = self.tables.releases();
+        if space.free < wanted + 2 * reserve && writer.durable_releases != Some(releases) {
+            // A file that was removed may be there again after a crash, with its space, until its removal is durable.
+            let synced = self.env.fs().sync_metadata(&self.dir);
+            if let (Ok(()), Some((now, _))) = (synced, self.free()) {
+                space = now;
+                writer.durable_releases = Some(releases);
+            }
+        }
+        let Some(left) = space.free.checked_sub(wanted) else {
+            return Err(Shortage {
+                space,
+                reserve,
+                wanted,
+            });
+        };
+        // Each byte that is logged is needed once more by the recovery, and others use the disk, too.
+        writer.recoverable = cost + (left / 8).min(unseen_by_the_leader(reserve));
+        Ok(())
+    }
+
+    /// Returns the bytes that a merge may write before it calls this again. `gathered` is the bytes that
+    /// the merge has produced and not yet written.
+    ///
+    /// A recovery after a crash needs its space while a merge runs, and also after the merge, until the
+    /// input tables are removed. A merge that would take that space ends, and its outputs are removed.
+    ///
+    /// Errors: `NoSpace`.
+    pub(super) fn merge_allowance(&self, gathered: u64) -> Result<u64> {
+        let Some((space, reserve)) = self.free() else {
+            return Ok(MERGED_A_LOOK);
+        };
+        let kept = self.kept_from_merges(reserve);
+        match space.free.checked_sub(kept + gathered) {
+            Some(left) if left > 0 => Ok((left / 8).clamp(4096, MERGED_A_LOOK)),
+            _ => Err(self.no_space(space, kept)),
+        }
+    }
+
+    /// Bytes of free space that merges must leave: the need of a recovery of the logs, and the bytes that
+    /// the commit leader may log before it compares the free space again.
+    fn kept_from_merges(&self, reserve: u64) -> u64 {
+        let mut unflushed = self.unflushed();
+        unflushed.tables += 1;
+        unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
+    }
+
+    /// What a merge may take on a full disk. `None` while it is not full.
+    pub(super) fn room_for_merges(&self, state: &State) -> Option<FullDisk> {
+        self.full.is_refusing().then(|| {
+            let kept = self.kept_from_merges(self.full.reserve.load(SeqCst));
+            let error = state.compaction_error.as_ref();
+            FullDisk {
+                room: self.full.free_bytes().saturating_sub(kept),
+                surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
+            }
+        })
+    }
+
+    fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
+        let seen = |left: u64| left.checked_sub(bytes);
+        if !self.full.is_refusing() && self.full.unseen.fetch_update(SeqCst, SeqCst, seen).is_ok() {
+            return Ok(());
+        }
+        let Some((space, reserve)) = self.look_at_the_disk() else {
+            return Ok(());
+        };
+        if !self.full.is_refusing() || (only_deletes() && space.free >= reserve / 2) {
+            return Ok(());
+        }
+        Err(self.no_space(space, reserve))
+    }
+
+    /// Refuses a group for which the disk is too small, and has background work make space. All writes that add data
+    /// are refused until there is as much as the group lacked, but not for longer than until twice the reserve is free.
+    pub(super) fn refuse(self: &Arc<Self>, shortage: &Shortage) -> Error {
+        let Shortage {
+            space,
+            reserve,
+            wanted,
+        } = *shortage;
+        let enough = wanted.min(2 * reserve);
+        self.full.wanted.store(enough, SeqCst);
+        if space.free < enough {
+            self.set_refusing(true, space, reserve);
+        }
+        self.no_space(space, wanted.max(reserve))
+    }
+
+    fn set_refusing(self: &Arc<Self>, refusing: bool, space: Space, reserve: u64) {
+        if self.full.refusing.swap(refusing, SeqCst) == refusing {
+            return;
+        }
+        if refusing {
+            self.tell(|| Event::BackgroundError {
+                during: "space",
+                error: self.no_space(space, reserve),
+            });
+            self.retry_later();
+        } else {
+            self.full.wanted.store(0, SeqCst);
+        }
+        self.schedule();
+    }
+
+    fn no_space(&self, space: Space, reserve: u64) -> Error {
+        let what = format!(
+            "{} bytes are free on the disk of {}, of which {reserve} are kept for what makes space: \
+             delete something, here or beside the store, and writes are taken again",
+            space.free,
+            self.dir.display()
+        );
+        Error::new(ErrorKind::NoSpace, what).with_reach(Reach::Store)
+    }
+
+    /// How much is free, and what of it is the reserve. `None` from a filesystem that does not tell: it has its own errors when it is full.
+    fn free(&self) -> Option<(Space, u64)> {
+        let space = self.env.fs().space(&self.dir).ok()?;
+        let reserve = self.options.disk_reserve(space.total);
+        self.full.free.store(space.free, SeqCst);
+        self.full.reserve.store(reserve, SeqCst);
+        Some((space, reserve))
+    }
+
+    /// Before collections are chosen on a full disk.
+    pub(super) fn see_what_is_free(&self) {
+        if self.full.is_refusing() {
+            self.free();
+        }
+    }
+
+    /// Asks how much is free, and decides whether to take writes.
+    fn look_at_the_disk(self: &Arc<Self>) -> Option<(Space, u64)> {
+        let (space, reserve) = self.free()?;
+        let full = &self.full;
+        full.unseen.store((reserve / LOOKS).max(4096), SeqCst);
+        let least = match full.is_refusing() {
+            true => taken_again_from(reserve).max(full.wanted.load(SeqCst)),
+            false => reserve,
+        };
+        let refusing = space.free < least;
+        self.set_refusing(refusing, space, reserve);
+        Some((space, reserve))
+    }
+
+    /// Why writes are refused, for people.
+    pub(super) fn fullness(&self) -> Option<String> {
+        self.full.is_refusing().then(|| {
+            let reserve = |space: Space| self.options.disk_reserve(space.total);
+            match self.env.fs().space(&self.dir) {
+                Ok(space) => self.no_space(space, reserve(space)).to_string(),
+                Err(e) => e.to_string(),
+            }
+        })
+    }
+
+    /// Makes what space there is to be made, while the disk is full: tables get to know what was deleted, and logs go.
+    pub(super) fn relieve(self: &Arc<Self>) {
+        if !self.full.is_refusing() {
+            return;
+        }
+        if self.look_at_the_disk().is_some() && self.full.is_refusing() {
+            // What fails is tried again, with everything else.
+            let _ = self.release_idle();
+        }
+    }
+}

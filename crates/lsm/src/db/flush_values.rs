@@ -1,0 +1,203 @@
+//! Where a flush leaves large values: in the log that they were written to, which stays as a blob file, or in new blob files.
+//!
+//! The log stays when most of what would stay of it is such values. It gets an index of the records that the flush refers to: what was overwritten in
+//! the memtables, or is of a family that is gone, is in no index and no account. Their space, and that of small values, goes back to the
+//! filesystem once the edit is durable that makes the log a blob file.
+
+use super::memtable_set::{MemtableSet, MemtableSetLog, SeparatedRecords};
+use crate::blob::{BlobMeta, BlobOptions, LogIndexBuilder, Name, Reference, Separator, record};
+use crate::key::{Kind, SeqNo};
+use crate::options::FamilyOptions;
+use crate::sink::Created;
+use crate::version::{TableStore, index_name};
+use basalt_env::{CacheKey, Env, IoPriority};
+use basalt_fs::{File, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A log stays when the blocks with separated values have at most so many bytes for a byte of theirs.
+const MAX_BLOCKS: f64 = 1.3;
+
+/// A record of the log that a table refers to.
+struct Kept {
+    place: Range<u64>,
+    family: u32,
+    seq: SeqNo,
+    hash: u64,
+}
+
+/// A log that stays as a blob file.
+pub(super) struct KeptLog {
+    number: u64,
+    file_id: u128,
+    file: Arc<dyn File>,
+    places: SeparatedRecords,
+    kept: Vec<Kept>,
+    /// Some value in it is compressed.
+    packed: bool,
+}
+
+impl KeptLog {
+    /// The log of a sealed generation, if it is worth keeping and can be relied on. It is synced then. Not if it cannot give back
+    /// (`can_trim`) what no table will refer to: that would be space in no account.
+    pub fn of(generation: &MemtableSet, can_trim: bool) -> Option<KeptLog> {
+        let log: &MemtableSetLog = generation.log_file().filter(|_| can_trim)?;
+        let places = generation.places();
+        if places.is_empty() || places.blocks.bytes as f64 > MAX_BLOCKS * places.bytes as f64 {
+            return None;
+        }
+        // A log that cannot be synced is not believed: the values are still in memory, and go elsewhere. The length is made
+        // exact, too: there is no end of records to be found in a blob file.
+        log.file.sync_all().ok()?;
+        Some(KeptLog {
+            number: log.number,
+            file_id: log.file_id,
+            file: log.file.clone(),
+            places,
+            kept: Vec::new(),
+            packed: false,
+        })
+    }
+
+    /// Takes a record in that a table will refer to. Where readers will look for it in the cache; `None` when it is not in the log.
+    ///
+    /// A number is that of one operation, and nothing on the way out of a memtable changes a value under its own number: what operands are merged
+    /// into has the newest one's, and no filter runs. So a value with the number of a record is that record's. The length, which is the
+    /// value's own also where the record has it compressed, is held against it all the same.
+    fn take(&mut self, name: &Name<'_>, value_len: usize) -> Option<CacheKey> {
+        let found = self.places.of(name.seq)?;
+        if found.value_len != value_len {
+            // What is written out is not what was put under this number: it has its own record.
+            return None;
+        }
+        let place = found.place;
+        let as_it_is = (record::HEADER_LEN + name.key.len() + value_len) as u64;
+        self.packed |= place.end - place.start != as_it_is;
+        let at = place.start;
+        self.kept.push(Kept {
+            place,
+            family: name.family,
+            seq: name.seq,
+            hash: name.hash(self.file_id),
+        });
+        Some(CacheKey {
+            file: self.file_id,
+            offset: at,
+        })
+    }
+
+    /// Writes the index. `None` when nothing refers to the log.
+    fn finish(
+        mut self,
+        env: &Env,
+        tables: &Arc<TableStore>,
+        new_number: &dyn Fn() -> u64,
+        warm_cache: bool,
+    ) -> Result<Option<(u64, BlobMeta)>> {
+        if self.kept.is_empty() {
+            return Ok(None);
+        }
+        self.kept.sort_unstable_by_key(|k| k.place.start);
+        let end = self.kept.last().expect("not empty").place.end;
+        let number = new_number();
+        let path = tables.dir().join(index_name(number));
+        let mut created = Created::new(tables.clone());
+        let file = env.fs().create(&path)?;
+        created.add(path.clone());
+        let options = BlobOptions {
+            file_id: env.random().next_u128(),
+            io: IoPriority::High,
+            warm_cache,
+            warm_records: false,
+            packed: self.packed,
+        };
+        let mut index = LogIndexBuilder::new(env, number, file, &path, options, self.file_id);
+        for k in self.kept {
+            index.add_hashed(k.family, k.seq, k.hash, k.place);
+        }
+        debug_assert!(end <= self.file.len().max(self.file.allocated()));
+        let meta = index.finish(end)?;
+        created.keep();
+        Ok(Some((self.number, meta)))
+    }
+}
+
+/// Where large values go.
+pub(super) struct Values<'n> {
+    separator: Separator<'n>,
+    log: Option<KeptLog>,
+    new_number: &'n dyn Fn() -> u64,
+    payload: Vec<u8>,
+}
+
+impl<'n> Values<'n> {
+    /// With a log, values that are in it stay there.
+    pub fn new(
+        separator: Separator<'n>,
+        log: Option<KeptLog>,
+        new_number: &'n dyn Fn() -> u64,
+    ) -> Values<'n> {
+        Values {
+            separator,
+            log,
+            new_number,
+            payload: Vec::new(),
+        }
+    }
+
+    /// Takes the payload of an entry if it is not to be in the table. What stands there instead, until the next call.
+    pub fn put(
+        &mut self,
+        name: &Name<'_>,
+        kind: Kind,
+        payload: &[u8],
+        options: &FamilyOptions,
+    ) -> Result<Option<&[u8]>> {
+        if !matches!(kind, Kind::Put | Kind::PutTtl) {
+            return Ok(None);
+        }
+        if let Some(log) = &mut self.log
+            && let Some(at) = log.take(name, payload.len())
+        {
+            self.separator.warm(at, name, kind, payload);
+            let expiry = payload.first_chunk().map(|at| u64::from_le_bytes(*at));
+            let reference = Reference {
+                number: log.number,
+                expire_at_ms: expiry.filter(|_| kind == Kind::PutTtl),
+                seq: None,
+            };
+            self.payload.clear();
+            reference.encode(&mut self.payload);
+            return Ok(Some(&self.payload));
+        }
+        match Separator::wants(options.min_blob_size, kind, payload) {
+            true => (self
+                .separator
+                .put(name, kind, payload, options.blob_compression))
+            .map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The blob files that there are now; the log among them, if something refers to it. Data is durable, names are not.
+    pub fn finish(
+        self,
+        env: &Env,
+        tables: &Arc<TableStore>,
+        warm_cache: bool,
+    ) -> Result<Vec<(u64, BlobMeta)>> {
+        let log = match self.log {
+            Some(log) => log.finish(env, tables, self.new_number, warm_cache)?,
+            None => None,
+        };
+        let made = self.separator.finish();
+        if made.is_err()
+            && let Some(index) = log.as_ref().and_then(|(_, meta)| meta.index)
+        {
+            tables.remove(&tables.dir().join(index_name(index.number)));
+        }
+        let mut all = made?;
+        all.extend(log);
+        Ok(all)
+    }
+}

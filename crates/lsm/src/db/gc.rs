@@ -1,0 +1,533 @@
+//! Collections: what is alive of some blob files moves into new ones, and the space of the rest comes back. No table is touched: the old numbers
+//! become names for the new files (LavaStore 3.2.1, decision 0020).
+//!
+//! Which: the files with the highest share of garbage, old and young ones apart. When, how many at a time and how courteously follows how much of
+//! the room for garbage is used up, see [`super::space`]: while there is room they wait for files that are nearly empty.
+//!
+//! A collection asks nobody what is alive: it is what is not marked. Each record is verified before it is copied, and the hashes of what was
+//! copied and of what is marked must add up to the sum that the file was written with, or nothing of the collection counts.
+
+use super::blob_edits::{BlobChange, Collection, Moved, NewPlace};
+use super::blob_events::Gathered;
+use super::engine::{Engine, RETRY_PAUSE, State};
+use super::space_amp::{URGENT, collections_at, least_share};
+use crate::blob::garbage::Garbage;
+use crate::blob::lineage::Collected;
+use crate::blob::record::HEADER_LEN as RECORD_HEADER;
+use crate::blob::{BlobReader, Form, Name, Separator};
+use crate::key::{Cmp, SeqNo};
+use crate::listener::Event;
+use crate::options::Compression;
+use crate::version::catalog::CatalogBlob;
+use crate::version::edit::{AddBlob, Edit};
+use crate::version::{BlobFile, BlobSet};
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind};
+use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Live bytes of a collection, unless one file has more.
+const LIVE_BYTES: u64 = 64 << 20;
+/// Of these it takes so many write buffers into memory. Its targets are in key order: the rest is read anew where it belongs.
+const BUFFERS: u64 = 4;
+/// Files that a collection takes at most.
+const SOURCES: usize = 64;
+/// Files go along with another that have so much of its share of garbage.
+const ABOUT_AS_MUCH: f64 = 0.9;
+/// On a full disk a file is collected that has so much garbage.
+const WORTH_IT_WHEN_FULL: f64 = 0.02;
+
+/// A record on its way.
+struct Live {
+    family: u32,
+    key: Bytes,
+    seq: SeqNo,
+    /// How its value is stored, and goes on to be: nothing is decompressed on the way.
+    form: Form,
+    /// `None` where memory is used up.
+    value: Option<Bytes>,
+    source: u64,
+    ordinal: u32,
+    place: Range<u64>,
+    /// Where it is in the cache, if it is there.
+    cached: Option<CacheKey>,
+}
+
+/// What a collection works on.
+struct Sources {
+    files: Vec<(Arc<BlobFile>, Arc<Garbage>)>,
+    orders: BTreeMap<u32, Cmp>,
+}
+
+impl Sources {
+    fn reader(&self, number: u64) -> Result<&BlobReader> {
+        let mut files = self.files.iter().map(|(f, _)| f);
+        let file = files.find(|f| f.number == number);
+        file.expect("what is alive came from one of them").reader()
+    }
+
+    /// Somebody reads them.
+    fn index_is_cached(&self) -> bool {
+        let mut files = self.files.iter();
+        files.any(|(f, _)| f.reader().is_ok_and(|r| r.index_is_cached()))
+    }
+}
+
+/// What one collection does.
+pub(super) struct Chosen {
+    /// What is collected.
+    pub files: Vec<u64>,
+    /// Garbage takes so much of the room for it; from [`URGENT`] on a collection is no more courteous than a flush.
+    pressure: f64,
+}
+
+/// A file that may be collected.
+struct Candidate {
+    number: u64,
+    /// The part of it that is garbage.
+    share: f64,
+    alive: u64,
+    /// See [`age_class`].
+    age: u32,
+    /// Tables that refer to it.
+    tables: u64,
+}
+
+/// Files of one class were last written to at about the same time, the older the less exactly. A collection takes files of one class: what has
+/// lived for long, and will live on, is not mixed with what was just written, which is likely to die soon. Records keep their sequence
+/// numbers, so survivors grow old.
+fn age_class(last: SeqNo, newest: SeqNo) -> u32 {
+    (last.saturating_sub(newest) + 1).ilog2() / 2
+}
+
+impl Engine {
+    /// Why what is due is not collected.
+    pub(super) fn collections_fail(&self, state: &State) -> Option<Error> {
+        let amp = self.options.max_space_amp;
+        let fill = || self.fill(state, &self.view());
+        let failure = state.blobs.failure();
+        failure
+            .filter(|_| fill().pressure_on_collections(amp, false) >= 0.6)
+            .cloned()
+    }
+
+    /// Files that may be collected and are worth it, the one with the highest share of garbage first; of about as much, the one whose references
+    /// are spread over fewer tables: its name is forgotten sooner.
+    fn candidates(&self, state: &State, least: f64) -> Vec<Candidate> {
+        let now = self.env.clock().now();
+        let (catalog, last) = (&state.catalog, self.visible.load(SeqCst));
+        let spread = state.blobs.spread(catalog);
+        let mut all: Vec<Candidate> = (catalog.blobs.iter())
+            .filter(|(n, _)| state.blobs.may_collect(**n, now))
+            .filter_map(|(n, b)| {
+                let alive = catalog.alive(b).bytes;
+                let share = b.meta.size.saturating_sub(alive) as f64 / b.meta.size.max(1) as f64;
+                let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() > alive;
+                // One without a live record was being collected when it lost the last, and that failed.
+                let worth = alive == 0 || (marked && share >= least);
+                worth.then(|| Candidate {
+                    number: *n,
+                    share,
+                    alive,
+                    age: age_class(last, b.meta.max_seq),
+                    tables: spread.get(n).copied().unwrap_or(0),
+                })
+            })
+            .collect();
+        let about = |c: &Candidate| (c.share * 64.0) as u64;
+        all.sort_by(|a, b| {
+            (about(b).cmp(&about(a)))
+                .then(a.tables.cmp(&b.tables))
+                .then(a.number.cmp(&b.number))
+        });
+        all
+    }
+
+    /// What had better be collected now, if another collection may run.
+    pub(super) fn pick_sources(&self, state: &State) -> Option<Chosen> {
+        if state.catalog.blobs.is_empty() {
+            return None;
+        }
+        let amp = self.options.max_space_amp;
+        let fill = self.fill(state, &self.view());
+        let full = self.full.is_refusing();
+        let slowed = self.space.pressure() > 0.0;
+        let pressure = match full {
+            true => f64::INFINITY,
+            false => fill.pressure_on_collections(amp, slowed),
+        };
+        let most = self.max_compactions();
+        if state.blobs.running_collections >= collections_at(pressure, most) {
+            return None;
+        }
+        let least = match full {
+            true => WORTH_IT_WHEN_FULL,
+            false => least_share(fill.urgency(amp), amp),
+        };
+        let mut candidates = self.candidates(state, least);
+        let mut most_live = LIVE_BYTES.min(fill.most_collected(&self.options));
+        if full {
+            let spare = self.full.spare().saturating_sub(fill.copying);
+            most_live = most_live.min(spare);
+            let all = std::mem::take(&mut candidates);
+            let (fit, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.alive <= spare);
+            candidates = fit;
+            if candidates.is_empty() && state.blobs.running_collections == 0 {
+                // Nothing else may ever free a byte: what there is room for at all.
+                let least = others.into_iter().min_by_key(|c| c.alive);
+                candidates.extend(least.filter(|c| c.alive < self.full.free_bytes() / 8 * 7));
+            }
+        }
+        let first = candidates.first()?;
+        let (mut files, mut live) = (Vec::new(), 0);
+        for c in &candidates {
+            // Others go along while they have about as much to give.
+            let enough = c.share < first.share * ABOUT_AS_MUCH || files.len() == SOURCES;
+            if enough || (!files.is_empty() && live + c.alive > most_live) {
+                break;
+            }
+            if c.age == first.age || c.alive == 0 || first.alive == 0 {
+                live += c.alive;
+                files.push(c.number);
+            }
+        }
+        Some(Chosen { files, pressure })
+    }
+
+    /// Queues collections as long as they are due and there may be more of them.
+    pub fn schedule_collections(self: &Arc<Self>) {
+        loop {
+            self.see_what_is_free();
+            let mut state = self.state.lock();
+            let now = self.env.clock().now();
+            // On a full disk they are what helps.
+            let halted = (state.halt.as_ref()).is_some_and(|e| e.kind() != ErrorKind::NoSpace);
+            if self.closing.load(SeqCst) || state.exclusive || halted || now < state.blobs.retry_at
+            {
+                return;
+            }
+            let Some(chosen) = self.pick_sources(&state) else {
+                return;
+            };
+            state.blobs.collecting.extend(&chosen.files);
+            state.blobs.running_collections += 1;
+            self.update_pressure(&state, &self.view());
+            drop(state);
+            self.counters.collections_begun.add(1);
+            // Behind compactions, which hand out a turn in [`basalt_env`]; near the bound beside them.
+            let priority = match chosen.pressure >= URGENT {
+                true => JobPriority::Compaction,
+                false => JobPriority::Gc,
+            };
+            let engine = self.clone();
+            self.env.jobs().spawn(self.owner, priority, move || {
+                let began = engine.env.clock().now();
+                engine.counters.collecting.add(1);
+                let done = engine.collect_aloud(&chosen, &engine.closing);
+                engine.counters.collecting.add(-1);
+                engine.end_collection(&chosen.files, began, done);
+            });
+        }
+    }
+
+    fn end_collection(self: &Arc<Self>, sources: &[u64], began: Duration, done: Result<u64>) {
+        let mut state = self.state.lock();
+        for n in sources {
+            state.blobs.collecting.remove(n);
+        }
+        state.blobs.running_collections -= 1;
+        let now = self.env.clock().now();
+        let freed = *done.as_ref().unwrap_or(&0);
+        let failed = done.err();
+        match &failed {
+            None => state.blobs.error = None,
+            Some(e) if e.kind() == ErrorKind::Closed => {}
+            Some(e) => {
+                let is_of = |n: &u64| {
+                    let blob = state.catalog.blobs.get(n);
+                    let paths = blob.map(|b| self.tables.blob_paths(*n, &b.meta));
+                    (paths.iter().flatten()).any(|path| e.path() == Some(path))
+                };
+                // The others had better not wait for one that cannot be read, and stays as it is.
+                let bad = sources.iter().find(|n| is_of(n));
+                match bad {
+                    Some(n) => state.blobs.unreadable(*n, e.clone(), now),
+                    None => {
+                        state.blobs.error = Some(e.clone());
+                        state.blobs.retry_at = now + RETRY_PAUSE;
+                    }
+                }
+            }
+        }
+        let view = self.view();
+        self.update_pressure(&state, &view);
+        self.note_urgent(&mut state, &view);
+        if failed.is_none() {
+            let more = state.blobs.running_collections > 0 || self.space.pressure() > 0.0;
+            self.drain.gave_space_back(freed, began, now, more);
+        }
+        drop(state);
+        if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
+            self.retry_later();
+            self.tell(|| Event::BackgroundError {
+                during: "collection",
+                error: error.clone(),
+            });
+        }
+        self.schedule();
+        self.env.jobs().notify();
+    }
+
+    /// Rewrites what is alive of some files, which the caller has noted as being collected.
+    pub(super) fn collect(
+        self: &Arc<Self>,
+        chosen: &Chosen,
+        cancelled: &AtomicBool,
+    ) -> Result<Gathered> {
+        let numbers = &chosen.files;
+        let io = match chosen.pressure >= URGENT {
+            true => IoPriority::High,
+            false => IoPriority::Low,
+        };
+        let sources = self.sources(numbers)?;
+        let live_bytes: u64 = {
+            let state = self.state.lock();
+            let of = |n: &u64| {
+                state
+                    .catalog
+                    .blobs
+                    .get(n)
+                    .map(|b| state.catalog.alive(b).bytes)
+            };
+            numbers.iter().filter_map(of).sum()
+        };
+        let ledger = self.env.ledger();
+        let write_buffer = self.options.write_buffer_bytes;
+        let mut memory = (write_buffer.saturating_mul(BUFFERS))
+            .min(LIVE_BYTES)
+            .min(live_bytes);
+        let values = memory;
+        let mut booked = ledger.reserve(MemoryKind::Buffer, values);
+        let mut live = Vec::new();
+        let mut read = 0;
+        for (file, garbage) in &sources.files {
+            let into = (&mut live, &mut memory);
+            read += self.read_live(file, garbage, &sources.orders, io, cancelled, into)?;
+        }
+        let not_kept = live.iter().filter(|r: &&Live| r.value.is_none());
+        let keys = not_kept.map(|r| r.key.len() as u64).sum::<u64>();
+        booked.resize(values + keys + (live.len() * size_of::<Live>()) as u64);
+        live.sort_by(|a, b| {
+            let keys = || sources.orders[&a.family].user(&a.key, &b.key);
+            (a.family.cmp(&b.family))
+                .then_with(keys)
+                .then_with(|| b.seq.cmp(&a.seq))
+        });
+        let new_number = || self.new_file_number();
+        let packed = live.iter().any(|r| r.form.codec != Compression::None);
+        let mut separator = Separator::new(
+            &self.env,
+            self.tables.clone(),
+            Box::new(&new_number),
+            io,
+            false,
+        )
+        .with_packed(packed);
+        separator.warm_index(sources.index_is_cached());
+        let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
+        let mut done = Collected {
+            sources: numbers.clone(),
+            targets: BTreeMap::new(),
+        };
+        let mut moved = Moved::default();
+        let mut last: Option<(u32, Bytes)> = None;
+        for r in live {
+            self.check_cancelled(cancelled)?;
+            let same_key = last.as_ref().is_some_and(|(family, key)| {
+                *family == r.family && sources.orders[family].user(key, &r.key) == Ordering::Equal
+            });
+            if !same_key {
+                separator.begin_user_key()?;
+            }
+            let name = Name {
+                family: r.family,
+                key: &r.key,
+                seq: r.seq,
+            };
+            let value = match r.value {
+                Some(value) => value,
+                None => {
+                    let len = r.place.end - r.place.start;
+                    read += len;
+                    self.env.io_limit().acquire(len, io);
+                    sources.reader(r.source)?.stored_again(&name, &r.place)?
+                }
+            };
+            separator.put_stored(&name, &r.form, &value)?;
+            let (file, ordinal, file_id) = separator.last();
+            renamed.extend(r.cached.map(|from| (from, separator.last_cached())));
+            let targets = done.targets.entry(r.family).or_default();
+            if targets.last().is_none_or(|(_, t)| *t != file) {
+                targets.push((Arc::from(&r.key[..]), file));
+            }
+            let place = NewPlace {
+                file,
+                ordinal,
+                family: r.family,
+                bytes: r.place.end - r.place.start,
+                hash: name.hash(file_id),
+            };
+            (moved.places.entry(r.source).or_default()).push((r.ordinal, place));
+            last = Some((r.family, r.key));
+        }
+        for places in moved.places.values_mut() {
+            places.sort_unstable_by_key(|(ordinal, _)| *ordinal);
+        }
+        let made = separator.finish()?;
+        let files: Vec<PathBuf> = (made.iter().map(|(n, _)| self.tables.blob_path(*n))).collect();
+        if !files.is_empty()
+            && let Err(e) = self.env.fs().sync_metadata(&self.dir)
+        {
+            self.remove_files(&files);
+            return Err(e);
+        }
+        let before: u64 = sources.files.iter().map(|(f, _)| f.meta.size).sum();
+        let written: u64 = made.iter().map(|(_, m)| m.size).sum();
+        let gathered = Gathered {
+            targets: (made.iter())
+                .map(|(number, meta)| self.blob_info(*number, meta, "collection"))
+                .collect(),
+            bytes_read: read,
+            bytes_written: written,
+            freed: before.saturating_sub(written),
+        };
+        let edit = Edit {
+            add_blobs: (made.into_iter())
+                .map(|(number, meta)| AddBlob {
+                    number,
+                    meta: Arc::new(meta),
+                })
+                .collect(),
+            ..Edit::default()
+        };
+        let change = BlobChange {
+            dead: Vec::new(),
+            collected: Some(Collection {
+                done,
+                moved,
+                marked: (sources.files.iter())
+                    .map(|(f, g)| (f.number, g.clone()))
+                    .collect(),
+                orders: sources.orders,
+            }),
+        };
+        let numbers: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
+        self.install_with(edit, files, change, |_, _| ())?;
+        self.cache_moves(&renamed, &numbers);
+        self.counters.collections.add(1);
+        self.counters.collected_written.add(gathered.bytes_written);
+        self.counters.collected_read.add(gathered.bytes_read);
+        Ok(gathered)
+    }
+
+    fn check_cancelled(&self, cancelled: &AtomicBool) -> Result<()> {
+        match cancelled.load(SeqCst) {
+            false => Ok(()),
+            true => Err(
+                Error::new(ErrorKind::Closed, "the collection was cancelled")
+                    .with_reach(Reach::Operation),
+            ),
+        }
+    }
+
+    /// Files and their marks as of one moment.
+    fn sources(&self, numbers: &[u64]) -> Result<Sources> {
+        // Marks and files of one version: both change under `state`.
+        let state = self.state.lock();
+        let view = self.view();
+        let set: &BlobSet = &view.version.blobs;
+        let one = |n: &u64| -> Option<(Arc<BlobFile>, Arc<Garbage>)> {
+            let blob: &CatalogBlob = state.catalog.blobs.get(n)?;
+            Some((set.files.get(n)?.clone(), blob.garbage.clone()))
+        };
+        let files: Option<Vec<_>> = numbers.iter().map(one).collect();
+        let files = files.ok_or_else(|| {
+            // It went with a family.
+            Error::new(
+                ErrorKind::Closed,
+                "a blob file is gone that was to be collected",
+            )
+        })?;
+        let orders = (view.families.values())
+            .map(|f| (f.id, f.options.comparator.clone()))
+            .collect();
+        Ok(Sources { files, orders })
+    }
+
+    /// Reads what is alive of a file, and holds it and what is marked against what was written. How many bytes were read.
+    fn read_live(
+        &self,
+        file: &BlobFile,
+        garbage: &Garbage,
+        orders: &BTreeMap<u32, Cmp>,
+        io: IoPriority,
+        cancelled: &AtomicBool,
+        (live, memory): (&mut Vec<Live>, &mut u64),
+    ) -> Result<u64> {
+        let reader = file.reader()?;
+        let mut sum = garbage.hash_sum();
+        let mut read = 0;
+        reader.walk(
+            &|ordinal| !garbage.has(ordinal),
+            &mut |bytes| {
+                self.check_cancelled(cancelled)?;
+                read += bytes as u64;
+                self.env.io_limit().acquire(bytes as u64, io);
+                Ok(())
+            },
+            &mut |ordinal, record| {
+                sum = sum.wrapping_add(record.name().hash(file.meta.file_id));
+                if orders.contains_key(&record.family) {
+                    let len = RECORD_HEADER + record.key.len() + record.value.len();
+                    let place = record.at..record.at + len as u64;
+                    let left = memory.checked_sub(len as u64);
+                    *memory = left.unwrap_or(*memory);
+                    let form = record.form();
+                    live.push(Live {
+                        family: record.family,
+                        key: match left {
+                            Some(_) => record.key,
+                            // Alone: it shares its memory with the value.
+                            None => Bytes::copy_from_slice(&record.key),
+                        },
+                        seq: record.seq,
+                        form,
+                        value: left.map(|_| record.value),
+                        source: file.number,
+                        ordinal,
+                        place,
+                        cached: reader.cached_at(record.at),
+                    });
+                }
+                Ok(())
+            },
+        )?;
+        if sum != reader.hash_sum() {
+            return Err(Error::corruption(
+                &file.path(),
+                0,
+                format!(
+                    "records that are alive and records that are marked add up to {sum:016x}, the file was written with {:016x}: \
+                     a mark hit another record than was meant, and the file is not collected; run `basalt check`",
+                    reader.hash_sum()
+                ),
+            ));
+        }
+        Ok(read)
+    }
+}

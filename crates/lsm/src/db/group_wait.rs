@@ -1,0 +1,127 @@
+//! Whether the leader of a commit group waits a moment for more writers, and how long.
+//!
+//! When a group has been answered, its writers come back a moment later, and by then the next leader has begun a sync without
+//! them: N writers get N/2 writes a sync. So a leader waits until as many are there as were about last time.
+//! Never longer than half a sync, without a sync a few microseconds, and after a wait in vain not for a number of groups that doubles
+//! each time: writers that come and go as they please lose next to nothing. A writer that is alone does not wait.
+
+use std::time::Duration;
+
+/// No wait is longer.
+const LONGEST: Duration = Duration::from_micros(500);
+/// Groups without a wait after many waits in vain.
+const MOST_HASTY: u32 = 63;
+
+/// What the commit queue remembers of its writers.
+#[derive(Default)]
+pub(super) struct GroupWait {
+    /// Batches of the last group, and those that waited behind it.
+    last: usize,
+    /// What a synced append takes, averaged over some eight.
+    sync_time: Duration,
+    /// Of unsynced groups, and of synced ones: a short wait in vain says nothing of a long one.
+    haste: [Backoff; 2],
+}
+
+#[derive(Default)]
+struct Backoff {
+    /// Groups that are not to wait.
+    groups: u32,
+    in_vain: u32,
+}
+
+impl GroupWait {
+    /// A group was taken: so many batches, so many more behind it.
+    pub(super) fn note_group(&mut self, group: usize, behind: usize) {
+        self.last = group + behind;
+    }
+
+    /// A group's append and sync took so long.
+    pub(super) fn note_sync(&mut self, took: Duration) {
+        self.sync_time = (self.sync_time * 7 + took) / 8;
+    }
+
+    /// How many batches to wait for, and with `sync` how long at most, when `pending` are there.
+    pub(super) fn wait_for(
+        &mut self,
+        pending: usize,
+        most: usize,
+        sync: bool,
+    ) -> Option<(usize, Duration)> {
+        let wanted = self.last.min(most);
+        if pending >= wanted {
+            return None;
+        }
+        let haste = &mut self.haste[usize::from(sync)];
+        if haste.groups > 0 {
+            haste.groups -= 1;
+            return None;
+        }
+        Some((wanted, (self.sync_time / 2).min(LONGEST)))
+    }
+
+    /// A wait is over: everybody came, or not.
+    pub(super) fn note_wait(&mut self, came: bool, sync: bool) {
+        let haste = &mut self.haste[usize::from(sync)];
+        haste.in_vain = if came {
+            0
+        } else {
+            (haste.in_vain * 2 + 1).min(MOST_HASTY)
+        };
+        haste.groups = haste.in_vain;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_alone_never_waits() {
+        let mut c = GroupWait::default();
+        for _ in 0..10 {
+            assert_eq!(c.wait_for(1, 100, true), None);
+            c.note_group(1, 0);
+            c.note_sync(Duration::from_micros(800));
+        }
+    }
+
+    #[test]
+    fn writers_that_came_together_are_waited_for_at_most_half_a_sync() {
+        let mut c = GroupWait::default();
+        c.note_group(3, 1);
+        for _ in 0..100 {
+            c.note_sync(Duration::from_micros(800));
+        }
+        let (wanted, most) = c.wait_for(1, 100, true).unwrap();
+        assert_eq!(wanted, 4);
+        assert!(
+            most > Duration::from_micros(390) && most <= Duration::from_micros(400),
+            "{most:?}"
+        );
+        assert_eq!(c.wait_for(4, 100, true), None, "all are there");
+        assert_eq!(c.wait_for(2, 2, true), None, "a group takes no more");
+        c.note_sync(Duration::from_secs(10));
+        assert_eq!(c.wait_for(1, 100, true).unwrap().1, LONGEST);
+    }
+
+    #[test]
+    fn waits_in_vain_become_rare_and_one_success_forgets_them() {
+        let mut c = GroupWait::default();
+        let mut waits = 0;
+        for _ in 0..1000 {
+            c.note_group(2, 0);
+            if c.wait_for(1, 100, true).is_some() {
+                waits += 1;
+                c.note_wait(false, true);
+            }
+        }
+        assert!((10..30).contains(&waits), "{waits} waits");
+        assert!(
+            c.wait_for(1, 100, false).is_some(),
+            "unsynced groups have their own"
+        );
+        c.note_wait(true, true);
+        assert!(c.wait_for(1, 100, true).is_some());
+    }
+}

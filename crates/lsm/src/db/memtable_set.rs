@@ -1,0 +1,200 @@
+//! The memtables of all families that share one log.
+//!
+//! A memtable set is one log and the memtables of all families that its records went to. It is
+//! sealed and flushed as a whole, and one manifest edit adds its tables and removes its log. Tables
+//! and logs never overlap, in any family (decision 0001).
+
+use crate::blob::{Blocks, packed, record};
+use crate::key::{Cmp, SeqNo};
+use crate::memtable::MemTable;
+use crate::wal::{Outgoing, RECORD_HEADER};
+use basalt_env::sync::Mutex;
+use basalt_env::{Env, MemoryKind, Reservation};
+use basalt_fs::File;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// A blob record of a log.
+#[derive(Clone)]
+struct SeparatedRecord {
+    seq: SeqNo,
+    offset: u64,
+    len: u32,
+    /// Of its value with expiry as memtables have it, whatever the record has.
+    value_len: u32,
+}
+
+/// What [`SeparatedRecords`] know of a record.
+pub(crate) struct RecordRange {
+    /// Where it lies.
+    pub place: Range<u64>,
+    /// Bytes of its value with expiry, decompressed.
+    pub value_len: usize,
+}
+
+/// Blob records of a log.
+#[derive(Clone, Default)]
+pub(crate) struct SeparatedRecords {
+    /// Ascending by sequence number and by offset.
+    list: Vec<SeparatedRecord>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The blocks that they lie in.
+    pub blocks: Blocks,
+}
+
+impl SeparatedRecords {
+    fn add(&mut self, place: SeparatedRecord) {
+        let (offset, len) = (place.offset, u64::from(place.len));
+        self.list.push(place);
+        self.bytes += len;
+        self.blocks.add(&(offset..offset + len));
+    }
+
+    /// The record of a sequence number.
+    pub fn of(&self, seq: SeqNo) -> Option<RecordRange> {
+        let at = self.list.binary_search_by_key(&seq, |p| p.seq).ok()?;
+        let p = &self.list[at];
+        Some(RecordRange {
+            place: p.offset..p.offset + u64::from(p.len),
+            value_len: p.value_len as usize,
+        })
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// The log of a generation.
+pub(crate) struct MemtableSetLog {
+    pub number: u64,
+    pub file_id: u128,
+    /// To sync it by, and to give back what nobody needs of it.
+    pub file: Arc<dyn File>,
+}
+
+/// One log's memtables.
+pub(crate) struct MemtableSet {
+    /// Grows from one generation to the next.
+    pub number: u64,
+    /// By family id.
+    pub mems: BTreeMap<u32, Arc<MemTable>>,
+    /// Number of the log its records went to; 0 for none yet.
+    log: Arc<OnceLock<MemtableSetLog>>,
+    /// Where the blob records of the log begin, by sequence number, ascending.
+    separated: Arc<Mutex<SeparatedRecords>>,
+    booked: Arc<Mutex<Reservation>>,
+}
+
+impl MemtableSet {
+    pub fn new(
+        env: &Env,
+        number: u64,
+        families: impl Iterator<Item = (u32, Cmp)>,
+    ) -> Arc<MemtableSet> {
+        Arc::new(MemtableSet {
+            number,
+            mems: families.map(|(id, cmp)| (id, MemTable::new(cmp))).collect(),
+            log: Arc::default(),
+            separated: Arc::default(),
+            booked: Arc::new(Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0))),
+        })
+    }
+
+    /// The same memtables and one more family.
+    pub fn with_family(&self, id: u32, cmp: Cmp) -> Arc<MemtableSet> {
+        let mut mems = self.mems.clone();
+        mems.insert(id, MemTable::new(cmp));
+        Arc::new(MemtableSet {
+            number: self.number,
+            mems,
+            log: self.log.clone(),
+            separated: self.separated.clone(),
+            booked: self.booked.clone(),
+        })
+    }
+
+    /// The same memtables without a family.
+    pub fn without_family(&self, id: u32) -> Arc<MemtableSet> {
+        let mut mems = self.mems.clone();
+        mems.remove(&id);
+        Arc::new(MemtableSet {
+            number: self.number,
+            mems,
+            log: self.log.clone(),
+            separated: self.separated.clone(),
+            booked: self.booked.clone(),
+        })
+    }
+
+    /// Its log's number, 0 for none yet.
+    pub fn log(&self) -> u64 {
+        self.log.get().map_or(0, |l| l.number)
+    }
+
+    /// Its log, if it has one.
+    pub fn log_file(&self) -> Option<&MemtableSetLog> {
+        self.log.get()
+    }
+
+    /// Notes the log that its records go to.
+    pub fn set_log(&self, log: MemtableSetLog) {
+        assert!(self.log.set(log).is_ok(), "a generation has one log");
+    }
+
+    /// Keeps where the blob records of a group are that was just written to the log.
+    pub fn keep_places(&self, records: &[Outgoing<'_>]) {
+        if records.iter().all(|r| r.separated.is_empty()) {
+            return;
+        }
+        let mut places = self.separated.lock();
+        for r in records {
+            for s in r.separated {
+                let at = RECORD_HEADER + s.at as usize;
+                let head = record::Head::parse(&r.buf[at..]).expect("a record of this process");
+                let stored = &r.buf[at..][head.value()];
+                let value_len = packed::payload_len(head.kind, head.codec, stored);
+                places.add(SeparatedRecord {
+                    seq: r.first_seq + u64::from(s.op),
+                    offset: r.offset + at as u64,
+                    len: head.record_len() as u32,
+                    value_len: value_len.expect("a record of this process") as u32,
+                });
+            }
+        }
+    }
+
+    /// Where the blob records of its log are, by sequence number. Of a generation that takes no more writes.
+    pub fn places(&self) -> SeparatedRecords {
+        self.separated.lock().clone()
+    }
+
+    /// Bytes of blob records in its log.
+    pub fn separated_bytes(&self) -> u64 {
+        self.separated.lock().bytes
+    }
+
+    /// Bytes of all its memtables.
+    pub fn memory(&self) -> u64 {
+        let places = self.separated.lock().list.capacity() * size_of::<SeparatedRecord>();
+        self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + places as u64
+    }
+
+    /// True when nothing was inserted.
+    pub fn is_empty(&self) -> bool {
+        self.mems.values().all(|m| m.is_empty())
+    }
+
+    /// Brings the ledger up to date.
+    pub fn book_memory(&self) {
+        self.book(self.memory());
+    }
+
+    /// Books so many bytes: before a group is inserted what it will need at most, which [`Self::book_memory`] corrects.
+    pub fn book(&self, bytes: u64) {
+        self.booked.lock().resize(bytes);
+    }
+}

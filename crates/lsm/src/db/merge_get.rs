@@ -1,0 +1,171 @@
+//! Point reads of keys whose newest version is an operand: what lies below it, source by source, until something ends the chain.
+
+use super::view::{Opened, View};
+use crate::blob::Name;
+use crate::iter::{InternalIter, MergingIter};
+use crate::key::{Cmp, Kind, SeqNo, internal_key, parse_internal_key, seek_trailer};
+use crate::merge::Chain;
+use crate::table::{ReadBudget, ReadPattern};
+use basalt_fs::Result;
+use std::cmp::Ordering;
+
+/// A key being followed down through the sources.
+struct Descent<'a> {
+    view: &'a View,
+    family: u32,
+    fill_cache: bool,
+    cmp: &'a Cmp,
+    key: &'a [u8],
+    /// The newest tombstone over its range in the sources met so far: nothing older counts.
+    deleted: SeqNo,
+    /// The first internal key that counts.
+    target: Vec<u8>,
+    now_ms: u64,
+    budget: &'a mut ReadBudget,
+    chain: Chain,
+}
+
+/// How a source left the chain.
+enum Met {
+    /// Older sources have more.
+    Open,
+    /// Nothing older counts.
+    End,
+    /// The budget is used up.
+    Later,
+}
+
+impl Descent<'_> {
+    /// Takes what a source has of the key, whose newest tombstone over its range there is `deleted`. With one, whatever older
+    /// sources have is older still.
+    fn through(
+        &mut self,
+        source: Option<&mut dyn InternalIter>,
+        deleted: Option<SeqNo>,
+    ) -> Result<Met> {
+        self.deleted = self.deleted.max(deleted.unwrap_or(0));
+        let met = match source {
+            Some(source) => self.take_from(source)?,
+            None => Met::Open,
+        };
+        Ok(match met {
+            Met::Open if self.deleted > 0 => Met::End,
+            met => met,
+        })
+    }
+
+    fn take_from(&mut self, source: &mut dyn InternalIter) -> Result<Met> {
+        source.seek(&self.target)?;
+        while source.valid() {
+            let (user, seq, kind) = parse_internal_key(source.key())?;
+            if self.cmp.user(user, self.key) != Ordering::Equal {
+                break;
+            }
+            if seq < self.deleted {
+                return Ok(Met::End);
+            }
+            let (mut kind, mut value) = (kind, None);
+            if kind == Kind::BlobRef {
+                let name = Name {
+                    family: self.family,
+                    key: user,
+                    seq,
+                };
+                let (view, now_ms) = (self.view, self.now_ms);
+                let (payload, fill_cache) = (source.value(), self.fill_cache);
+                match view.open_reference(&name, payload, now_ms, fill_cache, self.budget)? {
+                    Opened::Is(opened, payload) => (kind, value) = (opened, Some(payload)),
+                    Opened::Over => return Ok(Met::End),
+                    Opened::Later => return Ok(Met::Later),
+                }
+            } else if !self.budget.take(source.value().len()) {
+                return Ok(Met::Later);
+            }
+            let value = || value.unwrap_or_else(|| source.pinned_value());
+            if self.chain.take(kind, value, self.now_ms)? {
+                return Ok(Met::End);
+            }
+            source.next()?;
+        }
+        Ok(Met::Open)
+    }
+}
+
+impl View {
+    /// The operands of a key that are visible at `seq`, and what they stand over at wall time `now_ms`. Each of them is looked at
+    /// once, and no source below the one that ends the chain is asked. They are taken from `budget`; `None` when it does not reach.
+    pub fn operands(
+        &self,
+        family: u32,
+        key: &[u8],
+        seq: SeqNo,
+        now_ms: u64,
+        fill_cache: bool,
+        budget: &mut ReadBudget,
+    ) -> Result<Option<Chain>> {
+        let cmp = &self.families[&family].options.comparator;
+        let mut descent = Descent {
+            view: self,
+            family,
+            fill_cache,
+            cmp,
+            key,
+            deleted: 0,
+            target: internal_key(key, seek_trailer(seq)),
+            now_ms,
+            budget,
+            chain: Chain::default(),
+        };
+        for mem in self.memtables(family) {
+            match descent.through(Some(&mut mem.iter()), mem.deleted_at(key, seq))? {
+                Met::Open => {}
+                Met::End => return Ok(Some(descent.chain)),
+                Met::Later => return Ok(None),
+            }
+        }
+        let Some(tables) = self.version.families.get(&family) else {
+            return Ok(Some(descent.chain));
+        };
+        let pattern = if fill_cache {
+            ReadPattern::Cached
+        } else {
+            ReadPattern::Uncached
+        };
+        // Tables of level 0 as one: after a repair their sequence numbers may interlock.
+        let mut level0: Vec<Box<dyn InternalIter>> = Vec::new();
+        let mut deleted: Option<SeqNo> = None;
+        for t in &tables.levels[0] {
+            if t.meta.min_seq <= seq && t.overlaps(Some(key), Some(key)) {
+                let reader = t.reader()?;
+                deleted = deleted.max(reader.ranges().newest(cmp, key, seq));
+                if reader.may_hold(key, fill_cache)? {
+                    level0.push(Box::new(reader.iter(pattern)));
+                }
+            }
+        }
+        let mut level0 = MergingIter::new(cmp.clone(), level0);
+        match descent.through(Some(&mut level0), deleted)? {
+            Met::Open => {}
+            Met::End => return Ok(Some(descent.chain)),
+            Met::Later => return Ok(None),
+        }
+        for level in 1..tables.levels.len() {
+            let Some(t) = tables.find(level, key) else {
+                continue;
+            };
+            let reader = t.reader()?;
+            let deleted = reader.ranges().newest(cmp, key, seq);
+            let mut held = match reader.may_hold(key, fill_cache)? {
+                true => Some(reader.iter(pattern)),
+                false => None,
+            };
+            let source = held.as_mut().map(|i| i as &mut dyn InternalIter);
+            match descent.through(source, deleted)? {
+                Met::Open => {}
+                Met::End => break,
+                Met::Later => return Ok(None),
+            }
+        }
+        Ok(Some(descent.chain))
+    }
+}

@@ -1,0 +1,284 @@
+//! Looking up many keys at once. Each key goes its own way through the tables, from new to old, as [`View::get`] does; whenever none of them
+//! gets on with what is in memory, the blocks that they wait for are read together. So the device has reads of different tables and
+//! levels to work on at the same time, and the keys of a call wait for about as many reads in a row as one key would. So it is with values
+//! that are not in the tree.
+
+use super::view::View;
+use crate::blob::batch_read::{self, Pages};
+use crate::blob::{How, Name, Reference};
+use crate::key::{SeqNo, encode_internal_key, seek_trailer};
+use crate::memtable::Found;
+use crate::table::{Lookup, ReadBudget, Step, Wanted};
+use crate::version::{FamilyVersion, TableFile};
+use basalt_fs::{Bytes, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Blocks read together at most: what is read ahead of its use is memory.
+const READ_BATCH: usize = 64;
+
+/// A value that is not in the tree.
+#[derive(Clone, Copy)]
+pub(super) struct Referred<'a> {
+    pub name: Name<'a>,
+    pub to: Reference,
+}
+
+/// A key on its way.
+struct Asked<'k> {
+    /// Its place among the keys of the call.
+    place: usize,
+    key: &'k [u8],
+    /// What to seek in tables.
+    target: Vec<u8>,
+    /// The next table to ask: a place in level 0, or a level below.
+    level: usize,
+    next: usize,
+    /// In the table at hand.
+    lookup: Option<Lookup>,
+    /// The newest version in the tables of level 0 so far.
+    best: Option<Found>,
+}
+
+/// How far a key got.
+enum Progress {
+    /// It waits for a block that is not in memory.
+    Waits,
+    /// Its newest visible version.
+    Is(Option<Found>),
+    /// The budget does not reach for it.
+    Later,
+}
+
+impl Asked<'_> {
+    /// The next table that may hold something newer than what is found.
+    fn next_table<'t>(
+        &mut self,
+        tables: &'t FamilyVersion,
+        seq: SeqNo,
+    ) -> Option<&'t Arc<TableFile>> {
+        while self.level == 0 {
+            let Some(t) = tables.levels[0].get(self.next) else {
+                self.level = 1;
+                break;
+            };
+            self.next += 1;
+            // As in `get`: sorted by newest sequence number, an older table cannot beat what is found.
+            if self.best.as_ref().is_some_and(|b| b.seq >= t.meta.max_seq) {
+                return None;
+            }
+            if t.meta.min_seq <= seq && t.overlaps(Some(self.key), Some(self.key)) {
+                return Some(t);
+            }
+        }
+        while self.best.is_none() && self.level < tables.levels.len() {
+            let level = self.level;
+            self.level += 1;
+            if let Some(t) = tables.find(level, self.key) {
+                return Some(t);
+            }
+        }
+        None
+    }
+
+    /// What a table, or a step in it, has come to.
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::On(lookup) => self.lookup = Some(lookup),
+            Step::Is(Some(f)) if self.best.as_ref().is_none_or(|b| f.seq > b.seq) => {
+                self.best = Some(f);
+            }
+            Step::Is(_) => {}
+        }
+    }
+
+    /// Goes on with a block that it waits for.
+    fn feed(&mut self, payload: &Bytes, seq: SeqNo) -> Result<()> {
+        let lookup = self.lookup.take().expect("it waits for a block");
+        let step = lookup.feed(payload, self.key, &self.target, seq)?;
+        self.take(step);
+        Ok(())
+    }
+
+    /// Goes on as far as it can without a read.
+    fn advance(
+        &mut self,
+        tables: &FamilyVersion,
+        seq: SeqNo,
+        budget: &mut ReadBudget,
+    ) -> Result<Progress> {
+        loop {
+            let Some(lookup) = &self.lookup else {
+                let Some(table) = self.next_table(tables, seq) else {
+                    return Ok(Progress::Is(self.best.take()));
+                };
+                let step = Lookup::begin(table.reader()?, self.key, &self.target, seq)?;
+                self.take(step);
+                continue;
+            };
+            let is_data = lookup.wanted().is_data();
+            let Some(payload) = lookup.wanted().cached() else {
+                return Ok(Progress::Waits);
+            };
+            let before = self.best.as_ref().map(|b| b.seq);
+            self.feed(&payload, seq)?;
+            // Values in blocks that were in memory before count by themselves.
+            if is_data
+                && let Some(best) = &self.best
+                && before != Some(best.seq)
+                && !budget.take(best.value.len())
+            {
+                return Ok(Progress::Later);
+            }
+        }
+    }
+}
+
+/// What is to be read in a round, and who waits for it.
+#[derive(Default)]
+struct Round {
+    wanted: Vec<Wanted>,
+    by_id: HashMap<(u128, u64), usize>,
+    /// Places among the keys that are asked, each with the number of the block that it waits for.
+    waiting: Vec<(usize, usize)>,
+}
+
+impl Round {
+    /// Puts down what a key waits for; false when the budget does not reach for it. A full round leaves the key for the next one.
+    fn add(&mut self, asked: usize, wanted: &Wanted, budget: &mut ReadBudget) -> bool {
+        let block = match self.by_id.get(&wanted.id()) {
+            Some(block) => *block,
+            None if self.wanted.len() == READ_BATCH => return true,
+            None if wanted.is_data() && !budget.take(wanted.read_bytes()) => return false,
+            None => {
+                self.wanted.push(wanted.clone());
+                self.by_id.insert(wanted.id(), self.wanted.len() - 1);
+                self.wanted.len() - 1
+            }
+        };
+        self.waiting.push((asked, block));
+        true
+    }
+}
+
+impl View {
+    /// As [`View::get`] for many keys of one family, in their order; an error is that of its own key only.
+    ///
+    /// Answers take from `budget` what they bring into memory (data blocks read, values found in memory); a key that it does not reach for
+    /// is `None`, to be asked again.
+    pub fn get_many(
+        &self,
+        family: u32,
+        keys: &[&[u8]],
+        seq: SeqNo,
+        fill_cache: bool,
+        budget: &mut ReadBudget,
+    ) -> Vec<Option<Result<Option<Found>>>> {
+        let mut out: Vec<Option<Result<Option<Found>>>> = keys
+            .iter()
+            .map(|key| {
+                let found = self.memtables(family).find_map(|m| m.get(key, seq));
+                let len = found.as_ref().map_or(0, |f| f.value.len());
+                budget.take(len).then_some(Ok(found))
+            })
+            .collect();
+        let (Some(tables), Some(entry)) = (
+            self.version.families.get(&family),
+            self.families.get(&family),
+        ) else {
+            return out;
+        };
+        let mut open: Vec<Asked<'_>> = (0..keys.len())
+            .filter(|i| matches!(out[*i], Some(Ok(None))))
+            .map(|place| Asked {
+                place,
+                key: keys[place],
+                target: Vec::with_capacity(keys[place].len() + 8),
+                level: 0,
+                next: 0,
+                lookup: None,
+                best: None,
+            })
+            .collect();
+        for asked in &mut open {
+            encode_internal_key(&mut asked.target, asked.key, seek_trailer(seq));
+        }
+        // In the order of keys, who waits for the same block is in the same round.
+        open.sort_by(|a, b| entry.options.comparator.user(a.key, b.key));
+        while !open.is_empty() {
+            let mut round = Round::default();
+            let mut going = Vec::with_capacity(open.len());
+            for mut asked in open {
+                let mut progress = asked.advance(tables, seq, budget);
+                if let Ok(Progress::Waits) = progress {
+                    let wanted = asked.lookup.as_ref().expect("it waits").wanted();
+                    if !round.add(going.len(), wanted, budget) {
+                        progress = Ok(Progress::Later);
+                    }
+                }
+                match progress {
+                    Ok(Progress::Waits) => going.push(asked),
+                    Ok(Progress::Is(found)) => out[asked.place] = Some(Ok(found)),
+                    Ok(Progress::Later) => out[asked.place] = None,
+                    Err(e) => out[asked.place] = Some(Err(e)),
+                }
+            }
+            let read = Wanted::read_batch(&round.wanted, fill_cache);
+            let mut failed: Vec<usize> = Vec::new();
+            for (i, block) in round.waiting {
+                let fed = read[block].as_ref().map_err(Clone::clone);
+                if let Err(e) = fed.and_then(|payload| going[i].feed(payload, seq)) {
+                    out[going[i].place] = Some(Err(e));
+                    failed.push(i);
+                }
+            }
+            let mut n = 0;
+            going.retain(|_| {
+                n += 1;
+                failed.binary_search(&(n - 1)).is_err()
+            });
+            open = going;
+        }
+        out
+    }
+
+    /// Returns the payloads that entries refer to, with their expiries. An error concerns its own entry
+    /// only. The stored bytes of a payload are taken from `budget` before it is read. The further bytes of
+    /// a compressed payload are taken before it is decompressed. A payload beyond `budget` is `None`.
+    pub(super) fn values_of(
+        &self,
+        referred: &[Referred<'_>],
+        fill_cache: bool,
+        budget: &mut ReadBudget,
+    ) -> Vec<Option<Result<Bytes>>> {
+        let how = How::user(fill_cache);
+        let mut pages = Pages::default();
+        let mut out: Vec<Option<Result<Bytes>>> = Vec::with_capacity(referred.len());
+        for round in referred.chunks(READ_BATCH) {
+            let entries: Vec<_> = (round.iter())
+                .map(|r| {
+                    let cmp = &self.families[&r.name.family].options.comparator;
+                    (r.to.record(&r.name), r.to.number, cmp)
+                })
+                .collect();
+            let blobs = &self.version.blobs;
+            let (mut places, mut located) = (Vec::new(), Vec::new());
+            for place in blobs.locate(&entries, &mut pages, how) {
+                out.push(match place {
+                    Ok(l) if budget.take(l.value_len()) => {
+                        places.push(out.len());
+                        located.push(l);
+                        None
+                    }
+                    Ok(_) => None,
+                    Err(e) => Some(Err(e)),
+                });
+            }
+            let read = batch_read::read_within(&located, how, budget);
+            for (place, value) in places.into_iter().zip(read) {
+                out[place] = value;
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,555 @@
+//! The space that blob files take, against the bound that users set: what of it is garbage, how urgent collections are, and
+//! how hard writers are pressed as the last resort (decision 0021).
+//!
+//! The bound: blob files, what running collections write, and what memtables are about to add stay under [`crate::Options::max_space_amp`]
+//! times the bytes that can be reached, or [`Options::space_slack`] more than these, whichever is more. The difference is the *room* for
+//! garbage. Exposed garbage (marked) is collected; hidden garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
+
+use super::blob_edits::BlobState;
+use super::engine::{Engine, State};
+use super::stats::BlobStats;
+use super::view::View;
+use crate::blob::FamilyShare;
+use crate::compaction::HiddenGarbageModel;
+use crate::options::Options;
+#[cfg(debug_assertions)]
+use crate::version::catalog::BlobTotals;
+use crate::version::catalog::{Catalog, FamilyBlobs, disk_bytes};
+use crate::version::{FamilyVersion, Version};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// From this part of the room on writers are slowed.
+const SLOW_FROM: f64 = 0.84;
+/// From here on merges that expose garbage are made whatever they rewrite: nobody is slowed for what no merge is due for.
+const MERGE_FROM: f64 = 0.8;
+/// Here they are slowed as much as they ever are: what is left is for what nobody foresees, a memtable more or less.
+const SLOWEST_AT: f64 = 0.95;
+/// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
+const MAX_PRESSURE: f64 = 0.97;
+/// From this part of the room for garbage on, collections hold back for nobody but users.
+pub(crate) const URGENT: f64 = 0.9;
+/// What hidden garbage may take of the room before key compactions are made for it.
+const HIDDEN_SHARE: f64 = 0.1;
+/// What collections and all else wrote is remembered for so long, in so many steps.
+const WINDOW: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_secs(2);
+
+impl Options {
+    /// Bytes by which blob files may be larger than what can be reached, however little that is: twice of what memtables may hold. 512 MiB
+    /// by default. So stores below it divided by `max_space_amp - 1` are not slowed for space.
+    pub fn space_slack(&self) -> u64 {
+        let memtables = self.max_sealed_memtables as u64 + 1;
+        self.write_buffer_bytes.saturating_mul(2 * memtables)
+    }
+}
+
+/// What is behind the space of blob files at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fill {
+    /// Bytes of the files.
+    pub disk: u64,
+    /// Records that are not marked.
+    pub live: FamilyShare,
+    /// Of these the bytes that are probably overwritten.
+    pub hidden: u64,
+    /// True when no merge has told how many entries hide something in a family that has any: then all are taken to.
+    pub guessed: bool,
+    /// Bytes marked, or of dropped families, in files that may be collected.
+    pub marked: u64,
+    /// Garbage in files that nobody collects yet.
+    pub idle: u64,
+    /// What running collections write at most.
+    pub copying: u64,
+    /// What memtables will add.
+    pub coming: u64,
+    /// Bytes of older values that this will hide.
+    pub will_hide: u64,
+    /// By family.
+    pub hidden_garbage: BTreeMap<u32, HiddenGarbageModel>,
+}
+
+impl Fill {
+    /// Bytes that some reader can reach.
+    pub fn reachable(&self) -> u64 {
+        self.live.bytes.saturating_sub(self.hidden)
+    }
+
+    pub fn garbage(&self) -> u64 {
+        self.disk.saturating_sub(self.live.bytes)
+    }
+
+    /// The part of the room that garbage of `exposed` bytes takes together with hidden garbage, which counts at most half of it:
+    /// collections cannot help that.
+    fn part(&self, exposed: u64, amp: f64) -> f64 {
+        let room = (amp - 1.0) * self.reachable() as f64;
+        let used = exposed as f64 + (self.hidden as f64).min(room / 2.0);
+        match used {
+            0.0 => 0.0,
+            used => used / room,
+        }
+    }
+
+    /// How urgent another collection is: what those that run leave of the room. 1 is the bound.
+    pub fn urgency(&self, amp: f64) -> f64 {
+        self.part(self.idle, amp)
+    }
+
+    /// As [`Fill::urgency`], with what is being collected. Writers who are slowed feel what is being copied and what is about to come, too: no
+    /// thread rests meanwhile, unless most of what can go is hidden, which merges help against and collections do not.
+    pub fn pressure_on_collections(&self, amp: f64, writers_are_slowed: bool) -> f64 {
+        let part = self.part(self.garbage(), amp);
+        match writers_are_slowed && self.marked > self.hidden {
+            true => part.max(URGENT),
+            false => part,
+        }
+    }
+
+    /// The part of the room that all garbage takes, with what is on its way.
+    fn part_of_room(&self, options: &Options) -> f64 {
+        let reachable = (self.reachable() + self.coming - self.will_hide) as f64;
+        let all = (self.disk + self.copying + self.coming) as f64;
+        (all - reachable).min(self.can_go() as f64) / room(options, reachable)
+    }
+
+    /// What a collection or a compaction can give back, or gives back already: for the rest nobody need wait.
+    fn can_go(&self) -> u64 {
+        self.marked + self.hidden + self.copying + self.will_hide
+    }
+
+    /// How many bytes more there may be.
+    pub fn left(&self, options: &Options) -> u64 {
+        let bound = self.reachable() + room(options, self.reachable() as f64) as u64;
+        bound.saturating_sub(self.disk + self.copying + self.coming)
+    }
+
+    /// What one merge that moves values may write: what is written and what it replaces are there together for a while.
+    pub fn most_copied(&self, options: &Options) -> u64 {
+        let least = room(options, self.reachable() as f64) as u64 / 32;
+        (self.left(options) / 2).max(least)
+    }
+
+    /// The same of one collection. Several run at once near the bound, and what they copy takes room that garbage has otherwise, so files
+    /// would have to be collected sooner. Not too little, or files would become smaller and smaller.
+    pub fn most_collected(&self, options: &Options) -> u64 {
+        let least = room(options, self.reachable() as f64) as u64 / 64;
+        (self.left(options) / 4).max(least)
+    }
+
+    /// How many bytes more than the bound there are.
+    pub fn debt(&self, options: &Options) -> u64 {
+        let reachable = self.reachable();
+        let room = room(options, reachable as f64);
+        (self.disk + self.copying).saturating_sub(reachable + room as u64)
+    }
+}
+
+/// Bytes that there may be beside those that can be reached.
+fn room(options: &Options, reachable: f64) -> f64 {
+    room_of(options.max_space_amp, options.space_slack(), reachable)
+}
+
+/// As [`room`], by what a store tells of itself.
+pub(super) fn room_of(max_space_amp: f64, space_slack: u64, reachable: f64) -> f64 {
+    ((max_space_amp - 1.0) * reachable).max(space_slack as f64)
+}
+
+/// How low a share of garbage a file may have to be collected, at this urgency. While there is room, collections wait for files that
+/// are nearly empty; at the bound any is taken whose garbage is worth it: were all below the last figure, the bound would be kept.
+pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
+    let floor = (1.0 - 1.0 / amp) / 3.0;
+    match urgency {
+        u if u < 0.5 => 1.0,
+        u if u < 0.8 => 1.0 - (u - 0.5) / 0.3 * 0.5,
+        _ => floor,
+    }
+}
+
+/// How many collections may run at this pressure, of `most`.
+pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
+    match pressure {
+        p if p < 0.85 => 1,
+        p if p < URGENT => 2.min(most),
+        _ => most,
+    }
+}
+
+/// What was written, by whom, at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Written {
+    at: Duration,
+    all: u64,
+    by_collections: u64,
+    read_by_collections: u64,
+    added: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Reachable bytes as the bound has them for writers: falls behind what collections free, see [`Engine::update_pressure`].
+    eased: f64,
+    /// Bytes of blob files when they were last weighed.
+    disk: u64,
+    window: VecDeque<Written>,
+    /// Of references that came down, how many hid an older one, by family.
+    hits: HashMap<u32, f64>,
+}
+
+/// The state of the bound.
+#[derive(Default)]
+pub(crate) struct SpaceAmp {
+    /// How hard it presses writers, 0 to 1, as bits.
+    pressure: AtomicU64,
+    inner: Mutex<Inner>,
+    /// The last estimate of each family's hidden garbage.
+    hidden: Mutex<BTreeMap<u32, HiddenGarbage>>,
+}
+
+/// An estimate of a family's hidden garbage, and the inputs of the estimate.
+struct HiddenGarbage {
+    /// The tables of the family. The reference is weak, because a strong one would keep the files
+    /// of obsolete tables.
+    version: Weak<FamilyVersion>,
+    hidden_garbage: HiddenGarbageModel,
+    /// Bytes of hidden garbage.
+    bytes: u64,
+}
+
+impl SpaceAmp {
+    /// Returns the bytes of hidden garbage of a family. `hits` is the part of its references that
+    /// hide an older one. An estimate is kept until the tables or the sums over blob files change.
+    fn hidden(
+        &self,
+        family: u32,
+        own: &FamilyBlobs,
+        hits: f64,
+        version: &Arc<FamilyVersion>,
+    ) -> u64 {
+        let hidden_garbage = hidden_garbage_of(own, hits);
+        if let Some(last) = self.hidden.lock().get(&family)
+            && last.version.as_ptr() == Arc::as_ptr(version)
+            && last.hidden_garbage == hidden_garbage
+        {
+            return last.bytes;
+        }
+        #[cfg(test)]
+        crate::version::catalog::probe::note("hidden garbage is estimated");
+        let bytes = hidden_garbage.hidden(version);
+        let version = Arc::downgrade(version);
+        let last = HiddenGarbage {
+            version,
+            hidden_garbage,
+            bytes,
+        };
+        self.hidden.lock().insert(family, last);
+        bytes
+    }
+
+    /// Forgets the estimates of families that do not exist.
+    fn forget_hidden(&self, exists: impl Fn(u32) -> bool) {
+        self.hidden.lock().retain(|id, _| exists(*id));
+    }
+
+    /// How hard the bound presses writers: 0 is not at all, and it is never 1.
+    pub fn pressure(&self) -> f64 {
+        f64::from_bits(self.pressure.load(Relaxed))
+    }
+
+    /// A merge of a family's upper tables has met so many references, and as many older versions below them.
+    pub fn learn_hits(&self, family: u32, references: u64, hidden: u64) {
+        if references > 0 {
+            let seen = (hidden as f64 / references as f64).min(1.0);
+            let mut inner = self.inner.lock();
+            inner
+                .hits
+                .entry(family)
+                .and_modify(|h| *h = (*h + seen) / 2.0)
+                .or_insert(seen);
+        }
+    }
+
+    /// How often a reference hides an older one, once a merge has told.
+    fn hits(&self, family: u32) -> Option<f64> {
+        self.inner.lock().hits.get(&family).copied()
+    }
+}
+
+/// The assumed part of references that hide an older one, until a merge has measured it: all of
+/// them. A merge that is due too early measures it.
+const UNTIL_LEARNED: f64 = 1.0;
+
+/// Returns the sums over the blob files of a family, or `None` if the family does not exist or has
+/// no records.
+fn live_of(catalog: &Catalog, family: u32) -> Option<&FamilyBlobs> {
+    let exists = catalog.families.contains_key(&family);
+    let own = catalog.blobs.totals().families.get(&family);
+    own.filter(|_| exists)
+}
+
+/// Estimates the bytes that entries of a family hide. `hits` is the part of its references that
+/// hide an older one.
+fn hidden_garbage_of(own: &FamilyBlobs, hits: f64) -> HiddenGarbageModel {
+    let mean = own.live.bytes as f64 / own.live.records as f64;
+    HiddenGarbageModel {
+        a_record: mean,
+        longest_record: own.longest_mean(),
+        a_reference: mean * hits,
+        most: own.live.bytes as f64,
+        ..HiddenGarbageModel::default()
+    }
+}
+
+/// Returns the space that blob files take, without hidden garbage. The cost grows with the number
+/// of files that collections have taken, not with all files.
+fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
+    let totals = catalog.blobs.totals();
+    let mut fill = Fill {
+        disk: totals.disk,
+        ..Fill::default()
+    };
+    for own in totals
+        .families
+        .keys()
+        .filter_map(|id| live_of(catalog, *id))
+    {
+        fill.live.records += own.live.records;
+        fill.live.bytes += own.live.bytes;
+    }
+    let mut disk = 0;
+    let taken = blobs.collecting.union(&blobs.gathering);
+    for blob in taken.filter_map(|number| catalog.blobs.get(number)) {
+        disk += disk_bytes(blob);
+        fill.copying += catalog.alive(blob).bytes;
+    }
+    fill.idle = (totals.disk - disk).saturating_sub(fill.live.bytes - fill.copying);
+    fill.marked = totals.records - fill.live.bytes;
+    for blob in (blobs.put_off(now)).filter_map(|number| catalog.blobs.get(&number)) {
+        let all: u64 = blob.meta.families.values().map(|share| share.bytes).sum();
+        fill.marked -= all - catalog.alive(blob).bytes;
+    }
+    #[cfg(debug_assertions)]
+    check_sums(catalog, blobs, now, &fill);
+    fill
+}
+
+/// Compares the sums that the catalog maintains with a walk over all blob files.
+#[cfg(debug_assertions)]
+fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) {
+    #[cfg(test)]
+    let walked = crate::version::file_map::WALKED.get();
+    assert_eq!(
+        *catalog.blobs.totals(),
+        BlobTotals::of(catalog.blobs.values()),
+        "the sums over blob files are those of the files"
+    );
+    let (mut marked, mut idle, mut copying) = (0, 0, 0);
+    for (number, blob) in &catalog.blobs {
+        let all: u64 = blob.meta.families.values().map(|share| share.bytes).sum();
+        let alive = catalog.alive(blob).bytes;
+        let taken = blobs.collecting.contains(number) || blobs.gathering.contains(number);
+        if taken || blobs.may_collect(*number, now) {
+            marked += all - alive;
+        }
+        match taken {
+            true => copying += alive,
+            false => idle += disk_bytes(blob).saturating_sub(alive),
+        }
+    }
+    assert_eq!(
+        (marked, idle, copying),
+        (fill.marked, fill.idle, fill.copying),
+        "garbage of blob files is what a walk over them finds"
+    );
+    #[cfg(test)]
+    crate::version::file_map::WALKED.set(walked);
+}
+
+impl Engine {
+    /// Estimates the hidden garbage of a tree that is about to be installed. The cost is a walk
+    /// over the tables of a family if any of them hides a value. So an install calls it before it
+    /// takes `state`. Later, [`Engine::fill`] finds the estimates.
+    pub(super) fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
+        self.space
+            .forget_hidden(|id| catalog.families.contains_key(&id));
+        for (id, version) in &version.families {
+            if let Some(own) = live_of(catalog, *id).filter(|own| own.live.records > 0) {
+                let hits = self.space.hits(*id).unwrap_or(UNTIL_LEARNED);
+                self.space.hidden(*id, own, hits, version);
+            }
+        }
+    }
+
+    /// Returns the space that blob files take now. The caller holds `state`.
+    pub(super) fn fill(&self, state: &State, view: &View) -> Fill {
+        let catalog = &*state.catalog;
+        let mut fill = blob_files(catalog, &state.blobs, self.env.clock().now());
+        let amp = self.options.max_space_amp;
+        let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
+            .max(self.options.write_buffer_bytes as f64);
+        let full = self.room_for_merges(state);
+        for (id, family) in view.families.iter() {
+            let own = live_of(catalog, *id);
+            let share = own.map_or_else(FamilyShare::default, |own| own.live);
+            let learned = self.space.hits(*id);
+            let hits = learned.unwrap_or(UNTIL_LEARNED);
+            if family.options.min_blob_size.is_some() {
+                let generations = std::iter::once(&view.active).chain(&view.sealed);
+                let memory: usize = generations
+                    .filter_map(|g| g.mems.get(id))
+                    .map(|m| m.memory())
+                    .sum();
+                fill.coming += memory as u64;
+                fill.will_hide += ((memory as f64 * hits) as u64).min(share.bytes);
+            }
+            let Some(own) = own.filter(|own| own.live.records > 0) else {
+                if full.is_some() {
+                    fill.hidden_garbage.entry(*id).or_default().full = full;
+                }
+                continue;
+            };
+            let hidden_garbage = HiddenGarbageModel {
+                room,
+                full,
+                ..hidden_garbage_of(own, hits)
+            };
+            if let Some(version) = view.version.families.get(id) {
+                let hidden = self.space.hidden(*id, own, hits, version);
+                fill.hidden += hidden;
+                fill.guessed |= hidden > 0 && learned.is_none();
+            }
+            fill.hidden_garbage.insert(*id, hidden_garbage);
+        }
+        fill.hidden = fill.hidden.min(fill.live.bytes);
+        let pressed = fill.part_of_room(&self.options) >= MERGE_FROM;
+        (fill.hidden_garbage.values_mut())
+            .for_each(|hidden_garbage| hidden_garbage.pressed = pressed);
+        fill
+    }
+
+    /// Weighs blob files against the bound anew. After each change of theirs; the caller holds `state`.
+    ///
+    /// Who writes is not held for space that a bulk delete, an expiry or a snapshot's end has turned to garbage: for writers the reachable bytes
+    /// stay what they were, and fall by half of what collections free from then on. So at least half of what is freed stays free, and
+    /// [`Fill::debt`] ends.
+    pub(super) fn update_pressure(&self, state: &State, view: &View) {
+        if state.catalog.blobs.is_empty() {
+            self.space.pressure.store(0f64.to_bits(), Relaxed);
+            return;
+        }
+        let fill = self.fill(state, view);
+        let amp = self.options.max_space_amp;
+        let reachable = fill.reachable() as f64 + (fill.coming - fill.will_hide) as f64;
+        let mut inner = self.space.inner.lock();
+        let freed = inner.disk.saturating_sub(fill.disk) as f64;
+        inner.disk = fill.disk;
+        inner.eased = (inner.eased - freed / (2.0 * amp)).max(reachable);
+        let all = (fill.disk + fill.copying + fill.coming) as f64;
+        let beside = all - inner.eased;
+        let part = beside.min(fill.can_go() as f64) / room(&self.options, inner.eased);
+        let pressure = ((part - SLOW_FROM) / (SLOWEST_AT - SLOW_FROM)).clamp(0.0, MAX_PRESSURE);
+        self.space.pressure.store(pressure.to_bits(), Relaxed);
+        self.note_written(&mut inner);
+    }
+
+    fn written(&self) -> Written {
+        let c = &self.counters;
+        let by_collections = c.collected_written.get();
+        Written {
+            at: self.env.clock().now(),
+            all: c.wal_bytes.get()
+                + c.flush_bytes.get()
+                + c.ingested_bytes.get()
+                + c.compaction_written.get()
+                + by_collections,
+            by_collections,
+            read_by_collections: c.collected_read.get(),
+            added: c.blob_bytes_added.get(),
+        }
+    }
+
+    fn note_written(&self, inner: &mut Inner) {
+        let now = self.written();
+        let last = inner.window.back().map(|w| w.at);
+        if last.is_none_or(|at| now.at.saturating_sub(at) >= STEP) {
+            inner.window.push_back(now);
+        }
+        while inner.window.len() > 1 && now.at.saturating_sub(inner.window[1].at) >= WINDOW {
+            inner.window.pop_front();
+        }
+    }
+
+    /// What blob files take, what of it is alive, and what the bound costs.
+    pub(super) fn blob_stats(&self, state: &State) -> BlobStats {
+        let c = &self.counters;
+        let fill = self.fill(state, &self.view());
+        let now = self.written();
+        let since = {
+            let inner = self.space.inner.lock();
+            // A store that rests weighs nothing: what is older than the window is passed over here.
+            let old = |w: &&Written| now.at.saturating_sub(w.at) >= WINDOW;
+            let last_old = inner.window.iter().rev().find(old);
+            let since = last_old.or(inner.window.front());
+            since.copied().unwrap_or_default()
+        };
+        let mut all = BlobStats {
+            hidden_bytes: fill.hidden,
+            hidden_is_guessed: fill.guessed,
+            space_debt: fill.debt(&self.options),
+            space_slack: self.options.space_slack(),
+            pressure: self.space.pressure(),
+            names: state.catalog.lineage.names().len() as u64,
+            names_made: c.names_made.get(),
+            names_forgotten: c.names_forgotten.get(),
+            collections: c.collections.get(),
+            collecting: state.blobs.running_collections as u64,
+            collected_bytes_read: c.collected_read.get(),
+            collected_bytes_written: c.collected_written.get(),
+            gathered_bytes: c.gathered.get(),
+            recent_seconds: now.at.saturating_sub(since.at).as_secs_f64(),
+            recent_bytes_written: now.all - since.all,
+            recent_bytes_added: now.added - since.added,
+            recent_collection_bytes_written: now.by_collections - since.by_collections,
+            recent_collection_bytes_read: now.read_by_collections - since.read_by_collections,
+            max_space_amp: self.options.max_space_amp,
+            error: state.blobs.failure().map(|e| e.to_string()),
+            ..BlobStats::default()
+        };
+        for blob in state.catalog.blobs.values() {
+            let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowed_writers_have_all_collections_run_unless_what_can_go_is_hidden() {
+        let fill = |marked, hidden| Fill {
+            disk: 1000 + marked,
+            live: FamilyShare {
+                records: 1,
+                bytes: 1000,
+            },
+            marked,
+            hidden,
+            ..Fill::default()
+        };
+        let at_once =
+            |fill: Fill, slowed| collections_at(fill.pressure_on_collections(1.25, slowed), 4);
+        // Seven tenths of the room, and what is on its way takes the rest.
+        assert_eq!(at_once(fill(170, 5), false), 1);
+        assert_eq!(at_once(fill(170, 5), true), 4);
+        // Files that have next to no garbage help nobody: merges have to expose what is hidden.
+        assert_eq!(at_once(fill(60, 110), false), 1);
+        assert_eq!(at_once(fill(60, 110), true), 1);
+        // Near the bound all run, whoever is slowed.
+        assert_eq!(at_once(fill(240, 0), false), 4);
+    }
+}

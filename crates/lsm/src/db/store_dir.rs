@@ -1,0 +1,201 @@
+//! Whose a folder is: whether a store may be opened or made there, and which files in it are a store's.
+//!
+//! A name proves nothing: `20240101.log` is named as a log is. As long as `CURRENT` says that a store is here, its folder is the
+//! store's. Without it a file counts as a store's by its first bytes alone, and one that does not is never touched.
+
+use super::open::StoreFile;
+use super::repair::LOST_DIR;
+use crate::options::Options;
+use crate::version::catalog::Catalog;
+use crate::{blob, table, wal};
+use basalt_env::Env;
+use basalt_fs::{DirEntry, Error, ErrorKind, Result};
+use std::path::Path;
+
+/// The smallest write unit: it reaches the device whole or not at all, and so do the headers in it.
+const FIRST_UNIT: usize = 512;
+
+/// Whose a file with the name of a log, a table or a manifest is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileOwner {
+    /// It begins (or, a table, ends) as a store's file does.
+    Store,
+    /// Nothing was written into it yet.
+    Blank,
+    Foreign,
+}
+
+fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<FileOwner> {
+    let file = env.fs().open(path)?;
+    let len = env.fs().stat(path)?.len;
+    let first = file.read(0, FIRST_UNIT)?;
+    let ours = match kind {
+        StoreFile::Table(_) => {
+            let last = len.saturating_sub(table::END_LEN as u64);
+            table::begins_one(&first) || table::ends_one(&file.read(last, table::END_LEN)?)
+        }
+        StoreFile::Blob(_) => blob::begins_one(&first),
+        StoreFile::Index(_) => blob::begins_index(&first),
+        _ => wal::begins_one(&first),
+    };
+    Ok(if ours {
+        FileOwner::Store
+    } else if first.iter().all(|b| *b == 0) {
+        FileOwner::Blank
+    } else {
+        FileOwner::Foreign
+    })
+}
+
+/// True for a log or table that is one by its bytes too. For a folder without `CURRENT`.
+pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
+    match StoreFile::parse(name) {
+        Some(
+            kind @ (StoreFile::Table(_)
+            | StoreFile::Blob(_)
+            | StoreFile::Index(_)
+            | StoreFile::Log(_)),
+        ) => Ok(whose(env, &dir.join(name), kind)? == FileOwner::Store),
+        _ => Ok(false),
+    }
+}
+
+/// What a folder's entries say.
+struct Folder<'a> {
+    /// A store, whole or damaged, or what is left of making one.
+    store: bool,
+    /// Files that have a store's names and are somebody's.
+    strangers: Vec<&'a str>,
+}
+
+fn look<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>> {
+    let named = || {
+        let files = entries.iter().filter(|e| !e.is_dir);
+        files.filter_map(|e| Some((e.name.as_str(), StoreFile::parse(&e.name)?)))
+    };
+    let mut folder = Folder {
+        store: named().any(|(_, f)| f == StoreFile::Current),
+        strangers: Vec::new(),
+    };
+    if folder.store {
+        return Ok(folder);
+    }
+    // Made durable before the first manifest is begun: beside it a manifest without a header is one that a power cut spoilt.
+    let locked = named().any(|(_, f)| f == StoreFile::Lock);
+    let (mut data, mut manifest) = (false, false);
+    for (name, kind) in named() {
+        let is_manifest = matches!(kind, StoreFile::Manifest(_));
+        if kind.number().is_none() {
+            continue;
+        }
+        match whose(env, &dir.join(name), kind)? {
+            FileOwner::Store if is_manifest => manifest = true,
+            FileOwner::Store => data = true,
+            FileOwner::Blank if is_manifest => manifest = true,
+            FileOwner::Foreign if is_manifest && locked => manifest = true,
+            FileOwner::Blank | FileOwner::Foreign => folder.strangers.push(name),
+        }
+    }
+    if data {
+        // A store that lost `CURRENT`. What does not verify beside it may be its own.
+        folder.strangers.clear();
+    }
+    folder.store = data || (manifest && folder.strangers.is_empty());
+    Ok(folder)
+}
+
+/// True when a folder holds a store, whole or damaged, or the remains of making one.
+pub(crate) fn holds_a_store(env: &Env, dir: &Path) -> Result<bool> {
+    Ok(look(env, dir, &env.fs().list(dir)?)?.store)
+}
+
+/// Fails when a folder holds no store and none may be made there; among somebody else's files it may not, because most likely
+/// the folder's name is a mistake. Called before the lock is taken, which makes a file: nothing is left there.
+pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options) -> Result<()> {
+    let entries = env.fs().list(dir)?;
+    let folder = look(env, dir, &entries)?;
+    if folder.store {
+        return Ok(());
+    }
+    if !options.create_if_missing {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            "no store here, and create_if_missing is false",
+        )
+        .in_file(dir));
+    }
+    if options.allow_nonempty_dir {
+        // A store would take them for its own, and delete them.
+        return match folder.strangers.iter().min() {
+            None => Ok(()),
+            Some(name) => Err(Error::invalid(format!(
+                "{} holds {name}, which is named as a store's file and is none; a store made there would delete it",
+                dir.display()
+            ))),
+        };
+    }
+    let parsed = |e: &DirEntry| StoreFile::parse(&e.name).filter(|_| !e.is_dir);
+    let foreign: Vec<&str> = entries
+        .iter()
+        .filter(|e| parsed(e).is_none() && !is_ignorable(e))
+        .map(|e| e.name.as_str())
+        .chain(folder.strangers)
+        .collect();
+    let Some(first) = foreign.iter().min() else {
+        return Ok(());
+    };
+    let others = match foreign.len() - 1 {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Err(Error::invalid(format!(
+        "{} holds files and no store ({first}{others}); give an empty or missing folder, or allow it with allow_nonempty_dir",
+        dir.display()
+    )))
+}
+
+/// Names that say nothing about whose folder it is: what `mkfs` makes, what repair and a probe of the device leave.
+fn is_ignorable(e: &DirEntry) -> bool {
+    e.name.starts_with(".basalt-probe-")
+        || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR))
+}
+
+/// Removes what was made since the manifest's last edit, so that recovery has its space. No other manifest than this one can name it, also after
+/// another power cut, which is not so of what an edit has let go of.
+pub(crate) fn remove_unfinished(env: &Env, dir: &Path, names: &[String], next_file: u64) {
+    for name in names {
+        // A manifest is among it that `CURRENT` was to name, and does not.
+        let number = StoreFile::parse(name).and_then(StoreFile::number);
+        if number.is_some_and(|n| n >= next_file) {
+            let _ = env.fs().remove(&dir.join(name));
+        }
+    }
+}
+
+/// Removes what no catalog names any more. Names that are not a store's are left alone.
+pub(crate) fn remove_orphans(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+    catalog: &Catalog,
+    manifest: u64,
+) {
+    let indexes = catalog.indexes();
+    for name in names {
+        let keep = match StoreFile::parse(name) {
+            Some(StoreFile::Table(n)) => {
+                catalog.families.values().any(|f| f.tables.contains_key(&n))
+            }
+            Some(StoreFile::Blob(n)) => catalog.has_blob(n, false),
+            Some(StoreFile::Index(n)) => indexes.contains(&n),
+            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n) || catalog.has_blob(n, true),
+            Some(StoreFile::Manifest(n)) => n == manifest,
+            Some(StoreFile::CurrentTmp) => false,
+            Some(StoreFile::Current | StoreFile::Lock) | None => true,
+        };
+        if !keep {
+            // What cannot be removed now is tried again by the next open.
+            let _ = env.fs().remove(&dir.join(name));
+        }
+    }
+}

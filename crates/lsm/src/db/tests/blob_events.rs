@@ -1,0 +1,262 @@
+//! What listeners hear of blob files, held against the blob files that there are; and how old these are.
+
+use crate::db::*;
+use crate::listener::{BlobFileInfo, CollectionInfo, Event, EventListener};
+use basalt_env::{Clock, EnvBuilder, ManualClock};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const NOW: u64 = 1_700_000_000_000;
+const FREE: WriteOptions = WriteOptions::UNSYNCED;
+
+#[derive(Default)]
+struct Witness(Mutex<Vec<Event>>);
+
+impl EventListener for Witness {
+    fn on_event(&self, event: &Event) {
+        self.0.lock().push(event.clone());
+    }
+}
+
+fn separating() -> FamilyOptions {
+    FamilyOptions {
+        min_blob_size: Some(100),
+        table_bytes: 4096,
+        base_level_bytes: 16 << 10,
+        ..FamilyOptions::default()
+    }
+}
+
+fn options(listener: &Arc<Witness>) -> Options {
+    Options {
+        default_family: separating(),
+        listeners: vec![listener.clone()],
+        ..Options::default()
+    }
+}
+
+/// Overwrites a part of the keys, and merges now and then.
+fn round(db: &Db, n: u64) {
+    for f in db.families() {
+        let f = db.family(&f).unwrap();
+        for key in (0..60u64).filter(|k| n == 0 || k % 7 == n % 7) {
+            let value = vec![n as u8; 100 + 5 * key as usize];
+            db.put(&f, &key.to_be_bytes(), &value, &FREE).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    if n % 3 == 2 {
+        for f in db.families() {
+            db.compact_range(&db.family(&f).unwrap(), None, None)
+                .unwrap();
+        }
+    }
+    db.wait_idle().unwrap();
+}
+
+/// What events say that there is.
+#[derive(Default)]
+struct Told {
+    files: BTreeMap<u64, BlobFileInfo>,
+    deleted: BTreeSet<u64>,
+    running: Vec<CollectionInfo>,
+    reasons: BTreeMap<&'static str, u64>,
+    collections: u64,
+    failed: u64,
+    read: u64,
+    written: u64,
+}
+
+impl Told {
+    fn hear(&mut self, env: &Env, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::BlobFileCreated(info) => {
+                    assert!(!self.deleted.contains(&info.number));
+                    assert!(!info.families.is_empty() && info.records > 0);
+                    *self.reasons.entry(info.reason).or_default() += 1;
+                    assert!(self.files.insert(info.number, info).is_none());
+                }
+                Event::BlobFileDeleted { number, path } => {
+                    assert!(path.to_str().unwrap().contains(&format!("{number:06}")));
+                    assert!(path.extension().unwrap() == "log" || !env.fs().exists(&path).unwrap());
+                    assert!(self.files.remove(&number).is_some());
+                    self.deleted.insert(number);
+                }
+                Event::CollectionBegin(c) => {
+                    let of = |n: &u64| self.files[n].bytes;
+                    assert_eq!(c.sources.iter().map(of).sum::<u64>(), c.source_bytes);
+                    assert!(c.live_bytes < c.source_bytes, "{c:?}");
+                    self.running.push(c);
+                }
+                Event::CollectionEnd {
+                    collection,
+                    targets,
+                    bytes_read,
+                    bytes_written,
+                    error,
+                    ..
+                } => {
+                    let at = self.running.iter().position(|c| *c == collection);
+                    self.running.remove(at.expect("it had begun"));
+                    if error.is_some() {
+                        assert!(targets.is_empty() && bytes_written == 0);
+                        self.failed += 1;
+                        continue;
+                    }
+                    self.collections += 1;
+                    (self.read, self.written) =
+                        (self.read + bytes_read, self.written + bytes_written);
+                    assert_eq!(targets.iter().map(|t| t.bytes).sum::<u64>(), bytes_written);
+                    assert!(
+                        bytes_read >= collection.live_bytes
+                            && bytes_written >= collection.live_bytes
+                    );
+                    for t in targets {
+                        // It may have lost its last value since.
+                        let there = self.files.get(&t.number);
+                        assert!(there == Some(&t) || self.deleted.contains(&t.number));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn expect(&self, db: &Db) {
+        let there: BTreeMap<u64, (u64, u64)> = (db.blob_files().iter())
+            .map(|f| (f.number, (f.bytes(), f.meta.records)))
+            .collect();
+        let told: BTreeMap<u64, (u64, u64)> = (self.files.iter())
+            .map(|(n, f)| (*n, (f.bytes, f.records)))
+            .collect();
+        assert_eq!(told, there);
+        let blobs = db.stats().blobs;
+        assert_eq!(self.collections, blobs.collections);
+        assert_eq!(self.read, blobs.collected_bytes_read);
+        assert_eq!(self.written, blobs.collected_bytes_written);
+        assert!(self.running.is_empty());
+    }
+}
+
+#[test]
+fn events_tell_the_whole_story_of_blob_files() {
+    let witness = Arc::new(Witness::default());
+    let disk = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = Db::open(&env, "db", options(&witness)).unwrap();
+    db.create_family("more", separating()).unwrap();
+    let mut told = Told::default();
+    let hear = |told: &mut Told| {
+        // Removals are jobs.
+        while env.jobs().step() {}
+        db.wait_for_listeners();
+        told.hear(&env, std::mem::take(&mut *witness.0.lock()));
+    };
+    for n in 0..20 {
+        round(&db, n);
+        hear(&mut told);
+        told.expect(&db);
+    }
+    assert!(told.collections > 2 && !told.deleted.is_empty());
+    let known = ["collection", "flush"];
+    assert!(
+        known.iter().all(|r| told.reasons.contains_key(r)),
+        "{:?}",
+        told.reasons
+    );
+    // One that cannot be read: its end is told, and why.
+    let of_more = db.blob_files();
+    let bad = of_more.iter().max_by_key(|f| f.live_records()).unwrap();
+    let path = std::path::Path::new("db").join(&bad.name);
+    for at in (100..bad.meta.data_end).step_by(90) {
+        disk.flip_bit(&path, at, 3).unwrap();
+    }
+    let more = db.family("more").unwrap();
+    for key in 0..50u64 {
+        let (f, key) = (db.default_family(), key.to_be_bytes());
+        db.delete(&f, &key, &FREE).unwrap();
+        db.delete(&more, &key, &FREE).unwrap();
+    }
+    db.flush().unwrap();
+    let mut failed = 0;
+    for f in [&db.default_family(), &more] {
+        failed += u64::from(db.compact_range(f, None, None).is_err());
+    }
+    failed += u64::from(db.wait_idle().is_err());
+    hear(&mut told);
+    assert!(failed > 0 && told.failed > 0, "{failed} {}", told.failed);
+    // A family takes along what is in no other's files.
+    db.drop_family(&more).unwrap();
+    let _ = db.wait_idle();
+    hear(&mut told);
+    told.expect(&db);
+    db.close().unwrap();
+}
+
+#[test]
+fn values_that_a_merge_separates_are_told_of_as_its_own() {
+    let witness = Arc::new(Witness::default());
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let mut inline = options(&witness);
+    inline.default_family.min_blob_size = None;
+    let db = Db::open(&env, "db", inline).unwrap();
+    round(&db, 0);
+    db.close().unwrap();
+    let db = Db::open(&env, "db", options(&witness)).unwrap();
+    let force = CompactOptions {
+        bottommost: Bottommost::Force,
+        ..CompactOptions::default()
+    };
+    db.compact(&db.default_family(), &force).unwrap();
+    db.wait_for_listeners();
+    let mut told = Told::default();
+    told.hear(&env, std::mem::take(&mut *witness.0.lock()));
+    told.expect(&db);
+    assert_eq!(told.reasons.keys().collect::<Vec<_>>(), [&"compaction"]);
+    db.close().unwrap();
+}
+
+#[test]
+fn blob_files_know_when_they_were_made() {
+    let hands = ManualClock::new(NOW);
+    let disk = SimFs::new(SimOptions::default());
+    let env = EnvBuilder::for_tests(disk.clone(), 1)
+        .clock(Clock::manual(hands.clone()))
+        .build();
+    let witness = Arc::new(Witness::default());
+    let mut db = Db::open(&env, "db", options(&witness)).unwrap();
+    let mut made: BTreeMap<u64, u64> = BTreeMap::new();
+    for n in 0..12u64 {
+        if n == 5 {
+            // The folder is read again, and its manifest begun anew.
+            db.close().unwrap();
+            db = Db::open(&env, "db", options(&witness)).unwrap();
+        }
+        hands.advance(Duration::from_secs(60));
+        round(&db, n);
+        for f in db.blob_files() {
+            let since = made.entry(f.number).or_insert(NOW + 60_000 * (n + 1));
+            assert_eq!(f.made_ms, Some(*since), "{} in round {n}", f.name);
+        }
+    }
+    assert!(made.len() > 5);
+    // What recovery writes out is dated, too.
+    let f = db.default_family();
+    db.put(&f, b"late", &[1; 5000], &WriteOptions::SYNC)
+        .unwrap();
+    let env = EnvBuilder::for_tests(disk.crash(CrashPolicy::NothingUnsynced, 1), 1)
+        .clock(Clock::manual(hands))
+        .build();
+    let again = Db::open(&env, "db", options(&witness)).unwrap();
+    let late = again
+        .blob_files()
+        .into_iter()
+        .max_by_key(|f| f.number)
+        .unwrap();
+    assert!(!made.contains_key(&late.number));
+    assert_eq!(late.made_ms, Some(NOW + 12 * 60_000));
+    again.close().unwrap();
+}

@@ -1,0 +1,341 @@
+//! Manual compactions: progress, cancelling, what happens to the deepest level, and being alone.
+
+use crate::db::*;
+use crate::options::{CompactionFilter, FilterContext, FilterDecision, WriteOptions};
+use basalt_sim::{SimFs, SimOptions};
+use parking_lot::Mutex;
+use std::sync::mpsc;
+
+fn small() -> Options {
+    Options {
+        write_buffer_bytes: 16 << 10,
+        default_family: FamilyOptions {
+            table_bytes: 4 << 10,
+            base_level_bytes: 16 << 10,
+            level_multiplier: 4,
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
+fn fill(db: &Db, from: u32, n: u32) {
+    let f = db.default_family();
+    for i in from..from + n {
+        let key = format!("key{:05}", i * 7919 % 3001);
+        db.put(
+            &f,
+            key.as_bytes(),
+            &i.to_le_bytes().repeat(20),
+            &WriteOptions::UNSYNCED,
+        )
+        .unwrap();
+    }
+}
+
+fn store(options: Options) -> (Env, Db) {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", options).unwrap();
+    fill(&db, 0, 3001);
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    fill(&db, 3001, 1500);
+    db.flush().unwrap();
+    (env, db)
+}
+
+fn everything(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut iter = db
+        .iter(&db.default_family(), &ReadOptions::default())
+        .unwrap();
+    iter.seek_to_first().unwrap();
+    let mut all = Vec::new();
+    while iter.valid() {
+        all.push((iter.key().to_vec(), iter.value().to_vec()));
+        iter.next().unwrap();
+    }
+    all
+}
+
+#[test]
+fn progress_grows_to_its_total_and_names_levels_from_the_top() {
+    let (_env, db) = store(small());
+    db.wait_idle().unwrap();
+    // Less than starts a compaction, and none begins meanwhile: every byte read is this one's.
+    fill(&db, 9000, 100);
+    db.flush().unwrap();
+    let seen: Arc<Mutex<Vec<CompactProgress>>> = Arc::default();
+    let sink = seen.clone();
+    let options = CompactOptions {
+        exclusive: true,
+        progress: Some(Arc::new(move |p| sink.lock().push(p))),
+        ..CompactOptions::default()
+    };
+    let before = db.stats().compaction_bytes_read;
+    db.compact(&db.default_family(), &options).unwrap();
+    let seen = seen.lock();
+    assert!(seen.len() > 50, "about one for each table: {}", seen.len());
+    for pair in seen.windows(2) {
+        assert!(pair[0].done_bytes <= pair[1].done_bytes, "{pair:?}");
+        assert!(pair[0].level <= pair[1].level, "{pair:?}");
+    }
+    assert!(seen.iter().all(|p| p.done_bytes <= p.total_bytes));
+    let (first, last) = (seen[0], seen[seen.len() - 1]);
+    assert_eq!(last.done_bytes, last.total_bytes);
+    assert_eq!(last, options.control.progress());
+    assert_eq!(last.done_bytes, db.stats().compaction_bytes_read - before);
+    // An estimate, but one to plan by.
+    assert!(
+        (last.total_bytes / 2..last.total_bytes * 2).contains(&first.total_bytes),
+        "{first:?} {last:?}"
+    );
+}
+
+/// A range may need tables beyond it, which nobody counted beforehand: the total grows then, and is never less than what is done.
+#[test]
+fn progress_of_a_range_stays_within_its_total() {
+    for width in [1, 5, 40, 300] {
+        let (_env, db) = store(small());
+        for from in (0..3000).step_by(331) {
+            let key = |i: u32| Some(format!("key{i:05}").into_bytes());
+            let seen: Arc<Mutex<Vec<CompactProgress>>> = Arc::default();
+            let sink = seen.clone();
+            let options = CompactOptions {
+                from: key(from),
+                to: key(from + width),
+                progress: Some(Arc::new(move |p| sink.lock().push(p))),
+                ..CompactOptions::default()
+            };
+            db.compact(&db.default_family(), &options).unwrap();
+            let seen = seen.lock();
+            assert!(
+                seen.iter().all(|p| p.done_bytes <= p.total_bytes),
+                "{width} keys from {from}: {seen:?}"
+            );
+            let last = options.control.progress();
+            assert_eq!(last.done_bytes, last.total_bytes);
+        }
+        db.close().unwrap();
+    }
+}
+
+/// Cancelled at each of its moments: `Cancelled`, the same answers, no file that nothing names, and it can be done afterwards.
+#[test]
+fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
+    let (mut at, mut cancelled) = (0u64, 0);
+    loop {
+        let (env, db) = store(small());
+        let want = everything(&db);
+        let mut options = CompactOptions::default();
+        let (control, calls) = (options.control.clone(), Arc::new(Mutex::new(0)));
+        let heard = calls.clone();
+        options.progress = Some(Arc::new(move |_| {
+            let mut calls = calls.lock();
+            *calls += 1;
+            if *calls > at {
+                control.cancel();
+            }
+        }));
+        let result = db.compact(&db.default_family(), &options);
+        assert_eq!(everything(&db), want);
+        let ended = result.is_ok();
+        if let Err(e) = result {
+            assert_eq!(e.kind(), ErrorKind::Cancelled, "{e}");
+            assert_eq!(*heard.lock(), at + 1, "no further table is begun");
+            cancelled += 1;
+        }
+        assert_eq!(db.stats().read_only, None, "nothing failed");
+        if cancelled % 8 == 0 {
+            db.wait_idle().unwrap();
+            db.compact_range(&db.default_family(), None, None).unwrap();
+            assert_eq!(everything(&db), want);
+        }
+        db.close().unwrap();
+        let report = Db::verify_store(&env, "db", &small(), &mut |_, _| ()).unwrap();
+        assert!(
+            report.damage.is_empty() && report.orphans.is_empty(),
+            "{report:?}"
+        );
+        if ended {
+            break;
+        }
+        at += 7;
+    }
+    assert!(cancelled > 8, "cancelled at {cancelled} moments only");
+}
+
+struct KeepAll;
+impl CompactionFilter for KeepAll {
+    fn name(&self) -> &str {
+        "keep all"
+    }
+    fn filter(&self, _: &FilterContext<'_>, _: &[u8], _: &[u8]) -> FilterDecision {
+        FilterDecision::Keep
+    }
+}
+
+#[test]
+fn the_deepest_level_is_rewritten_or_left_as_asked() {
+    for (filter, bottommost, rewritten) in [
+        (false, Bottommost::Force, true),
+        (false, Bottommost::Skip, false),
+        (false, Bottommost::IfFilter, false),
+        (true, Bottommost::IfFilter, true),
+        (true, Bottommost::Skip, false),
+    ] {
+        let mut options = small();
+        if filter {
+            options.default_family.compaction_filter = Some(Arc::new(KeepAll));
+        }
+        let (_env, db) = store(options);
+        let f = db.default_family();
+        // Everything is at the bottom.
+        db.compact_range(&f, None, None).unwrap();
+        let before = db.stats().compaction_bytes_written;
+        let options = CompactOptions {
+            bottommost,
+            ..CompactOptions::default()
+        };
+        db.compact(&f, &options).unwrap();
+        let wrote = db.stats().compaction_bytes_written - before;
+        assert_eq!(wrote > 0, rewritten, "{filter} {bottommost:?}");
+        // What is above goes down in any case.
+        fill(&db, 0, 30);
+        db.compact(&f, &options).unwrap();
+        let levels = &db.stats().families[0].levels;
+        assert!(levels[..6].iter().all(|l| l.tables == 0), "{levels:?}");
+    }
+}
+
+#[test]
+fn alone_no_automatic_compaction_begins_until_it_ends() {
+    let (_env, db) = store(small());
+    let options = CompactOptions {
+        exclusive: true,
+        ..CompactOptions::default()
+    };
+    let (seen, inside): (Arc<Mutex<Vec<u64>>>, _) = (Arc::default(), db.clone());
+    let sink = seen.clone();
+    let watching = CompactOptions {
+        progress: Some(Arc::new(move |_| {
+            inside.engine().schedule();
+            sink.lock().push(inside.stats().compactions);
+        })),
+        ..options.clone()
+    };
+    fill(&db, 0, 500);
+    db.compact(&db.default_family(), &watching).unwrap();
+    drop(watching);
+    assert!(seen.lock().iter().all(|n| *n <= 1), "{:?}", seen.lock());
+    // Afterwards they begin again, also when it was cancelled before it began.
+    let control = options.control.clone();
+    control.cancel();
+    let e = db.compact(&db.default_family(), &options).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Cancelled);
+    assert!(!db.engine().state.lock().exclusive);
+    for i in 0..4 {
+        fill(&db, i * 400, 400);
+        db.flush().unwrap();
+    }
+    db.wait_idle().unwrap();
+    assert!(db.stats().families[0].levels[0].tables < 4, "they have run");
+    db.close().unwrap();
+}
+
+/// User code that panics in a manual compaction ends that one, not all later ones: between merges, and in the midst of one.
+#[test]
+fn a_callback_that_panics_stops_nobody_else() {
+    let (mut between, mut inside) = (0, 0);
+    for at in [1, 2, 3, 4, 6, 9, 13, 20] {
+        let (_env, db) = store(small());
+        let want = everything(&db);
+        let (calls, merging) = (Mutex::new(0), Arc::new(Mutex::new(false)));
+        let (seen, store) = (merging.clone(), db.clone());
+        let options = CompactOptions {
+            progress: Some(Arc::new(move |_| {
+                *calls.lock() += 1;
+                *seen.lock() = store.stats().compactions > 0;
+                assert!(*calls.lock() < at, "the callback's own fault");
+            })),
+            ..CompactOptions::default()
+        };
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            db.compact(&db.default_family(), &options)
+        }));
+        assert!(panicked.is_err());
+        drop(options);
+        match *merging.lock() {
+            true => inside += 1,
+            false => between += 1,
+        }
+        // Automatic compactions go on, and end.
+        db.wait_idle().unwrap();
+        assert_eq!(db.stats().compactions, 0, "it counts as running still");
+        db.compact_range(&db.default_family(), None, None).unwrap();
+        assert_eq!(everything(&db), want);
+        db.close().unwrap();
+    }
+    assert!(between > 0 && inside > 2, "{between} {inside}");
+}
+
+/// A manual compaction runs on its caller's thread: the store is not closed, and its folder not free, before it has ended.
+#[test]
+fn closing_waits_for_a_manual_compaction() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .threads(2)
+        .build();
+    let db = Db::open(&env, "db", small()).unwrap();
+    fill(&db, 0, 3000);
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let want = everything(&db);
+    let (met, at) = mpsc::channel();
+    let (go, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(Some(gate));
+    let options = CompactOptions {
+        progress: Some(Arc::new(move |p: CompactProgress| {
+            // In the midst of a merge, once.
+            if p.done_bytes > 0
+                && let Some(gate) = gate.lock().take()
+            {
+                met.send(()).unwrap();
+                let _ = gate.recv();
+            }
+        })),
+        ..CompactOptions::default()
+    };
+    let compacting = {
+        let db = db.clone();
+        basalt_env::thread::spawn("compacting", move || {
+            let e = db.compact(&db.default_family(), &options).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+        })
+        .unwrap()
+    };
+    at.recv().unwrap();
+    let closing = {
+        let db = db.clone();
+        basalt_env::thread::spawn("closing", move || db.close().unwrap()).unwrap()
+    };
+    while !db.engine().closing.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    // However long it takes: the folder stays its own.
+    for _ in 0..200 {
+        assert!(!db.engine().gone.load(SeqCst));
+        let other = Db::open(&env, "db", small()).err().expect("still open");
+        assert_eq!(other.kind(), ErrorKind::Busy, "{other}");
+        std::thread::yield_now();
+    }
+    go.send(()).unwrap();
+    compacting.join().unwrap();
+    closing.join().unwrap();
+    let db = Db::open(&env, "db", small()).unwrap();
+    assert_eq!(everything(&db), want);
+    db.close().unwrap();
+    let report = Db::verify_store(&env, "db", &small(), &mut |_, _| ()).unwrap();
+    assert!(
+        report.damage.is_empty() && report.orphans.is_empty(),
+        "{report:?}"
+    );
+}

@@ -1,0 +1,118 @@
+//! A family that is dropped while a collection rewrites its blob files.
+
+use crate::db::tests::blobs::{FREE, check, expect};
+use crate::db::*;
+use basalt_env::sync::Mutex;
+use basalt_sim::fault::{Fault, FaultKind};
+use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Values from 100 bytes on are separated, and none stays in a log.
+pub(super) fn separating() -> FamilyOptions {
+    FamilyOptions {
+        min_blob_size: Some(100),
+        ..FamilyOptions::default()
+    }
+}
+
+pub(super) fn options() -> Options {
+    Options {
+        default_family: separating(),
+        ..Options::default()
+    }
+}
+
+pub(super) fn key(n: u64) -> Vec<u8> {
+    format!("{n:05}").into_bytes()
+}
+
+pub(super) fn value(n: u64, version: u64) -> Vec<u8> {
+    let mut v = format!("{n}/{version}/").into_bytes();
+    v.resize(300, (n ^ version) as u8);
+    v
+}
+
+pub(super) fn put_all(db: &Db, f: &Family, keys: impl Iterator<Item = u64>, version: u64) {
+    for n in keys {
+        db.put(f, &key(n), &value(n, version), &FREE).unwrap();
+    }
+    db.flush().unwrap();
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// A disk that runs an action once, in the thread and at the moment of a call that a latency rule
+/// strikes.
+fn acting_disk() -> (Arc<FaultFs>, Arc<Mutex<Option<Action>>>) {
+    let action: Arc<Mutex<Option<Action>>> = Arc::default();
+    let taken = action.clone();
+    let act = move |_: Duration| {
+        let action = taken.lock().take();
+        if let Some(action) = action {
+            action();
+        }
+    };
+    let disk = SimFs::new(SimOptions::default());
+    (FaultFs::with_sleep(disk, 1, Box::new(act)), action)
+}
+
+/// A collection has read what is alive of a family's only blob file and is about to write it anew.
+/// A merge then drops references to some of the records, and the family itself is dropped. The
+/// collection's targets hold nothing else, so they leave its edit, and the marks that the merge had
+/// made were looked for in files that are not there: a false corruption, which stopped collections.
+#[test]
+fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
+    let (faulty, action) = acting_disk();
+    let env = Env::for_tests(faulty.clone(), 1);
+    let db = Db::open(&env, "db", options()).unwrap();
+    let passing = db.create_family("passing", separating()).unwrap();
+    let stays = db.default_family();
+    put_all(&db, &stays, 0..10, 0);
+    put_all(&db, &passing, 0..40, 0);
+    put_all(&db, &passing, 0..25, 1);
+    let (other, family) = (db.clone(), passing.clone());
+    let dropped: Arc<Mutex<bool>> = Arc::default();
+    let was_dropped = dropped.clone();
+    let when_collecting: Action = Box::new(move || {
+        assert_eq!(other.engine().state.lock().blobs.running_collections, 1);
+        let marked = |db: &Db| -> u64 {
+            let state = db.engine().state.lock();
+            let all = state.catalog.blobs.values();
+            all.map(|b| b.garbage.records()).sum()
+        };
+        let before = marked(&other);
+        for n in 30..35 {
+            other.delete(&family, &key(n), &FREE).unwrap();
+        }
+        other.compact_range(&family, None, None).unwrap();
+        assert!(marked(&other) > before, "the merge marked records");
+        other.drop_family(&family).unwrap();
+        *was_dropped.lock() = true;
+    });
+    // The first blob file that is made from here on is the collection's: the merge makes none.
+    *action.lock() = Some(when_collecting);
+    faulty.inject(Fault {
+        op: Some(OpKind::Create),
+        path: ".blob".into(),
+        when: When::Nth(1),
+        kind: FaultKind::Latency(Duration::from_secs(1)),
+    });
+    db.compact_range(&passing, None, None).unwrap();
+    db.wait_idle().unwrap();
+    assert!(*dropped.lock(), "a collection wrote");
+    let stats = db.stats().blobs;
+    assert!(stats.error.is_none(), "{:?}", stats.error);
+    assert_eq!((stats.collections, stats.files), (1, 1), "{stats:?}");
+    let all = (0..10).map(|n| (key(n), value(n, 0))).collect();
+    expect(&db, &stays, &ReadOptions::default(), &all);
+    // Collections go on.
+    put_all(&db, &stays, 0..8, 1);
+    db.compact_range(&stays, None, None).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().blobs.collections, 2);
+    let all = (0..10).map(|n| (key(n), value(n, u64::from(n < 8))));
+    expect(&db, &stays, &ReadOptions::default(), &all.collect());
+    db.close().unwrap();
+    check(&env, &options());
+}

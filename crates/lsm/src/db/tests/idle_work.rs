@@ -1,0 +1,231 @@
+//! A store that nobody writes to mends itself and gives back what it does not need.
+
+use crate::db::*;
+use crate::options::WriteOptions;
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{OpKind, SimFs, SimOptions, When};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+fn fill(db: &Db, keys: std::ops::Range<u32>) {
+    for n in keys {
+        db.put(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &[7; 1000],
+            &WriteOptions::SYNC,
+        )
+        .unwrap();
+    }
+}
+
+fn wait_idle(env: &Env) {
+    while env.jobs().step() {}
+}
+
+#[test]
+fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
+    let sim = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(sim.clone(), 1);
+    let options = Options {
+        write_buffer_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let logs = || {
+        let names = sim.list(Path::new("db")).unwrap();
+        names.iter().filter(|e| e.name.ends_with(".log")).count()
+    };
+    for round in 0..3u32 {
+        fill(&db, round * 1000..round * 1000 + 900);
+        wait_idle(&env);
+        let busy = db.stats();
+        assert!(busy.log_bytes > 256 << 10 && busy.memtable_bytes > 0 && logs() > 0);
+        // Writes in between put it off.
+        for _ in 0..3 {
+            env.clock().sleep(Duration::from_secs(59));
+            wait_idle(&env);
+            assert!(logs() > 0);
+            fill(&db, round * 1000 + 900..round * 1000 + 901);
+        }
+        for _ in 0..2 {
+            env.clock().sleep(Duration::from_secs(60));
+            wait_idle(&env);
+        }
+        let idle = db.stats();
+        assert_eq!((idle.log_bytes, logs()), (0, 0), "round {round}");
+        assert!(
+            db.engine().writer.lock().left.is_empty(),
+            "a deleted log that is open keeps its space"
+        );
+        assert!(
+            idle.memtable_bytes < 8 << 10,
+            "{} bytes",
+            idle.memtable_bytes
+        );
+        assert_eq!(env.ledger().usage().buffer, 0);
+        // Nothing is left that would come due again and again.
+        let edits = db.stats().flush_bytes_written;
+        env.clock().sleep(Duration::from_secs(3600));
+        wait_idle(&env);
+        assert_eq!(db.stats().flush_bytes_written, edits);
+    }
+    // As a killed process leaves it.
+    db.abandon();
+    let env = Env::for_tests(sim, 2);
+    let db = Db::open(&env, "db", options).unwrap();
+    for n in (0..3u32).flat_map(|r| r * 1000..r * 1000 + 901) {
+        let found = db.get(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &ReadOptions::default(),
+        );
+        assert_eq!(found.unwrap().as_deref(), Some(&[7; 1000][..]), "{n}");
+    }
+    db.close().unwrap();
+}
+
+/// A full disk, a failed log, a failed compaction: once the cause is gone the store is whole again without a write.
+#[test]
+fn what_failed_is_tried_again_although_nobody_writes() {
+    for (op, path) in [
+        (OpKind::Create, ".tbl"),
+        (OpKind::Append, ".log"),
+        (OpKind::Append, "MANIFEST"),
+    ] {
+        let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+        let env = Env::for_tests(faults.clone(), 1);
+        let db = Db::open(&env, "db", Options::default()).unwrap();
+        fill(&db, 0..10);
+        faults.inject(Fault {
+            op: Some(op),
+            path: path.into(),
+            when: When::From(1),
+            kind: FaultKind::Enospc,
+        });
+        let put = db.put(&db.default_family(), b"k", b"v", &WriteOptions::SYNC);
+        assert_eq!(put.is_err(), path == ".log");
+        if path != ".log" {
+            assert!(db.flush().is_err(), "{path}");
+            for _ in 0..3 {
+                env.clock().sleep(Duration::from_secs(1));
+                wait_idle(&env);
+            }
+        }
+        assert!(db.stats().read_only.is_some(), "{path}: the failure shows");
+        faults.clear();
+        env.clock().sleep(Duration::from_secs(1));
+        wait_idle(&env);
+        assert_eq!(db.stats().read_only, None, "{path}: mended");
+        assert_eq!(db.stats().sealed_memtables, 0, "{path}");
+        fill(&db, 10..20);
+        db.close().unwrap();
+    }
+}
+
+/// A writer that waited for a compaction held its lock; on the pool's only thread, before that compaction, the job of an idle
+/// store waited for the lock. Neither went on.
+#[test]
+fn the_jobs_of_an_idle_store_wait_for_no_writer() {
+    let sim = SimFs::new(SimOptions::default());
+    let db = Db::open(&Env::for_tests(sim, 1), "db", Options::default()).unwrap();
+    fill(&db, 0..10);
+    let engine = db.engine().clone();
+    let writing = engine.writer.lock();
+    let (done, told) = std::sync::mpsc::channel();
+    let idle = engine.clone();
+    let job = basalt_env::thread::spawn("idle", move || {
+        idle.release_idle().unwrap();
+        idle.state.lock().halt = Some(Error::new(ErrorKind::Io, "halted by hand"));
+        idle.retry();
+        idle.state.lock().halt = None;
+        done.send(()).unwrap();
+    });
+    // Not a measure of time: a job that waits here waits for ever.
+    told.recv_timeout(Duration::from_secs(60))
+        .expect("a job of an idle store waits for a writer");
+    drop(writing);
+    job.unwrap().join().unwrap();
+    db.close().unwrap();
+}
+
+/// Writes until a spare log stands ready, and puts everything into tables.
+fn with_a_spare(env: &Env) -> Db {
+    let options = Options {
+        write_buffer_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let db = Db::open(env, "db", options).unwrap();
+    fill(&db, 0..200);
+    wait_idle(env);
+    db.flush().unwrap();
+    wait_idle(env);
+    db
+}
+
+fn live_logs(db: &Db) -> Vec<u64> {
+    let state = db.engine().state.lock();
+    state.catalog.logs.keys().copied().collect()
+}
+
+/// The edit that forgets the spare log fails. The manifest goes on naming it, without an end, and later logs have records:
+/// recovery must not take that for damage.
+#[test]
+fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
+    let sim = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(sim.clone(), 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let db = with_a_spare(&env);
+    assert_eq!(live_logs(&db).len(), 1, "the spare");
+    faults.inject(Fault {
+        op: Some(OpKind::Append),
+        path: "MANIFEST".into(),
+        when: When::From(1),
+        kind: FaultKind::Enospc,
+    });
+    assert!(db.engine().release_idle().is_err());
+    faults.clear();
+    env.clock().sleep(Duration::from_secs(2));
+    wait_idle(&env);
+    fill(&db, 1000..1010);
+    db.abandon();
+    let env = Env::for_tests(sim, 2);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    for n in 1000..1010u32 {
+        let found = db.get(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &ReadOptions::default(),
+        );
+        assert!(found.unwrap().is_some(), "{n}");
+    }
+    db.close().unwrap();
+}
+
+/// The release met a spare log that a job was still making. Nothing came back for it: its file stayed until the store was written
+/// to or closed.
+#[test]
+fn a_spare_log_on_its_way_is_released_later() {
+    let sim = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(sim.clone(), 1);
+    let options = Options {
+        write_buffer_bytes: 256 << 10,
+        ..Options::default()
+    };
+    let db = Db::open(&env, "db", options).unwrap();
+    fill(&db, 0..200);
+    let engine = db.engine().clone();
+    assert!(engine.preparing_log(), "its job was not run yet");
+    // As the job does that is about to release.
+    engine.idle_timers.release.store(false, SeqCst);
+    engine.release_idle().unwrap();
+    assert!(engine.preparing_log(), "nor was it meanwhile");
+    assert!(engine.idle_timers.release.load(SeqCst), "another one comes");
+    wait_idle(&env);
+    assert_eq!(live_logs(&db).len(), 1, "the spare");
+    env.clock().sleep(Duration::from_secs(60));
+    wait_idle(&env);
+    assert_eq!(live_logs(&db).len(), 0);
+    db.close().unwrap();
+}

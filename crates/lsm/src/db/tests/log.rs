@@ -1,0 +1,281 @@
+//! Logs of unsynced writes: what they cost, what a power cut takes of them, and how a loss is told from damage.
+
+use crate::db::*;
+use crate::options::{ReadOptions, WriteOptions};
+use basalt_fs::FileSystem;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
+use std::path::Path;
+
+const KEYS: u32 = 300;
+
+fn small() -> Options {
+    Options {
+        write_buffer_bytes: 64 << 10,
+        ..Options::default()
+    }
+}
+
+fn put(db: &Db, n: u32, options: &WriteOptions) {
+    db.put(
+        &db.default_family(),
+        &n.to_be_bytes(),
+        &[n as u8; 400],
+        options,
+    )
+    .unwrap();
+}
+
+/// How many of the keys from 0 up are there; none may be behind the first that is not.
+fn prefix(db: &Db) -> u32 {
+    let there = |n: u32| {
+        let found = db.get(
+            &db.default_family(),
+            &n.to_be_bytes(),
+            &ReadOptions::default(),
+        );
+        found.unwrap().is_some()
+    };
+    let len = (0..KEYS).take_while(|n| there(*n)).count() as u32;
+    assert!((len..KEYS).all(|n| !there(n)), "a hole at {len}");
+    len
+}
+
+/// Several sealed generations whose flush cannot begin, and so several logs, none of them synced.
+fn sealed(sim: &Arc<SimFs>) -> (Arc<FaultFs>, Env, Db) {
+    let faults = FaultFs::new(sim.clone(), 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    faults.inject(Fault {
+        op: Some(OpKind::Create),
+        path: ".tbl".into(),
+        when: When::From(1),
+        kind: FaultKind::Enospc,
+    });
+    (0..KEYS).for_each(|n| put(&db, n, &WriteOptions::UNSYNCED));
+    (faults, env, db)
+}
+
+fn logs(db: &Db) -> Vec<crate::version::catalog::LiveLog> {
+    let state = db.engine().state.lock();
+    state.catalog.logs.values().copied().collect()
+}
+
+#[test]
+fn unsynced_writes_sync_no_log_and_write_no_space_ahead() {
+    let sim = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(sim.clone(), 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    for n in 0..3000 {
+        put(&db, n, &WriteOptions::UNSYNCED);
+        while env.jobs().step() {}
+    }
+    let stats = db.stats();
+    assert!(
+        stats.flush_bytes_written > 0 && stats.log_syncs == 0,
+        "{stats:?}"
+    );
+    assert!(db.engine().recycled_logs().is_empty());
+    // Each log begins with a little space.
+    let ahead = sim.stats().bytes_prewritten;
+    assert!(ahead <= stats.wal_bytes_written, "{ahead} bytes");
+    // Under synced writes space is written ahead, and soon recycled.
+    let synced = |from: u32| {
+        for n in from..from + 1000 {
+            put(&db, n, &WriteOptions::SYNC);
+            while env.jobs().step() {}
+        }
+        (sim.stats().bytes_prewritten, db.stats().wal_bytes_written)
+    };
+    let (ahead, log) = synced(0);
+    assert!(db.stats().log_syncs >= 1000);
+    let (later, more) = synced(1000);
+    assert!(
+        later - ahead < (more - log) / 4,
+        "{} of {}",
+        later - ahead,
+        more - log
+    );
+}
+
+#[test]
+fn the_first_sync_settles_all_logs_before_it() {
+    let sim = SimFs::new(SimOptions::default());
+    let (_, _, db) = sealed(&sim);
+    let before = logs(&db);
+    assert!(
+        before.iter().filter(|l| l.left.is_some()).count() >= 2,
+        "{before:?}"
+    );
+    assert!(before.iter().all(|l| l.end.is_none()), "{before:?}");
+    db.sync().unwrap();
+    let after = logs(&db);
+    assert!(
+        after.iter().all(|l| l.end == l.left),
+        "all but the log in use have ended, and it was not left: {after:?}"
+    );
+    let disk = sim.crash(CrashPolicy::NothingUnsynced, 1);
+    let db = Db::open(&Env::for_tests(disk, 2), "db", small()).unwrap();
+    assert_eq!(prefix(&db), KEYS);
+}
+
+/// A synced write was acknowledged after a sync of its own log alone. The power cut that followed took
+/// older writes, which stood in earlier logs, and left the synced one.
+#[test]
+fn a_synced_write_settles_all_logs_before_it() {
+    let sim = SimFs::new(SimOptions::default());
+    let (_, _, db) = sealed(&sim);
+    let before = logs(&db);
+    let left = before.iter().filter(|l| l.left.is_some());
+    assert!(left.count() >= 2, "{before:?}");
+    put(&db, KEYS, &WriteOptions::SYNC);
+    let after = logs(&db);
+    assert!(
+        after.iter().all(|l| l.end == l.left),
+        "every log but the one in use has ended: {after:?}"
+    );
+    let disk = sim.crash(CrashPolicy::NothingUnsynced, 1);
+    let db = Db::open(&Env::for_tests(disk, 2), "db", small()).unwrap();
+    assert_eq!(prefix(&db), KEYS);
+    let last = KEYS.to_be_bytes();
+    let found = db.get(&db.default_family(), &last, &ReadOptions::default());
+    assert!(found.unwrap().is_some(), "the synced write is gone");
+}
+
+#[test]
+fn a_power_cut_leaves_a_prefix_of_writes_over_several_unsynced_logs() {
+    let mut lens = std::collections::BTreeSet::new();
+    for seed in 0..40 {
+        let sim = SimFs::new(SimOptions::default());
+        let (_, _, db) = sealed(&sim);
+        let policy = [
+            CrashPolicy::NothingUnsynced,
+            CrashPolicy::Prefix,
+            CrashPolicy::Suffix,
+            CrashPolicy::AnySubset,
+        ][seed as usize % 4];
+        let disk = sim.crash(policy, seed);
+        let env = Env::for_tests(disk, 2 + seed);
+        let report = Db::verify_store(&env, "db", &small(), &mut |_, _| {}).unwrap();
+        assert!(report.damage.is_empty(), "{report:?}");
+        let opened = Db::open(&env, "db", small()).unwrap();
+        lens.insert(prefix(&opened));
+        opened.close().unwrap();
+        drop(db);
+    }
+    assert!(lens.len() > 3, "{lens:?}");
+    // A killed process loses nothing.
+    let sim = SimFs::new(SimOptions::default());
+    let (_, _, db) = sealed(&sim);
+    let db2 = Db::open(&Env::for_tests(sim.kill(), 2), "db", small()).unwrap();
+    assert_eq!(prefix(&db2), KEYS);
+    drop(db);
+}
+
+/// Repair cuts where recovery cuts.
+#[test]
+fn repair_finds_the_same_prefix() {
+    for seed in 0..10 {
+        let sim = SimFs::new(SimOptions::default());
+        let (_, _, db) = sealed(&sim);
+        let opened = Db::open(
+            &Env::for_tests(sim.crash(CrashPolicy::Prefix, seed), 2),
+            "db",
+            small(),
+        )
+        .unwrap();
+        let repaired = Env::for_tests(sim.crash(CrashPolicy::Prefix, seed), 3);
+        let report = Db::repair(&repaired, "db", &small(), &mut |_, _| {}).unwrap();
+        assert!(report.losses.is_empty(), "{report:?}");
+        let found = Db::open(&repaired, "db", small()).unwrap();
+        assert_eq!(prefix(&found), prefix(&opened), "seed {seed}");
+        drop(db);
+    }
+}
+
+/// The manifest says that a log was left unsynced and a later log proves a sync: the edit between them would say that the
+/// first had ended. Its missing records are damage, not a torn tail.
+#[test]
+fn a_hole_before_a_synced_log_is_damage() {
+    let sim = SimFs::new(SimOptions::default());
+    let (_, env, db) = sealed(&sim);
+    let first = *db.engine().state.lock().catalog.logs.keys().next().unwrap();
+    let live = db.engine().state.lock().catalog.clone();
+    // The logs are synced behind the manifest's back.
+    {
+        let mut writer = db.engine().writer.lock();
+        writer.log.as_mut().unwrap().writer.sync().unwrap();
+    }
+    put(&db, 7, &WriteOptions::UNSYNCED);
+    db.abandon();
+    let path = crate::db::log::log_path(Path::new("db"), first);
+    let end = live.logs[&first].left.unwrap();
+    sim.flip_bit(&path, end - 200, 3).unwrap();
+    let e = Db::open(&Env::for_tests(sim, 2), "db", small())
+        .err()
+        .unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+    assert!(
+        e.to_string().contains("had this one been") && e.path() == Some(&path),
+        "{e}"
+    );
+    drop(env);
+}
+
+#[test]
+fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
+    // Each synced put takes a whole unit of the log, and a hundredth of that in memory.
+    let sim = SimFs::new(SimOptions {
+        write_unit: 4096,
+        ..SimOptions::default()
+    });
+    let env = Env::for_tests(sim, 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    let (mut put, limit) = (0u64, (64u64 << 10) * 2);
+    while db.stats().flush_bytes_written == 0 {
+        let key = put.to_be_bytes();
+        db.put(&db.default_family(), &key, b"v", &WriteOptions::SYNC)
+            .unwrap();
+        put += 1;
+        assert!(put * 4096 <= 2 * limit, "{:?}", db.stats());
+        while env.jobs().step() {}
+    }
+    assert!(put * 4096 >= limit / 2, "after {put} puts");
+    assert_eq!(logs(&db).len(), 1, "the one that is written to");
+    db.close().unwrap();
+}
+
+/// A flush gave its log up before the names of the new tables were durable. After the power cut the
+/// manifest named tables that were not there, and the log was gone, too.
+#[test]
+fn names_of_tables_are_durable_before_their_log_goes() {
+    let sim = SimFs::new(SimOptions::default());
+    let db = Db::open(&Env::for_tests(sim.clone(), 1), "db", small()).unwrap();
+    (0..KEYS).for_each(|n| put(&db, n, &WriteOptions::UNSYNCED));
+    db.flush().unwrap();
+    for seed in 0..8 {
+        let disk = sim.crash(CrashPolicy::NothingUnsynced, seed);
+        let opened = Db::open(&Env::for_tests(disk, 2), "db", small()).unwrap();
+        assert_eq!(prefix(&opened), KEYS);
+    }
+}
+
+/// A log was removed while a checkpoint copied it, and a later log took its space: the copy had records
+/// of both.
+#[test]
+fn a_log_that_is_copied_is_not_used_again() {
+    for copied in [false, true] {
+        let sim = SimFs::new(SimOptions::default());
+        let db = Db::open(&Env::for_tests(sim, 1), "db", small()).unwrap();
+        let engine = db.engine();
+        put(&db, 0, &WriteOptions::SYNC);
+        let live: Vec<u64> = engine.state.lock().catalog.logs.keys().copied().collect();
+        let pin = copied.then(|| engine.logs.pin(live));
+        db.flush().unwrap();
+        assert_eq!(engine.recycled_logs().is_empty(), copied);
+        drop(pin);
+        put(&db, 1, &WriteOptions::SYNC);
+        db.flush().unwrap();
+        assert!(!engine.recycled_logs().is_empty(), "nobody copies this one");
+    }
+}

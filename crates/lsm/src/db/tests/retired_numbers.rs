@@ -1,0 +1,145 @@
+//! What a store remembers of blob files: numbers of collected ones while a job runs that may still write a
+//! reference to one of them, and which records are garbage, across openings.
+
+use crate::blob::garbage::Dead;
+use crate::db::blob_edits::BlobChange;
+use crate::db::tests::blobs::{FREE, check, room};
+use crate::db::*;
+use crate::version::edit::Edit;
+
+fn options() -> Options {
+    Options {
+        default_family: FamilyOptions {
+            min_blob_size: Some(100),
+            table_bytes: 4096,
+            base_level_bytes: 16 << 10,
+            ..FamilyOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// Overwrites most values and has the garbage collected.
+fn round(db: &Db, n: u64) {
+    let f = db.default_family();
+    for key in 0..40u64 {
+        if n == 0 || key % 4 != n % 4 {
+            let mut value = format!("{key}/{n}/").into_bytes();
+            value.resize(300, n as u8);
+            db.put(&f, &key.to_be_bytes(), &value, &FREE).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    db.wait_idle().unwrap();
+}
+
+/// Rewrites every table twice, so that each entry gets the number of the file that has its value.
+fn rewrite(db: &Db) {
+    let all = CompactOptions {
+        bottommost: Bottommost::Force,
+        ..CompactOptions::default()
+    };
+    let f = db.default_family();
+    db.compact(&f, &all).unwrap();
+    db.compact(&f, &all).unwrap();
+}
+
+/// A compaction had read an entry whose value a collection then moved. The last table with the old
+/// number went, and the number was forgotten. The compaction wrote a table that refers to it: its
+/// values could not be found.
+#[test]
+fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
+    let (env, _) = room();
+    let db = Db::open(&env, "db", options()).unwrap();
+    round(&db, 0);
+    // The job itself is not needed: only the store knows that one began before the collections.
+    let epoch = db.engine().state.lock().blobs.begin();
+    for n in 1..6 {
+        round(&db, n);
+    }
+    let made = db.stats().blobs.names_made;
+    assert!(made > 0, "nothing was collected");
+    rewrite(&db);
+    let stats = db.stats().blobs;
+    assert_eq!(stats.names, made, "a number was forgotten under the job");
+    db.engine().state.lock().blobs.end(epoch);
+    // Any edit settles the numbers.
+    round(&db, 6);
+    rewrite(&db);
+    assert_eq!(db.stats().blobs.names, 0);
+    db.close().unwrap();
+    check(&env, &options());
+}
+
+/// The fresh manifest that an open writes did not say which records are garbage. The open after that
+/// took all of them for alive, and their space never came back.
+#[test]
+fn garbage_is_remembered_by_each_fresh_manifest() {
+    let (env, _) = room();
+    let mut db = Db::open(&env, "db", options()).unwrap();
+    round(&db, 0);
+    let f = db.default_family();
+    for key in 0..3u64 {
+        db.put(&f, &key.to_be_bytes(), &[7; 300], &FREE).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    let records = |db: &Db| -> u64 { db.blob_files().iter().map(|b| b.meta.records).sum() };
+    let all = records(&db);
+    assert!(all > 40, "the garbage was collected: {all} records");
+    for opening in 0..4 {
+        assert_eq!(records(&db), all);
+        assert_eq!(db.stats().blobs.live_records, 40, "opening {opening}");
+        db.close().unwrap();
+        db = Db::open(&env, "db", options()).unwrap();
+    }
+}
+
+/// A compaction had looked up where a dropped record lies, and a collection then moved the record. The mark
+/// went to the file that was gone, and the compaction failed as if the store were damaged.
+#[test]
+fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
+    let (env, _) = room();
+    let db = Db::open(&env, "db", options()).unwrap();
+    round(&db, 0);
+    let engine = db.engine();
+    let (file, epoch, dead) = {
+        let mut state = engine.state.lock();
+        let mut blobs = state.catalog.blobs.iter();
+        let (file, blob) = blobs.next().expect("values are separated");
+        assert!(blob.meta.records == 40 && !blob.garbage.has(39));
+        let dead = Dead {
+            file: *file,
+            ordinal: 39,
+            family: 0,
+            bytes: 1,
+            hash: 1,
+        };
+        (*file, state.blobs.begin(), dead)
+    };
+    let f = db.default_family();
+    for n in 1..6u8 {
+        for key in 0..30u64 {
+            db.put(&f, &key.to_be_bytes(), &[n; 300], &FREE).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(&f, None, None).unwrap();
+        db.wait_idle().unwrap();
+    }
+    let there = |number: u64| engine.state.lock().catalog.blobs.contains_key(&number);
+    assert!(!there(file), "the file was not collected");
+    let change = BlobChange {
+        dead: vec![dead],
+        collected: None,
+    };
+    // The edit is not installed: the store goes on as it is.
+    let mut edit = Edit::default();
+    engine.settle_blobs(&mut edit, change).unwrap();
+    assert_eq!(edit.mark_blobs.len(), 1);
+    assert!(there(edit.mark_blobs[0].0));
+    engine.state.lock().blobs.end(epoch);
+    drop(f);
+    db.close().unwrap();
+    check(&env, &options());
+}
