@@ -18,7 +18,7 @@ impl Engine {
         family: &Family,
         ranges: &[UserRange<'_>],
     ) -> Result<Vec<RangeSize>> {
-        self.check_open()?;
+        self.ctx.check_open()?;
         let view = self.view();
         self.check_family(&view, family)?;
         let cmp = &view.families[&family.id()].options.comparator;

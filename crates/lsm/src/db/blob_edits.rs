@@ -5,7 +5,8 @@
 //! ends: where their records are now is remembered ([`Moved`]) as long as such a job runs. For as long, a name is not forgotten although no
 //! table has it: the job may be about to write one that has.
 
-use super::engine::{Engine, RETRY_PAUSE, State};
+use super::engine::{Engine, State};
+use super::health::RETRY_PAUSE;
 use crate::blob::garbage::{Dead, Garbage};
 use crate::blob::lineage::Collected;
 use crate::key::Cmp;
@@ -255,7 +256,7 @@ impl Engine {
         edit.add_blobs.retain(|b| {
             let dead = b.meta.families.keys().all(gone);
             if dead {
-                let mut paths = self.tables.blob_paths(b.number, &b.meta);
+                let mut paths = self.ctx.tables.blob_paths(b.number, &b.meta);
                 if b.meta.index.is_some() {
                     // The manifest names the log until this edit is durable.
                     paths.remove(0);
@@ -330,7 +331,7 @@ impl Engine {
             named.remove(name);
         }
         let forgotten = edit.forget_names.len() as u64;
-        self.counters.names_forgotten.add(forgotten);
+        self.ctx.counters.names_forgotten.add(forgotten);
         for number in &edit.remove_blobs {
             blobs.unreadable.remove(number);
         }
@@ -340,7 +341,7 @@ impl Engine {
             });
             let lineage = &state.catalog.lineage;
             let made = sources.iter().filter(|n| lineage.is_name(**n)).count();
-            self.counters.names_made.add(made as u64);
+            self.ctx.counters.names_made.add(made as u64);
             blobs.epoch += 1;
             let epoch = blobs.epoch;
             named.extend(sources.iter().map(|s| (*s, epoch)));

@@ -48,7 +48,8 @@ impl Engine {
             (false, true) => "flush",
         };
         for b in &edit.add_blobs {
-            self.tell(|| Event::BlobFileCreated(self.blob_info(b.number, &b.meta, reason)));
+            self.ctx
+                .notify(|| Event::BlobFileCreated(self.blob_info(b.number, &b.meta, reason)));
         }
     }
 
@@ -59,10 +60,11 @@ impl Engine {
         cancelled: &AtomicBool,
     ) -> Result<u64> {
         let collection = self.collection_info(&chosen.files);
-        self.tell(|| Event::CollectionBegin(collection.clone()));
-        let began = self.env.clock().now();
+        self.ctx
+            .notify(|| Event::CollectionBegin(collection.clone()));
+        let began = self.ctx.env.clock().now();
         let ended = self.collect(chosen, cancelled);
-        self.tell(|| {
+        self.ctx.notify(|| {
             let (done, error) = match &ended {
                 Ok(done) => (Some(done), None),
                 Err(e) => (None, Some(e.clone())),
@@ -72,7 +74,7 @@ impl Engine {
                 targets: done.map_or_else(Vec::new, |d| d.targets.clone()),
                 bytes_read: done.map_or(0, |d| d.bytes_read),
                 bytes_written: done.map_or(0, |d| d.bytes_written),
-                took: self.env.clock().now() - began,
+                took: self.ctx.env.clock().now() - began,
                 error,
             }
         });

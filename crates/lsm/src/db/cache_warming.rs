@@ -29,7 +29,7 @@ impl Engine {
             self.open_new(&[], blobs);
         }
         for (from, to) in renamed {
-            self.env.cache().rename(*from, *to);
+            self.ctx.env.cache().rename(*from, *to);
         }
     }
 }

@@ -106,10 +106,10 @@ impl Engine {
         target: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport> {
-        self.check_writable()?;
+        self.ctx.check_writable()?;
         // Dropped last: until then closing waits, and the paths below mean this store's files.
         let _noted = self.note_call(CompactControl::default())?;
-        let fs = self.env.fs();
+        let fs = self.ctx.env.fs();
         let dir = unfinished(target)?;
         let parent = target.parent().unwrap_or(Path::new(""));
         let taken = || {
@@ -144,7 +144,7 @@ impl Engine {
         for family in moment.catalog.families.values() {
             for (&number, (_, meta)) in &family.tables {
                 report.tables += 1;
-                let (from, to) = (self.tables.path(number), dir.join(table_name(number)));
+                let (from, to) = (self.ctx.tables.path(number), dir.join(table_name(number)));
                 let file = (meta.size, Some(meta.digest));
                 self.link_or_copy(&from, &to, file, options, &mut report)?;
             }
@@ -156,12 +156,12 @@ impl Engine {
                 Some(i) => vec![(blob.meta.data_end, None), (i.size, Some(i.digest))],
             };
             for (name, file) in blob_names(number, &blob.meta).into_iter().zip(sizes) {
-                let (from, to) = (self.dir.join(&name), dir.join(&name));
+                let (from, to) = (self.ctx.dir.join(&name), dir.join(&name));
                 self.link_or_copy(&from, &to, file, options, &mut report)?;
             }
         }
         for (number, file, end) in &moment.logs {
-            let (from, to) = (log_path(&self.dir, *number), log_path(&dir, *number));
+            let (from, to) = (log_path(&self.ctx.dir, *number), log_path(&dir, *number));
             self.copy(file, &from, &to, *end)?;
             report.log_bytes += end;
         }
@@ -177,9 +177,9 @@ impl Engine {
         catalog.next_file += 1;
         // Syncs the folder before `CURRENT`, and again after it.
         Manifest::create(
-            &self.env,
+            &self.ctx.env,
             &dir,
-            self.store_id,
+            self.ctx.store_id,
             number,
             &catalog.to_edit().encode(),
         )?;
@@ -204,8 +204,8 @@ impl Engine {
         options: &CheckpointOptions,
         report: &mut CheckpointReport,
     ) -> Result<()> {
-        self.check_open()?;
-        let fs = self.env.fs();
+        self.ctx.check_open()?;
+        let fs = self.ctx.env.fs();
         match fs.link(from, to) {
             Ok(()) => report.linked_bytes += size,
             Err(e) if !cannot_link(&e) => return Err(e),
@@ -248,7 +248,7 @@ impl Engine {
             self.seal_and_flush()?;
         }
         let mut writer = self.writer.lock();
-        self.check_open()?;
+        self.ctx.check_open()?;
         self.sync_log(&mut writer)?;
         let active = writer.log.as_ref().map(|l| (l.number, l.writer.end()));
         // No edit comes between the catalog and the files that it names.
@@ -257,7 +257,7 @@ impl Engine {
         let mut catalog = Catalog::clone(&self.catalog());
         catalog.next_file = self.next_file.load(SeqCst);
         catalog.last_seq = catalog.last_seq.max(self.visible.load(SeqCst));
-        catalog.wall_ms = self.env.clock().wall_ms();
+        catalog.wall_ms = self.ctx.env.clock().wall_ms();
         if let Some((number, end)) = active
             && let Some(log) = catalog.logs.get_mut(&number)
         {
@@ -268,7 +268,7 @@ impl Engine {
         let pinned = self.logs.pin(catalog.logs.keys().copied().collect());
         let mut logs = Vec::new();
         for (&number, log) in &catalog.logs {
-            let file = self.env.fs().open(&log_path(&self.dir, number))?;
+            let file = self.ctx.env.fs().open(&log_path(&self.ctx.dir, number))?;
             logs.push((number, file, log.end.expect("those without were left out")));
         }
         drop((manifest, writer));
@@ -282,18 +282,19 @@ impl Engine {
 
     /// Copies the first `len` bytes of a file, durably, and returns their digest.
     fn copy(&self, file: &Arc<dyn File>, from: &Path, to: &Path, len: u64) -> Result<u128> {
-        let out = self.env.fs().create(to)?;
+        let out = self.ctx.env.fs().create(to)?;
         let mut digest = Xxh3Default::new();
         let mut at = 0;
         while at < len {
-            self.check_open()?;
-            let piece = self.env.foreground_io().piece(PIECE);
+            self.ctx.check_open()?;
+            let piece = self.ctx.env.foreground_io().piece(PIECE);
             let want = usize::try_from(len - at).unwrap_or(piece).min(piece);
             // It is read and written.
-            self.env
+            self.ctx
+                .env
                 .io_limit()
                 .acquire(2 * want as u64, IoPriority::Low);
-            let _turn = self.env.foreground_io().turn();
+            let _turn = self.ctx.env.foreground_io().turn();
             let piece = file.read(at, want)?;
             if piece.len() < want {
                 return Err(Error::corruption(
@@ -312,7 +313,7 @@ impl Engine {
 
     /// Empties a folder under an unfinished name, and removes it with `whole`. Files that no checkpoint makes are left, and an error.
     fn remove_unfinished(&self, dir: &Path, whole: bool) -> Result<()> {
-        let fs = self.env.fs();
+        let fs = self.ctx.env.fs();
         let mut ours = Vec::new();
         for entry in fs.list(dir)? {
             match StoreFile::parse(&entry.name) {

@@ -392,13 +392,13 @@ impl Engine {
         mut q: MutexGuard<'q, Queue>,
         pending: Pending,
     ) {
-        let ledger = self.env.ledger();
+        let ledger = self.ctx.env.ledger();
         // A queue gets no notice of memory that other stores release, so the function looks here.
         q.admit_held(ledger);
         if q.held.is_empty() && !q.is_full(ledger) {
             return self.queue(q, pending);
         }
-        self.counters.submits_held.add(1);
+        self.ctx.counters.submits_held.add(1);
         let own = Arc::new(HeldSubmit::default());
         q.held.push_back((pending, own.clone()));
         while !own.admitted.load(SeqCst) {
@@ -459,15 +459,15 @@ impl Engine {
     }
 
     fn spawn_leader(self: &Arc<Self>, delay: Option<Duration>) {
-        let (jobs, lane) = (self.env.jobs(), JobPriority::Commit);
+        let (jobs, lane) = (self.ctx.env.jobs(), JobPriority::Commit);
         match delay {
             None => {
                 let engine = self.clone();
-                jobs.spawn(self.owner, lane, move || engine.lead_on_lane());
+                jobs.spawn(self.ctx.owner, lane, move || engine.lead_on_lane());
             }
             Some(delay) => {
                 let engine = Arc::downgrade(self);
-                jobs.spawn_after(self.owner, lane, delay, move || {
+                jobs.spawn_after(self.ctx.owner, lane, delay, move || {
                     if let Some(engine) = engine.upgrade() {
                         engine.lead_on_lane();
                     }
@@ -480,7 +480,7 @@ impl Engine {
     fn lead_on_lane(self: &Arc<Self>) {
         if self.commit.try_lead() {
             // Stepped, nobody else is kept waiting, and time moves by waiting only.
-            let stepped = self.env.jobs().is_stepped();
+            let stepped = self.ctx.env.jobs().is_stepped();
             let patience = if stepped {
                 Patience::Wait
             } else {
@@ -524,7 +524,7 @@ impl Engine {
                     self.gather(&group, patience);
                 }
                 let mut writer = self.writer.lock();
-                self.commit.take_group(&mut group, self.env.ledger());
+                self.commit.take_group(&mut group, self.ctx.env.ledger());
                 self.commit_group(&mut writer, &mut group, patience)
             }));
             let (result, mut panic) = match committed {
@@ -536,8 +536,8 @@ impl Engine {
                 Ok(Ok(Committed::From(first))) => (Ok(first), None),
                 Ok(Err(e)) => (Err(e), None),
                 Err(panic) => {
-                    let _ = self.broken.set(panic_text(&*panic));
-                    let e = self.check_jobs().expect_err("just set");
+                    self.health.set_broken(panic_text(&*panic));
+                    let e = self.health.check_jobs().expect_err("just set");
                     (Err(e), Some(panic))
                 }
             };
@@ -566,7 +566,7 @@ impl Engine {
                         resume_unwind(panic);
                     }
                 };
-                (self.env.jobs()).spawn(self.owner, JobPriority::Commit, call);
+                (self.ctx.env.jobs()).spawn(self.ctx.owner, JobPriority::Commit, call);
             }
             panic = panic.or(run_all(callbacks));
             if let Some(panic) = panic {
@@ -585,7 +585,7 @@ impl Engine {
 
     /// Waits for the writers of the last group to come back, so that they share this sync.
     fn gather(&self, own: &[Pending], patience: Patience) {
-        if self.env.jobs().is_stepped() || patience == Patience::Return {
+        if self.ctx.env.jobs().is_stepped() || patience == Patience::Return {
             // Nobody else is on the way, or it is the lane of all stores that would wait.
             return;
         }
@@ -643,7 +643,7 @@ impl Engine {
             self.commit.syncs.store(false, SeqCst);
         }
         if q.pending.is_empty() {
-            q.give_lead_back(Leader::Nobody, self.env.ledger());
+            q.give_lead_back(Leader::Nobody, self.ctx.env.ledger());
             return true;
         }
         let once_more = once_more && q.to_sync == 0 && q.bytes <= TURN_BYTES;
@@ -672,7 +672,7 @@ impl Engine {
             return true;
         }
         // The lane's own thread may be in a held submit.
-        q.give_lead_back(Leader::Scheduled, self.env.ledger());
+        q.give_lead_back(Leader::Scheduled, self.ctx.env.ledger());
         drop(q);
         self.spawn_leader(delay);
         true
@@ -691,7 +691,7 @@ impl Engine {
         let sync = group.iter().any(|p| p.sync);
         let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
         if count == 0 {
-            self.check_jobs()?;
+            self.health.check_jobs()?;
             if sync {
                 self.sync_log(writer)?;
             }
@@ -723,27 +723,28 @@ impl Engine {
             });
             seq += u64::from(p.count);
         }
-        let began = sync.then(|| self.env.clock().now());
+        let began = sync.then(|| self.ctx.env.clock().now());
         self.append_to_log(writer, &mut records, sync)?;
         let generation = self.active_generation();
         generation.keep_places(&records);
         drop(records);
         if let Some(began) = began {
-            let took = self.env.clock().now() - began;
+            let took = self.ctx.env.clock().now() - began;
             self.commit.queue.lock().group_wait.note_sync(took);
         }
 
         insert_group(&generation, group, first, bytes);
         generation.book_memory();
         self.visible.store(first + count - 1, SeqCst);
-        self.counters.commit_groups.add(1);
-        self.counters.commits.add(group.len() as u64);
+        self.ctx.counters.commit_groups.add(1);
+        self.ctx.counters.commits.add(group.len() as u64);
         let batches = group.iter().filter(|p| p.count > 0).count();
-        self.counters
+        self.ctx
+            .counters
             .user_bytes
             .add((bytes + foreground_load - batches * RECORD_HEADER) as u64);
         if raw > 0 {
-            self.counters.packed.packed(raw, raw - foreground_load);
+            self.ctx.counters.packed.packed(raw, raw - foreground_load);
         }
         self.keep_log_ahead(writer);
         self.watch_idle();

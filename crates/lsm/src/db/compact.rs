@@ -5,7 +5,7 @@
 //! writes go on, until level 0 is full and writers meet the error.
 
 use super::blob_edits::BlobChange;
-use super::engine::{Engine, RETRY_PAUSE, State};
+use super::engine::{Engine, State};
 use super::flush::table_info;
 use super::relocation_stats::Paid;
 use super::view::FamilyEntry;
@@ -24,9 +24,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The longest pause between attempts of a compaction that keeps failing.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A plan being carried out, perhaps by several jobs.
 struct Running {
@@ -76,14 +73,14 @@ struct Done {
 impl Engine {
     /// Compactions that may run at once; one thread stays for flushes.
     pub(super) fn max_compactions(&self) -> usize {
-        self.env.jobs().parallelism().saturating_sub(1).max(1)
+        self.ctx.env.jobs().parallelism().saturating_sub(1).max(1)
     }
 
     /// Into how many parts a plan may be cut. With a hurried writer, a full level 0 or somebody waiting every thread helps. Otherwise
     /// nobody is kept waiting by it, but readers would find all processors busy and the device's queue full: half of the threads.
     fn parts_of(&self, plan: &Plan, family: &FamilyEntry) -> usize {
         let most = self.max_compactions();
-        let urgent = self.flush_pace.is_urgent(self.env.clock().now());
+        let urgent = self.flush_pace.is_urgent(self.ctx.env.clock().now());
         let full =
             plan.level == 0 && plan.inputs[0].1.len() >= 2 * family.options.l0_compaction_trigger;
         if urgent || full || plan.reason == Reason::Manual || self.flush_pace.is_awaited() {
@@ -105,15 +102,13 @@ impl Engine {
     /// The most urgent plan of all families.
     fn pick_plan(&self, state: &State) -> Option<(Plan, FamilyEntry)> {
         let view = self.view();
-        let now_ms = self.env.clock().wall_ms();
+        let now_ms = self.ctx.env.clock().wall_ms();
         let oldest_snapshot = self.oldest_snapshot();
         // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
-        let urgent = !view.backlog.presses() && self.flush_pace.is_urgent(self.env.clock().now());
+        let urgent =
+            !view.backlog.presses() && self.flush_pace.is_urgent(self.ctx.env.clock().now());
         // A store that something is wrong with does nothing that need not be.
-        let well = state.halt.is_none()
-            && state.flush_error.is_none()
-            && state.compaction_error.is_none()
-            && self.check_jobs().is_ok();
+        let well = self.health.first_error().is_none() && self.health.check_jobs().is_ok();
         let still_for = if well {
             self.still_for()
         } else {
@@ -150,9 +145,8 @@ impl Engine {
     pub fn schedule_compactions(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
-            let pausing = state.compaction_error.is_some()
-                && self.env.clock().now() < state.compaction_retry_at;
-            if self.closing.load(SeqCst)
+            let pausing = self.health.compactions_are_paused();
+            if self.ctx.is_closing()
                 || pausing
                 || state.exclusive
                 || state.compactions.len() >= self.max_compactions()
@@ -163,8 +157,7 @@ impl Engine {
                 // Nothing is due and nothing runs: the error of an earlier attempt (at a range that somebody wanted
                 // compacted, say) keeps the store from nothing any more.
                 if state.compactions.is_empty() && state.entering.is_empty() {
-                    state.compaction_error = None;
-                    state.compaction_pause = RETRY_PAUSE;
+                    self.health.compaction_succeeded();
                 }
                 return;
             };
@@ -200,20 +193,21 @@ impl Engine {
             family,
             // After the inputs were chosen; see `live_snapshots`.
             snapshots: self.live_snapshots(),
-            now_ms: self.env.clock().wall_ms(),
-            began: self.env.clock().now(),
+            now_ms: self.ctx.env.clock().wall_ms(),
+            began: self.ctx.env.clock().now(),
             claim: Mutex::new(Some(claim)),
             number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges,
             parts: Mutex::new((0..parts).map(|_| None).collect()),
         });
-        self.tell(|| Event::CompactionBegin(running.info()));
+        self.ctx.notify(|| Event::CompactionBegin(running.info()));
         for part in 0..parts {
             let (engine, running) = (self.clone(), running.clone());
-            self.env
+            self.ctx
+                .env
                 .jobs()
-                .spawn(self.owner, JobPriority::Compaction, move || {
-                    engine.run_part(&running, part, &engine.closing, &|| ());
+                .spawn(self.ctx.owner, JobPriority::Compaction, move || {
+                    engine.run_part(&running, part, engine.ctx.closing(), &|| ());
                 });
         }
     }
@@ -230,8 +224,8 @@ impl Engine {
             Ok(Outcome::default())
         } else {
             run(&Job {
-                env: self.env.clone(),
-                store: self.tables.clone(),
+                env: self.ctx.env.clone(),
+                store: self.ctx.tables.clone(),
                 plan: &running.plan,
                 options: &running.family.options,
                 family: running.family.in_table(),
@@ -265,7 +259,7 @@ impl Engine {
             self.time_level0(running);
         }
         self.schedule();
-        self.env.jobs().notify();
+        self.ctx.env.jobs().notify();
         Some(result)
     }
 
@@ -303,7 +297,7 @@ impl Engine {
             .get(&running.plan.family)
             .is_some_and(|v| v.levels[0].len() >= running.family.options.l0_compaction_trigger);
         self.drain
-            .left_level0(bytes, running.began, self.env.clock().now(), more);
+            .left_level0(bytes, running.began, self.ctx.env.clock().now(), more);
     }
 
     fn settle_accounts(self: &Arc<Self>, running: &Running, result: Result<()>) {
@@ -319,8 +313,7 @@ impl Engine {
         *running.claim.lock() = None;
         match result {
             Ok(()) => {
-                state.compaction_error = None;
-                state.compaction_pause = RETRY_PAUSE;
+                self.health.compaction_succeeded();
                 self.note_urgent(&mut state, &self.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
@@ -338,14 +331,8 @@ impl Engine {
                     .room_for_merges(&state)
                     .is_some_and(|full| !full.surely);
                 let at_once = guessed && e.kind() == ErrorKind::NoSpace;
-                state.compaction_error =
-                    Some(e.context(format!("compacting family {:?}", running.family.name)));
-                state.compaction_retry_at = self.env.clock().now();
-                if !at_once {
-                    let pause = state.compaction_pause;
-                    state.compaction_retry_at += pause;
-                    state.compaction_pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                let e = e.context(format!("compacting family {:?}", running.family.name));
+                self.health.compaction_failed(e, at_once);
                 self.note_urgent(&mut state, &self.view());
                 drop(state);
                 self.retry_later();
@@ -354,27 +341,27 @@ impl Engine {
     }
 
     fn tell_of_the_end(&self, running: &Running, finished: Result<Done>) {
-        if self.events.has_no_listeners() {
+        if self.ctx.events.has_no_listeners() {
             return;
         }
         let error = finished.as_ref().err().cloned();
         let done = finished.unwrap_or_default();
         for t in &done.outputs {
             if !running.plan.trivial_move {
-                self.tell(|| Event::TableCreated(t.clone()));
+                self.ctx.notify(|| Event::TableCreated(t.clone()));
             }
         }
         let failed = error.clone().filter(|e| e.kind() != ErrorKind::Closed);
-        self.tell(|| Event::CompactionEnd {
+        self.ctx.notify(|| Event::CompactionEnd {
             compaction: running.info(),
             outputs: done.outputs,
             bytes_read: done.bytes_read,
             bytes_written: done.bytes_written,
-            took: self.env.clock().now().saturating_sub(running.began),
+            took: self.ctx.env.clock().now().saturating_sub(running.began),
             error,
         });
         if let Some(error) = failed {
-            self.tell(|| Event::BackgroundError {
+            self.ctx.notify(|| Event::BackgroundError {
                 during: "compaction",
                 error,
             });
@@ -408,7 +395,7 @@ impl Engine {
                     .map(|t| add(t.number, TableMeta::clone(&t.meta))),
             );
             self.install(edit, Vec::new(), |_, _| ())?;
-            self.counters.levels.compacted(plan, 0, 0);
+            self.ctx.counters.levels.compacted(plan, 0, 0);
             return Ok(Done {
                 outputs: plan
                     .input_tables()
@@ -423,8 +410,8 @@ impl Engine {
         for part in parts {
             match part {
                 Ok(o) => {
-                    files.extend(o.outputs.iter().map(|(n, _)| self.tables.path(*n)));
-                    files.extend(o.blobs.iter().map(|(n, _)| self.tables.blob_path(*n)));
+                    files.extend(o.outputs.iter().map(|(n, _)| self.ctx.tables.path(*n)));
+                    files.extend(o.blobs.iter().map(|(n, _)| self.ctx.tables.blob_path(*n)));
                     outcomes.push(o);
                 }
                 Err(e) => failed = Some(e),
@@ -436,19 +423,22 @@ impl Engine {
         };
         let synced = whole.and_then(|o| {
             if !files.is_empty() {
-                self.env.fs().sync_metadata(&self.dir)?;
+                self.ctx.env.fs().sync_metadata(&self.ctx.dir)?;
             }
             Ok(o)
         });
         let outcome = match synced {
             Ok(o) => o,
             Err(e) => {
-                self.remove_files(&files);
+                self.ctx.remove_files(&files);
                 return Err(e);
             }
         };
-        self.counters.compaction_read.add(outcome.bytes_read);
-        self.counters.compaction_written.add(outcome.bytes_written);
+        self.ctx.counters.compaction_read.add(outcome.bytes_read);
+        self.ctx
+            .counters
+            .compaction_written
+            .add(outcome.bytes_written);
         let done = Done {
             outputs: outcome.outputs.iter().map(|(n, m)| told(*n, m)).collect(),
             bytes_read: outcome.bytes_read,
@@ -462,7 +452,7 @@ impl Engine {
                 meta: Arc::new(meta),
             }));
         for error in outcome.unreadable_indexes {
-            self.tell(|| Event::BackgroundError {
+            self.ctx.notify(|| Event::BackgroundError {
                 during: "compaction",
                 error: error.context(
                     "the index of a blob file was derived from its records; run `basalt check`",
@@ -477,8 +467,9 @@ impl Engine {
         let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.install_with(edit, files, blobs, |_, _| ())?;
         self.cache_moves(&outcome.renamed, &made);
-        self.counters.gathered.add(outcome.moved);
-        self.counters
+        self.ctx.counters.gathered.add(outcome.moved);
+        self.ctx
+            .counters
             .levels
             .compacted(plan, done.bytes_read, done.bytes_written);
         Ok(done)
@@ -513,15 +504,15 @@ impl Engine {
             plan,
             family,
             snapshots: self.live_snapshots(),
-            now_ms: self.env.clock().wall_ms(),
-            began: self.env.clock().now(),
+            now_ms: self.ctx.env.clock().wall_ms(),
+            began: self.ctx.env.clock().now(),
             claim: Mutex::new(Some(claim)),
             number: self.compactions_begun.fetch_add(1, SeqCst),
             ranges: vec![(None, None)],
             parts: Mutex::new(vec![None]),
         };
         let running = Arc::new(running);
-        self.tell(|| Event::CompactionBegin(running.info()));
+        self.ctx.notify(|| Event::CompactionBegin(running.info()));
         // What went wrong is noted for everyone; this caller hears of its own plan only.
         let run = AssertUnwindSafe(|| self.run_part(&running, 0, cancelled, table_begun));
         match catch_unwind(run) {
@@ -538,7 +529,7 @@ impl Engine {
                 *running.claim.lock() = None;
                 drop(state);
                 self.schedule();
-                self.env.jobs().notify();
+                self.ctx.env.jobs().notify();
                 resume_unwind(panic)
             }
         }
@@ -546,13 +537,13 @@ impl Engine {
 
     /// Waits until no flush or compaction is due, or one has failed.
     pub fn wait_idle(self: &Arc<Self>) -> Result<()> {
-        if self.read_only {
-            return self.check_open();
+        if self.ctx.read_only {
+            return self.ctx.check_open();
         }
-        let _awaited = self.flush_pace.awaited(&self.env);
+        let _awaited = self.flush_pace.awaited(&self.ctx.env);
         loop {
-            self.check_open()?;
-            self.check_jobs()?;
+            self.ctx.check_open()?;
+            self.health.check_jobs()?;
             self.schedule();
             let busy = || {
                 let s = self.state.lock();
@@ -562,21 +553,14 @@ impl Engine {
                     || s.exclusive
                     || !s.blobs.collecting.is_empty()
             };
-            self.env.jobs().wait_until(None, &mut || {
-                !busy() || self.closing.load(SeqCst) || self.check_jobs().is_err()
+            self.ctx.env.jobs().wait_until(None, &mut || {
+                !busy() || self.ctx.is_closing() || self.health.check_jobs().is_err()
             });
             let state = self.state.lock();
-            if let Some(e) = state
-                .halt
-                .as_ref()
-                .or(state.flush_error.as_ref())
-                .or(state.compaction_error.as_ref())
-                .cloned()
-                .or_else(|| {
-                    let error = state.blobs.error.as_ref();
-                    error.and_then(|_| self.collections_fail(&state))
-                })
-            {
+            if let Some(e) = self.health.first_error().or_else(|| {
+                let error = state.blobs.error.as_ref();
+                error.and_then(|_| self.collections_fail(&state))
+            }) {
                 return Err(e);
             }
             if state.compactions.is_empty()

@@ -120,11 +120,11 @@ impl Drop for Noted<'_> {
         let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
         self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
         // The thread that closes the store waits for this.
-        self.engine.env.jobs().notify();
+        self.engine.ctx.env.jobs().notify();
         if self.exclusive {
             self.engine.state.lock().exclusive = false;
             self.engine.schedule();
-            self.engine.env.jobs().notify();
+            self.engine.ctx.env.jobs().notify();
         }
     }
 }
@@ -175,7 +175,7 @@ fn bytes_left(
 
 impl Engine {
     fn cancelled(&self) -> Error {
-        if self.closing.load(SeqCst) {
+        if self.ctx.is_closing() {
             return Error::new(ErrorKind::Closed, "the store is closed");
         }
         Error::new(
@@ -188,9 +188,9 @@ impl Engine {
     /// Keeps automatic compactions from beginning, after whoever does so already; false when cancelled instead.
     fn begin_exclusive(&self, control: &CompactControl) -> bool {
         let mut begun = false;
-        self.env.jobs().wait_until(None, &mut || {
+        self.ctx.env.jobs().wait_until(None, &mut || {
             begun = !std::mem::replace(&mut self.state.lock().exclusive, true);
-            begun || control.0.cancelled.load(SeqCst) || self.check_jobs().is_err()
+            begun || control.0.cancelled.load(SeqCst) || self.health.check_jobs().is_err()
         });
         begun
     }
@@ -208,7 +208,7 @@ impl Engine {
         };
         // This check must follow the push. Closing first sets the closed mark and then reads the
         // list of calls. So either this check sees the mark, or closing sees this call.
-        self.check_open()?;
+        self.ctx.check_open()?;
         Ok(noted)
     }
 
@@ -219,16 +219,16 @@ impl Engine {
         self.see_what_is_free();
         if options.exclusive {
             noted.exclusive = self.begin_exclusive(control);
-            self.check_jobs()?;
+            self.health.check_jobs()?;
             if !noted.exclusive {
                 return Err(self.cancelled());
             }
             let mut idle = || {
                 self.state.lock().compactions.is_empty()
                     || control.0.cancelled.load(SeqCst)
-                    || self.check_jobs().is_err()
+                    || self.health.check_jobs().is_err()
             };
-            self.env.jobs().wait_until(None, &mut idle);
+            self.ctx.env.jobs().wait_until(None, &mut idle);
         }
         let result = self.compact_levels(family, options);
         // A merge that was told to end says `Closed`, whoever told it.
@@ -250,8 +250,8 @@ impl Engine {
         };
         for level in 0..LEVELS {
             loop {
-                self.check_open()?;
-                self.check_jobs()?;
+                self.ctx.check_open()?;
+                self.health.check_jobs()?;
                 if control.cancelled.load(SeqCst) {
                     return Err(self.cancelled());
                 }
@@ -275,7 +275,7 @@ impl Engine {
                 if in_place && !rewrite {
                     break;
                 }
-                let now_ms = self.env.clock().wall_ms();
+                let now_ms = self.ctx.env.clock().wall_ms();
                 let mut state = self.state.lock();
                 let gathered = match options.gather_values {
                     true => self.all_relocatable(&state, &self.fill(&state, &view)),
@@ -333,14 +333,14 @@ impl Engine {
                         let running = state.compactions.len();
                         let entering = !state.entering.is_empty();
                         drop(state);
-                        let ended = self.env.jobs().wait_until(None, &mut || {
+                        let ended = self.ctx.env.jobs().wait_until(None, &mut || {
                             let s = self.state.lock();
                             s.compactions.len() < running
                                 || (entering && s.entering.is_empty())
                                 || (running == 0 && !entering)
-                                || self.closing.load(SeqCst)
+                                || self.ctx.is_closing()
                                 || control.cancelled.load(SeqCst)
-                                || self.check_jobs().is_err()
+                                || self.health.check_jobs().is_err()
                         });
                         if !ended {
                             return Err(Error::new(

@@ -98,7 +98,7 @@ impl Iter {
             // The same tables, and memtables that have grown since: the cursors over them see what was added.
             (self.shown).renew(
                 seq,
-                engine.env.clock().wall_ms(),
+                engine.ctx.env.clock().wall_ms(),
                 self.options.max_skippable_entries,
             );
         } else {
@@ -119,7 +119,7 @@ impl Iter {
             if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
                 // Nothing was written, but values may have come to their end.
                 (self.shown).allow(
-                    engine.env.clock().wall_ms(),
+                    engine.ctx.env.clock().wall_ms(),
                     self.options.max_skippable_entries,
                 );
                 return self.shown.next();

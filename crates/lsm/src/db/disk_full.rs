@@ -244,10 +244,10 @@ impl Engine {
         let staged = writer.log.as_ref().map_or(0, |l| l.writer.memory() as u64);
         let ahead = space.free / PART_AHEAD;
         let wanted = unflushed.recovery_bytes(reserve) + staged + cost + ahead;
-        let releases = self.tables.releases();
+        let releases = self.ctx.tables.releases();
         if space.free < wanted + 2 * reserve && writer.durable_releases != Some(releases) {
             // A file that was removed may be there again after a crash, with its space, until its removal is durable.
-            let synced = self.env.fs().sync_metadata(&self.dir);
+            let synced = self.ctx.env.fs().sync_metadata(&self.ctx.dir);
             if let (Ok(()), Some((now, _))) = (synced, self.free()) {
                 space = now;
                 writer.durable_releases = Some(releases);
@@ -295,7 +295,7 @@ impl Engine {
     pub(super) fn room_for_merges(&self, state: &State) -> Option<FullDisk> {
         self.full.is_refusing().then(|| {
             let kept = self.kept_from_merges(self.full.reserve.load(SeqCst));
-            let error = state.compaction_error.as_ref();
+            let error = self.health.compaction_error();
             FullDisk {
                 room: self.full.free_bytes().saturating_sub(kept),
                 surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
@@ -338,7 +338,7 @@ impl Engine {
             return;
         }
         if refusing {
-            self.tell(|| Event::BackgroundError {
+            self.ctx.notify(|| Event::BackgroundError {
                 during: "space",
                 error: self.no_space(space, reserve),
             });
@@ -354,15 +354,15 @@ impl Engine {
             "{} bytes are free on the disk of {}, of which {reserve} are kept for what makes space: \
              delete something, here or beside the store, and writes are taken again",
             space.free,
-            self.dir.display()
+            self.ctx.dir.display()
         );
         Error::new(ErrorKind::NoSpace, what).with_reach(Reach::Store)
     }
 
     /// How much is free, and what of it is the reserve. `None` from a filesystem that does not tell: it has its own errors when it is full.
     fn free(&self) -> Option<(Space, u64)> {
-        let space = self.env.fs().space(&self.dir).ok()?;
-        let reserve = self.options.disk_reserve(space.total);
+        let space = self.ctx.env.fs().space(&self.ctx.dir).ok()?;
+        let reserve = self.ctx.options.disk_reserve(space.total);
         self.full.free.store(space.free, SeqCst);
         self.full.reserve.store(reserve, SeqCst);
         Some((space, reserve))
@@ -392,8 +392,8 @@ impl Engine {
     /// Why writes are refused, for people.
     pub(super) fn fullness(&self) -> Option<String> {
         self.full.is_refusing().then(|| {
-            let reserve = |space: Space| self.options.disk_reserve(space.total);
-            match self.env.fs().space(&self.dir) {
+            let reserve = |space: Space| self.ctx.options.disk_reserve(space.total);
+            match self.ctx.env.fs().space(&self.ctx.dir) {
                 Ok(space) => self.no_space(space, reserve(space)).to_string(),
                 Err(e) => e.to_string(),
             }

@@ -7,9 +7,10 @@
 use super::blob_edits::{BlobChange, BlobState};
 use super::commit::CommitQueue;
 use super::compact_range::Manual;
+use super::context::StoreContext;
 use super::disk_full::DiskFull;
-use super::events::Events;
 use super::flush::FlushPace;
+use super::health::Health;
 use super::idle_work::{IdleSince, IdleTimers};
 use super::log::{ActiveLog, LogSpace};
 use super::memory::StoreMemory;
@@ -40,13 +41,8 @@ use std::time::Duration;
 const MANIFEST_REWRITE_BYTES: u64 = 4 << 20;
 
 pub(crate) struct Engine {
-    pub env: Env,
-    pub dir: PathBuf,
-    pub options: Options,
-    /// For job ownership, and to tell this store's families from another's.
-    pub owner: u64,
-    pub store_id: u128,
-    pub tables: Arc<TableStore>,
+    pub ctx: Arc<StoreContext>,
+    pub health: Arc<Health>,
     pub commit: CommitQueue,
     pub writer: Mutex<Writer>,
     pub manifest: Mutex<ManifestSlot>,
@@ -61,8 +57,6 @@ pub(crate) struct Engine {
     pub logs: LogSpace,
     /// Held while memtables are written out: by the flush job, or by a writer that repairs a failed log.
     pub flushing: Mutex<()>,
-    pub counters: Counters,
-    pub events: Events,
     pub metric_source: Mutex<Option<MetricSource>>,
     pub stalling: Stalling,
     pub manual: Manual,
@@ -79,14 +73,9 @@ pub(crate) struct Engine {
     /// Commit groups when the store was last looked at for idleness.
     pub last_watched: AtomicU64,
     pub idle_since: IdleSince,
-    pub closing: AtomicBool,
     /// The folder's lock was given back: set under `manifest`, and no edit is written after it.
     pub gone: AtomicBool,
-    /// A commit that panicked: what it left of log and memtables is not known.
-    pub broken: OnceLock<String>,
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
-    /// Opened for reading: nothing is ever written.
-    pub read_only: bool,
 }
 
 /// What the commit leader owns.
@@ -130,14 +119,6 @@ pub(crate) struct State {
     pub urgent: Option<Urgent>,
     /// A manual compaction wants no automatic ones beside it.
     pub exclusive: bool,
-    pub flush_error: Option<Error>,
-    pub compaction_error: Option<Error>,
-    pub compaction_retry_at: Duration,
-    pub compaction_pause: Duration,
-    /// Earliest time of the next attempt after a failed flush.
-    pub retry_at: Duration,
-    /// Writes fail with this until [`Engine::resume`] mends it.
-    pub halt: Option<Error>,
     /// Memory that generations will give back when they are written out, by their number.
     pub promised: BTreeMap<u64, Promise>,
 }
@@ -151,9 +132,6 @@ struct NextTree {
     obsolete_blobs: Vec<Arc<BlobFile>>,
 }
 
-/// How long after a failed flush, compaction or resume the next attempt may begin.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
-
 impl Engine {
     #[expect(
         clippy::too_many_arguments,
@@ -162,7 +140,7 @@ impl Engine {
     pub fn new(
         env: &Env,
         dir: PathBuf,
-        mut options: Options,
+        options: Options,
         owner: u64,
         tables: Arc<TableStore>,
         manifest: Manifest,
@@ -177,10 +155,6 @@ impl Engine {
             .values()
             .map(|f| (f.id, f.options.comparator.clone()))
             .collect::<Vec<_>>();
-        let name = options
-            .name
-            .clone()
-            .unwrap_or_else(|| dir.display().to_string());
         let mut view = View {
             active: MemtableSet::new(env, 1, cmps.into_iter()),
             sealed: Vec::new(),
@@ -190,28 +164,17 @@ impl Engine {
             ingested: 0,
         };
         view.backlog = Backlog::of(&view);
-        let events = Events::new(std::mem::take(&mut options.listeners));
-        if !events.has_no_listeners() {
-            let (events, jobs) = (events.clone(), env.jobs().clone());
-            tables.when_removed(move |kind, number, path| {
-                events.tell(&jobs, || {
-                    let path = path.to_path_buf();
-                    match kind {
-                        FileKind::Table => Event::TableDeleted { number, path },
-                        FileKind::Blob => Event::BlobFileDeleted { number, path },
-                    }
-                });
-            });
-        }
+        let store_id = catalog.store_id;
+        let ctx = StoreContext::new(env, dir, options, owner, store_id, tables, read_only);
+        let health = Health::new(&ctx);
         let urgent = (view.backlog.is_urgent() && !read_only).then(|| env.foreground_io().urgent());
         let engine = Arc::new(Engine {
-            counters: Counters::new(env, &name),
-            events,
+            ctx,
+            health,
             metric_source: Mutex::new(None),
             stalling: Stalling::default(),
             manual: Manual::default(),
             compactions_begun: AtomicU64::new(0),
-            store_id: catalog.store_id,
             next_file: AtomicU64::new(catalog.next_file),
             view: StripedView::new(view),
             state: Mutex::new(State {
@@ -223,20 +186,9 @@ impl Engine {
                 entering: Vec::new(),
                 urgent,
                 exclusive: false,
-                flush_error: None,
-                compaction_error: None,
-                compaction_retry_at: Duration::ZERO,
-                compaction_pause: RETRY_PAUSE,
-                retry_at: Duration::ZERO,
-                halt: None,
                 promised: BTreeMap::new(),
             }),
-            env: env.clone(),
             logs: LogSpace::new(),
-            dir,
-            options,
-            owner,
-            tables,
             commit: CommitQueue::new(env.ledger()),
             writer: Mutex::new(Writer {
                 log: None,
@@ -266,20 +218,17 @@ impl Engine {
             lookups_at_flush: AtomicU64::new(0),
             last_watched: AtomicU64::new(0),
             idle_since: IdleSince::default(),
-            closing: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            broken: OnceLock::new(),
             lock: Mutex::new(lock),
-            read_only,
         });
         if !read_only {
             let store = Arc::downgrade(&engine);
-            engine.tables.when_log_dies(move |number, end| {
+            engine.ctx.tables.when_log_dies(move |number, end| {
                 let engine = store.upgrade();
                 engine.map(|e| e.retire_log(number, end)).is_some()
             });
             let reader_of = Arc::downgrade(&engine);
-            engine.tables.on_extra_reads(move || {
+            engine.ctx.tables.on_extra_reads(move || {
                 if let Some(engine) = reader_of.upgrade() {
                     engine.extra_reads();
                 }
@@ -288,11 +237,6 @@ impl Engine {
         }
         engine.offer_metrics();
         engine
-    }
-
-    /// Tells listeners of an event, which is made only if there are any.
-    pub fn tell(&self, make: impl FnOnce() -> Event) {
-        self.events.tell(self.env.jobs(), make);
     }
 
     /// What readers see now.
@@ -308,11 +252,13 @@ impl Engine {
     /// Background work is in a hurry while it is behind, and can do something about it.
     pub fn note_urgent(&self, state: &mut State, view: &View) {
         let behind = view.backlog.is_urgent()
-            || view.sealed.len() >= self.options.max_sealed_memtables
+            || view.sealed.len() >= self.ctx.options.max_sealed_memtables
             || self.space.pressure() > 0.0;
-        let idle = self.read_only || self.gone.load(SeqCst) || state.compaction_error.is_some();
+        let idle = self.ctx.read_only
+            || self.gone.load(SeqCst)
+            || self.health.compaction_error().is_some();
         if (behind && !idle) != state.urgent.is_some() {
-            let urgent = (behind && !idle).then(|| self.env.foreground_io().urgent());
+            let urgent = (behind && !idle).then(|| self.ctx.env.foreground_io().urgent());
             state.urgent = urgent;
         }
     }
@@ -340,30 +286,6 @@ impl Engine {
 
     pub fn new_file_number(&self) -> u64 {
         self.next_file.fetch_add(1, SeqCst)
-    }
-
-    pub fn check_open(&self) -> Result<()> {
-        if self.closing.load(SeqCst) {
-            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
-        }
-        Ok(())
-    }
-
-    /// A background job or a commit that panicked has found our own state broken: no further write is taken.
-    pub fn check_jobs(&self) -> Result<()> {
-        if let Some(what) = self.broken.get() {
-            return Err(Error::new(
-                ErrorKind::Poisoned,
-                format!("a commit stopped on a broken invariant: {what}"),
-            ));
-        }
-        match self.env.jobs().panicked(self.owner) {
-            None => Ok(()),
-            Some(what) => Err(Error::new(
-                ErrorKind::Poisoned,
-                format!("a background job stopped on a broken invariant: {what}"),
-            )),
-        }
     }
 
     /// Live snapshots, ascending. Taken after a compaction's inputs are chosen: a snapshot that comes later sees
@@ -403,11 +325,11 @@ impl Engine {
         let settled = match self.settle_blobs(&mut edit, blobs) {
             Ok(settled) => settled,
             Err(e) => {
-                self.remove_files(&files);
+                self.ctx.remove_files(&files);
                 return Err(e);
             }
         };
-        self.remove_files(&settled.unnamed);
+        self.ctx.remove_files(&settled.unnamed);
         let added = match settled.is_a_collection() {
             true => 0,
             false => edit.add_blobs.iter().map(|b| b.meta.size).sum(),
@@ -416,8 +338,8 @@ impl Engine {
             // After the fresh manifest, which takes a number itself.
             edit.next_file = Some(self.next_file.load(SeqCst));
             edit.last_seq = Some(self.visible.load(SeqCst));
-            edit.wall_ms = Some(self.env.clock().wall_ms());
-            edit.date_blobs(self.env.clock().wall_ms());
+            edit.wall_ms = Some(self.ctx.env.clock().wall_ms());
+            edit.date_blobs(self.ctx.env.clock().wall_ms());
             // Before it is durable: an edit that breaks a rule stops this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);
             slot.manifest.append(&edit.encode())?;
@@ -430,9 +352,9 @@ impl Engine {
                 let e = e.context("recording a change of the tree");
                 // The edit may be on the device or not. A write acknowledged now could depend on which: one into a log that the edit
                 // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
-                self.state.lock().halt.get_or_insert_with(|| e.clone());
+                self.health.halt_unless_halted(e.clone());
                 self.retry_later();
-                self.tell(|| Event::BackgroundError {
+                self.ctx.notify(|| Event::BackgroundError {
                     during: "manifest",
                     error: e.clone(),
                 });
@@ -442,7 +364,7 @@ impl Engine {
         self.estimate_hidden(&tree.catalog, &tree.version);
         let mut state = self.state.lock();
         let former = std::mem::replace(&mut state.catalog, tree.catalog);
-        self.counters.blob_bytes_added.add(added);
+        self.ctx.counters.blob_bytes_added.add(added);
         self.note_settled(&mut state, &edit, settled);
         tree.obsolete.iter().for_each(|t| t.mark_obsolete());
         tree.obsolete_blobs.iter().for_each(|b| b.mark_obsolete());
@@ -494,9 +416,9 @@ impl Engine {
         drop(state);
         for number in dead {
             // A table that was only to move is not new: it goes when its last reader lets go.
-            let path = self.tables.path(number);
+            let path = self.ctx.tables.path(number);
             if files.contains(&path) {
-                self.tables.remove(&path);
+                self.ctx.tables.remove(&path);
             }
         }
     }
@@ -546,7 +468,7 @@ impl Engine {
             let f = Arc::make_mut(f);
             let t = moved.remove(&a.number).unwrap_or_else(|| {
                 let (_, meta) = &catalog.families[&a.family].tables[&a.number];
-                self.tables.table(a.number, meta.clone(), f.cmp.clone())
+                self.ctx.tables.table(a.number, meta.clone(), f.cmp.clone())
             });
             f.insert(a.level as usize, t);
         }
@@ -571,7 +493,7 @@ impl Engine {
         if !same {
             let blobs = Arc::make_mut(&mut version.blobs);
             for b in &edit.add_blobs {
-                let file = self.tables.blob(b.number, b.meta.clone());
+                let file = self.ctx.tables.blob(b.number, b.meta.clone());
                 blobs.files.insert(b.number, file);
             }
             for number in &edit.remove_blobs {
@@ -603,19 +525,19 @@ impl Engine {
         state_edit.next_file = Some(self.next_file.load(SeqCst));
         slot.retired.push(slot.manifest.number());
         match Manifest::create(
-            &self.env,
-            &self.dir,
-            self.store_id,
+            &self.ctx.env,
+            &self.ctx.dir,
+            self.ctx.store_id,
             number,
             &state_edit.encode(),
         ) {
             Ok(m) => {
                 slot.manifest = m;
                 for old in slot.retired.drain(..) {
-                    self.tables.remove(&manifest_path(&self.dir, old));
+                    self.ctx.tables.remove(&manifest_path(&self.ctx.dir, old));
                 }
                 for path in slot.in_doubt.drain(..) {
-                    self.tables.remove(&path);
+                    self.ctx.tables.remove(&path);
                 }
                 Ok(())
             }
@@ -633,14 +555,14 @@ impl Engine {
         let number = state.next_generation;
         state.next_generation += 1;
         let next = MemtableSet::new(
-            &self.env,
+            &self.ctx.env,
             number,
             view.families
                 .values()
                 .map(|f| (f.id, f.options.comparator.clone())),
         );
         let old = std::mem::replace(&mut view.active, next);
-        self.tell(|| Event::MemtableSealed {
+        self.ctx.notify(|| Event::MemtableSealed {
             generation: old.number,
             bytes: old.memory(),
         });

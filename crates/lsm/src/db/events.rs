@@ -54,7 +54,7 @@ impl Events {
     }
 
     /// Queues an event, which is made only if somebody listens. Takes no other lock and may be called under any.
-    pub fn tell(&self, jobs: &Jobs, make: impl FnOnce() -> Event) {
+    pub fn notify(&self, jobs: &Jobs, make: impl FnOnce() -> Event) {
         if self.has_no_listeners() {
             return;
         }

@@ -1,6 +1,6 @@
 //! Flush: sealed memtables become level-0 tables, oldest generation first.
 
-use super::engine::{Engine, RETRY_PAUSE};
+use super::engine::Engine;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
 use super::view::FamilyEntry;
@@ -258,17 +258,20 @@ fn merge_operands(
 impl Engine {
     /// Queues the jobs that are due: a flush if memtables wait, compactions if the tree is out of shape.
     pub fn schedule(self: &Arc<Self>) {
-        if self.read_only || self.closing.load(SeqCst) {
+        if self.ctx.read_only || self.ctx.is_closing() {
             return;
         }
         let mut state = self.state.lock();
-        let waiting = state.flush_error.is_some() && self.env.clock().now() < state.retry_at;
+        let waiting = self.health.flush_is_paused();
         if !state.flush_scheduled && !waiting && !self.view().sealed.is_empty() {
             state.flush_scheduled = true;
             let engine = self.clone();
-            self.env
+            self.ctx
+                .env
                 .jobs()
-                .spawn(self.owner, JobPriority::Flush, move || engine.flush_job());
+                .spawn(self.ctx.owner, JobPriority::Flush, move || {
+                    engine.flush_job()
+                });
         }
         drop(state);
         self.schedule_compactions();
@@ -283,7 +286,7 @@ impl Engine {
         if result.is_ok() {
             self.schedule();
         }
-        self.env.jobs().notify();
+        self.ctx.env.jobs().notify();
     }
 
     /// Writes all sealed generations out, oldest first.
@@ -292,28 +295,27 @@ impl Engine {
         let _keeping = self.keep_promises();
         loop {
             let Some(oldest) = self.view().sealed.last().cloned() else {
-                self.state.lock().flush_error = None;
+                self.health.flush_succeeded();
                 return Ok(());
             };
             if let Err(e) = self.flush_generation(&oldest) {
                 let mut state = self.state.lock();
-                state.flush_error = Some(e.clone());
+                self.health.flush_failed(e.clone());
                 self.break_promises(&mut state);
-                state.retry_at = self.env.clock().now() + RETRY_PAUSE;
                 drop(state);
-                self.tell(|| Event::BackgroundError {
+                self.ctx.notify(|| Event::BackgroundError {
                     during: "flush",
                     error: e.clone(),
                 });
                 self.retry_later();
-                self.env.jobs().notify();
+                self.ctx.env.jobs().notify();
                 return Err(e);
             }
             let number = oldest.number;
             drop(oldest);
             self.note_flushed(number);
-            self.env.memory_was_freed();
-            self.env.jobs().notify();
+            self.ctx.env.memory_was_freed();
+            self.ctx.env.jobs().notify();
         }
     }
 
@@ -322,16 +324,16 @@ impl Engine {
     /// with blocks that nobody asks for, at the price of the copies and of everybody else's blocks.
     fn worth_warming(&self, memtable_bytes: u64) -> bool {
         const WARM_SHARE: u64 = 16;
-        let stats = self.env.cache().stats();
+        let stats = self.ctx.env.cache().stats();
         let lookups = stats.hits + stats.misses;
         let before = self.lookups_at_flush.swap(lookups, SeqCst);
-        let block = self.options.default_family.block_bytes as u64;
+        let block = self.ctx.options.default_family.block_bytes as u64;
         lookups.saturating_sub(before) >= memtable_bytes / block / WARM_SHARE
     }
 
     fn flush_generation(self: &Arc<Self>, generation: &Arc<MemtableSet>) -> Result<()> {
-        let started = self.env.clock().now();
-        self.tell(|| Event::FlushBegin {
+        let started = self.ctx.env.clock().now();
+        self.ctx.notify(|| Event::FlushBegin {
             generation: generation.number,
             bytes: generation.memory(),
         });
@@ -339,15 +341,15 @@ impl Engine {
         let result = self.write_generation(generation, started, &mut made);
         if result.is_ok() {
             for t in &made {
-                self.tell(|| Event::TableCreated(t.clone()));
+                self.ctx.notify(|| Event::TableCreated(t.clone()));
             }
         } else {
             made.clear();
         }
-        self.tell(|| Event::FlushEnd {
+        self.ctx.notify(|| Event::FlushEnd {
             generation: generation.number,
             tables: made,
-            took: self.env.clock().now() - started,
+            took: self.ctx.env.clock().now() - started,
             error: result.as_ref().err().cloned(),
         });
         result
@@ -367,8 +369,8 @@ impl Engine {
         let mut files: Vec<PathBuf> = Vec::new();
         let new_number = || self.new_file_number();
         let separator = Separator::new(
-            &self.env,
-            self.tables.clone(),
+            &self.ctx.env,
+            self.ctx.tables.clone(),
             Box::new(&new_number),
             IoPriority::High,
             warm,
@@ -387,7 +389,7 @@ impl Engine {
             };
             let number = self.new_file_number();
             match write_table(
-                &self.tables,
+                &self.ctx.tables,
                 number,
                 family,
                 mem,
@@ -396,31 +398,31 @@ impl Engine {
                 Some(&mut values),
             ) {
                 Ok(add) => {
-                    self.counters.flush_bytes.add(add.meta.size);
+                    self.ctx.counters.flush_bytes.add(add.meta.size);
                     made.push(table_info(&family.name, 0, number, &add.meta));
                     edit.add_tables.push(add);
-                    files.push(self.tables.path(number));
+                    files.push(self.ctx.tables.path(number));
                 }
                 Err(e) => {
-                    self.remove_files(&files);
+                    self.ctx.remove_files(&files);
                     return Err(e);
                 }
             }
         }
-        let blobs = match values.finish(&self.env, &self.tables, warm) {
+        let blobs = match values.finish(&self.ctx.env, &self.ctx.tables, warm) {
             Ok(blobs) => blobs,
             Err(e) => {
-                self.remove_files(&files);
+                self.ctx.remove_files(&files);
                 return Err(e.context("writing out the values of memtables"));
             }
         };
         let mut kept = None;
         for (number, meta) in blobs {
-            let mut paths = self.tables.blob_paths(number, &meta);
+            let mut paths = self.ctx.tables.blob_paths(number, &meta);
             match &meta.index {
-                None => self.counters.flush_bytes.add(meta.size),
+                None => self.ctx.counters.flush_bytes.add(meta.size),
                 Some(index) => {
-                    self.counters.flush_bytes.add(index.size);
+                    self.ctx.counters.flush_bytes.add(index.size);
                     kept = Some(number);
                     // Whatever becomes of the edit, the log is not to go with it.
                     paths.remove(0);
@@ -435,9 +437,9 @@ impl Engine {
             });
         }
         if !files.is_empty()
-            && let Err(e) = self.env.fs().sync_metadata(&self.dir)
+            && let Err(e) = self.ctx.env.fs().sync_metadata(&self.ctx.dir)
         {
-            self.remove_files(&files);
+            self.ctx.remove_files(&files);
             return Err(e);
         }
         let log = generation.log();
@@ -469,16 +471,16 @@ impl Engine {
             self.open_new(&tables, &blob_files);
         }
         for (family, bytes) in sizes {
-            self.counters.levels.flushed(family, bytes);
+            self.ctx.counters.levels.flushed(family, bytes);
         }
-        let now = self.env.clock().now();
+        let now = self.ctx.env.clock().now();
         self.flush_pace.note(now);
         if self.flush_pace.is_urgent(now) {
             // What waits for more that does not come is to be compacted all the same.
             self.look_again_after(URGENT_WITHIN + Duration::from_millis(1));
         }
         self.drain
-            .flushed(generation.memory(), self.env.clock().now() - started);
+            .flushed(generation.memory(), self.ctx.env.clock().now() - started);
         // None, too, when all families went that have values in it.
         let is_kept = kept_log.is_some();
         self.trim_logs(kept_log);
@@ -493,12 +495,5 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// Removes files that no edit has named.
-    pub fn remove_files(&self, files: &[PathBuf]) {
-        for f in files {
-            self.tables.remove(f);
-        }
     }
 }

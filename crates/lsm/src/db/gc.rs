@@ -9,7 +9,8 @@
 
 use super::blob_edits::{BlobChange, Collection, Moved, NewPlace};
 use super::blob_events::Gathered;
-use super::engine::{Engine, RETRY_PAUSE, State};
+use super::engine::{Engine, State};
+use super::health::RETRY_PAUSE;
 use super::space_amp::{URGENT, collections_at, least_share};
 use crate::blob::garbage::Garbage;
 use crate::blob::lineage::Collected;
@@ -108,7 +109,7 @@ fn age_class(last: SeqNo, newest: SeqNo) -> u32 {
 impl Engine {
     /// Why what is due is not collected.
     pub(super) fn collections_fail(&self, state: &State) -> Option<Error> {
-        let amp = self.options.max_space_amp;
+        let amp = self.ctx.options.max_space_amp;
         let fill = || self.fill(state, &self.view());
         let failure = state.blobs.failure();
         failure
@@ -119,7 +120,7 @@ impl Engine {
     /// Files that may be collected and are worth it, the one with the highest share of garbage first; of about as much, the one whose references
     /// are spread over fewer tables: its name is forgotten sooner.
     fn candidates(&self, state: &State, least: f64) -> Vec<Candidate> {
-        let now = self.env.clock().now();
+        let now = self.ctx.env.clock().now();
         let (catalog, last) = (&state.catalog, self.visible.load(SeqCst));
         let spread = state.blobs.spread(catalog);
         let mut all: Vec<Candidate> = (catalog.blobs.iter())
@@ -153,7 +154,7 @@ impl Engine {
         if state.catalog.blobs.is_empty() {
             return None;
         }
-        let amp = self.options.max_space_amp;
+        let amp = self.ctx.options.max_space_amp;
         let fill = self.fill(state, &self.view());
         let full = self.full.is_refusing();
         let slowed = self.space.pressure() > 0.0;
@@ -170,7 +171,7 @@ impl Engine {
             false => least_share(fill.urgency(amp), amp),
         };
         let mut candidates = self.candidates(state, least);
-        let mut most_live = LIVE_BYTES.min(fill.most_collected(&self.options));
+        let mut most_live = LIVE_BYTES.min(fill.most_collected(&self.ctx.options));
         if full {
             let spare = self.full.spare().saturating_sub(fill.copying);
             most_live = most_live.min(spare);
@@ -204,11 +205,10 @@ impl Engine {
         loop {
             self.see_what_is_free();
             let mut state = self.state.lock();
-            let now = self.env.clock().now();
+            let now = self.ctx.env.clock().now();
             // On a full disk they are what helps.
-            let halted = (state.halt.as_ref()).is_some_and(|e| e.kind() != ErrorKind::NoSpace);
-            if self.closing.load(SeqCst) || state.exclusive || halted || now < state.blobs.retry_at
-            {
+            let halted = (self.health.halted()).is_some_and(|e| e.kind() != ErrorKind::NoSpace);
+            if self.ctx.is_closing() || state.exclusive || halted || now < state.blobs.retry_at {
                 return;
             }
             let Some(chosen) = self.pick_sources(&state) else {
@@ -218,20 +218,23 @@ impl Engine {
             state.blobs.running_collections += 1;
             self.update_pressure(&state, &self.view());
             drop(state);
-            self.counters.collections_begun.add(1);
+            self.ctx.counters.collections_begun.add(1);
             // Behind compactions, which hand out a turn in [`basalt_env`]; near the bound beside them.
             let priority = match chosen.pressure >= URGENT {
                 true => JobPriority::Compaction,
                 false => JobPriority::Gc,
             };
             let engine = self.clone();
-            self.env.jobs().spawn(self.owner, priority, move || {
-                let began = engine.env.clock().now();
-                engine.counters.collecting.add(1);
-                let done = engine.collect_aloud(&chosen, &engine.closing);
-                engine.counters.collecting.add(-1);
-                engine.end_collection(&chosen.files, began, done);
-            });
+            self.ctx
+                .env
+                .jobs()
+                .spawn(self.ctx.owner, priority, move || {
+                    let began = engine.ctx.env.clock().now();
+                    engine.ctx.counters.collecting.add(1);
+                    let done = engine.collect_aloud(&chosen, engine.ctx.closing());
+                    engine.ctx.counters.collecting.add(-1);
+                    engine.end_collection(&chosen.files, began, done);
+                });
         }
     }
 
@@ -241,7 +244,7 @@ impl Engine {
             state.blobs.collecting.remove(n);
         }
         state.blobs.running_collections -= 1;
-        let now = self.env.clock().now();
+        let now = self.ctx.env.clock().now();
         let freed = *done.as_ref().unwrap_or(&0);
         let failed = done.err();
         match &failed {
@@ -250,7 +253,7 @@ impl Engine {
             Some(e) => {
                 let is_of = |n: &u64| {
                     let blob = state.catalog.blobs.get(n);
-                    let paths = blob.map(|b| self.tables.blob_paths(*n, &b.meta));
+                    let paths = blob.map(|b| self.ctx.tables.blob_paths(*n, &b.meta));
                     (paths.iter().flatten()).any(|path| e.path() == Some(path))
                 };
                 // The others had better not wait for one that cannot be read, and stays as it is.
@@ -274,13 +277,13 @@ impl Engine {
         drop(state);
         if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
             self.retry_later();
-            self.tell(|| Event::BackgroundError {
+            self.ctx.notify(|| Event::BackgroundError {
                 during: "collection",
                 error: error.clone(),
             });
         }
         self.schedule();
-        self.env.jobs().notify();
+        self.ctx.env.jobs().notify();
     }
 
     /// Rewrites what is alive of some files, which the caller has noted as being collected.
@@ -306,8 +309,8 @@ impl Engine {
             };
             numbers.iter().filter_map(of).sum()
         };
-        let ledger = self.env.ledger();
-        let write_buffer = self.options.write_buffer_bytes;
+        let ledger = self.ctx.env.ledger();
+        let write_buffer = self.ctx.options.write_buffer_bytes;
         let mut memory = (write_buffer.saturating_mul(BUFFERS))
             .min(LIVE_BYTES)
             .min(live_bytes);
@@ -331,8 +334,8 @@ impl Engine {
         let new_number = || self.new_file_number();
         let packed = live.iter().any(|r| r.form.codec != Compression::None);
         let mut separator = Separator::new(
-            &self.env,
-            self.tables.clone(),
+            &self.ctx.env,
+            self.ctx.tables.clone(),
             Box::new(&new_number),
             io,
             false,
@@ -364,7 +367,7 @@ impl Engine {
                 None => {
                     let len = r.place.end - r.place.start;
                     read += len;
-                    self.env.io_limit().acquire(len, io);
+                    self.ctx.env.io_limit().acquire(len, io);
                     sources.reader(r.source)?.stored_again(&name, &r.place)?
                 }
             };
@@ -389,11 +392,12 @@ impl Engine {
             places.sort_unstable_by_key(|(ordinal, _)| *ordinal);
         }
         let made = separator.finish()?;
-        let files: Vec<PathBuf> = (made.iter().map(|(n, _)| self.tables.blob_path(*n))).collect();
+        let files: Vec<PathBuf> =
+            (made.iter().map(|(n, _)| self.ctx.tables.blob_path(*n))).collect();
         if !files.is_empty()
-            && let Err(e) = self.env.fs().sync_metadata(&self.dir)
+            && let Err(e) = self.ctx.env.fs().sync_metadata(&self.ctx.dir)
         {
-            self.remove_files(&files);
+            self.ctx.remove_files(&files);
             return Err(e);
         }
         let before: u64 = sources.files.iter().map(|(f, _)| f.meta.size).sum();
@@ -429,9 +433,12 @@ impl Engine {
         let numbers: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.install_with(edit, files, change, |_, _| ())?;
         self.cache_moves(&renamed, &numbers);
-        self.counters.collections.add(1);
-        self.counters.collected_written.add(gathered.bytes_written);
-        self.counters.collected_read.add(gathered.bytes_read);
+        self.ctx.counters.collections.add(1);
+        self.ctx
+            .counters
+            .collected_written
+            .add(gathered.bytes_written);
+        self.ctx.counters.collected_read.add(gathered.bytes_read);
         Ok(gathered)
     }
 
@@ -487,7 +494,7 @@ impl Engine {
             &mut |bytes| {
                 self.check_cancelled(cancelled)?;
                 read += bytes as u64;
-                self.env.io_limit().acquire(bytes as u64, io);
+                self.ctx.env.io_limit().acquire(bytes as u64, io);
                 Ok(())
             },
             &mut |ordinal, record| {

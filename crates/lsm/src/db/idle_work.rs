@@ -57,20 +57,23 @@ impl Engine {
         then: impl FnOnce(&Arc<Engine>) + Send + 'static,
     ) {
         let engine = Arc::downgrade(self);
-        self.env
-            .jobs()
-            .spawn_after(self.owner, JobPriority::Housekeeping, delay, move || {
+        self.ctx.env.jobs().spawn_after(
+            self.ctx.owner,
+            JobPriority::Housekeeping,
+            delay,
+            move || {
                 if let Some(engine) = engine.upgrade()
-                    && !engine.closing.load(SeqCst)
+                    && !engine.ctx.is_closing()
                 {
                     then(&engine);
                 }
-            });
+            },
+        );
     }
 
     /// Something failed: sees to it that it is tried again even if no write comes.
     pub fn retry_later(self: &Arc<Self>) {
-        if !self.closing.load(SeqCst) && !self.idle_timers.retry.swap(true, SeqCst) {
+        if !self.ctx.is_closing() && !self.idle_timers.retry.swap(true, SeqCst) {
             self.after(RETRY_UNASKED, |engine| {
                 engine.idle_timers.retry.store(false, SeqCst);
                 engine.retry();
@@ -80,10 +83,10 @@ impl Engine {
 
     /// Asks again after so long what is due, although nothing may have happened.
     pub fn look_again_after(self: &Arc<Self>, delay: Duration) {
-        if !self.closing.load(SeqCst) && !self.idle_timers.look.swap(true, SeqCst) {
+        if !self.ctx.is_closing() && !self.idle_timers.look.swap(true, SeqCst) {
             self.after(delay, |engine| {
                 engine.idle_timers.look.store(false, SeqCst);
-                let now = engine.env.clock().now();
+                let now = engine.ctx.env.clock().now();
                 if engine.flush_pace.is_urgent(now) {
                     engine.look_again_after(URGENT_CHECK);
                 }
@@ -107,7 +110,7 @@ impl Engine {
             .values()
             .any(|f| may_be_relocatable(f));
         if !(paid || scanned)
-            || self.closing.load(SeqCst)
+            || self.ctx.is_closing()
             || self.idle_timers.extra_reads.swap(true, SeqCst)
         {
             return;
@@ -119,28 +122,29 @@ impl Engine {
             };
             engine.idle_timers.extra_reads.store(false, SeqCst);
             let (groups, now) = (
-                engine.counters.commit_groups.get(),
-                engine.env.clock().now(),
+                engine.ctx.counters.commit_groups.get(),
+                engine.ctx.env.clock().now(),
             );
             engine.idle_since.note(groups, now);
             engine.schedule_compactions();
         };
-        self.env
+        self.ctx
+            .env
             .jobs()
-            .spawn(self.owner, JobPriority::Housekeeping, job);
+            .spawn(self.ctx.owner, JobPriority::Housekeeping, job);
     }
 
     /// For how long nobody has written, as far as busy readers made somebody look.
     pub(super) fn still_for(&self) -> Duration {
-        let groups = self.counters.commit_groups.get();
-        self.idle_since.lasts(groups, self.env.clock().now())
+        let groups = self.ctx.counters.commit_groups.get();
+        self.idle_since.lasts(groups, self.ctx.env.clock().now())
     }
 
     pub(super) fn retry(self: &Arc<Self>) {
-        if self.check_jobs().is_err() {
+        if self.health.check_jobs().is_err() {
             return;
         }
-        if self.state.lock().halt.is_some() {
+        if self.health.is_halted() {
             let Some(mut writer) = self.writer.try_lock() else {
                 // A write is on its way, which tries it itself.
                 return self.retry_later();
@@ -150,29 +154,23 @@ impl Engine {
         }
         self.relieve();
         self.schedule();
-        let state = self.state.lock();
-        let failing = self.full.is_refusing()
-            || state.halt.is_some()
-            || state.flush_error.is_some()
-            || state.compaction_error.is_some();
-        drop(state);
-        if failing {
+        if self.full.is_refusing() || self.health.first_error().is_some() {
             self.retry_later();
         }
     }
 
     /// Called with each group: watches for the time when no more come.
     pub fn watch_idle(self: &Arc<Self>) {
-        let period = self.options.idle_release;
+        let period = self.ctx.options.idle_release;
         if period.is_zero() || self.idle_timers.release.load(SeqCst) {
             return;
         }
         self.idle_timers.release.store(true, SeqCst);
         self.last_watched
-            .store(self.counters.commit_groups.get(), SeqCst);
+            .store(self.ctx.counters.commit_groups.get(), SeqCst);
         self.after(period, |engine| {
             engine.idle_timers.release.store(false, SeqCst);
-            let groups = engine.counters.commit_groups.get();
+            let groups = engine.ctx.counters.commit_groups.get();
             if groups != engine.last_watched.load(SeqCst) {
                 engine.watch_idle();
             } else if engine.release_idle().is_err() {
@@ -204,8 +202,8 @@ impl Engine {
         if another {
             self.watch_idle();
         }
-        self.counters.idle_releases.add(1);
-        self.env.memory_was_freed();
+        self.ctx.counters.idle_releases.add(1);
+        self.ctx.env.memory_was_freed();
         Ok(())
     }
 }

@@ -98,12 +98,12 @@ impl Db {
     /// Waits for the commit that is on its way. Costs a few megabytes of memory until it ends.
     pub fn prepare(&self, family: &Family) -> Result<TableWriter> {
         let engine = self.engine();
-        engine.check_writable()?;
+        engine.ctx.check_writable()?;
         engine.admit_bytes(0)?;
         let mut writer = engine.writer.lock();
         // It may have been closed while the lock was waited for.
-        engine.check_open()?;
-        engine.check_jobs()?;
+        engine.ctx.check_open()?;
+        engine.health.check_jobs()?;
         let view = engine.view();
         engine.check_family(&view, family)?;
         let seq = writer.next_seq;
@@ -112,8 +112,8 @@ impl Db {
         let family = view.families[&family.id()].clone();
         let numbers = engine.clone();
         let separator = Separator::new(
-            &engine.env,
-            engine.tables.clone(),
+            &engine.ctx.env,
+            engine.ctx.tables.clone(),
             Box::new(move || numbers.new_file_number()),
             IoPriority::Low,
             false,
@@ -122,7 +122,7 @@ impl Db {
         Ok(TableWriter {
             table: None,
             separator: separator.with_packed(packs).of_prepared(),
-            created: Created::new(engine.tables.clone()),
+            created: Created::new(engine.ctx.tables.clone()),
             engine: engine.clone(),
             family,
             seq,
@@ -152,7 +152,7 @@ impl Db {
     /// knows whether they were added before the store is opened anew, and they cannot be added again.
     pub fn ingest(&self, prepared: &[Prepared]) -> Result<SeqNo> {
         let engine = self.engine();
-        engine.check_writable()?;
+        engine.ctx.check_writable()?;
         engine.ingest(prepared)
     }
 }
@@ -231,7 +231,7 @@ impl TableWriter {
         }
         let unseen = self.unseen + key.len() + payload.len();
         if unseen >= LOOKED_AT_AFTER {
-            self.engine.check_open()?;
+            self.engine.ctx.check_open()?;
             self.engine.admit_bytes(unseen as u64)?;
         }
         if let Err(e) = self.write(key, kind, payload) {
@@ -278,13 +278,13 @@ impl TableWriter {
     fn begin_table(&mut self) -> Result<(u64, TableBuilder)> {
         let engine = &self.engine;
         let number = engine.new_file_number();
-        let path = engine.tables.path(number);
+        let path = engine.ctx.tables.path(number);
         let file = self.created.create(&path)?;
         let mut builder = TableBuilder::new(
-            &engine.env,
+            &engine.ctx.env,
             file,
             &path,
-            engine.env.random().next_u128(),
+            engine.ctx.env.random().next_u128(),
             // As at the bottom, which is where most of it goes.
             table_options(&self.family.options, self.family.in_table(), true),
             IoPriority::Low,
@@ -310,7 +310,7 @@ impl TableWriter {
         let mut created = self.created;
         let mut blobs = Vec::new();
         for (number, meta) in self.separator.finish()? {
-            created.add(self.engine.tables.blob_path(number));
+            created.add(self.engine.ctx.tables.blob_path(number));
             blobs.push((number, Arc::new(meta)));
         }
         Ok(Prepared(Arc::new(Set {
@@ -367,7 +367,7 @@ impl Set {
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        let store = &self.engine.tables;
+        let store = &self.engine.ctx.tables;
         let tables = self.tables.iter().map(|(n, _)| store.path(*n));
         let blobs = self.blobs.iter().map(|(n, _)| store.blob_path(*n));
         tables.chain(blobs).collect()
@@ -483,7 +483,7 @@ impl Engine {
         let tables = in_order(&sets)?;
         if !tables.is_empty() {
             // Their names are durable before the manifest has them, and no writer waits for that.
-            self.env.fs().sync_metadata(&self.dir)?;
+            self.ctx.env.fs().sync_metadata(&self.ctx.dir)?;
         }
         for _ in 0..BESIDE_WRITERS {
             match self.memtables_meet(&self.view(), &tables)? {
@@ -494,8 +494,8 @@ impl Engine {
         }
         let mut writer = self.writer.lock();
         // It may have been closed while the lock was waited for.
-        self.check_open()?;
-        self.check_jobs()?;
+        self.ctx.check_open()?;
+        self.health.check_jobs()?;
         self.resume_if_halted(&mut writer)?;
         // With patience it comes back when there is room, or fails.
         let _ = self.hold_back(&mut writer, Patience::Wait)?;
@@ -519,7 +519,7 @@ impl Engine {
             if met == Met::Active {
                 self.rotate(&mut writer)?;
             }
-            let _urgent = self.env.foreground_io().urgent();
+            let _urgent = self.ctx.env.foreground_io().urgent();
             self.flush_all()?;
         }
         if tables.is_empty() {
@@ -637,10 +637,10 @@ impl Engine {
         };
         let installed = catch_unwind(AssertUnwindSafe(install));
         self.state.lock().entering.clear();
-        self.env.jobs().notify();
+        self.ctx.env.jobs().notify();
         let installed = installed.unwrap_or_else(|panic| {
             // As after a commit: what it left is not known.
-            let _ = self.broken.set(panic_text(&*panic));
+            self.health.set_broken(panic_text(&*panic));
             resume_unwind(panic)
         });
         if let Err(e) = installed {
@@ -650,13 +650,13 @@ impl Engine {
         }
         sets.iter().for_each(|s| s.fate.store(ADDED, SeqCst));
         self.note_ingestion(writer, seq);
-        self.counters.ingestions.add(1);
+        self.ctx.counters.ingestions.add(1);
         for set in sets {
-            self.counters.ingested_bytes.add(set.bytes());
-            self.counters.user_bytes.add(set.user_bytes);
+            self.ctx.counters.ingested_bytes.add(set.bytes());
+            self.ctx.counters.user_bytes.add(set.user_bytes);
         }
         for t in made {
-            self.tell(|| Event::TableCreated(t));
+            self.ctx.notify(|| Event::TableCreated(t));
         }
         Ok(seq)
     }

@@ -11,7 +11,8 @@
 //! the sync of a later one, so that what a power cut leaves is a prefix, and a log that lost its end takes only unsynced writes of
 //! later logs with it. Decision 0016.
 
-use super::engine::{Engine, RETRY_PAUSE, Writer};
+use super::engine::{Engine, Writer};
+use super::health::RETRY_PAUSE;
 use super::memtable_set::MemtableSetLog;
 use super::throttle::{Patience, Room};
 use crate::blob::BLOCK;
@@ -170,12 +171,12 @@ impl Drop for PinnedLogs<'_> {
 
 impl Engine {
     fn log_limit(&self) -> u64 {
-        self.options.write_buffer_bytes * LOG_PER_BUFFER
+        self.ctx.options.write_buffer_bytes * LOG_PER_BUFFER
     }
 
     fn prepare_log(&self) -> Result<ActiveLog> {
         let number = self.new_file_number();
-        let path = log_path(&self.dir, number);
+        let path = log_path(&self.ctx.dir, number);
         let room = self.room_ahead();
         let (reuse, capacity, expected, unit) = {
             let mut space = self.logs.0.lock();
@@ -203,9 +204,9 @@ impl Engine {
         let made = self.begin_log(number, &path, unit, capacity, reuse.as_deref());
         if made.is_err() {
             // No manifest names either file. One that cannot be removed is an orphan, which the next open removes.
-            self.tables.remove_once(&path);
+            self.ctx.tables.remove_once(&path);
             if let Some(old) = &reuse {
-                self.tables.remove_once(old);
+                self.ctx.tables.remove_once(old);
             }
         }
         match (made, reuse) {
@@ -226,14 +227,14 @@ impl Engine {
         capacity: u64,
         reuse: Option<&Path>,
     ) -> Result<ActiveLog> {
-        let fs = self.env.fs();
+        let fs = self.ctx.env.fs();
         let packed = self.packs_values();
-        let file_id = self.env.random().next_u128();
+        let file_id = self.ctx.env.random().next_u128();
         let file = fs.create_log(path, LogOptions { capacity, reuse })?;
         let header = FileHeader {
             kind: FileKind::Log,
             file_id,
-            store_id: self.store_id,
+            store_id: self.ctx.store_id,
             number,
             write_unit: unit.max(fs.info().write_unit as u32),
             compatible: 0,
@@ -243,12 +244,12 @@ impl Engine {
         let mut writer = RecordWriter::create(file, path, &header)?;
         // The header is durable before the manifest names the log: from then on a missing header is damage.
         writer.sync()?;
-        fs.sync_metadata(&self.dir)?;
+        fs.sync_metadata(&self.ctx.dir)?;
         Ok(ActiveLog {
             number,
             file_id,
             writer,
-            booked: self.env.ledger().reserve(MemoryKind::Buffer, 0),
+            booked: self.ctx.env.ledger().reserve(MemoryKind::Buffer, 0),
             packed,
             synced: false,
         })
@@ -276,16 +277,16 @@ impl Engine {
             add_logs: vec![(log.number, log.file_id)],
             ..Edit::default()
         };
-        self.install(edit, vec![log_path(&self.dir, log.number)], |_, _| ())
+        self.install(edit, vec![log_path(&self.ctx.dir, log.number)], |_, _| ())
     }
 
     fn ensure_log<'w>(self: &Arc<Self>, writer: &'w mut Writer) -> Result<&'w mut ActiveLog> {
         if writer.log.is_none() {
             // Logs are used in the order of their numbers, which recovery relies on: a spare on its way is waited for.
-            self.env.jobs().wait_until(None, &mut || {
-                !self.logs.0.lock().preparing || self.check_jobs().is_err()
+            self.ctx.env.jobs().wait_until(None, &mut || {
+                !self.logs.0.lock().preparing || self.health.check_jobs().is_err()
             });
-            self.check_jobs()?;
+            self.health.check_jobs()?;
             let packs = self.packs_values();
             let unfit = |space: &Space| space.spare.as_ref().is_some_and(|s| packs && !s.packed);
             if unfit(&self.logs.0.lock()) {
@@ -322,7 +323,8 @@ impl Engine {
         if sync {
             // Many small ones together are small ones.
             let smallest = records.iter().map(|r| r.buf.len()).min();
-            self.env
+            self.ctx
+                .env
                 .foreground_io()
                 .foreground_sync(smallest.unwrap_or(0));
             self.end_left_logs(writer)?;
@@ -334,12 +336,13 @@ impl Engine {
         if staging != log.booked.bytes() {
             log.booked.resize(staging);
         }
-        self.counters
+        self.ctx
+            .counters
             .wal_bytes
             .add(log.writer.end().saturating_sub(before));
         if sync {
             log.synced = true;
-            self.counters.log_syncs.add(1);
+            self.ctx.counters.log_syncs.add(1);
         }
         result.map_err(|e| self.halt(e))
     }
@@ -347,7 +350,7 @@ impl Engine {
     /// Makes every record so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
-        self.env.foreground_io().foreground_sync(0);
+        self.ctx.env.foreground_io().foreground_sync(0);
         self.end_left_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());
@@ -355,7 +358,7 @@ impl Engine {
         if log.writer.synced() >= log.writer.end() {
             return Ok(());
         }
-        self.counters.log_syncs.add(1);
+        self.ctx.counters.log_syncs.add(1);
         log.synced = true;
         log.writer.sync().map_err(|e| self.halt(e))
     }
@@ -368,7 +371,7 @@ impl Engine {
         self.forget_removed_logs(writer);
         let mut edit = Edit::default();
         for log in &mut writer.left {
-            self.counters.log_syncs.add(1);
+            self.ctx.counters.log_syncs.add(1);
             if let Err(e) = log.writer.sync() {
                 return Err(self.halt(e));
             }
@@ -392,11 +395,14 @@ impl Engine {
             .partition(|l| state.catalog.logs.contains_key(&l.number));
         drop(state);
         writer.left = live;
-        if !gone.is_empty() && !self.closing.load(SeqCst) {
+        if !gone.is_empty() && !self.ctx.is_closing() {
             // With the last handle of a removed file the kernel frees its pages, some milliseconds for a log: no writer's affair.
-            self.env
+            self.ctx
+                .env
                 .jobs()
-                .spawn(self.owner, JobPriority::Housekeeping, move || drop(gone));
+                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
+                    drop(gone)
+                });
         }
     }
 
@@ -405,8 +411,8 @@ impl Engine {
         let error = cause
             .context("the write-ahead log failed; nothing of this write is acknowledged")
             .with_reach(Reach::Store);
-        self.state.lock().halt = Some(error.clone());
-        self.tell(|| Event::BackgroundError {
+        self.health.halt(error.clone());
+        self.ctx.notify(|| Event::BackgroundError {
             during: "log",
             error: error.clone(),
         });
@@ -416,10 +422,10 @@ impl Engine {
 
     /// Mends a halted store if it is time for another try: writes all memtables out, so that nothing depends on the log in doubt.
     pub fn resume_if_halted(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
-        let Some(error) = self.state.lock().halt.clone() else {
+        let Some(error) = self.health.halted() else {
             return Ok(());
         };
-        let now = self.env.clock().now();
+        let now = self.ctx.env.clock().now();
         if writer.last_resume.is_some_and(|t| now < t + RETRY_PAUSE) {
             return Err(error);
         }
@@ -438,7 +444,7 @@ impl Engine {
             });
         }
         // Every writer waits for this.
-        let urgent = self.env.foreground_io().urgent();
+        let urgent = self.ctx.env.foreground_io().urgent();
         self.flush_all()?;
         drop(urgent);
         writer.log = None;
@@ -446,7 +452,7 @@ impl Engine {
         if self.manifest.lock().manifest.in_doubt() {
             self.install(Edit::default(), Vec::new(), |_, _| ())?;
         }
-        self.state.lock().halt = None;
+        self.health.resumed();
         Ok(())
     }
 
@@ -493,13 +499,13 @@ impl Engine {
         group: &GroupSize,
         patience: Patience,
     ) -> Result<Room> {
-        self.check_open()?;
-        self.check_jobs()?;
+        self.ctx.check_open()?;
+        self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
         if let later @ Room::Later(_) = self.hold_back(writer, patience)? {
             return Ok(later);
         }
-        let limit = self.options.write_buffer_bytes;
+        let limit = self.ctx.options.write_buffer_bytes;
         let unfit = self.is_unfit(writer, group.packed);
         let (mut rotated, mut alone) = (false, false);
         loop {
@@ -509,9 +515,9 @@ impl Engine {
             // next group books the exact size of the slots.
             let payload = group.memory + group.memory / 16;
             let growth = MemTable::growth(memory, payload, group.entries);
-            let scarce = self.env.ledger().free() < growth && !alone;
+            let scarce = self.ctx.env.ledger().free() < growth && !alone;
             if scarce {
-                self.env.relief().ask(growth);
+                self.ctx.env.relief().ask(growth);
             }
             let log_full = writer
                 .log
@@ -533,7 +539,7 @@ impl Engine {
             }
             // What stores have sealed gives its memory back. When none has anything to give, the group goes in alone.
             if scarce {
-                let now = self.env.clock().now();
+                let now = self.ctx.env.clock().now();
                 let since = *writer.short_of_memory.get_or_insert(now);
                 if let later @ Room::Later(_) = self.wait_for_memory(growth, patience, rotated)? {
                     if now.saturating_sub(since) < LONGEST_MEMORY_WAIT {
@@ -542,11 +548,11 @@ impl Engine {
                     alone = true;
                     continue;
                 }
-                let waited = self.env.clock().now().saturating_sub(since);
-                let relief = self.env.relief();
+                let waited = self.ctx.env.clock().now().saturating_sub(since);
+                let relief = self.ctx.env.relief();
                 // Stepped, the wait ends before the promised bytes come if no job is left.
-                let in_vain = self.env.jobs().is_stepped() && relief.coming() > 0;
-                alone = self.env.ledger().free() < growth
+                let in_vain = self.ctx.env.jobs().is_stepped() && relief.coming() > 0;
+                alone = self.ctx.env.ledger().free() < growth
                     && (rotated || !self.is_memory_wanted(&generation))
                     && (in_vain || waited >= LONGEST_MEMORY_WAIT || !relief.ask(growth));
                 continue;
@@ -560,7 +566,7 @@ impl Engine {
             writer.short_of_memory = None;
             generation.book(memory + growth);
             self.note_memory(memory + growth);
-            self.env.relief().look_ahead();
+            self.ctx.env.relief().look_ahead();
             self.charge(writer, group.bytes);
             self.release_writers();
             return Ok(Room::Ready);
@@ -603,9 +609,10 @@ impl Engine {
         {
             let (engine, file, number) = (self.clone(), log.writer.file().clone(), log.number);
             let capacity = (allocated * 2).max(FIRST_LOG_BYTES.min(target)).min(target);
-            self.env
+            self.ctx
+                .env
                 .jobs()
-                .spawn(self.owner, JobPriority::Housekeeping, move || {
+                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
                     // Without the space appends still work, only slower; the next append asks again.
                     if capacity - allocated <= engine.room_ahead() {
                         let _ = file.extend_log(capacity);
@@ -615,19 +622,20 @@ impl Engine {
                 });
         }
         if end < target / 2
-            && self.active_generation().memory() < self.options.write_buffer_bytes / 2
+            && self.active_generation().memory() < self.ctx.options.write_buffer_bytes / 2
         {
             return;
         }
         let mut space = self.logs.0.lock();
-        if space.spare.is_none() && !space.preparing && !self.closing.load(SeqCst) {
+        if space.spare.is_none() && !space.preparing && !self.ctx.is_closing() {
             space.preparing = true;
             space.last_end = space.last_end.max(end);
             drop(space);
             let engine = self.clone();
-            self.env
+            self.ctx
+                .env
                 .jobs()
-                .spawn(self.owner, JobPriority::Housekeeping, move || {
+                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
                     engine.prepare_spare()
                 });
         }
@@ -648,20 +656,20 @@ impl Engine {
     /// Keeps a removed log's space for a later one, or deletes it. `end` is where its records ended; `None` when that was
     /// never settled, and its space is not used again. Nor is that of a log which one huge value has blown up.
     pub fn retire_log(&self, number: u64, end: Option<u64>) {
-        let path = log_path(&self.dir, number);
+        let path = log_path(&self.ctx.dir, number);
         let mut space = self.logs.0.lock();
         if end.is_some_and(|end| end <= 2 * self.log_limit())
             && space.recycled.len() < RECYCLED_LOGS
             && !space.extending.contains(&number)
             && !space.pinned.contains_key(&number)
-            && !self.closing.load(SeqCst)
+            && !self.ctx.is_closing()
         {
             assert!(!space.recycled.contains(&path), "a log is retired once");
             space.recycled.push(path);
             return;
         }
         drop(space);
-        self.tables.remove(&path);
+        self.ctx.tables.remove(&path);
     }
 
     /// Has logs that are blob files give back what is no record of theirs, as soon as nobody copies them, and nobody writes
@@ -684,7 +692,7 @@ impl Engine {
                     // From the next flush on logs do not stay.
                     self.logs.0.lock().keeps_all = true;
                 }
-                Ok(()) => self.tables.note_release(),
+                Ok(()) => self.ctx.tables.note_release(),
                 // What stays allocated is space and no harm; the next open tries again.
                 Err(_) => {}
             }
@@ -700,11 +708,12 @@ impl Engine {
             return;
         }
         let engine = self.clone();
-        self.env
+        self.ctx
+            .env
             .jobs()
-            .spawn(self.owner, JobPriority::Housekeeping, move || {
+            .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
                 let more = |f: &Arc<BlobFile>| {
-                    let stat = engine.env.fs().stat(&f.path());
+                    let stat = engine.ctx.env.fs().stat(&f.path());
                     stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
                 };
                 let due: Vec<_> = logs.into_iter().filter(more).collect();
@@ -736,7 +745,9 @@ impl Engine {
             self.logs.0.lock().spare = Some(spare);
             return Err(e);
         }
-        self.tables.remove(&log_path(&self.dir, spare.number));
+        self.ctx
+            .tables
+            .remove(&log_path(&self.ctx.dir, spare.number));
         Ok(())
     }
 
@@ -748,7 +759,7 @@ impl Engine {
             (space.spare.take(), std::mem::take(&mut space.recycled))
         };
         for path in recycled {
-            self.tables.remove(&path);
+            self.ctx.tables.remove(&path);
         }
         spare
     }

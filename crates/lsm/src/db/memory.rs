@@ -52,8 +52,8 @@ impl Engine {
                 engine.give_memory_back(promise);
             }
         };
-        let worth = self.options.write_buffer_bytes / WORTH;
-        let holder = self.env.relief().register(worth, give);
+        let worth = self.ctx.options.write_buffer_bytes / WORTH;
+        let holder = self.ctx.env.relief().register(worth, give);
         assert!(self.memory.holder.set(holder).is_ok(), "called once");
     }
 
@@ -74,11 +74,11 @@ impl Engine {
         let view = self.view();
         // A store that cannot flush its sealed memtables cannot keep a promise. A store with the most
         // sealed memtables that it may have has already promised their bytes.
-        if state.flush_error.is_some()
-            || state.halt.is_some()
-            || self.closing.load(SeqCst)
-            || self.check_jobs().is_err()
-            || view.sealed.len() >= self.options.max_sealed_memtables
+        if self.health.flush_error().is_some()
+            || self.health.is_halted()
+            || self.ctx.is_closing()
+            || self.health.check_jobs().is_err()
+            || view.sealed.len() >= self.ctx.options.max_sealed_memtables
         {
             return;
         }
@@ -94,17 +94,18 @@ impl Engine {
         self.memory.asked.store(number, SeqCst);
         drop(state);
         let engine = self.clone();
-        self.env
+        self.ctx
+            .env
             .jobs()
-            .spawn(self.owner, JobPriority::Flush, move || {
+            .spawn(self.ctx.owner, JobPriority::Flush, move || {
                 engine.seal_for_memory(number, TRIES)
             });
     }
 
     fn seal_for_memory(self: &Arc<Self>, number: u64, tries: u32) {
         let _keeping = self.keep_promises();
-        let is_due = || !self.closing.load(SeqCst) && self.active_generation().number == number;
-        if is_due() && self.check_jobs().is_ok() {
+        let is_due = || !self.ctx.is_closing() && self.active_generation().number == number;
+        if is_due() && self.health.check_jobs().is_ok() {
             let Some(mut writer) = self.writer.try_lock() else {
                 if let Some(tries) = tries.checked_sub(1) {
                     return self.after(BUSY, move |engine| engine.seal_for_memory(number, tries));
@@ -121,13 +122,13 @@ impl Engine {
         let is_active = self.active_generation().number == number;
         let kept = is_active.then(|| self.state.lock().promised.remove(&number));
         drop(kept);
-        self.env.jobs().notify();
+        self.ctx.env.jobs().notify();
     }
 
     /// A generation is sealed: its memory is on its way back.
     pub fn note_sealed(&self, state: &mut State, sealed: &MemtableSet) {
-        if state.flush_error.is_none() {
-            let promise = || self.env.relief().promise(sealed.memory());
+        if self.health.flush_error().is_none() {
+            let promise = || self.ctx.env.relief().promise(sealed.memory());
             state.promised.entry(sealed.number).or_insert_with(promise);
         }
         if let Some(holder) = self.memory.holder.get() {

@@ -195,7 +195,7 @@ impl Engine {
     pub fn offer_metrics(self: &Arc<Self>) {
         // The registry keeps no store open.
         let engine = Arc::downgrade(self);
-        let source = self.env.metrics().source(move |out| {
+        let source = self.ctx.env.metrics().source(move |out| {
             if let Some(engine) = engine.upgrade() {
                 engine.figures(out);
             }
@@ -216,7 +216,7 @@ impl Engine {
             row("blob_bytes_by_garbage", help, share.bytes);
         }
         if let Some(made) = blobs.oldest_made_ms {
-            let age = self.env.clock().wall_ms().saturating_sub(made) / 1000;
+            let age = self.ctx.env.clock().wall_ms().saturating_sub(made) / 1000;
             let help = "Seconds since the oldest blob file was made.";
             let name = "blob_oldest_file_age_seconds";
             out.push(MetricSample::new(name, &[store], help, gauge(age)));
@@ -225,7 +225,7 @@ impl Engine {
 
     fn figures(self: &Arc<Self>, out: &mut Vec<MetricSample>) {
         let stats = self.stats();
-        let store = ("store", self.counters.label.as_str());
+        let store = ("store", self.ctx.counters.label.as_str());
         for (name, help, read) in STORE {
             out.push(MetricSample::new(name, &[store], help, gauge(read(&stats))));
         }
@@ -241,7 +241,7 @@ impl Engine {
             ));
         }
         self.blob_figures(&stats.blobs, store, out);
-        let of_env = self.env.budgets().len();
+        let of_env = self.ctx.env.budgets().len();
         for budget in &stats.budgets[of_env..] {
             let labels = [store, ("budget", budget.name)];
             let used = gauge(budget.used);

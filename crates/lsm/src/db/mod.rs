@@ -15,6 +15,7 @@ mod checkpoint;
 mod commit;
 mod compact;
 mod compact_range;
+mod context;
 mod cursor;
 mod disk_full;
 mod engine;
@@ -23,6 +24,7 @@ mod flush;
 mod flush_values;
 mod gc;
 mod group_wait;
+mod health;
 mod idle_work;
 mod ingest;
 mod level_stats;
@@ -144,13 +146,13 @@ impl Db {
 
     /// The environment.
     pub fn env(&self) -> &Env {
-        &self.engine().env
+        &self.engine().ctx.env
     }
 
     fn handle(&self, f: &FamilyEntry) -> Family {
         Family::new(FamilyConfig {
             id: f.id,
-            store: self.engine().owner,
+            store: self.engine().ctx.owner,
             name: f.name.clone(),
             comparator: f.options.comparator.clone(),
             merge_operator: f.options.merge_operator.clone(),
@@ -196,11 +198,11 @@ impl Db {
             )));
         }
         let engine = self.engine();
-        engine.check_writable()?;
+        engine.ctx.check_writable()?;
         // Serialises makers: names and ids are looked up and taken in one step.
         let mut writer = engine.writer.lock();
         // It may have been closed while the lock was waited for.
-        engine.check_open()?;
+        engine.ctx.check_open()?;
         if self.family(name).is_some() {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
@@ -242,15 +244,16 @@ impl Db {
     /// Drops a family and everything in it. Durable when it returns. `default` cannot be dropped.
     pub fn drop_family(&self, family: &Family) -> Result<()> {
         let engine = self.engine();
-        engine.check_writable()?;
+        engine.ctx.check_writable()?;
         if family.id() == 0 {
             return Err(Error::invalid("the family \"default\" cannot be dropped"));
         }
         // No group is between its log record and its memtables while we hold this.
         let mut writer = engine.writer.lock();
         // It may have been closed while the lock was waited for.
-        engine.check_open()?;
-        if family.store() != engine.owner || !engine.view().families.contains_key(&family.id()) {
+        engine.ctx.check_open()?;
+        if family.store() != engine.ctx.owner || !engine.view().families.contains_key(&family.id())
+        {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("family {:?} was dropped", family.name()),
@@ -270,13 +273,13 @@ impl Db {
 
     fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
         let engine = self.engine();
-        engine.check_writable()?;
+        engine.ctx.check_writable()?;
         if batch.is_empty() {
             return Ok(());
         }
         let view = engine.view();
         for &(store, family) in batch.families() {
-            if store != engine.owner {
+            if store != engine.ctx.owner {
                 return Err(Error::invalid(
                     "the batch has operations on a family of another store",
                 ));
@@ -496,7 +499,7 @@ impl Db {
     /// Writes all memtables out and waits.
     pub fn flush(&self) -> Result<()> {
         let engine = self.engine();
-        engine.check_writable()?;
+        engine.ctx.check_writable()?;
         engine.seal_and_flush()
     }
 
@@ -553,7 +556,7 @@ impl Db {
     /// would wait for itself.
     pub fn wait_for_listeners(&self) {
         let engine = self.engine();
-        engine.events.wait(engine.env.jobs());
+        engine.ctx.events.wait(engine.ctx.env.jobs());
     }
 
     /// Shape and counters.
@@ -623,7 +626,7 @@ impl Db {
 impl Engine {
     /// Ends the active log, seals its memtables and writes everything out on this thread.
     pub(crate) fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
-        let _urgent = self.env.foreground_io().urgent();
+        let _urgent = self.ctx.env.foreground_io().urgent();
         self.seal(&mut self.writer.lock())?;
         self.flush_all()?;
         self.schedule();
@@ -640,34 +643,34 @@ impl Engine {
     }
 
     fn close(self: &Arc<Self>) -> Result<()> {
-        if self.read_only {
-            self.closing.store(true, SeqCst);
-            self.env.jobs().drain(self.owner);
+        if self.ctx.read_only {
+            self.ctx.begin_closing();
+            self.ctx.env.jobs().drain(self.ctx.owner);
             self.leave();
             return Ok(());
         }
         {
             let mut writer = self.writer.lock();
-            if self.closing.swap(true, SeqCst) {
+            if !self.ctx.begin_closing() {
                 return Ok(());
             }
             self.manual.cancel_all();
-            self.env.jobs().notify();
-            if self.check_jobs().is_ok() {
+            self.ctx.env.jobs().notify();
+            if self.health.check_jobs().is_ok() {
                 // There is no later attempt to wait for.
                 writer.last_resume = None;
                 let _ = self.resume_if_halted(&mut writer);
             }
         }
-        let _urgent = self.env.foreground_io().urgent();
-        self.env.jobs().drain(self.owner);
+        let _urgent = self.ctx.env.foreground_io().urgent();
+        self.ctx.env.jobs().drain(self.ctx.owner);
         self.wait_for_manual();
         // What was held back, and nobody would come back for.
         self.lead_all();
         let flushed = {
             let mut writer = self.writer.lock();
             // What is in the logs stays there after a broken invariant: the next open reads it afresh.
-            let mut result = self.check_jobs();
+            let mut result = self.health.check_jobs();
             if result.is_ok() && !self.active_generation().is_empty() {
                 result = self.rotate(&mut writer);
             }
@@ -678,11 +681,11 @@ impl Engine {
             writer.left.clear();
             end
         };
-        self.env.jobs().drain(self.owner);
-        if self.env.jobs().is_stepped() {
-            self.events.wait(self.env.jobs());
+        self.ctx.env.jobs().drain(self.ctx.owner);
+        if self.ctx.env.jobs().is_stepped() {
+            self.ctx.events.wait(self.ctx.env.jobs());
         }
-        self.tables.remove_what_is_left();
+        self.ctx.tables.remove_what_is_left();
         self.leave();
         flushed
     }
@@ -690,7 +693,8 @@ impl Engine {
     /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the directory, which is
     /// not given back before they end.
     fn wait_for_manual(&self) {
-        self.env
+        self.ctx
+            .env
             .jobs()
             .wait_until(None, &mut || !self.manual.elsewhere());
     }
@@ -708,7 +712,7 @@ impl Engine {
                 .values()
                 .flat_map(|f| f.tables.values());
             let expires = tables.any(|(_, meta)| meta.soonest_expiry_ms < u64::MAX);
-            let told = state.catalog.wall_ms >= self.env.clock().wall_ms();
+            let told = state.catalog.wall_ms >= self.ctx.env.clock().wall_ms();
             let logs: Vec<u64> = state.catalog.logs.keys().copied().collect();
             (logs, told || !expires)
         };
@@ -724,35 +728,36 @@ impl Engine {
             )?;
             logs.iter().for_each(|&n| self.retire_log(n, None));
         }
-        self.manifest.lock().manifest.point_current(&self.env)
+        self.manifest.lock().manifest.point_current(&self.ctx.env)
     }
 
     /// What an end of any kind gives back.
     fn leave(&self) {
         drop(self.metric_source.lock().take());
-        self.env
+        self.ctx
+            .env
             .metrics()
-            .remove_labelled(("store", &self.counters.label));
-        self.events.close();
+            .remove_labelled(("store", &self.ctx.counters.label));
+        self.ctx.events.close();
         // No edit is on its way, and none comes any more.
         let manifest = self.manifest.lock();
         self.gone.store(true, SeqCst);
         drop(manifest);
-        self.tables.leave();
+        self.ctx.tables.leave();
         let mut state = self.state.lock();
         state.urgent = None;
         self.break_promises(&mut state);
         drop(state);
         self.note_memory(0);
         *self.lock.lock() = None;
-        self.env.memory_was_freed();
+        self.ctx.env.memory_was_freed();
     }
 
     fn abandon(self: &Arc<Self>) {
-        self.closing.store(true, SeqCst);
+        self.ctx.begin_closing();
         self.manual.cancel_all();
-        self.env.jobs().cancel(self.owner);
-        self.env.jobs().drain(self.owner);
+        self.ctx.env.jobs().cancel(self.ctx.owner);
+        self.ctx.env.jobs().drain(self.ctx.owner);
         // The leader's job may have been among them: whoever waits hears that the store is closed.
         self.lead_all();
         self.wait_for_manual();

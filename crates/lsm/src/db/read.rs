@@ -36,18 +36,18 @@ impl Engine {
         // newer than this moment to drop older versions for.
         let seq = self.visible.load(SeqCst);
         *live.entry(seq).or_default() += 1;
-        Snapshot::new(seq, self.owner, self.snapshots.clone())
+        Snapshot::new(seq, self.ctx.owner, self.snapshots.clone())
     }
 
     /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
     /// later moment shows a prefix of history. But for tables that were added since ([`super::ingest`]), which memtables that it has do not
     /// wait for: then the view is taken anew.
     pub(super) fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
-        self.check_open()?;
+        self.ctx.check_open()?;
         loop {
             let view = self.view();
             let seq = match &options.snapshot {
-                Some(s) if s.store() != self.owner => {
+                Some(s) if s.store() != self.ctx.owner => {
                     return Err(Error::invalid("the snapshot belongs to another store"));
                 }
                 Some(s) => s.seq(),
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {
-        if family.store() != self.owner {
+        if family.store() != self.ctx.owner {
             return Err(Error::invalid(format!(
                 "family {:?} belongs to another store",
                 family.name()
@@ -99,7 +99,7 @@ impl Engine {
         match found {
             Some(found) if found.kind == Kind::Merge => self.merged_value(asked, key, budget),
             Some(found) if found.kind == Kind::BlobRef => {
-                let now_ms = self.env.clock().wall_ms();
+                let now_ms = self.ctx.env.clock().wall_ms();
                 let name = Name {
                     family: asked.family,
                     key,
@@ -126,7 +126,7 @@ impl Engine {
         key: &[u8],
         budget: &mut ReadBudget,
     ) -> Result<Option<Option<ValueWithExpiry>>> {
-        let now_ms = self.env.clock().wall_ms();
+        let now_ms = self.ctx.env.clock().wall_ms();
         let (family, seq) = (asked.family, asked.seq);
         let chain = asked
             .view
@@ -155,7 +155,7 @@ impl Engine {
             })),
             Kind::PutTtl => {
                 let at = expiry_of(&found.value)?;
-                let live = at > self.env.clock().wall_ms();
+                let live = at > self.ctx.env.clock().wall_ms();
                 Ok(live.then(|| ValueWithExpiry {
                     value: found.value.slice(8..),
                     expire_at_ms: Some(at),
@@ -226,7 +226,7 @@ impl Engine {
             && found.kind == Kind::BlobRef
         {
             let to = Reference::decode(&found.value)?;
-            if to.is_over(self.env.clock().wall_ms()) {
+            if to.is_over(self.ctx.env.clock().wall_ms()) {
                 return Ok(Some(None));
             }
             let mut meta = ValueMeta {
@@ -286,7 +286,7 @@ impl Engine {
             out.push(Some(checked.map(|()| None)));
         }
         // Values elsewhere: those of all families together.
-        let now_ms = self.env.clock().wall_ms();
+        let now_ms = self.ctx.env.clock().wall_ms();
         let mut elsewhere: Vec<(usize, Referred<'_>)> = Vec::new();
         for (family, places) in by_family {
             let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
@@ -421,7 +421,7 @@ impl Engine {
             seq,
             lower: options.lower_bound.clone(),
             upper: options.upper_bound.clone(),
-            now_ms: self.env.clock().wall_ms(),
+            now_ms: self.ctx.env.clock().wall_ms(),
         };
         let (children, deleted, jumps) = sources.masked(&cmp, seq);
         // The snapshot is its holder's to keep.

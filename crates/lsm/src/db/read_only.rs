@@ -79,18 +79,3 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     engine.change_view(|_, view| view.active = generation);
     Ok(engine)
 }
-
-impl Engine {
-    /// Fails when the store takes no changes from this handle.
-    pub fn check_writable(&self) -> Result<()> {
-        self.check_open()?;
-        if self.read_only {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                "the store was opened for reading only; open it with `Db::open` to change it",
-            )
-            .with_reach(Reach::Store));
-        }
-        Ok(())
-    }
-}

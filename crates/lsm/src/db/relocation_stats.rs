@@ -48,12 +48,12 @@ impl Engine {
         let catalog = &state.catalog;
         if !catalog.blobs.keys().any(|n| scans(n).0 > 0)
             || self.full.is_refusing()
-            || fill.urgency(self.options.max_space_amp) >= BUSY
+            || fill.urgency(self.ctx.options.max_space_amp) >= BUSY
         {
             return Paid::default();
         }
         let disk = self.full.beyond_reserve().saturating_sub(fill.copying);
-        let room = fill.most_copied(&self.options).min(disk);
+        let room = fill.most_copied(&self.ctx.options).min(disk);
         // Afterwards what a scan asks for at once is spread over so many sorted parts, each of which is one read.
         let parts = (fill.live.bytes / room.max(1)).max(2);
         let paid = |number: &u64, live: u64| {
@@ -78,7 +78,7 @@ impl Engine {
 
     /// Files that nobody works on and that are wanted, by number and live bytes.
     fn scattered(&self, state: &State, room: u64, wanted: &dyn Fn(&u64, u64) -> bool) -> Paid {
-        let (catalog, now) = (&state.catalog, self.env.clock().now());
+        let (catalog, now) = (&state.catalog, self.ctx.env.clock().now());
         let mut files = BTreeMap::new();
         for (number, blob) in &catalog.blobs {
             let alive = catalog.alive(blob);

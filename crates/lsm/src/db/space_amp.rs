@@ -385,10 +385,10 @@ impl Engine {
     /// Returns the space that blob files take now. The caller holds `state`.
     pub(super) fn fill(&self, state: &State, view: &View) -> Fill {
         let catalog = &*state.catalog;
-        let mut fill = blob_files(catalog, &state.blobs, self.env.clock().now());
-        let amp = self.options.max_space_amp;
+        let mut fill = blob_files(catalog, &state.blobs, self.ctx.env.clock().now());
+        let amp = self.ctx.options.max_space_amp;
         let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
-            .max(self.options.write_buffer_bytes as f64);
+            .max(self.ctx.options.write_buffer_bytes as f64);
         let full = self.room_for_merges(state);
         for (id, family) in view.families.iter() {
             let own = live_of(catalog, *id);
@@ -423,7 +423,7 @@ impl Engine {
             fill.hidden_garbage.insert(*id, hidden_garbage);
         }
         fill.hidden = fill.hidden.min(fill.live.bytes);
-        let pressed = fill.part_of_room(&self.options) >= MERGE_FROM;
+        let pressed = fill.part_of_room(&self.ctx.options) >= MERGE_FROM;
         (fill.hidden_garbage.values_mut())
             .for_each(|hidden_garbage| hidden_garbage.pressed = pressed);
         fill
@@ -440,7 +440,7 @@ impl Engine {
             return;
         }
         let fill = self.fill(state, view);
-        let amp = self.options.max_space_amp;
+        let amp = self.ctx.options.max_space_amp;
         let reachable = fill.reachable() as f64 + (fill.coming - fill.will_hide) as f64;
         let mut inner = self.space.inner.lock();
         let freed = inner.disk.saturating_sub(fill.disk) as f64;
@@ -448,17 +448,17 @@ impl Engine {
         inner.eased = (inner.eased - freed / (2.0 * amp)).max(reachable);
         let all = (fill.disk + fill.copying + fill.coming) as f64;
         let beside = all - inner.eased;
-        let part = beside.min(fill.can_go() as f64) / room(&self.options, inner.eased);
+        let part = beside.min(fill.can_go() as f64) / room(&self.ctx.options, inner.eased);
         let pressure = ((part - SLOW_FROM) / (SLOWEST_AT - SLOW_FROM)).clamp(0.0, MAX_PRESSURE);
         self.space.pressure.store(pressure.to_bits(), Relaxed);
         self.note_written(&mut inner);
     }
 
     fn written(&self) -> Written {
-        let c = &self.counters;
+        let c = &self.ctx.counters;
         let by_collections = c.collected_written.get();
         Written {
-            at: self.env.clock().now(),
+            at: self.ctx.env.clock().now(),
             all: c.wal_bytes.get()
                 + c.flush_bytes.get()
                 + c.ingested_bytes.get()
@@ -483,7 +483,7 @@ impl Engine {
 
     /// What blob files take, what of it is alive, and what the bound costs.
     pub(super) fn blob_stats(&self, state: &State) -> BlobStats {
-        let c = &self.counters;
+        let c = &self.ctx.counters;
         let fill = self.fill(state, &self.view());
         let now = self.written();
         let since = {
@@ -497,8 +497,8 @@ impl Engine {
         let mut all = BlobStats {
             hidden_bytes: fill.hidden,
             hidden_is_guessed: fill.guessed,
-            space_debt: fill.debt(&self.options),
-            space_slack: self.options.space_slack(),
+            space_debt: fill.debt(&self.ctx.options),
+            space_slack: self.ctx.options.space_slack(),
             pressure: self.space.pressure(),
             names: state.catalog.lineage.names().len() as u64,
             names_made: c.names_made.get(),
@@ -513,7 +513,7 @@ impl Engine {
             recent_bytes_added: now.added - since.added,
             recent_collection_bytes_written: now.by_collections - since.by_collections,
             recent_collection_bytes_read: now.read_by_collections - since.read_by_collections,
-            max_space_amp: self.options.max_space_amp,
+            max_space_amp: self.ctx.options.max_space_amp,
             error: state.blobs.failure().map(|e| e.to_string()),
             ..BlobStats::default()
         };

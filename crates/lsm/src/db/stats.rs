@@ -507,17 +507,17 @@ impl Engine {
     /// The environment's budgets, and this store's own.
     fn budgets(&self, view: &View) -> Vec<BudgetUse> {
         let generations = view.sealed.len() as u64 + 1;
-        let mut all = self.env.budgets();
+        let mut all = self.ctx.env.budgets();
         all.extend([
             BudgetUse {
                 name: "write_buffer_bytes",
                 used: view.active.memory(),
-                limit: self.options.write_buffer_bytes,
+                limit: self.ctx.options.write_buffer_bytes,
             },
             BudgetUse {
                 name: "sealed_memtables",
                 used: generations - 1,
-                limit: self.options.max_sealed_memtables as u64,
+                limit: self.ctx.options.max_sealed_memtables as u64,
             },
         ]);
         all
@@ -525,7 +525,7 @@ impl Engine {
 
     pub fn stats(self: &Arc<Self>) -> Stats {
         let view = self.view();
-        let c = &self.counters;
+        let c = &self.ctx.counters;
         let mut families = Vec::new();
         let mut debt = 0;
         let mut table_files = 0;
@@ -566,9 +566,10 @@ impl Engine {
         let is_stuck = self.view().backlog.holds_writers();
         let (live_logs, compactions, blobs, read_only) = {
             let s = self.state.lock();
-            let merge = (s.compaction_error.as_ref())
-                .filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
-            let error = s.halt.as_ref().or(s.flush_error.as_ref()).or(merge);
+            let health = &self.health;
+            let merge =
+                (health.compaction_error()).filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
+            let error = health.halted().or(health.flush_error()).or(merge);
             (
                 s.catalog.logs.keys().copied().collect::<Vec<_>>(),
                 s.compactions.len() as u64,
@@ -576,10 +577,10 @@ impl Engine {
                 error
                     .map(|e| e.to_string())
                     .or(full)
-                    .or_else(|| self.read_only.then(|| READING.to_string())),
+                    .or_else(|| self.ctx.read_only.then(|| READING.to_string())),
             )
         };
-        let (events_lost, listeners_lost) = self.events.lost();
+        let (events_lost, listeners_lost) = self.ctx.events.lost();
         let stall = |cause, count: &Counter, us: &Counter| StallStats {
             cause,
             count: count.get(),
@@ -594,9 +595,9 @@ impl Engine {
         ];
         let log_bytes = live_logs
             .iter()
-            .map(|n| super::log::log_path(&self.dir, *n))
+            .map(|n| super::log::log_path(&self.ctx.dir, *n))
             .chain(self.recycled_logs())
-            .filter_map(|path| self.env.fs().stat(&path).ok())
+            .filter_map(|path| self.ctx.env.fs().stat(&path).ok())
             .map(|s| s.allocated)
             .sum();
         Stats {
@@ -616,7 +617,7 @@ impl Engine {
             stalls,
             budgets: self.budgets(&view),
             io_wait_us: [IoPriority::High, IoPriority::Low]
-                .map(|p| self.env.io_limit().waited(p).as_micros() as u64),
+                .map(|p| self.ctx.env.io_limit().waited(p).as_micros() as u64),
             events_lost,
             listeners_lost,
             snapshots: self.snapshots.lock().values().sum::<usize>() as u64,
@@ -624,10 +625,10 @@ impl Engine {
             memtable_bytes: view.active.memory()
                 + view.sealed.iter().map(|g| g.memory()).sum::<u64>(),
             table_files,
-            unremoved_files: self.tables.unremoved(),
+            unremoved_files: self.ctx.tables.unremoved(),
             blobs,
-            blob_reads: BlobReadStats::of(&self.env),
-            blob_compression: BlobCompressionStats::of(&self.env),
+            blob_reads: BlobReadStats::of(&self.ctx.env),
+            blob_compression: BlobCompressionStats::of(&self.ctx.env),
             compaction_debt: debt,
             compactions,
             last_seq: self.visible.load(SeqCst),

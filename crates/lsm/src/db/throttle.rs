@@ -222,8 +222,8 @@ impl Engine {
         let view = self.view();
         let memtables = {
             let (most, buffer) = (
-                self.options.max_sealed_memtables,
-                self.options.write_buffer_bytes,
+                self.ctx.options.max_sealed_memtables,
+                self.ctx.options.write_buffer_bytes,
             );
             // The last quarter of what may be in memory at all. An early look spares the sum over all families.
             if (view.sealed.len() + 1) * 4 <= (most + 1) * 3 {
@@ -253,11 +253,11 @@ impl Engine {
 
     fn note_stall(&self, cause: Cause, time: Duration) {
         let counter = match cause {
-            Cause::Level0 => &self.counters.stall_l0_us,
-            Cause::Memtables => &self.counters.stall_memtables_us,
-            Cause::Memory => &self.counters.stall_memory_us,
-            Cause::Debt => &self.counters.stall_debt_us,
-            Cause::Space => &self.counters.stall_space_us,
+            Cause::Level0 => &self.ctx.counters.stall_l0_us,
+            Cause::Memtables => &self.ctx.counters.stall_memtables_us,
+            Cause::Memory => &self.ctx.counters.stall_memory_us,
+            Cause::Debt => &self.ctx.counters.stall_debt_us,
+            Cause::Space => &self.ctx.counters.stall_space_us,
         };
         counter.add(time.as_micros() as u64);
         let mut now = self.stalling.now.lock();
@@ -268,7 +268,7 @@ impl Engine {
             }
             self.notify_stall_end(stall);
         }
-        let began = self.env.clock().now().saturating_sub(time);
+        let began = self.ctx.env.clock().now().saturating_sub(time);
         *now = Some(Stall {
             cause,
             began,
@@ -276,22 +276,22 @@ impl Engine {
         });
         self.stalling.any.store(true, Relaxed);
         let counter = match cause {
-            Cause::Level0 => &self.counters.stalls_l0,
-            Cause::Memtables => &self.counters.stalls_memtables,
-            Cause::Memory => &self.counters.stalls_memory,
-            Cause::Debt => &self.counters.stalls_debt,
-            Cause::Space => &self.counters.stalls_space,
+            Cause::Level0 => &self.ctx.counters.stalls_l0,
+            Cause::Memtables => &self.ctx.counters.stalls_memtables,
+            Cause::Memory => &self.ctx.counters.stalls_memory,
+            Cause::Debt => &self.ctx.counters.stalls_debt,
+            Cause::Space => &self.ctx.counters.stalls_space,
         };
         counter.add(1);
-        self.tell(|| Event::StallBegin {
+        self.ctx.notify(|| Event::StallBegin {
             cause: cause.name(),
         });
     }
 
     fn notify_stall_end(&self, stall: &Stall) {
-        self.tell(|| Event::StallEnd {
+        self.ctx.notify(|| Event::StallEnd {
             cause: stall.cause.name(),
-            lasted: self.env.clock().now().saturating_sub(stall.began),
+            lasted: self.ctx.env.clock().now().saturating_sub(stall.began),
         });
     }
 
@@ -314,7 +314,7 @@ impl Engine {
 
     /// Slows a group down as the backlogs ask.
     pub fn hold_back(self: &Arc<Self>, writer: &mut Writer, patience: Patience) -> Result<Room> {
-        let clock = self.env.clock();
+        let clock = self.ctx.env.clock();
         loop {
             let Some((cause, pressure, rate)) = self.pressure() else {
                 writer.pace.owed = 0.0;
@@ -338,8 +338,8 @@ impl Engine {
                 return Ok(Room::Later(nap));
             }
             clock.sleep(nap);
-            self.check_open()?;
-            self.check_jobs()?;
+            self.ctx.check_open()?;
+            self.health.check_jobs()?;
         }
     }
 
@@ -371,9 +371,9 @@ impl Engine {
         };
         let stuck = || {
             let state = self.state.lock();
-            let error = state.compaction_error.as_ref();
+            let error = self.health.compaction_error();
             let error = error.filter(|_| state.compactions.is_empty());
-            error.map(|e| e.clone().context(full))
+            error.map(|e| e.context(full))
         };
         self.wait_for(cause, patience, &relieved, &stuck, late)
     }
@@ -391,21 +391,21 @@ impl Engine {
             if relieved() {
                 return Ok(Room::Ready);
             }
-            let _urgent = self.env.foreground_io().urgent();
+            let _urgent = self.ctx.env.foreground_io().urgent();
             self.schedule();
             let mut moved = true;
             if patience == Patience::Wait {
-                let started = self.env.clock().now();
-                moved = self.env.jobs().wait_until(None, &mut || {
+                let started = self.ctx.env.clock().now();
+                moved = self.ctx.env.jobs().wait_until(None, &mut || {
                     relieved()
                         || stuck().is_some()
-                        || self.closing.load(SeqCst)
-                        || self.check_jobs().is_err()
+                        || self.ctx.is_closing()
+                        || self.health.check_jobs().is_err()
                 });
-                self.note_stall(cause, self.env.clock().now() - started);
+                self.note_stall(cause, self.ctx.env.clock().now() - started);
             }
-            self.check_open()?;
-            self.check_jobs()?;
+            self.ctx.check_open()?;
+            self.health.check_jobs()?;
             if relieved() {
                 return Ok(Room::Ready);
             }
@@ -417,7 +417,7 @@ impl Engine {
                 let mut state = self.state.lock();
                 state
                     .urgent
-                    .get_or_insert_with(|| self.env.foreground_io().urgent());
+                    .get_or_insert_with(|| self.ctx.env.foreground_io().urgent());
                 drop(state);
                 self.note_stall(cause, MAX_SLEEP);
                 return Ok(Room::Later(MAX_SLEEP));
@@ -434,19 +434,14 @@ impl Engine {
     /// still make room, and the error of the one before it says nothing about it.
     fn flush_is_stuck(&self) -> Option<Error> {
         let state = self.state.lock();
-        let error = state
-            .flush_error
-            .as_ref()
-            .filter(|_| !state.flush_scheduled);
-        error.map(|e| {
-            e.clone()
-                .context("memtables are full and cannot be written out")
-        })
+        let error = self.health.flush_error();
+        let error = error.filter(|_| !state.flush_scheduled);
+        error.map(|e| e.context("memtables are full and cannot be written out"))
     }
 
     /// Waits until one more memtable may be sealed.
     pub fn wait_for_flush(self: &Arc<Self>, patience: Patience) -> Result<Room> {
-        let has_room = || self.view().sealed.len() < self.options.max_sealed_memtables;
+        let has_room = || self.view().sealed.len() < self.ctx.options.max_sealed_memtables;
         self.wait_for_memtables(Cause::Memtables, patience, &has_room)
     }
 
@@ -464,14 +459,14 @@ impl Engine {
         patience: Patience,
         rotated: bool,
     ) -> Result<Room> {
-        let begun = self.env.clock().now();
+        let begun = self.ctx.env.clock().now();
         let has_room = || {
             let view = self.view();
-            self.env.ledger().free() >= bytes
+            self.ctx.env.ledger().free() >= bytes
                 || (!rotated && self.is_memory_wanted(&view.active))
                 || (view.sealed.is_empty()
-                    && self.env.clock().now().saturating_sub(begun) >= LONGEST_MEMORY_WAIT)
-                || (view.sealed.is_empty() && self.env.relief().coming() == 0)
+                    && self.ctx.env.clock().now().saturating_sub(begun) >= LONGEST_MEMORY_WAIT)
+                || (view.sealed.is_empty() && self.ctx.env.relief().coming() == 0)
         };
         match self.wait_for_memtables(Cause::Memory, patience, &has_room) {
             // Stepped, and what another store has promised does not come.

@@ -32,7 +32,7 @@ struct Going {
 struct State {
     left: Vec<Going>,
     /// A job is on its way.
-    idle_timers: bool,
+    scheduled: bool,
     pause: Duration,
 }
 
@@ -93,8 +93,8 @@ impl TableStore {
         }
         let mut state = self.removal.state.lock();
         state.left.push(going);
-        if !state.idle_timers {
-            state.idle_timers = true;
+        if !state.scheduled {
+            state.scheduled = true;
             state.pause = FIRST_PAUSE;
             let pause = state.pause;
             drop(state);
@@ -131,8 +131,8 @@ impl TableStore {
             };
             store.remove_what_is_left();
             let mut state = store.removal.state.lock();
-            state.idle_timers = !state.left.is_empty();
-            if state.idle_timers {
+            state.scheduled = !state.left.is_empty();
+            if state.scheduled {
                 state.pause = (state.pause * 2).min(LONGEST_PAUSE);
                 let pause = state.pause;
                 drop(state);

@@ -317,7 +317,7 @@ fn closing_waits_for_a_manual_compaction() {
         let db = db.clone();
         basalt_env::thread::spawn("closing", move || db.close().unwrap()).unwrap()
     };
-    while !db.engine().closing.load(SeqCst) {
+    while !db.engine().ctx.is_closing() {
         std::thread::yield_now();
     }
     // However long it takes: the folder stays its own.

@@ -426,7 +426,7 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     for _ in 0..3 {
         process.hands.advance(Duration::from_secs(2));
         while env.jobs().step() {}
-        failed |= db.engine().state.lock().compaction_error.is_some();
+        failed |= db.engine().health.compaction_error().is_some();
     }
     disk.on_mutation(|_| ());
     assert!(failed, "no merge was too large");

@@ -137,9 +137,10 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
     let idle = engine.clone();
     let job = basalt_env::thread::spawn("idle", move || {
         idle.release_idle().unwrap();
-        idle.state.lock().halt = Some(Error::new(ErrorKind::Io, "halted by hand"));
+        idle.health
+            .halt(Error::new(ErrorKind::Io, "halted by hand"));
         idle.retry();
-        idle.state.lock().halt = None;
+        idle.health.resumed();
         done.send(()).unwrap();
     });
     // Not a measure of time: a job that waits here waits for ever.

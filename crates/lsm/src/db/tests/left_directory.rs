@@ -168,7 +168,7 @@ fn a_removal_that_is_tried_again_asks_again() {
         when: When::From(1),
         kind: FaultKind::Eio,
     });
-    let tables = db.engine().tables.clone();
+    let tables = db.engine().ctx.tables.clone();
     for name in &old {
         tables.remove(&Path::new("db").join(name));
     }
@@ -234,7 +234,7 @@ fn closing_waits_for_a_checkpoint_that_is_being_made() {
             };
             basalt_env::thread::spawn("closing", end).unwrap()
         };
-        while !db.engine().closing.load(SeqCst) {
+        while !db.engine().ctx.is_closing() {
             std::thread::yield_now();
         }
         for _ in 0..200 {

@@ -287,7 +287,7 @@ fn of_too_many_events_the_oldest_are_lost_and_counted() {
     };
     let most = crate::listener::QUEUED_EVENTS as u64;
     for n in 0..most + 5 {
-        events.tell(env.jobs(), || event(n));
+        events.notify(env.jobs(), || event(n));
     }
     assert!(witness.seen.lock().is_empty(), "told by whoever waits");
     events.wait(env.jobs());
@@ -295,12 +295,12 @@ fn of_too_many_events_the_oldest_are_lost_and_counted() {
     assert_eq!(told(5) as u64, most);
     // There is room again, and nothing more is lost.
     for n in 0..100 {
-        events.tell(env.jobs(), || event(n));
+        events.notify(env.jobs(), || event(n));
     }
     events.wait(env.jobs());
     assert_eq!((told(0), events.lost()), (100, (5, 0)));
     events.close();
-    events.tell(env.jobs(), || panic!("nobody listens any more"));
+    events.notify(env.jobs(), || panic!("nobody listens any more"));
     assert_eq!(Arc::strong_count(&witness), 1);
 }
 

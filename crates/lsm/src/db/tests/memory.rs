@@ -191,7 +191,7 @@ fn a_flush_that_panics_promises_nothing() {
         put.unwrap();
     }
     assert!(
-        env.jobs().panicked(broken.engine().owner).is_some(),
+        env.jobs().panicked(broken.engine().ctx.owner).is_some(),
         "the flush was tried"
     );
     assert!(well.stats().flush_bytes_written > 20 * MIB);

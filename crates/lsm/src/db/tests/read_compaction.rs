@@ -252,7 +252,7 @@ fn a_merge_for_readers_that_fails_is_let_be() {
 fn a_store_that_something_is_wrong_with_merges_nothing_for_readers() {
     let store = Store::new(10, true, 100);
     let error = Error::invalid("a log that cannot be written");
-    store.db.engine().state.lock().halt = Some(error);
+    store.db.engine().health.halt(error);
     for n in 0..2000 {
         store.seek(n * 7);
         if n % 300 == 0 {

@@ -94,7 +94,7 @@ impl Store {
     }
 
     fn check(self) {
-        let options = self.db.engine().options.clone();
+        let options = self.db.engine().ctx.options.clone();
         self.db.close().unwrap();
         let report = Db::verify_store(&self.env, "db", &options, &mut |_, _| ()).unwrap();
         assert!(report.damage.is_empty(), "{:?}", report.damage);

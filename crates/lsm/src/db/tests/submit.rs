@@ -261,10 +261,10 @@ fn each_held_submit_counts_once() {
     for key in 0..20 {
         db.submit_nowait(batch(&f, key, MIB), &FREE);
     }
-    assert_eq!(engine.counters.submits_held.get(), 0);
+    assert_eq!(engine.ctx.counters.submits_held.get(), 0);
     // Held until it has committed some groups itself.
     drop(db.submit(batch(&f, 100, 10), &FREE));
-    assert_eq!(engine.counters.submits_held.get(), 1);
+    assert_eq!(engine.ctx.counters.submits_held.get(), 1);
     while env.jobs().step() {}
     db.close().unwrap();
 }

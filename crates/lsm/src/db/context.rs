@@ -1,0 +1,128 @@
+//! What all parts of an open store use: its environment, its directory, its options, and how it
+//! reports.
+//!
+//! The context is fixed when the store is opened. Only the flag of closing and the counters change.
+
+use super::events::Events;
+use super::stats::Counters;
+use crate::listener::Event;
+use crate::options::Options;
+use crate::version::{FileKind, TableStore};
+use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_fs::{Error, ErrorKind, Reach, Result};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The parts of an open store that every other part may use.
+pub(crate) struct StoreContext {
+    /// The environment that the store was opened in.
+    pub env: Env,
+    /// The directory of the store.
+    pub dir: PathBuf,
+    /// The options of the store, without its listeners.
+    pub options: Options,
+    /// Owner of the store's jobs. It also tells families of this store from families of another one.
+    pub owner: u64,
+    /// Random id of the store. Every file of the store has it.
+    pub store_id: u128,
+    /// Tables and blob files in the directory.
+    pub tables: Arc<TableStore>,
+    /// Statistics of the store.
+    pub counters: Counters,
+    /// Events on their way to listeners.
+    pub events: Events,
+    /// True if the store was opened for reading. Such a store never writes.
+    pub read_only: bool,
+    closing: AtomicBool,
+}
+
+impl StoreContext {
+    /// Returns the context of a store that is being opened. Takes the listeners out of `options`.
+    pub fn new(
+        env: &Env,
+        dir: PathBuf,
+        mut options: Options,
+        owner: u64,
+        store_id: u128,
+        tables: Arc<TableStore>,
+        read_only: bool,
+    ) -> Arc<StoreContext> {
+        let name = options
+            .name
+            .clone()
+            .unwrap_or_else(|| dir.display().to_string());
+        let events = Events::new(std::mem::take(&mut options.listeners));
+        if !events.has_no_listeners() {
+            let (events, jobs) = (events.clone(), env.jobs().clone());
+            tables.when_removed(move |kind, number, path| {
+                events.notify(&jobs, || {
+                    let path = path.to_path_buf();
+                    match kind {
+                        FileKind::Table => Event::TableDeleted { number, path },
+                        FileKind::Blob => Event::BlobFileDeleted { number, path },
+                    }
+                });
+            });
+        }
+        Arc::new(StoreContext {
+            counters: Counters::new(env, &name),
+            env: env.clone(),
+            dir,
+            options,
+            owner,
+            store_id,
+            tables,
+            events,
+            read_only,
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// Sends an event to the listeners. Calls `make` only if the store has listeners. Takes no lock
+    /// but that of the event queue, so it may be called under any lock.
+    pub fn notify(&self, make: impl FnOnce() -> Event) {
+        self.events.notify(self.env.jobs(), make);
+    }
+
+    /// Returns true once the store is being closed. Background work then ends early.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(SeqCst)
+    }
+
+    /// Returns the flag that [`StoreContext::is_closing`] reads, for work that can be cancelled.
+    pub fn closing(&self) -> &AtomicBool {
+        &self.closing
+    }
+
+    /// Begins to close the store. Returns false if another thread has begun before.
+    pub fn begin_closing(&self) -> bool {
+        !self.closing.swap(true, SeqCst)
+    }
+
+    /// Returns `Closed` once the store is being closed.
+    pub fn check_open(&self) -> Result<()> {
+        if self.is_closing() {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        Ok(())
+    }
+
+    /// Returns `Closed` or `ReadOnly` if this handle of the store may not change it.
+    pub fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.read_only {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the store was opened for reading only; open it with `Db::open` to change it",
+            )
+            .with_reach(Reach::Store));
+        }
+        Ok(())
+    }
+
+    /// Removes files that no manifest names.
+    pub fn remove_files(&self, files: &[PathBuf]) {
+        files.iter().for_each(|path| self.tables.remove(path));
+    }
+}
