@@ -10,6 +10,7 @@
 
 mod language;
 mod modules;
+mod parts;
 mod shape;
 mod tokens;
 
@@ -642,6 +643,14 @@ fn modules_depend_in_one_direction() {
     for (krate, _) in modules::ALLOWED {
         assert!(crates.contains(krate), "{krate} is gone");
     }
+}
+
+#[test]
+fn the_parts_of_the_engine_depend_in_one_direction() {
+    let sources = rust();
+    none(parts::complaints(&sources));
+    let graph = parts::graph(&sources);
+    assert!(graph.edges() > 100, "{} dependencies", graph.edges());
 }
 
 /// The lints that rules of the tree lean on are in force.

@@ -21,7 +21,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Where a module first names another: path and line, counted from 0.
-type Site = (String, usize);
+pub type Site = (String, usize);
 
 /// The modules of one crate and, for each, the modules that it names.
 #[derive(Default)]
@@ -267,6 +267,17 @@ impl Graph {
         graph
     }
 
+    /// Adds that `from` depends on `to`, unless that is known.
+    pub fn add(&mut self, from: &str, to: &str, site: Site) {
+        let edges = self.edges.entry(from.to_string()).or_default();
+        edges.entry(to.to_string()).or_insert(site);
+    }
+
+    /// Returns the number of dependencies.
+    pub fn edges(&self) -> usize {
+        self.edges.values().map(BTreeMap::len).sum()
+    }
+
     fn next<'g>(&'g self, from: &str) -> impl Iterator<Item = &'g str> {
         let edges = self.edges.get(from).into_iter().flatten();
         edges.map(|(to, _)| to.as_str())
@@ -312,7 +323,7 @@ impl Graph {
     }
 
     /// Returns the shortest cycle through modules of `set`, with the place of each edge.
-    fn shortest(&self, set: &BTreeSet<&str>) -> String {
+    pub fn shortest(&self, set: &BTreeSet<&str>) -> String {
         let ways = set.iter().filter_map(|m| self.way(m, m));
         let way = ways.min_by_key(Vec::len).unwrap_or_default();
         let mut out = way.first().map_or(String::new(), |m| m.to_string());

@@ -19,7 +19,7 @@ impl Engine {
         ranges: &[UserRange<'_>],
     ) -> Result<Vec<RangeSize>> {
         self.ctx.check_open()?;
-        let view = self.view();
+        let view = self.tree.view();
         self.check_family(&view, family)?;
         let cmp = &view.families[&family.id()].options.comparator;
         let mut out = Vec::with_capacity(ranges.len());

@@ -65,9 +65,9 @@ impl BlobFileStats {
 impl Engine {
     /// All blob files, by number.
     pub fn blob_files(&self) -> Vec<BlobFileStats> {
-        let view = self.view();
-        let state = self.state.lock();
-        let catalog = &state.catalog;
+        let view = self.tree.view();
+        let state = self.tree.lock();
+        let catalog = &state.catalog();
         let mut names: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for group in catalog.lineage.groups().values() {
             for (_, to) in group.targets.values().flatten() {

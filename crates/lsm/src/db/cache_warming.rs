@@ -7,7 +7,7 @@ use basalt_env::CacheKey;
 impl Engine {
     /// Opens what just became part of the tree, so that no reader waits for it. What fails is for readers to meet.
     pub(super) fn open_new(&self, tables: &[u64], blobs: &[u64]) {
-        let view = self.view();
+        let view = self.tree.view();
         let version = &view.version;
         for family in version.families.values() {
             for table in family.levels[0]

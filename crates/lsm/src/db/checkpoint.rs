@@ -8,16 +8,15 @@
 //! Order, for a crash: everything but `CURRENT` is durable in the folder under its unfinished name before `CURRENT` is, that
 //! before the folder gets its own name, and that before the call returns.
 
-use super::compact_range::CompactControl;
 use super::engine::Engine;
-use super::log::{PinnedLogs, log_path};
-use super::open::{LOCK, StoreFile};
+use super::manual_calls::CompactControl;
+use super::store_files::{LOCK, StoreFile};
 use super::view::View;
+use super::write_path::log_space::{PinnedLogs, log_path};
 use crate::version::catalog::Catalog;
 use crate::version::manifest::Manifest;
 use crate::version::{blob_names, table_name};
 use basalt_env::IoPriority;
-use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, File, Intent, Result};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -80,7 +79,7 @@ struct Unfinished<'a> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.engine.trim_logs([]);
+            self.engine.writes.logs().trim([]);
             // What cannot be removed now the next checkpoint to the same place removes.
             let _ = self.engine.remove_unfinished(&self.dir, true);
         }
@@ -172,7 +171,7 @@ impl Engine {
             _pinned: pinned,
         } = moment;
         drop((logs, pinned));
-        self.trim_logs([]);
+        self.writes.logs().trim([]);
         let number = catalog.next_file;
         catalog.next_file += 1;
         // Syncs the folder before `CURRENT`, and again after it.
@@ -233,12 +232,12 @@ impl Engine {
     /// Settles what the checkpoint will hold: everything acknowledged so far.
     fn moment_to_copy(self: &Arc<Self>, options: &CheckpointOptions) -> Result<Moment<'_>> {
         let waiting: u64 = {
-            let writer = self.writer.lock();
+            let writer = self.writes.lock();
             let active = writer.log.as_ref().map_or(0, |l| l.writer.end());
-            let state = self.state.lock();
+            let state = self.tree.lock();
             active
                 + state
-                    .catalog
+                    .catalog()
                     .logs
                     .values()
                     .filter_map(|l| l.end.or(l.left))
@@ -247,16 +246,16 @@ impl Engine {
         if waiting > options.flush_above_bytes {
             self.seal_and_flush()?;
         }
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.lock();
         self.ctx.check_open()?;
         self.sync_log(&mut writer)?;
         let active = writer.log.as_ref().map(|l| (l.number, l.writer.end()));
         // No edit comes between the catalog and the files that it names.
-        let manifest = self.manifest.lock();
-        let view = self.view();
-        let mut catalog = Catalog::clone(&self.catalog());
-        catalog.next_file = self.next_file.load(SeqCst);
-        catalog.last_seq = catalog.last_seq.max(self.visible.load(SeqCst));
+        let manifest = self.tree.freeze();
+        let view = self.tree.view();
+        let mut catalog = Catalog::clone(&self.tree.catalog());
+        catalog.next_file = self.tree.next_file_number();
+        catalog.last_seq = catalog.last_seq.max(self.tree.visible());
         catalog.wall_ms = self.ctx.env.clock().wall_ms();
         if let Some((number, end)) = active
             && let Some(log) = catalog.logs.get_mut(&number)
@@ -265,7 +264,10 @@ impl Engine {
         }
         // A spare has no end and nothing in it.
         catalog.logs.retain(|_, log| log.end.is_some());
-        let pinned = self.logs.pin(catalog.logs.keys().copied().collect());
+        let pinned = self
+            .writes
+            .logs()
+            .pin(catalog.logs.keys().copied().collect());
         let mut logs = Vec::new();
         for (&number, log) in &catalog.logs {
             let file = self.ctx.env.fs().open(&log_path(&self.ctx.dir, number))?;

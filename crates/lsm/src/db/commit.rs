@@ -5,111 +5,41 @@
 //! queued it goes on itself, for a few groups, and they wake up to their answers: the store would stand still for as long as a
 //! thread takes to wake up, tens of times as long as the group. So no caller works for others longer than [`TURNS`] groups.
 //!
-//! A leader waits a moment for the writers of the last group to come back: see [`super::group_wait`].
+//! A leader waits a moment for the writers of the last group to come back: see [`super::write_path::group_wait`].
 //!
 //! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue, `submit` waits until
 //! groups were taken from it, and leads groups itself while no other thread does. Decision 0028.
 
-use super::apply::insert_group;
-use super::engine::{Engine, Writer};
-use super::group_wait::GroupWait;
-use super::log::GroupSize;
+use super::back_pressure::GroupSize;
+use super::engine::Engine;
 use super::throttle::{Patience, Room};
-use super::ticket::{Callback, Phase, TicketState, Waiter};
-use crate::batch::{BatchParts, WriteBatch};
+use super::write_path::Writer;
+use super::write_path::apply::insert_group;
+use super::write_path::queue::{
+    GROUP_BATCHES, GROUP_BYTES, Group, HeldSubmit, Leader, Pending, Queue,
+};
+use super::write_path::ticket_state::{Callback, Phase, TicketState, Waiter};
+use crate::batch::WriteBatch;
 use crate::key::SeqNo;
-use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind, Separated};
-use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop};
-use basalt_env::{JobPriority, MemoryKind, MemoryLedger, Reservation};
-use basalt_fs::{AlignedBuf, Bytes, Error, Result};
+use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
+use basalt_env::JobPriority;
+use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_env::sync::{MutexGuard, spin_loop};
+use basalt_fs::{Bytes, Error, Result};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A group ends when it holds so many bytes.
-const GROUP_BYTES: usize = 1 << 20;
-/// A group ends when it holds so many batches.
-const GROUP_BATCHES: usize = 1024;
 /// How often a leader of unsynced batches looks whether the last group's writers are back.
 const GATHER_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
-/// `submit` waits while the queue holds this many submitted bytes or more: what the next groups take is always there.
-pub(super) const QUEUE_BYTES: usize = 16 * GROUP_BYTES;
 /// A leader commits at most so many groups, as long as little is queued and those who wait for it sleep.
 const TURNS: u32 = 4;
 const TURN_BYTES: usize = 64 << 10;
 /// A writer that is awake is looked for among so many.
 const AWAKE_AMONG: usize = 16;
-/// A batch to be committed.
-pub(super) struct Pending {
-    /// Record header space and operations; empty for a mere sync.
-    pub buf: AlignedBuf,
-    /// Its bytes: the log may pad the buffer.
-    pub len: usize,
-    pub count: u32,
-    payload_crc: u32,
-    /// Its blob records.
-    separated: SmallVec<[Separated; 1]>,
-    /// What memtables get of those that are compressed.
-    pub raw: SmallVec<[Bytes; 1]>,
-    /// What these have more bytes than what is stored of them.
-    foreground_load: usize,
-    sync: bool,
-    /// No thread waited for it when it was queued.
-    submitted: bool,
-    /// `None`: the leader's own.
-    pub ticket: Option<Arc<TicketState>>,
-}
-
-/// The batches of one log write. Most are alone.
-type Group = SmallVec<[Pending; 1]>;
-
-impl Pending {
-    fn new(batch: WriteBatch, sync: bool) -> Pending {
-        let foreground_load = batch.raw_bytes() - batch.bytes();
-        let BatchParts {
-            buf,
-            count,
-            separated,
-            raw,
-        } = batch.into_parts();
-        let payload_crc = if count == 0 {
-            0
-        } else {
-            wal::payload_crc(&buf[RECORD_HEADER..], &separated)
-        };
-        Pending {
-            len: buf.len(),
-            buf,
-            count,
-            payload_crc,
-            separated,
-            raw,
-            foreground_load,
-            sync,
-            submitted: false,
-            ticket: None,
-        }
-    }
-
-    /// Bytes of memory that it holds.
-    fn memory(&self) -> usize {
-        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>()
-    }
-
-    /// Its operations, as memory to share.
-    pub fn take_payload(&mut self) -> Bytes {
-        let mut buf = std::mem::take(&mut self.buf);
-        // The log may have padded the record to the write unit.
-        buf.truncate(self.len);
-        crate::batch::payload(Bytes::from_owner(buf))
-    }
-}
-
 /// What became of a group.
 enum Committed {
     /// It is in, from this sequence number on.
@@ -164,180 +94,6 @@ enum Callbacks {
     OnLane,
 }
 
-#[derive(PartialEq, Eq, Clone, Copy)]
-enum Leader {
-    Nobody,
-    /// A job on the commit lane will lead; a waiter may be faster.
-    Scheduled,
-    Active,
-}
-
-/// A thread inside `submit` that waits until the queue has room for its batch.
-#[derive(Default)]
-struct HeldSubmit {
-    /// True once the batch is queued. The value changes under the queue's lock.
-    admitted: AtomicBool,
-    /// Wakes this thread alone.
-    woken: Condvar,
-}
-
-struct Queue {
-    pending: VecDeque<Pending>,
-    leader: Leader,
-    /// Of what is pending: bytes, and batches to be synced.
-    bytes: usize,
-    to_sync: usize,
-    /// Memory of the pending batches that were submitted, in bytes.
-    submitted_bytes: usize,
-    /// Memory of all pending batches in the ledger.
-    booked: Reservation,
-    /// Batches whose `submit` waits until the queue has room, in the order of their arrival.
-    held: VecDeque<(Pending, Arc<HeldSubmit>)>,
-    group_wait: GroupWait,
-    /// How many batches a leader waits for.
-    wanted: usize,
-}
-
-impl Queue {
-    fn push(&mut self, p: Pending, first: bool) {
-        self.bytes += p.buf.len();
-        self.to_sync += usize::from(p.sync);
-        let memory = p.memory();
-        self.booked.resize(self.booked.bytes() + memory as u64);
-        self.submitted_bytes += if p.submitted { memory } else { 0 };
-        if first {
-            self.pending.push_front(p);
-        } else {
-            self.pending.push_back(p);
-        }
-    }
-
-    fn pop(&mut self) -> Option<Pending> {
-        let p = self.pending.pop_front()?;
-        self.bytes -= p.buf.len();
-        self.to_sync -= usize::from(p.sync);
-        // From here on the memtable's growth stands for it.
-        let memory = p.memory();
-        self.booked.resize(self.booked.bytes() - memory as u64);
-        self.submitted_bytes -= if p.submitted { memory } else { 0 };
-        Some(p)
-    }
-
-    /// True if a submitted batch must wait. The size of the new batch does not count: otherwise a
-    /// batch that is larger than the limit could never be queued.
-    fn is_full(&self, ledger: &MemoryLedger) -> bool {
-        let full = self.submitted_bytes >= QUEUE_BYTES || ledger.free() == 0;
-        self.submitted_bytes > 0 && full
-    }
-
-    /// Queues as many held batches as fit, in the order of their arrival. Wakes the threads of
-    /// these batches and no other threads.
-    fn admit_held(&mut self, ledger: &MemoryLedger) {
-        while !self.is_full(ledger)
-            && let Some((pending, thread)) = self.held.pop_front()
-        {
-            self.push(pending, false);
-            thread.admitted.store(true, SeqCst);
-            thread.woken.notify_one();
-        }
-    }
-
-    /// Sets the leader when the thread that led stops, and queues the held batches that fit. If a
-    /// batch is still held, the function wakes the thread of the first one to lead.
-    fn give_lead_back(&mut self, leader: Leader, ledger: &MemoryLedger) {
-        self.leader = leader;
-        self.admit_held(ledger);
-        if let Some((_, first)) = self.held.front() {
-            first.woken.notify_one();
-        }
-    }
-}
-
-pub(super) struct CommitQueue {
-    queue: Mutex<Queue>,
-    /// As many batches are queued as a leader waits for.
-    all_there: Condvar,
-    /// They are, for a leader that watches.
-    came: AtomicBool,
-    /// The leader is about a synced group: whoever waits for it had better sleep.
-    syncs: AtomicBool,
-    /// Number of times that threads of held submits have woken up.
-    #[cfg(test)]
-    pub(super) wakes: basalt_env::sync::atomic::AtomicUsize,
-}
-
-impl CommitQueue {
-    pub(super) fn new(ledger: &MemoryLedger) -> CommitQueue {
-        CommitQueue {
-            queue: Mutex::new(Queue {
-                pending: VecDeque::new(),
-                leader: Leader::Nobody,
-                bytes: 0,
-                to_sync: 0,
-                submitted_bytes: 0,
-                booked: ledger.reserve(MemoryKind::Buffer, 0),
-                held: VecDeque::new(),
-                group_wait: GroupWait::default(),
-                wanted: usize::MAX,
-            }),
-            all_there: Condvar::new(),
-            #[cfg(test)]
-            wakes: basalt_env::sync::atomic::AtomicUsize::new(0),
-            came: AtomicBool::new(false),
-            syncs: AtomicBool::new(false),
-        }
-    }
-
-    /// True while a synced group is on its way, for which a writer had better sleep.
-    pub(super) fn syncs(&self) -> bool {
-        self.syncs.load(SeqCst)
-    }
-
-    /// Takes the lead if somebody must and nobody does.
-    pub(super) fn try_lead(&self) -> bool {
-        let mut q = self.queue.lock();
-        if q.leader == Leader::Active || q.pending.is_empty() {
-            return false;
-        }
-        q.leader = Leader::Active;
-        true
-    }
-
-    /// Puts a group back that found no room; it goes first next time.
-    fn put_back(&self, group: Group) {
-        let mut q = self.queue.lock();
-        debug_assert!(q.leader == Leader::Active);
-        for p in group.into_iter().rev() {
-            debug_assert!(p.ticket.is_some(), "nobody would answer it");
-            q.push(p, true);
-        }
-    }
-
-    /// Adds what is queued to the leader's group.
-    fn take_group(&self, group: &mut Group, ledger: &MemoryLedger) {
-        let mut q = self.queue.lock();
-        debug_assert!(q.leader == Leader::Active);
-        let mut bytes: usize = group.iter().map(|p| p.buf.len()).sum();
-        while group.len() < GROUP_BATCHES {
-            let Some(next) = q.pending.front() else { break };
-            bytes += next.buf.len();
-            if !group.is_empty() && bytes > GROUP_BYTES {
-                break;
-            }
-            group.extend(q.pop());
-        }
-        let behind = q.pending.len();
-        q.group_wait.note_group(group.len(), behind);
-        q.admit_held(ledger);
-    }
-
-    /// Returns the number of submits that wait for room.
-    #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
-        self.queue.lock().held.len()
-    }
-}
-
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -348,7 +104,7 @@ impl Engine {
     /// Commits a batch (an empty one: syncs), leading its group when nobody does.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, sync: bool) -> Result<SeqNo> {
         let mut own = Pending::new(batch, sync);
-        let mut q = self.commit.queue.lock();
+        let mut q = self.writes.queue().lock();
         if q.leader != Leader::Active && q.pending.is_empty() {
             q.leader = Leader::Active;
             drop(q);
@@ -359,7 +115,7 @@ impl Engine {
         let ticket = TicketState::new(Phase::Queued, Waiter::Awake);
         own.ticket = Some(ticket.clone());
         self.queue(q, own);
-        ticket.wait(self)
+        self.wait_for_ticket(&ticket)
     }
 
     /// Queues a batch, an empty one for a mere sync. With `Patience::Wait` it waits while the queue is full, except
@@ -374,7 +130,7 @@ impl Engine {
         let mut pending = Pending::new(batch, sync);
         pending.ticket = Some(ticket.clone());
         pending.submitted = true;
-        let q = self.commit.queue.lock();
+        let q = self.writes.queue().lock();
         // A callback that waited would keep the commit lane from all stores.
         match patience == Patience::Wait && !InsideCallbacks::is_here() {
             true => self.queue_when_there_is_room(q, pending),
@@ -405,9 +161,9 @@ impl Engine {
             if q.leader != Leader::Active {
                 q.leader = Leader::Active;
                 drop(q);
-                let lead = || self.lead(None, Patience::Wait, Callbacks::OnLane);
+                let lead = || self.lead_groups(None, Patience::Wait, Callbacks::OnLane);
                 let led = catch_unwind(AssertUnwindSafe(lead));
-                q = self.commit.queue.lock();
+                q = self.writes.queue().lock();
                 if let Err(panic) = led {
                     // The caller gets no ticket, so its batch must not stay in the queue before
                     // other batches.
@@ -422,7 +178,7 @@ impl Engine {
             }
             own.woken.wait(&mut q);
             #[cfg(test)]
-            self.commit.wakes.fetch_add(1, SeqCst);
+            self.writes.queue().wakes.fetch_add(1, SeqCst);
         }
         // While this thread led, the first held thread was this one, which did not wait. If no thread
         // leads now, the next one has to.
@@ -438,8 +194,8 @@ impl Engine {
         let all_there = q.pending.len() == q.wanted;
         drop(q);
         if all_there {
-            self.commit.came.store(true, SeqCst);
-            self.commit.all_there.notify_one();
+            self.writes.queue().came.store(true, SeqCst);
+            self.writes.queue().all_there.notify_one();
         }
     }
 
@@ -450,7 +206,7 @@ impl Engine {
 
     /// Makes sure that somebody commits what is queued although nobody waits for it.
     pub(super) fn ensure_leader(self: &Arc<Self>) {
-        let mut q = self.commit.queue.lock();
+        let mut q = self.writes.queue().lock();
         if q.leader == Leader::Nobody && !q.pending.is_empty() {
             q.leader = Leader::Scheduled;
             drop(q);
@@ -478,7 +234,7 @@ impl Engine {
 
     /// Leads one group on the lane that all stores share.
     fn lead_on_lane(self: &Arc<Self>) {
-        if self.commit.try_lead() {
+        if self.writes.queue().try_lead() {
             // Stepped, nobody else is kept waiting, and time moves by waiting only.
             let stepped = self.ctx.env.jobs().is_stepped();
             let patience = if stepped {
@@ -497,11 +253,11 @@ impl Engine {
         own: Option<Pending>,
         patience: Patience,
     ) -> Option<Result<SeqNo>> {
-        self.lead(own, patience, Callbacks::Here)
+        self.lead_groups(own, patience, Callbacks::Here)
     }
 
     /// See [`Engine::lead_group`].
-    fn lead(
+    fn lead_groups(
         self: &Arc<Self>,
         own: Option<Pending>,
         patience: Patience,
@@ -523,13 +279,15 @@ impl Engine {
                 if turn == 1 {
                     self.gather(&group, patience);
                 }
-                let mut writer = self.writer.lock();
-                self.commit.take_group(&mut group, self.ctx.env.ledger());
+                let mut writer = self.writes.lock();
+                self.writes
+                    .queue()
+                    .take_group(&mut group, self.ctx.env.ledger());
                 self.commit_group(&mut writer, &mut group, patience)
             }));
             let (result, mut panic) = match committed {
                 Ok(Ok(Committed::Later(delay))) => {
-                    self.commit.put_back(group);
+                    self.writes.queue().put_back(group);
                     self.hand_over(Some(delay), false);
                     return of_own;
                 }
@@ -589,7 +347,7 @@ impl Engine {
             // Nobody else is on the way, or it is the lane of all stores that would wait.
             return;
         }
-        let mut q = self.commit.queue.lock();
+        let mut q = self.writes.queue().lock();
         let pending = q.pending.len() + own.len();
         let bytes: usize = own.iter().map(|p| p.len).sum();
         if q.bytes + bytes >= GROUP_BYTES {
@@ -597,7 +355,7 @@ impl Engine {
         }
         let sync = own.iter().any(|p| p.sync) || q.to_sync > 0;
         if sync {
-            self.commit.syncs.store(true, SeqCst);
+            self.writes.queue().syncs.store(true, SeqCst);
         }
         let Some((wanted, most)) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync) else {
             return;
@@ -607,30 +365,43 @@ impl Engine {
         if sync {
             // Asleep: on a machine of few processors it is the others who need this one.
             while q.pending.len() < wanted {
-                if self.commit.all_there.wait_for(&mut q, most).timed_out() {
+                if self
+                    .writes
+                    .queue()
+                    .all_there
+                    .wait_for(&mut q, most)
+                    .timed_out()
+                {
                     break;
                 }
             }
         } else {
             // A writer that has its answer is back sooner than a thread could fall asleep.
-            self.commit.came.store(false, SeqCst);
+            self.writes.queue().came.store(false, SeqCst);
             drop(q);
             for _ in 0..GATHER_SPINS {
-                if self.commit.came.load(SeqCst) {
+                if self.writes.queue().came.load(SeqCst) {
                     break;
                 }
                 spin_loop();
             }
-            q = self.commit.queue.lock();
+            q = self.writes.queue().lock();
         }
         q.wanted = usize::MAX;
         let came = q.pending.len() >= wanted;
         q.group_wait.note_wait(came, sync);
     }
 
+    /// Waits until a batch is committed, or has failed. Leads groups meanwhile if no other thread does.
+    pub(super) fn wait_for_ticket(self: &Arc<Self>, ticket: &TicketState) -> Result<SeqNo> {
+        ticket.wait(self.writes.queue(), &|| {
+            self.lead_group(None, Patience::Wait);
+        })
+    }
+
     /// Answers what is queued and nobody will lead.
     pub(super) fn lead_all(self: &Arc<Self>) {
-        while self.commit.try_lead() {
+        while self.writes.queue().try_lead() {
             self.lead_group(None, Patience::Wait);
         }
     }
@@ -638,9 +409,9 @@ impl Engine {
     /// Gives the lead on: to a writer that waits, else to the lane, at once or after a delay. False: the caller keeps it, because
     /// it may go on (`once_more`) and whoever waits sleeps: little work is done before he would be awake.
     fn hand_over(self: &Arc<Self>, delay: Option<Duration>, once_more: bool) -> bool {
-        let mut q = self.commit.queue.lock();
-        if self.commit.syncs.load(SeqCst) && q.to_sync == 0 {
-            self.commit.syncs.store(false, SeqCst);
+        let mut q = self.writes.queue().lock();
+        if self.writes.queue().syncs.load(SeqCst) && q.to_sync == 0 {
+            self.writes.queue().syncs.store(false, SeqCst);
         }
         if q.pending.is_empty() {
             q.give_lead_back(Leader::Nobody, self.ctx.env.ledger());
@@ -725,17 +496,17 @@ impl Engine {
         }
         let began = sync.then(|| self.ctx.env.clock().now());
         self.append_to_log(writer, &mut records, sync)?;
-        let generation = self.active_generation();
+        let generation = self.tree.active();
         generation.keep_places(&records);
         drop(records);
         if let Some(began) = began {
             let took = self.ctx.env.clock().now() - began;
-            self.commit.queue.lock().group_wait.note_sync(took);
+            self.writes.queue().lock().group_wait.note_sync(took);
         }
 
         insert_group(&generation, group, first, bytes);
         generation.book_memory();
-        self.visible.store(first + count - 1, SeqCst);
+        self.tree.publish(first + count - 1);
         self.ctx.counters.commit_groups.add(1);
         self.ctx.counters.commits.add(group.len() as u64);
         let batches = group.iter().filter(|p| p.count > 0).count();
@@ -747,7 +518,7 @@ impl Engine {
             self.ctx.counters.packed.packed(raw, raw - foreground_load);
         }
         self.keep_log_ahead(writer);
-        self.watch_idle();
+        self.background.watch_idle();
         Ok(Committed::From(first))
     }
 }

@@ -4,21 +4,21 @@
 //! compaction that fails leaves its inputs as they are and is tried again after a pause that doubles; meanwhile reads and
 //! writes go on, until level 0 is full and writers meet the error.
 
-use super::blob_edits::BlobChange;
-use super::engine::{Engine, State};
+use super::engine::Engine;
+use super::families::FamilyEntry;
 use super::flush::table_info;
 use super::relocation_stats::Paid;
-use super::view::FamilyEntry;
+use super::tree::TreeState;
+use super::tree::blob_edits::BlobChange;
 use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
 use crate::compaction::{combine, pick, run, subranges};
-use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
 use crate::table::TableMeta;
 use crate::version::TableFile;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -71,50 +71,39 @@ struct Done {
 }
 
 impl Engine {
-    /// Compactions that may run at once; one thread stays for flushes.
-    pub(super) fn max_compactions(&self) -> usize {
-        self.ctx.env.jobs().parallelism().saturating_sub(1).max(1)
-    }
-
     /// Into how many parts a plan may be cut. With a hurried writer, a full level 0 or somebody waiting every thread helps. Otherwise
     /// nobody is kept waiting by it, but readers would find all processors busy and the device's queue full: half of the threads.
     fn parts_of(&self, plan: &Plan, family: &FamilyEntry) -> usize {
-        let most = self.max_compactions();
-        let urgent = self.flush_pace.is_urgent(self.ctx.env.clock().now());
+        let most = self.ctx.max_compactions();
+        let urgent = self.background.is_flushing_fast();
         let full =
             plan.level == 0 && plan.inputs[0].1.len() >= 2 * family.options.l0_compaction_trigger;
-        if urgent || full || plan.reason == Reason::Manual || self.flush_pace.is_awaited() {
+        if urgent
+            || full
+            || plan.reason == Reason::Manual
+            || self.background.compactions_are_awaited()
+        {
             most
         } else {
             (most / 2).max(1)
         }
     }
 
-    pub(super) fn oldest_snapshot(&self) -> u64 {
-        self.snapshots
-            .lock()
-            .keys()
-            .next()
-            .copied()
-            .unwrap_or(MAX_SEQ)
-    }
-
     /// The most urgent plan of all families.
-    fn pick_plan(&self, state: &State) -> Option<(Plan, FamilyEntry)> {
-        let view = self.view();
+    pub(super) fn pick_plan(&self, state: &TreeState) -> Option<(Plan, FamilyEntry)> {
+        let view = self.tree.view();
         let now_ms = self.ctx.env.clock().wall_ms();
-        let oldest_snapshot = self.oldest_snapshot();
+        let oldest_snapshot = self.tree.oldest_snapshot();
         // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
-        let urgent =
-            !view.backlog.presses() && self.flush_pace.is_urgent(self.ctx.env.clock().now());
+        let urgent = !view.backlog.presses() && self.background.is_flushing_fast();
         // A store that something is wrong with does nothing that need not be.
         let well = self.health.first_error().is_none() && self.health.check_jobs().is_ok();
         let still_for = if well {
-            self.still_for()
+            self.background.idle_for()
         } else {
             Duration::ZERO
         };
-        let fill = self.fill(state, &view);
+        let fill = self.pressure.fill(state.catalog(), &state.blobs, &view);
         let paid = match well {
             true => self.relocatable_by_scans(state, &view, &fill),
             false => Paid::default(),
@@ -129,8 +118,8 @@ impl Engine {
                     options: &f.options,
                     now_ms,
                     oldest_snapshot,
-                    running: &state.compactions,
-                    entering: &state.entering,
+                    running: &state.jobs.compactions,
+                    entering: &state.jobs.ingesting,
                     urgent,
                     still_for,
                     hidden_garbage: fill.hidden_garbage.get(&f.id).copied().unwrap_or_default(),
@@ -144,19 +133,19 @@ impl Engine {
     /// Queues compactions as long as the tree is out of shape and there are threads for them.
     pub fn schedule_compactions(self: &Arc<Self>) {
         loop {
-            let mut state = self.state.lock();
+            let mut state = self.tree.lock();
             let pausing = self.health.compactions_are_paused();
             if self.ctx.is_closing()
                 || pausing
-                || state.exclusive
-                || state.compactions.len() >= self.max_compactions()
+                || state.jobs.exclusive
+                || state.jobs.compactions.len() >= self.ctx.max_compactions()
             {
                 return;
             }
             let Some((plan, family)) = self.pick_plan(&state) else {
                 // Nothing is due and nothing runs: the error of an earlier attempt (at a range that somebody wanted
                 // compacted, say) keeps the store from nothing any more.
-                if state.compactions.is_empty() && state.entering.is_empty() {
+                if state.jobs.compactions.is_empty() && state.jobs.ingesting.is_empty() {
                     self.health.compaction_succeeded();
                 }
                 return;
@@ -165,6 +154,7 @@ impl Engine {
                 return;
             };
             state
+                .jobs
                 .compactions
                 .push(plan.reach(&family.options.comparator));
             self.begin_relocation(&mut state, &plan);
@@ -187,16 +177,17 @@ impl Engine {
             _ => ranges,
         };
         let parts = ranges.len();
+        let (epoch, number) = self.tree.lock().begin_compaction();
         let running = Arc::new(Running {
-            epoch: self.state.lock().blobs.begin(),
+            epoch,
             plan,
             family,
             // After the inputs were chosen; see `live_snapshots`.
-            snapshots: self.live_snapshots(),
+            snapshots: self.tree.live_snapshots(),
             now_ms: self.ctx.env.clock().wall_ms(),
             began: self.ctx.env.clock().now(),
             claim: Mutex::new(Some(claim)),
-            number: self.compactions_begun.fetch_add(1, SeqCst),
+            number,
             ranges,
             parts: Mutex::new((0..parts).map(|_| None).collect()),
         });
@@ -233,11 +224,11 @@ impl Engine {
                 now_ms: running.now_ms,
                 new_file_number: &|| {
                     table_begun();
-                    self.new_file_number()
+                    self.tree.new_file_number()
                 },
                 cancelled,
-                blobs: &|| self.view().version.blobs.clone(),
-                allowance: &|gathered| self.merge_allowance(gathered),
+                blobs: &|| self.tree.view().version.blobs.clone(),
+                allowance: &|gathered| self.pressure.merge_allowance(gathered, &self.tree.view()),
                 range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
             })
         };
@@ -258,14 +249,14 @@ impl Engine {
         if result.is_ok() {
             self.time_level0(running);
         }
-        self.schedule();
+        self.background.schedule();
         self.ctx.env.jobs().notify();
         Some(result)
     }
 
     /// What a compaction of a family that was dropped meanwhile met is nobody's concern: its blob files may be gone.
     fn unless_dropped(&self, running: &Running, e: Error) -> Error {
-        match self.view().families.contains_key(&running.family.id) {
+        match self.tree.view().families.contains_key(&running.family.id) {
             true => e,
             false => Error::new(
                 ErrorKind::Closed,
@@ -290,21 +281,23 @@ impl Engine {
         if bytes == 0 {
             return;
         }
-        let view = self.view();
+        let view = self.tree.view();
         let more = view
             .version
             .families
             .get(&running.plan.family)
             .is_some_and(|v| v.levels[0].len() >= running.family.options.l0_compaction_trigger);
-        self.drain
+        self.pressure
+            .drain()
             .left_level0(bytes, running.began, self.ctx.env.clock().now(), more);
     }
 
     fn settle_accounts(self: &Arc<Self>, running: &Running, result: Result<()>) {
-        let mut state = self.state.lock();
+        let mut state = self.tree.lock();
         let reach = running.plan.reach(&running.family.options.comparator);
-        let at = state.compactions.iter().position(|r| *r == reach);
+        let at = state.jobs.compactions.iter().position(|r| *r == reach);
         state
+            .jobs
             .compactions
             .swap_remove(at.expect("noted when it began"));
         state.blobs.end(running.epoch);
@@ -314,7 +307,7 @@ impl Engine {
         match result {
             Ok(()) => {
                 self.health.compaction_succeeded();
-                self.note_urgent(&mut state, &self.view());
+                self.pressure.note_urgent(&self.tree.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
             // It need not be: the store is as good as before, and what readers had paid is spent.
@@ -328,14 +321,15 @@ impl Engine {
             Err(e) => {
                 // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
                 let guessed = self
-                    .room_for_merges(&state)
+                    .pressure
+                    .room_for_merges(&self.tree.view())
                     .is_some_and(|full| !full.surely);
                 let at_once = guessed && e.kind() == ErrorKind::NoSpace;
                 let e = e.context(format!("compacting family {:?}", running.family.name));
                 self.health.compaction_failed(e, at_once);
-                self.note_urgent(&mut state, &self.view());
+                self.pressure.note_urgent(&self.tree.view());
                 drop(state);
-                self.retry_later();
+                self.background.retry_later();
             }
         }
     }
@@ -394,7 +388,7 @@ impl Engine {
                 plan.input_tables()
                     .map(|t| add(t.number, TableMeta::clone(&t.meta))),
             );
-            self.install(edit, Vec::new(), |_, _| ())?;
+            self.tree.install(edit, Vec::new(), |_, _| ())?;
             self.ctx.counters.levels.compacted(plan, 0, 0);
             return Ok(Done {
                 outputs: plan
@@ -465,7 +459,7 @@ impl Engine {
             collected: None,
         };
         let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
-        self.install_with(edit, files, blobs, |_, _| ())?;
+        self.tree.install_with(edit, files, blobs, |_, _| ())?;
         self.cache_moves(&outcome.renamed, &made);
         self.ctx.counters.gathered.add(outcome.moved);
         self.ctx
@@ -486,7 +480,9 @@ impl Engine {
             (r + own, d + t.meta.deletes)
         });
         let hidden = dead.saturating_sub(deletes);
-        self.space.learn_hits(plan.family, references, hidden);
+        self.pressure
+            .space_amp()
+            .learn_hits(plan.family, references, hidden);
     }
 
     /// Carries a plan out on the calling thread, until `cancelled` is set: then it ends with `Closed`. `table_begun` is called with each
@@ -499,15 +495,16 @@ impl Engine {
         cancelled: &AtomicBool,
         table_begun: &(dyn Fn() + Sync),
     ) -> Result<()> {
+        let (epoch, number) = self.tree.lock().begin_compaction();
         let running = Running {
-            epoch: self.state.lock().blobs.begin(),
+            epoch,
             plan,
             family,
-            snapshots: self.live_snapshots(),
+            snapshots: self.tree.live_snapshots(),
             now_ms: self.ctx.env.clock().wall_ms(),
             began: self.ctx.env.clock().now(),
             claim: Mutex::new(Some(claim)),
-            number: self.compactions_begun.fetch_add(1, SeqCst),
+            number,
             ranges: vec![(None, None)],
             parts: Mutex::new(vec![None]),
         };
@@ -520,56 +517,17 @@ impl Engine {
             Err(panic) => {
                 // The caller's own code, in a callback or a filter: nothing was installed, and others need not wait for it for ever.
                 let reach = running.plan.reach(&running.family.options.comparator);
-                let mut state = self.state.lock();
-                if let Some(at) = state.compactions.iter().position(|r| *r == reach) {
-                    state.compactions.swap_remove(at);
+                let mut state = self.tree.lock();
+                if let Some(at) = state.jobs.compactions.iter().position(|r| *r == reach) {
+                    state.jobs.compactions.swap_remove(at);
                     state.blobs.end(running.epoch);
                     self.end_relocation(&mut state, &running.plan);
                 }
                 *running.claim.lock() = None;
                 drop(state);
-                self.schedule();
+                self.background.schedule();
                 self.ctx.env.jobs().notify();
                 resume_unwind(panic)
-            }
-        }
-    }
-
-    /// Waits until no flush or compaction is due, or one has failed.
-    pub fn wait_idle(self: &Arc<Self>) -> Result<()> {
-        if self.ctx.read_only {
-            return self.ctx.check_open();
-        }
-        let _awaited = self.flush_pace.awaited(&self.ctx.env);
-        loop {
-            self.ctx.check_open()?;
-            self.health.check_jobs()?;
-            self.schedule();
-            let busy = || {
-                let s = self.state.lock();
-                s.flush_scheduled
-                    || !s.compactions.is_empty()
-                    || !s.entering.is_empty()
-                    || s.exclusive
-                    || !s.blobs.collecting.is_empty()
-            };
-            self.ctx.env.jobs().wait_until(None, &mut || {
-                !busy() || self.ctx.is_closing() || self.health.check_jobs().is_err()
-            });
-            let state = self.state.lock();
-            if let Some(e) = self.health.first_error().or_else(|| {
-                let error = state.blobs.error.as_ref();
-                error.and_then(|_| self.collections_fail(&state))
-            }) {
-                return Err(e);
-            }
-            if state.compactions.is_empty()
-                && state.entering.is_empty()
-                && self.view().sealed.is_empty()
-                && self.pick_plan(&state).is_none()
-                && self.pick_sources(&state).is_none()
-            {
-                return self.collections_fail(&state).map_or(Ok(()), Err);
             }
         }
     }

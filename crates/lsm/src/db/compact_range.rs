@@ -1,12 +1,13 @@
 //! Compactions that somebody asks for: a range out of every level, with progress, and an end when it is not wanted any more.
 
-use super::Family;
 use super::engine::Engine;
+use super::manual_calls::{CompactControl, CompactProgress};
 use super::relocation_stats::Paid;
 use crate::compaction::{Claim, PickContext, RangePlan, plan_range};
+use crate::family::Family;
 use crate::version::{FamilyVersion, LEVELS};
-use basalt_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use basalt_env::sync::{Mutex, ThreadId, this_thread};
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::this_thread;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::sync::Arc;
 
@@ -20,45 +21,6 @@ pub enum Bottommost {
     Skip,
     /// As `Force` when the family has a compaction filter, else as `Skip`.
     IfFilter,
-}
-
-/// How far a manual compaction is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CompactProgress {
-    /// Table bytes merged so far.
-    pub done_bytes: u64,
-    /// About how many there are in all; exact at the end. What is written meanwhile can make it grow.
-    pub total_bytes: u64,
-    /// The level that is being emptied, or rewritten.
-    pub level: usize,
-}
-
-#[derive(Default)]
-struct Shared {
-    cancelled: AtomicBool,
-    done: AtomicU64,
-    total: AtomicU64,
-    level: AtomicUsize,
-}
-
-/// A manual compaction in the hands of other threads: clone it, give one to [`CompactOptions`]. For one compaction.
-#[derive(Clone, Default)]
-pub struct CompactControl(Arc<Shared>);
-
-impl CompactControl {
-    /// Ends the compaction soon, with `Cancelled`; or at once, when it has not begun.
-    pub fn cancel(&self) {
-        self.0.cancelled.store(true, SeqCst);
-    }
-
-    /// How far it is.
-    pub fn progress(&self) -> CompactProgress {
-        CompactProgress {
-            done_bytes: self.0.done.load(SeqCst),
-            total_bytes: self.0.total.load(SeqCst),
-            level: self.0.level.load(SeqCst),
-        }
-    }
 }
 
 /// Called with the progress of a compaction.
@@ -89,25 +51,6 @@ pub struct CompactOptions {
     pub progress: Option<OnProgress>,
 }
 
-/// Calls that use the store's directory on their callers' threads: manual compactions and checkpoints. Closing cancels
-/// them and waits for their ends.
-#[derive(Default)]
-pub(crate) struct Manual(Mutex<Vec<(ThreadId, CompactControl)>>);
-
-impl Manual {
-    /// Cancels every call, because the store closes.
-    pub fn cancel_all(&self) {
-        self.0.lock().iter().for_each(|(_, c)| c.cancel());
-    }
-
-    /// True while a call runs on another thread. A call on this thread cannot be waited for: its callback closes the
-    /// store.
-    pub fn elsewhere(&self) -> bool {
-        let own = this_thread();
-        self.0.lock().iter().any(|(thread, _)| *thread != own)
-    }
-}
-
 /// A call that closing waits for. The drop ends the wait.
 pub(crate) struct Noted<'a> {
     engine: &'a Arc<Engine>,
@@ -122,8 +65,8 @@ impl Drop for Noted<'_> {
         // The thread that closes the store waits for this.
         self.engine.ctx.env.jobs().notify();
         if self.exclusive {
-            self.engine.state.lock().exclusive = false;
-            self.engine.schedule();
+            self.engine.tree.lock().jobs.exclusive = false;
+            self.engine.background.schedule();
             self.engine.ctx.env.jobs().notify();
         }
     }
@@ -189,7 +132,7 @@ impl Engine {
     fn begin_exclusive(&self, control: &CompactControl) -> bool {
         let mut begun = false;
         self.ctx.env.jobs().wait_until(None, &mut || {
-            begun = !std::mem::replace(&mut self.state.lock().exclusive, true);
+            begun = !std::mem::replace(&mut self.tree.lock().jobs.exclusive, true);
             begun || control.0.cancelled.load(SeqCst) || self.health.check_jobs().is_err()
         });
         begun
@@ -216,7 +159,7 @@ impl Engine {
     pub fn compact(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
         let control = &options.control;
         let mut noted = self.note_call(control.clone())?;
-        self.see_what_is_free();
+        self.pressure.see_what_is_free();
         if options.exclusive {
             noted.exclusive = self.begin_exclusive(control);
             self.health.check_jobs()?;
@@ -224,7 +167,7 @@ impl Engine {
                 return Err(self.cancelled());
             }
             let mut idle = || {
-                self.state.lock().compactions.is_empty()
+                self.tree.lock().jobs.compactions.is_empty()
                     || control.0.cancelled.load(SeqCst)
                     || self.health.check_jobs().is_err()
             };
@@ -241,8 +184,8 @@ impl Engine {
     fn compact_levels(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
         let control = &*options.control.0;
         let (from, to) = (options.from.as_deref(), options.to.as_deref());
-        let upto_seq = self.visible.load(SeqCst);
-        let rewritten_before = self.next_file.load(SeqCst);
+        let upto_seq = self.tree.visible();
+        let rewritten_before = self.tree.next_file_number();
         let tell = || {
             if let Some(progress) = &options.progress {
                 progress(options.control.progress());
@@ -255,7 +198,7 @@ impl Engine {
                 if control.cancelled.load(SeqCst) {
                     return Err(self.cancelled());
                 }
-                let view = self.view();
+                let view = self.tree.view();
                 self.check_family(&view, family)?;
                 let entry = view.families[&family.id()].clone();
                 let Some(version) = view.version.families.get(&family.id()) else {
@@ -276,9 +219,12 @@ impl Engine {
                     break;
                 }
                 let now_ms = self.ctx.env.clock().wall_ms();
-                let mut state = self.state.lock();
+                let mut state = self.tree.lock();
                 let gathered = match options.gather_values {
-                    true => self.all_relocatable(&state, &self.fill(&state, &view)),
+                    true => self.all_relocatable(
+                        &state,
+                        &self.pressure.fill(state.catalog(), &state.blobs, &view),
+                    ),
                     false => Paid::default(),
                 };
                 let ctx = PickContext {
@@ -286,15 +232,15 @@ impl Engine {
                     version,
                     options: &entry.options,
                     now_ms,
-                    oldest_snapshot: self.oldest_snapshot(),
-                    running: &state.compactions,
-                    entering: &state.entering,
+                    oldest_snapshot: self.tree.oldest_snapshot(),
+                    running: &state.jobs.compactions,
+                    entering: &state.jobs.ingesting,
                     urgent: false,
                     still_for: std::time::Duration::ZERO,
                     hidden_garbage: Default::default(),
                     relocation_set: gathered.relocation_set(),
                 };
-                let step = if Arc::ptr_eq(&view, &self.view()) {
+                let step = if Arc::ptr_eq(&view, &self.tree.view()) {
                     plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
                 } else {
                     continue;
@@ -307,6 +253,7 @@ impl Engine {
                 match claimed {
                     Some((plan, claim)) => {
                         state
+                            .jobs
                             .compactions
                             .push(plan.reach(&entry.options.comparator));
                         self.begin_relocation(&mut state, &plan);
@@ -330,13 +277,13 @@ impl Engine {
                         control.done.store(done + most, SeqCst);
                     }
                     None => {
-                        let running = state.compactions.len();
-                        let entering = !state.entering.is_empty();
+                        let running = state.jobs.compactions.len();
+                        let entering = !state.jobs.ingesting.is_empty();
                         drop(state);
                         let ended = self.ctx.env.jobs().wait_until(None, &mut || {
-                            let s = self.state.lock();
-                            s.compactions.len() < running
-                                || (entering && s.entering.is_empty())
+                            let s = self.tree.lock();
+                            s.jobs.compactions.len() < running
+                                || (entering && s.jobs.ingesting.is_empty())
                                 || (running == 0 && !entering)
                                 || self.ctx.is_closing()
                                 || control.cancelled.load(SeqCst)

@@ -3,8 +3,8 @@
 //!
 //! The context is fixed when the store is opened. Only the flag of closing and the counters change.
 
+use super::counters::Counters;
 use super::events::Events;
-use super::stats::Counters;
 use crate::listener::Event;
 use crate::options::Options;
 use crate::version::{FileKind, TableStore};
@@ -35,6 +35,8 @@ pub(crate) struct StoreContext {
     /// True if the store was opened for reading. Such a store never writes.
     pub read_only: bool,
     closing: AtomicBool,
+    /// True once the directory may belong to another store.
+    left: AtomicBool,
 }
 
 impl StoreContext {
@@ -43,7 +45,6 @@ impl StoreContext {
         env: &Env,
         dir: PathBuf,
         mut options: Options,
-        owner: u64,
         store_id: u128,
         tables: Arc<TableStore>,
         read_only: bool,
@@ -70,12 +71,13 @@ impl StoreContext {
             env: env.clone(),
             dir,
             options,
-            owner,
+            owner: tables.owner(),
             store_id,
             tables,
             events,
             read_only,
             closing: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         })
     }
 
@@ -100,6 +102,17 @@ impl StoreContext {
         !self.closing.swap(true, SeqCst)
     }
 
+    /// Returns true once the store has given its directory back. From then on it writes nothing.
+    pub fn has_left(&self) -> bool {
+        self.left.load(SeqCst)
+    }
+
+    /// Notes that the store gives its directory back. The caller holds the manifest, so that no
+    /// edit is on its way.
+    pub fn leave(&self) {
+        self.left.store(true, SeqCst);
+    }
+
     /// Returns `Closed` once the store is being closed.
     pub fn check_open(&self) -> Result<()> {
         if self.is_closing() {
@@ -119,6 +132,11 @@ impl StoreContext {
             .with_reach(Reach::Store));
         }
         Ok(())
+    }
+
+    /// Returns the number of compactions that may run at once. One thread stays for flushes.
+    pub fn max_compactions(&self) -> usize {
+        self.env.jobs().parallelism().saturating_sub(1).max(1)
     }
 
     /// Removes files that no manifest names.

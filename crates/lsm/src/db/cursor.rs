@@ -1,9 +1,9 @@
 //! [`Iter`]: the cursor that users hold. It shows what a [`ValuePrefetch`] shows, and knows how to make another one: to be refreshed, and to
 //! follow the store when it is tailing.
 
-use super::Family;
 use super::engine::Engine;
 use super::view::View;
+use crate::family::Family;
 use crate::iter::ValuePrefetch;
 use crate::key::SeqNo;
 use crate::options::ReadOptions;

@@ -1,9 +1,10 @@
 //! Flush: sealed memtables become level-0 tables, oldest generation first.
 
+use super::background::URGENT_WITHIN;
 use super::engine::Engine;
+use super::families::FamilyEntry;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
-use super::view::FamilyEntry;
 use crate::blob::{Name, Separator};
 use crate::compaction::ranges::Dropped;
 use crate::compaction::visibility::Stripes;
@@ -18,9 +19,8 @@ use crate::ranges::Fragments;
 use crate::table::{TableBuilder, TableMeta, TableOptions};
 use crate::version::TableStore;
 use crate::version::edit::{AddBlob, AddTable, Edit};
-use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use basalt_env::{Env, IoPriority, JobPriority, Urgent};
+use basalt_env::IoPriority;
+use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::Result;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -90,67 +90,6 @@ pub(super) fn write_table(
                 family.name
             )))
         }
-    }
-}
-
-/// Memtables written out at most so long after each other are in a hurry.
-const URGENT_WITHIN: Duration = Duration::from_secs(2);
-
-/// How fast memtables are written out one after the other.
-#[derive(Default)]
-pub(crate) struct FlushPace {
-    last: Mutex<Option<Pace>>,
-    /// Callers that wait until no compaction is due.
-    awaited: AtomicUsize,
-}
-
-/// Somebody waits for compactions to be done, until this is dropped.
-pub(crate) struct Awaited<'a> {
-    awaited: &'a AtomicUsize,
-    _urgent: Urgent,
-}
-
-impl Drop for Awaited<'_> {
-    fn drop(&mut self) {
-        self.awaited.fetch_sub(1, SeqCst);
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Pace {
-    /// When the last was written out, and how long after the one before.
-    at: Duration,
-    after: Duration,
-}
-
-impl FlushPace {
-    fn note(&self, now: Duration) {
-        let mut last = self.last.lock();
-        let after = last.map_or(Duration::MAX, |l| now.saturating_sub(l.at));
-        *last = Some(Pace { at: now, after });
-    }
-
-    /// True while the next is likely to come soon, and nobody waits for compactions. Not where time stands still.
-    pub fn is_urgent(&self, now: Duration) -> bool {
-        let soon = self.last.lock().is_some_and(|l| {
-            !l.after.is_zero()
-                && l.after <= URGENT_WITHIN
-                && now.saturating_sub(l.at) <= URGENT_WITHIN
-        });
-        soon && !self.is_awaited()
-    }
-
-    /// Notes that somebody waits for compactions to be done: none is to wait for more, or to spare others.
-    pub fn awaited(&self, env: &Env) -> Awaited<'_> {
-        self.awaited.fetch_add(1, SeqCst);
-        Awaited {
-            awaited: &self.awaited,
-            _urgent: env.foreground_io().urgent(),
-        }
-    }
-
-    pub fn is_awaited(&self) -> bool {
-        self.awaited.load(SeqCst) > 0
     }
 }
 
@@ -256,35 +195,14 @@ fn merge_operands(
 }
 
 impl Engine {
-    /// Queues the jobs that are due: a flush if memtables wait, compactions if the tree is out of shape.
-    pub fn schedule(self: &Arc<Self>) {
-        if self.ctx.read_only || self.ctx.is_closing() {
-            return;
-        }
-        let mut state = self.state.lock();
-        let waiting = self.health.flush_is_paused();
-        if !state.flush_scheduled && !waiting && !self.view().sealed.is_empty() {
-            state.flush_scheduled = true;
-            let engine = self.clone();
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Flush, move || {
-                    engine.flush_job()
-                });
-        }
-        drop(state);
-        self.schedule_compactions();
-        self.schedule_collections();
-    }
-
-    fn flush_job(self: &Arc<Self>) {
+    /// Flushes all sealed memtables, and queues what is due then.
+    pub(super) fn flush_job(self: &Arc<Self>) {
         let result = self.flush_all();
-        let mut state = self.state.lock();
-        state.flush_scheduled = false;
+        let mut state = self.tree.lock();
+        state.jobs.flush = false;
         drop(state);
         if result.is_ok() {
-            self.schedule();
+            self.background.schedule();
         }
         self.ctx.env.jobs().notify();
     }
@@ -292,28 +210,30 @@ impl Engine {
     /// Writes all sealed generations out, oldest first.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         let _alone = self.flushing.lock();
-        let _keeping = self.keep_promises();
+        let _keeping = self.pressure.memory().keep_promises();
         loop {
-            let Some(oldest) = self.view().sealed.last().cloned() else {
+            let Some(oldest) = self.tree.view().sealed.last().cloned() else {
                 self.health.flush_succeeded();
                 return Ok(());
             };
             if let Err(e) = self.flush_generation(&oldest) {
-                let mut state = self.state.lock();
+                let state = self.tree.lock();
                 self.health.flush_failed(e.clone());
-                self.break_promises(&mut state);
+                self.pressure.memory().break_promises();
                 drop(state);
                 self.ctx.notify(|| Event::BackgroundError {
                     during: "flush",
                     error: e.clone(),
                 });
-                self.retry_later();
+                self.background.retry_later();
                 self.ctx.env.jobs().notify();
                 return Err(e);
             }
             let number = oldest.number;
             drop(oldest);
-            self.note_flushed(number);
+            self.pressure
+                .memory()
+                .note_flushed(number, self.tree.active().number);
             self.ctx.env.memory_was_freed();
             self.ctx.env.jobs().notify();
         }
@@ -326,7 +246,7 @@ impl Engine {
         const WARM_SHARE: u64 = 16;
         let stats = self.ctx.env.cache().stats();
         let lookups = stats.hits + stats.misses;
-        let before = self.lookups_at_flush.swap(lookups, SeqCst);
+        let before = self.background.swap_lookups_at_flush(lookups);
         let block = self.ctx.options.default_family.block_bytes as u64;
         lookups.saturating_sub(before) >= memtable_bytes / block / WARM_SHARE
     }
@@ -362,12 +282,12 @@ impl Engine {
         started: Duration,
         made: &mut Vec<TableInfo>,
     ) -> Result<()> {
-        let view = self.view();
-        let snapshots = self.live_snapshots();
+        let view = self.tree.view();
+        let snapshots = self.tree.live_snapshots();
         let warm = self.worth_warming(generation.memory());
         let mut edit = Edit::default();
         let mut files: Vec<PathBuf> = Vec::new();
-        let new_number = || self.new_file_number();
+        let new_number = || self.tree.new_file_number();
         let separator = Separator::new(
             &self.ctx.env,
             self.ctx.tables.clone(),
@@ -380,14 +300,14 @@ impl Engine {
             separator.with_packed(options.any(|o| o.blob_compression != Compression::None));
         let mut values = Values::new(
             separator,
-            KeptLog::of(generation, self.logs.can_trim()),
+            KeptLog::of(generation, self.writes.logs().can_trim()),
             &new_number,
         );
         for (id, mem) in &generation.mems {
             let Some(family) = view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;
             };
-            let number = self.new_file_number();
+            let number = self.tree.new_file_number();
             match write_table(
                 &self.ctx.tables,
                 number,
@@ -447,8 +367,8 @@ impl Engine {
         let mut end = None;
         if log != 0 {
             edit.remove_logs.push(log);
-            let state = self.state.lock();
-            end = state.catalog.logs.get(&log).and_then(|l| l.end);
+            let state = self.tree.lock();
+            end = state.catalog().logs.get(&log).and_then(|l| l.end);
         }
         let sizes: Vec<(u32, u64)> = edit
             .add_tables
@@ -459,7 +379,7 @@ impl Engine {
         let blob_files: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         // Held, so that it does not die before it is trimmed.
         let mut kept_log = None;
-        self.install(edit, files, |_, view| {
+        self.tree.install(edit, files, |_, view| {
             kept_log = kept.and_then(|log| view.version.blobs.files.get(&log).cloned());
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
             assert_eq!(
@@ -473,25 +393,26 @@ impl Engine {
         for (family, bytes) in sizes {
             self.ctx.counters.levels.flushed(family, bytes);
         }
-        let now = self.ctx.env.clock().now();
-        self.flush_pace.note(now);
-        if self.flush_pace.is_urgent(now) {
+        self.background.note_flush();
+        if self.background.is_flushing_fast() {
             // What waits for more that does not come is to be compacted all the same.
-            self.look_again_after(URGENT_WITHIN + Duration::from_millis(1));
+            self.background
+                .schedule_after(URGENT_WITHIN + Duration::from_millis(1));
         }
-        self.drain
+        self.pressure
+            .drain()
             .flushed(generation.memory(), self.ctx.env.clock().now() - started);
         // None, too, when all families went that have values in it.
         let is_kept = kept_log.is_some();
-        self.trim_logs(kept_log);
+        self.writes.logs().trim(kept_log);
         if log != 0 {
             if !is_kept {
-                self.retire_log(log, end);
+                self.writes.logs().retire(log, end);
             }
             // A deleted file keeps its space, and its pages are still written out, as long as somebody has it open. Whoever holds the lock
             // now lets go of it at the next turn of the logs.
-            if let Some(mut writer) = self.writer.try_lock() {
-                self.forget_removed_logs(&mut writer);
+            if let Some(mut writer) = self.writes.try_lock() {
+                writer.forget_removed_logs(&self.ctx, &self.tree);
             }
         }
         Ok(())

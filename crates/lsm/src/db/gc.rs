@@ -7,17 +7,18 @@
 //! A collection asks nobody what is alive: it is what is not marked. Each record is verified before it is copied, and the hashes of what was
 //! copied and of what is marked must add up to the sum that the file was written with, or nothing of the collection counts.
 
-use super::blob_edits::{BlobChange, Collection, Moved, NewPlace};
-use super::blob_events::Gathered;
-use super::engine::{Engine, State};
+use super::back_pressure::space_amp::{URGENT, collections_at, least_share};
+use super::blob_state::{Moved, NewPlace};
+use super::engine::Engine;
 use super::health::RETRY_PAUSE;
-use super::space_amp::{URGENT, collections_at, least_share};
+use super::tree::TreeState;
+use super::tree::blob_edits::{BlobChange, Collection};
 use crate::blob::garbage::Garbage;
 use crate::blob::lineage::Collected;
 use crate::blob::record::HEADER_LEN as RECORD_HEADER;
 use crate::blob::{BlobReader, Form, Name, Separator};
 use crate::key::{Cmp, SeqNo};
-use crate::listener::Event;
+use crate::listener::{BlobFileInfo, CollectionInfo, Event};
 use crate::options::Compression;
 use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
@@ -106,11 +107,24 @@ fn age_class(last: SeqNo, newest: SeqNo) -> u32 {
     (last.saturating_sub(newest) + 1).ilog2() / 2
 }
 
+/// What a collection did.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub targets: Vec<BlobFileInfo>,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// How many bytes fewer there are than before.
+    pub freed: u64,
+}
+
 impl Engine {
     /// Why what is due is not collected.
-    pub(super) fn collections_fail(&self, state: &State) -> Option<Error> {
+    pub(super) fn collections_fail(&self, state: &TreeState) -> Option<Error> {
         let amp = self.ctx.options.max_space_amp;
-        let fill = || self.fill(state, &self.view());
+        let fill = || {
+            self.pressure
+                .fill(state.catalog(), &state.blobs, &self.tree.view())
+        };
         let failure = state.blobs.failure();
         failure
             .filter(|_| fill().pressure_on_collections(amp, false) >= 0.6)
@@ -119,9 +133,9 @@ impl Engine {
 
     /// Files that may be collected and are worth it, the one with the highest share of garbage first; of about as much, the one whose references
     /// are spread over fewer tables: its name is forgotten sooner.
-    fn candidates(&self, state: &State, least: f64) -> Vec<Candidate> {
+    fn candidates(&self, state: &TreeState, least: f64) -> Vec<Candidate> {
         let now = self.ctx.env.clock().now();
-        let (catalog, last) = (&state.catalog, self.visible.load(SeqCst));
+        let (catalog, last) = (&state.catalog(), self.tree.visible());
         let spread = state.blobs.spread(catalog);
         let mut all: Vec<Candidate> = (catalog.blobs.iter())
             .filter(|(n, _)| state.blobs.may_collect(**n, now))
@@ -150,19 +164,21 @@ impl Engine {
     }
 
     /// What had better be collected now, if another collection may run.
-    pub(super) fn pick_sources(&self, state: &State) -> Option<Chosen> {
-        if state.catalog.blobs.is_empty() {
+    pub(super) fn pick_sources(&self, state: &TreeState) -> Option<Chosen> {
+        if state.catalog().blobs.is_empty() {
             return None;
         }
         let amp = self.ctx.options.max_space_amp;
-        let fill = self.fill(state, &self.view());
-        let full = self.full.is_refusing();
-        let slowed = self.space.pressure() > 0.0;
+        let fill = self
+            .pressure
+            .fill(state.catalog(), &state.blobs, &self.tree.view());
+        let full = self.pressure.disk_full().is_refusing();
+        let slowed = self.pressure.space_amp().pressure() > 0.0;
         let pressure = match full {
             true => f64::INFINITY,
             false => fill.pressure_on_collections(amp, slowed),
         };
-        let most = self.max_compactions();
+        let most = self.ctx.max_compactions();
         if state.blobs.running_collections >= collections_at(pressure, most) {
             return None;
         }
@@ -173,7 +189,11 @@ impl Engine {
         let mut candidates = self.candidates(state, least);
         let mut most_live = LIVE_BYTES.min(fill.most_collected(&self.ctx.options));
         if full {
-            let spare = self.full.spare().saturating_sub(fill.copying);
+            let spare = self
+                .pressure
+                .disk_full()
+                .spare()
+                .saturating_sub(fill.copying);
             most_live = most_live.min(spare);
             let all = std::mem::take(&mut candidates);
             let (fit, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.alive <= spare);
@@ -181,7 +201,9 @@ impl Engine {
             if candidates.is_empty() && state.blobs.running_collections == 0 {
                 // Nothing else may ever free a byte: what there is room for at all.
                 let least = others.into_iter().min_by_key(|c| c.alive);
-                candidates.extend(least.filter(|c| c.alive < self.full.free_bytes() / 8 * 7));
+                candidates.extend(
+                    least.filter(|c| c.alive < self.pressure.disk_full().free_bytes() / 8 * 7),
+                );
             }
         }
         let first = candidates.first()?;
@@ -203,12 +225,13 @@ impl Engine {
     /// Queues collections as long as they are due and there may be more of them.
     pub fn schedule_collections(self: &Arc<Self>) {
         loop {
-            self.see_what_is_free();
-            let mut state = self.state.lock();
+            self.pressure.see_what_is_free();
+            let mut state = self.tree.lock();
             let now = self.ctx.env.clock().now();
             // On a full disk they are what helps.
             let halted = (self.health.halted()).is_some_and(|e| e.kind() != ErrorKind::NoSpace);
-            if self.ctx.is_closing() || state.exclusive || halted || now < state.blobs.retry_at {
+            if self.ctx.is_closing() || state.jobs.exclusive || halted || now < state.blobs.retry_at
+            {
                 return;
             }
             let Some(chosen) = self.pick_sources(&state) else {
@@ -216,7 +239,8 @@ impl Engine {
             };
             state.blobs.collecting.extend(&chosen.files);
             state.blobs.running_collections += 1;
-            self.update_pressure(&state, &self.view());
+            self.pressure
+                .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
             drop(state);
             self.ctx.counters.collections_begun.add(1);
             // Behind compactions, which hand out a turn in [`basalt_env`]; near the bound beside them.
@@ -239,7 +263,7 @@ impl Engine {
     }
 
     fn end_collection(self: &Arc<Self>, sources: &[u64], began: Duration, done: Result<u64>) {
-        let mut state = self.state.lock();
+        let mut state = self.tree.lock();
         for n in sources {
             state.blobs.collecting.remove(n);
         }
@@ -252,7 +276,7 @@ impl Engine {
             Some(e) if e.kind() == ErrorKind::Closed => {}
             Some(e) => {
                 let is_of = |n: &u64| {
-                    let blob = state.catalog.blobs.get(n);
+                    let blob = state.catalog().blobs.get(n);
                     let paths = blob.map(|b| self.ctx.tables.blob_paths(*n, &b.meta));
                     (paths.iter().flatten()).any(|path| e.path() == Some(path))
                 };
@@ -267,22 +291,26 @@ impl Engine {
                 }
             }
         }
-        let view = self.view();
-        self.update_pressure(&state, &view);
-        self.note_urgent(&mut state, &view);
+        let view = self.tree.view();
+        self.pressure
+            .update_pressure(state.catalog(), &state.blobs, &view);
+        self.pressure.note_urgent(&view);
         if failed.is_none() {
-            let more = state.blobs.running_collections > 0 || self.space.pressure() > 0.0;
-            self.drain.gave_space_back(freed, began, now, more);
+            let more =
+                state.blobs.running_collections > 0 || self.pressure.space_amp().pressure() > 0.0;
+            self.pressure
+                .drain()
+                .gave_space_back(freed, began, now, more);
         }
         drop(state);
         if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
-            self.retry_later();
+            self.background.retry_later();
             self.ctx.notify(|| Event::BackgroundError {
                 during: "collection",
                 error: error.clone(),
             });
         }
-        self.schedule();
+        self.background.schedule();
         self.ctx.env.jobs().notify();
     }
 
@@ -299,13 +327,13 @@ impl Engine {
         };
         let sources = self.sources(numbers)?;
         let live_bytes: u64 = {
-            let state = self.state.lock();
+            let state = self.tree.lock();
             let of = |n: &u64| {
                 state
-                    .catalog
+                    .catalog()
                     .blobs
                     .get(n)
-                    .map(|b| state.catalog.alive(b).bytes)
+                    .map(|b| state.catalog().alive(b).bytes)
             };
             numbers.iter().filter_map(of).sum()
         };
@@ -331,7 +359,7 @@ impl Engine {
                 .then_with(keys)
                 .then_with(|| b.seq.cmp(&a.seq))
         });
-        let new_number = || self.new_file_number();
+        let new_number = || self.tree.new_file_number();
         let packed = live.iter().any(|r| r.form.codec != Compression::None);
         let mut separator = Separator::new(
             &self.ctx.env,
@@ -404,7 +432,7 @@ impl Engine {
         let written: u64 = made.iter().map(|(_, m)| m.size).sum();
         let gathered = Gathered {
             targets: (made.iter())
-                .map(|(number, meta)| self.blob_info(*number, meta, "collection"))
+                .map(|(number, meta)| self.tree.blob_info(*number, meta, "collection"))
                 .collect(),
             bytes_read: read,
             bytes_written: written,
@@ -431,7 +459,7 @@ impl Engine {
             }),
         };
         let numbers: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
-        self.install_with(edit, files, change, |_, _| ())?;
+        self.tree.install_with(edit, files, change, |_, _| ())?;
         self.cache_moves(&renamed, &numbers);
         self.ctx.counters.collections.add(1);
         self.ctx
@@ -455,11 +483,11 @@ impl Engine {
     /// Files and their marks as of one moment.
     fn sources(&self, numbers: &[u64]) -> Result<Sources> {
         // Marks and files of one version: both change under `state`.
-        let state = self.state.lock();
-        let view = self.view();
+        let state = self.tree.lock();
+        let view = self.tree.view();
         let set: &BlobSet = &view.version.blobs;
         let one = |n: &u64| -> Option<(Arc<BlobFile>, Arc<Garbage>)> {
-            let blob: &CatalogBlob = state.catalog.blobs.get(n)?;
+            let blob: &CatalogBlob = state.catalog().blobs.get(n)?;
             Some((set.files.get(n)?.clone(), blob.garbage.clone()))
         };
         let files: Option<Vec<_>> = numbers.iter().map(one).collect();
@@ -536,5 +564,48 @@ impl Engine {
             ));
         }
         Ok(read)
+    }
+
+    /// Collects, and tells of it. How many bytes fewer there are then.
+    pub(super) fn collect_aloud(
+        self: &Arc<Self>,
+        chosen: &Chosen,
+        cancelled: &AtomicBool,
+    ) -> Result<u64> {
+        let collection = self.collection_info(&chosen.files);
+        self.ctx
+            .notify(|| Event::CollectionBegin(collection.clone()));
+        let began = self.ctx.env.clock().now();
+        let ended = self.collect(chosen, cancelled);
+        self.ctx.notify(|| {
+            let (done, error) = match &ended {
+                Ok(done) => (Some(done), None),
+                Err(e) => (None, Some(e.clone())),
+            };
+            Event::CollectionEnd {
+                collection,
+                targets: done.map_or_else(Vec::new, |d| d.targets.clone()),
+                bytes_read: done.map_or(0, |d| d.bytes_read),
+                bytes_written: done.map_or(0, |d| d.bytes_written),
+                took: self.ctx.env.clock().now() - began,
+                error,
+            }
+        });
+        ended.map(|done| done.freed)
+    }
+
+    fn collection_info(&self, sources: &[u64]) -> CollectionInfo {
+        let state = self.tree.lock();
+        let catalog = &state.catalog();
+        let mut info = CollectionInfo {
+            sources: sources.to_vec(),
+            source_bytes: 0,
+            live_bytes: 0,
+        };
+        for blob in sources.iter().filter_map(|n| catalog.blobs.get(n)) {
+            info.source_bytes += blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
+            info.live_bytes += catalog.alive(blob).bytes;
+        }
+        info
     }
 }

@@ -1,7 +1,7 @@
 //! Tables that are prepared beside the store and become part of it in one step: a bulk load that writes every byte once, past log and memtables.
 //!
 //! A [`TableWriter`] takes ascending keys and writes them into tables and blob files that nothing names yet. What it finishes, a [`Prepared`], is
-//! added by [`Db::ingest`], with others if they belong together: one edit of the manifest, all of it or nothing, visible from one moment on.
+//! added by [`super::Db::ingest`], with others if they belong together: one edit of the manifest, all of it or nothing, visible from one moment on.
 //!
 //! All entries of a writer are written with one sequence number that is its own. When they are added they are as new as that moment: their tables
 //! count from there ([`TableMeta::shift`]), while the records of their values keep the number that they have, and references say so
@@ -10,14 +10,16 @@
 //! Files of a writer that is dropped, or of what it prepared and nobody added, are removed; after a crash the next open removes them.
 
 use super::commit::panic_text;
-use super::engine::{Engine, Writer};
+use super::engine::Engine;
+use super::families::FamilyEntry;
 use super::flush::table_info;
 use super::throttle::Patience;
-use super::view::{FamilyEntry, View};
-use super::{Db, Family};
+use super::view::View;
+use super::write_path::Writer;
 use crate::batch::check_lens;
 use crate::blob::{BlobMeta, Name, Separator};
 use crate::compaction::{Reach, internal_key_of, level_targets, table_options};
+use crate::family::Family;
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
@@ -42,7 +44,7 @@ const KEPT: usize = 1 << 20;
 /// Memtables that overlap what is added are written out so often while writers go on, then once while they wait.
 const BESIDE_WRITERS: usize = 2;
 
-/// Writes keys in ascending order into tables that [`Db::ingest`] adds to the store. See [`Db::prepare`].
+/// Writes keys in ascending order into tables that [`super::Db::ingest`] adds to the store. See [`super::Db::prepare`].
 ///
 /// An error of the disk ends it: every later call returns it again. Any other error leaves it as it was.
 pub struct TableWriter {
@@ -65,7 +67,7 @@ pub struct TableWriter {
     payload: Vec<u8>,
 }
 
-/// Tables that wait to be added by [`Db::ingest`]. Clones are of the same tables; their files are removed with the last one, unless they were added.
+/// Tables that wait to be added by [`super::Db::ingest`]. Clones are of the same tables; their files are removed with the last one, unless they were added.
 #[derive(Clone)]
 pub struct Prepared(Arc<Set>);
 
@@ -89,73 +91,6 @@ const FRESH: u8 = 0;
 const ADDED: u8 = 1;
 /// One that was about to be when the manifest failed.
 const IN_DOUBT: u8 = 2;
-
-impl Db {
-    /// Begins to write tables of a family that [`Db::ingest`] will add to the store: for loads of much data that comes in the family's order, which
-    /// is written once, past log and memtables. Values of the family's `min_blob_size` or more go to blob files, as always. Any number of writers
-    /// may write at once, and everything else goes on meanwhile; nobody sees any of it before it is added.
-    ///
-    /// Waits for the commit that is on its way. Costs a few megabytes of memory until it ends.
-    pub fn prepare(&self, family: &Family) -> Result<TableWriter> {
-        let engine = self.engine();
-        engine.ctx.check_writable()?;
-        engine.admit_bytes(0)?;
-        let mut writer = engine.writer.lock();
-        // It may have been closed while the lock was waited for.
-        engine.ctx.check_open()?;
-        engine.health.check_jobs()?;
-        let view = engine.view();
-        engine.check_family(&view, family)?;
-        let seq = writer.next_seq;
-        writer.next_seq += 1;
-        drop(writer);
-        let family = view.families[&family.id()].clone();
-        let numbers = engine.clone();
-        let separator = Separator::new(
-            &engine.ctx.env,
-            engine.ctx.tables.clone(),
-            Box::new(move || numbers.new_file_number()),
-            IoPriority::Low,
-            false,
-        );
-        let packs = family.options.blob_compression != Compression::None;
-        Ok(TableWriter {
-            table: None,
-            separator: separator.with_packed(packs).of_prepared(),
-            created: Created::new(engine.ctx.tables.clone()),
-            engine: engine.clone(),
-            family,
-            seq,
-            tables: Vec::new(),
-            last: None,
-            unseen: 0,
-            user_bytes: 0,
-            entries: 0,
-            failed: None,
-            key: Vec::new(),
-            payload: Vec::new(),
-        })
-    }
-
-    /// Adds prepared tables to the store, of any number of families: all of them or, after an error, none. Durable when it returns, with every write
-    /// that was made before, synced or not. What they say of a key is newer than all that was written before, and older than all that comes after; a
-    /// snapshot from before does not see it. The sequence number that all of it has.
-    ///
-    /// Each table goes to the deepest level where nothing newer would cover what is there, so that data which overlaps nothing is
-    /// never rewritten; the rest goes to level 0, where it takes part in merges as what memtables write out does. Tables of level 0 are judged by their first and last key: one
-    /// that was flushed with keys far apart brings everything between them to level 0, and writers are held back until that is merged. A large load into a store that is written to
-    /// goes best after a compaction of its range. Writers wait meanwhile: usually for two syncs, and where memtables have keys between those that are
-    /// added, for these to be written out.
-    ///
-    /// `InvalidArgument` when two of them overlap in a family, for a set of another store, and for one that was added before; `NotFound` when a
-    /// family was dropped. After these, `NoSpace` and `Busy` the same sets may be tried again. When the manifest cannot be written, nobody
-    /// knows whether they were added before the store is opened anew, and they cannot be added again.
-    pub fn ingest(&self, prepared: &[Prepared]) -> Result<SeqNo> {
-        let engine = self.engine();
-        engine.ctx.check_writable()?;
-        engine.ingest(prepared)
-    }
-}
 
 impl TableWriter {
     /// Adds a key with its value. `InvalidArgument` when it does not come after the last key, or is longer than keys or values may be.
@@ -277,7 +212,7 @@ impl TableWriter {
 
     fn begin_table(&mut self) -> Result<(u64, TableBuilder)> {
         let engine = &self.engine;
-        let number = engine.new_file_number();
+        let number = engine.tree.new_file_number();
         let path = engine.ctx.tables.path(number);
         let file = self.created.create(&path)?;
         let mut builder = TableBuilder::new(
@@ -300,7 +235,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Ends its files and syncs what is in them. They are to be added by [`Db::ingest`], and gone otherwise. A writer without keys gives a set that
+    /// Ends its files and syncs what is in them. They are to be added by [`super::Db::ingest`], and gone otherwise. A writer without keys gives a set that
     /// adds nothing.
     pub fn finish(mut self) -> Result<Prepared> {
         if let Some(e) = &self.failed {
@@ -470,7 +405,50 @@ enum Met {
 }
 
 impl Engine {
-    fn ingest(self: &Arc<Self>, prepared: &[Prepared]) -> Result<SeqNo> {
+    /// See [`super::Db::prepare`].
+    pub(super) fn prepare(self: &Arc<Self>, family: &Family) -> Result<TableWriter> {
+        let engine = self;
+        engine.ctx.check_writable()?;
+        engine.admit_bytes(0)?;
+        let mut writer = engine.writes.lock();
+        // It may have been closed while the lock was waited for.
+        engine.ctx.check_open()?;
+        engine.health.check_jobs()?;
+        let view = engine.tree.view();
+        engine.check_family(&view, family)?;
+        let seq = writer.next_seq;
+        writer.next_seq += 1;
+        drop(writer);
+        let family = view.families[&family.id()].clone();
+        let numbers = engine.clone();
+        let separator = Separator::new(
+            &engine.ctx.env,
+            engine.ctx.tables.clone(),
+            Box::new(move || numbers.tree.new_file_number()),
+            IoPriority::Low,
+            false,
+        );
+        let packs = family.options.blob_compression != Compression::None;
+        Ok(TableWriter {
+            table: None,
+            separator: separator.with_packed(packs).of_prepared(),
+            created: Created::new(engine.ctx.tables.clone()),
+            engine: engine.clone(),
+            family,
+            seq,
+            tables: Vec::new(),
+            last: None,
+            unseen: 0,
+            user_bytes: 0,
+            entries: 0,
+            failed: None,
+            key: Vec::new(),
+            payload: Vec::new(),
+        })
+    }
+
+    /// See [`super::Db::ingest`].
+    pub(super) fn ingest(self: &Arc<Self>, prepared: &[Prepared]) -> Result<SeqNo> {
         let sets: Vec<&Set> = prepared.iter().map(|p| &*p.0).collect();
         for (i, set) in sets.iter().enumerate() {
             if !Arc::ptr_eq(&set.engine, self) {
@@ -486,21 +464,21 @@ impl Engine {
             self.ctx.env.fs().sync_metadata(&self.ctx.dir)?;
         }
         for _ in 0..BESIDE_WRITERS {
-            match self.memtables_meet(&self.view(), &tables)? {
+            match self.memtables_meet(&self.tree.view(), &tables)? {
                 Some(Met::Active) => self.seal_and_flush()?,
                 Some(Met::Sealed) => self.flush_all()?,
                 None => break,
             }
         }
-        let mut writer = self.writer.lock();
+        let mut writer = self.writes.lock();
         // It may have been closed while the lock was waited for.
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(&mut writer)?;
         // With patience it comes back when there is room, or fails.
         let _ = self.hold_back(&mut writer, Patience::Wait)?;
-        self.release_writers();
-        let view = self.view();
+        self.pressure.release_writers();
+        let view = self.tree.view();
         for set in &sets {
             if !view.families.contains_key(&set.family.id) {
                 return Err(Error::new(
@@ -523,11 +501,11 @@ impl Engine {
             self.flush_all()?;
         }
         if tables.is_empty() {
-            return Ok(self.visible.load(SeqCst));
+            return Ok(self.tree.visible());
         }
         let added = self.add_tables(&mut writer, &sets, &tables);
         drop(writer);
-        self.schedule();
+        self.background.schedule();
         added
     }
 
@@ -585,8 +563,8 @@ impl Engine {
         let mut edit = Edit::default();
         {
             // A compaction that is chosen after this sees where these tables will be.
-            let mut state = self.state.lock();
-            let view = self.view();
+            let mut state = self.tree.lock();
+            let view = self.tree.view();
             let mut reaches = Vec::with_capacity(tables.len());
             let families = sets.iter().map(|s| &s.family);
             let bases: BTreeMap<u32, usize> = families
@@ -601,7 +579,7 @@ impl Engine {
                 let version = view.version.families.get(&family);
                 let (from, to) = ends(meta);
                 let version = version.map(|v| (&**v, bases[&family]));
-                let level = level_for(version, (family, cmp), &state.compactions, (from, to));
+                let level = level_for(version, (family, cmp), &state.jobs.compactions, (from, to));
                 reaches.push(Reach::of_keys(family, level, from, to));
                 let shifted = meta.clone().shifted(seq - set.seq);
                 edit.add_tables.push(AddTable {
@@ -611,7 +589,7 @@ impl Engine {
                     meta: shifted.expect("a number that was given out, without range tombstones"),
                 });
             }
-            state.entering = reaches;
+            state.jobs.ingesting = reaches;
         }
         for set in sets {
             edit.add_blobs
@@ -627,16 +605,16 @@ impl Engine {
         sets.iter().for_each(|s| s.give());
         let files = sets.iter().flat_map(|s| s.paths()).collect();
         let install = || {
-            self.install(edit, files, |_, view| {
+            self.tree.install(edit, files, |_, view| {
                 view.ingested = seq;
                 // A reader whose view is older and who sees this moment, or a later one, looks again. Before anybody can choose the new tables for
                 // a merge: whoever takes a snapshot that the merge does not know of must see what is in them.
-                self.ingested.store(seq, SeqCst);
-                self.visible.store(seq, SeqCst);
+                self.tree.note_ingested(seq);
+                self.tree.publish(seq);
             })
         };
         let installed = catch_unwind(AssertUnwindSafe(install));
-        self.state.lock().entering.clear();
+        self.tree.lock().jobs.ingesting.clear();
         self.ctx.env.jobs().notify();
         let installed = installed.unwrap_or_else(|panic| {
             // As after a commit: what it left is not known.

@@ -3,14 +3,16 @@
 //! Recovery changes nothing that it reads until a fresh manifest is current: it writes what the logs hold into new tables, then a
 //! new manifest that names them, then `CURRENT`. A crash at any step leaves the old state or the new one, and orphans.
 
-use super::apply::insert;
 use super::engine::Engine;
+use super::families::FamilyEntry;
 use super::flush::write_table;
 use super::flush_values::Values;
-use super::log::log_path;
 use super::memtable_set::MemtableSet;
 use super::store_dir::{check_can_open_or_create, is_data, remove_orphans, remove_unfinished};
-use super::view::FamilyEntry;
+use super::store_files::{LOCK, StoreFile};
+use super::tree::OpenedTree;
+use super::write_path::apply::insert;
+use super::write_path::log_space::log_path;
 use crate::batch::Ops;
 use crate::blob::Separator;
 use crate::blob::inspect::indexed_logs;
@@ -18,7 +20,7 @@ use crate::key::{MAX_SEQ, SeqNo};
 use crate::merge;
 use crate::options::{Compression, Options};
 use crate::version::catalog::{Catalog, LiveLog};
-use crate::version::edit::{AddBlob, Edit, MAX_FILE_NUMBER};
+use crate::version::edit::{AddBlob, Edit};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
 use crate::wal::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED, UNANNOUNCED_PACKED};
@@ -28,63 +30,6 @@ use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-
-/// The file whose lock says that a process has the store open.
-pub(crate) const LOCK: &str = "LOCK";
-
-/// What a name in a store's directory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StoreFile {
-    Table(u64),
-    Blob(u64),
-    /// Of a log that is a blob file.
-    Index(u64),
-    Log(u64),
-    Manifest(u64),
-    Current,
-    CurrentTmp,
-    Lock,
-}
-
-impl StoreFile {
-    pub fn parse(name: &str) -> Option<StoreFile> {
-        let number = |s: &str| {
-            let digits = s.len() >= 6 && s.bytes().all(|b| b.is_ascii_digit());
-            s.parse::<u64>()
-                .ok()
-                .filter(|n| digits && *n < MAX_FILE_NUMBER)
-        };
-        Some(match name {
-            CURRENT => StoreFile::Current,
-            "CURRENT.tmp" => StoreFile::CurrentTmp,
-            LOCK => StoreFile::Lock,
-            _ => {
-                if let Some(n) = name.strip_prefix("MANIFEST-") {
-                    StoreFile::Manifest(number(n)?)
-                } else if let Some(n) = name.strip_suffix(".tbl") {
-                    StoreFile::Table(number(n)?)
-                } else if let Some(n) = name.strip_suffix(".blob") {
-                    StoreFile::Blob(number(n)?)
-                } else if let Some(n) = name.strip_suffix(".index") {
-                    StoreFile::Index(number(n)?)
-                } else {
-                    StoreFile::Log(number(name.strip_suffix(".log")?)?)
-                }
-            }
-        })
-    }
-
-    pub fn number(self) -> Option<u64> {
-        match self {
-            StoreFile::Table(n)
-            | StoreFile::Blob(n)
-            | StoreFile::Index(n)
-            | StoreFile::Log(n)
-            | StoreFile::Manifest(n) => Some(n),
-            _ => None,
-        }
-    }
-}
 
 /// Reads the catalog that `CURRENT` leads to. `None` for a directory without a store.
 pub(crate) fn load_catalog(
@@ -431,7 +376,9 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let families = bind_families(&catalog, &options)?;
     catalog.apply(&bind_operators(&catalog, &families)?)?;
 
-    let is_low = |catalog: &Catalog| super::disk_full::is_low(env, dir, &options, &catalog.logs);
+    let is_low = |catalog: &Catalog| {
+        super::back_pressure::disk_full::is_low(env, dir, &options, &catalog.logs)
+    };
     if is_low(&catalog) {
         // What is missing is for repair, which may need what nobody names.
         build_version(&tables, &catalog, &families)?;
@@ -455,20 +402,17 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     )?;
     remove_orphans(env, dir, &names, &catalog, number);
 
-    Ok(Engine::new(
-        env,
-        dir.to_path_buf(),
-        options,
-        owner,
+    let opened = OpenedTree {
         tables,
         manifest,
         catalog,
         families,
         version,
         last_seq,
-        Some(lock),
-        false,
-    ))
+    };
+    let engine = Engine::new(env, dir.to_path_buf(), options, opened, Some(lock), false);
+    engine.begin_background_work();
+    Ok(engine)
 }
 
 /// Removes all files that the catalog does not name, so that a recovery on a full disk has their space: outputs of jobs

@@ -14,7 +14,7 @@ use crate::options::ReadOptions;
 use crate::prefix::Narrowing;
 use crate::snapshot::Snapshot;
 use crate::table::{InternalIter, ReadBudget, ReadPattern};
-use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::atomic::AtomicU64;
 use basalt_env::sync::spin_loop;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use std::any::Any;
@@ -31,12 +31,12 @@ struct Asked<'a> {
 
 impl Engine {
     pub fn snapshot(&self) -> Snapshot {
-        let mut live = self.snapshots.lock();
+        let mut live = self.tree.snapshots().lock();
         // Under the lock: a compaction that does not see this snapshot has chosen its inputs before, so it has nothing
         // newer than this moment to drop older versions for.
-        let seq = self.visible.load(SeqCst);
+        let seq = self.tree.visible();
         *live.entry(seq).or_default() += 1;
-        Snapshot::new(seq, self.ctx.owner, self.snapshots.clone())
+        Snapshot::new(seq, self.ctx.owner, self.tree.snapshots().clone())
     }
 
     /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
@@ -45,15 +45,15 @@ impl Engine {
     pub(super) fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
         self.ctx.check_open()?;
         loop {
-            let view = self.view();
+            let view = self.tree.view();
             let seq = match &options.snapshot {
                 Some(s) if s.store() != self.ctx.owner => {
                     return Err(Error::invalid("the snapshot belongs to another store"));
                 }
                 Some(s) => s.seq(),
-                None => self.visible.load(SeqCst),
+                None => self.tree.visible(),
             };
-            if self.ingested.load(SeqCst) <= view.ingested {
+            if self.tree.ingested() <= view.ingested {
                 return Ok((view, seq));
             }
             // Its view comes next.

@@ -5,15 +5,17 @@
 //! under it. A folder without a lock file (one copied to a medium that cannot be written) is read as it is: files have ids and
 //! checksums, so should somebody write to it after all, a read fails, and does not answer wrongly.
 
-use super::apply::insert;
 use super::engine::Engine;
 use super::memtable_set::MemtableSet;
-use super::open::{LOCK, bind_families, build_version, load_catalog, replay_logs};
+use super::open::{bind_families, build_version, load_catalog, replay_logs};
+use super::store_files::LOCK;
+use super::tree::OpenedTree;
+use super::write_path::apply::insert;
 use crate::options::Options;
 use crate::version::TableStore;
 use crate::version::manifest::Manifest;
 use basalt_env::Env;
-use basalt_fs::{Error, ErrorKind, Reach, Result};
+use basalt_fs::{Error, ErrorKind, Result};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,20 +64,16 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     })?;
     generation.book_memory();
     let manifest = Manifest::unwritten(dir, current.number, store_id);
-    let engine = Engine::new(
-        env,
-        dir.to_path_buf(),
-        options,
-        owner,
+    let opened = OpenedTree {
         tables,
         manifest,
         catalog,
         families,
         version,
         last_seq,
-        lock,
-        true,
-    );
-    engine.change_view(|_, view| view.active = generation);
+    };
+    let engine = Engine::new(env, dir.to_path_buf(), options, opened, lock, true);
+    engine.begin_background_work();
+    engine.tree.change_view(|_, view| view.active = generation);
     Ok(engine)
 }

@@ -1,8 +1,9 @@
 //! Which blob files scans have paid for: their values were read one by one so often that writing them again in key order would have been as
 //! cheap, and that would help (decision 0023). The merge that does it is chosen as any other, after all that is due for other reasons.
 
-use super::engine::{Engine, State};
-use super::space_amp::Fill;
+use super::back_pressure::space_amp::Fill;
+use super::engine::Engine;
+use super::tree::TreeState;
 use super::view::View;
 use crate::compaction::{Plan, RelocationCandidates, RelocationSet};
 use crate::version::BlobFile;
@@ -40,19 +41,23 @@ impl Paid {
 
 impl Engine {
     /// What scans have paid for, if there is room for it. The caller holds `state`.
-    pub(super) fn relocatable_by_scans(&self, state: &State, view: &View, fill: &Fill) -> Paid {
+    pub(super) fn relocatable_by_scans(&self, state: &TreeState, view: &View, fill: &Fill) -> Paid {
         let scans = |n: &u64| {
             let file = view.version.blobs.files.get(n);
             file.map_or((0, 0), |file| file.scans())
         };
-        let catalog = &state.catalog;
+        let catalog = &state.catalog();
         if !catalog.blobs.keys().any(|n| scans(n).0 > 0)
-            || self.full.is_refusing()
+            || self.pressure.disk_full().is_refusing()
             || fill.urgency(self.ctx.options.max_space_amp) >= BUSY
         {
             return Paid::default();
         }
-        let disk = self.full.beyond_reserve().saturating_sub(fill.copying);
+        let disk = self
+            .pressure
+            .disk_full()
+            .beyond_reserve()
+            .saturating_sub(fill.copying);
         let room = fill.most_copied(&self.ctx.options).min(disk);
         // Afterwards what a scan asks for at once is spread over so many sorted parts, each of which is one read.
         let parts = (fill.live.bytes / room.max(1)).max(2);
@@ -71,14 +76,18 @@ impl Engine {
     }
 
     /// All files whose values may be moved, for somebody who asks for it, as far as the disk has room for both.
-    pub(super) fn all_relocatable(&self, state: &State, fill: &Fill) -> Paid {
-        let room = self.full.beyond_reserve().saturating_sub(fill.copying);
+    pub(super) fn all_relocatable(&self, state: &TreeState, fill: &Fill) -> Paid {
+        let room = self
+            .pressure
+            .disk_full()
+            .beyond_reserve()
+            .saturating_sub(fill.copying);
         self.scattered(state, room, &|_, _| true)
     }
 
     /// Files that nobody works on and that are wanted, by number and live bytes.
-    fn scattered(&self, state: &State, room: u64, wanted: &dyn Fn(&u64, u64) -> bool) -> Paid {
-        let (catalog, now) = (&state.catalog, self.ctx.env.clock().now());
+    fn scattered(&self, state: &TreeState, room: u64, wanted: &dyn Fn(&u64, u64) -> bool) -> Paid {
+        let (catalog, now) = (&state.catalog(), self.ctx.env.clock().now());
         let mut files = BTreeMap::new();
         for (number, blob) in &catalog.blobs {
             let alive = catalog.alive(blob);
@@ -115,18 +124,19 @@ impl Engine {
     }
 
     /// A plan begins: collections leave alone what it moves.
-    pub(super) fn begin_relocation(&self, state: &mut State, plan: &Plan) {
+    pub(super) fn begin_relocation(&self, state: &mut TreeState, plan: &Plan) {
         if !plan.gathered.is_empty() {
             state.blobs.gathering.extend(&plan.gathered);
-            self.update_pressure(state, &self.view());
+            self.pressure
+                .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
         }
     }
 
     /// It has ended, whatever came of it. Where it failed, scans have to pay anew.
-    pub(super) fn end_relocation(&self, state: &mut State, plan: &Plan) {
+    pub(super) fn end_relocation(&self, state: &mut TreeState, plan: &Plan) {
         for number in &plan.gathered {
             state.blobs.gathering.remove(number);
-            if let Some(file) = self.view().version.blobs.files.get(number) {
+            if let Some(file) = self.tree.view().version.blobs.files.get(number) {
                 file.forget_scans();
             }
         }

@@ -3,8 +3,8 @@
 //! A name proves nothing: `20240101.log` is named as a log is. As long as `CURRENT` says that a store is here, its folder is the
 //! store's. Without it a file counts as a store's by its first bytes alone, and one that does not is never touched.
 
-use super::open::StoreFile;
-use super::repair::LOST_DIR;
+use super::store_files::LOST_DIR;
+use super::store_files::StoreFile;
 use crate::options::Options;
 use crate::version::catalog::Catalog;
 use crate::{blob, table, wal};

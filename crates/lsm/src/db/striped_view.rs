@@ -54,7 +54,7 @@ mod tests {
     fn changes_as_one(set: impl Fn(&StripedView, View) + Sync) {
         let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
         let db = Db::open(&env, "db", Options::default()).unwrap();
-        let view = db.engine().view();
+        let view = db.engine().tree.view();
         let shown = StripedView::new(View::clone(&view));
         let before: Vec<Arc<View>> = shown.0.iter().map(|copy| copy.0.read().clone()).collect();
         let (others, last) = shown.0.split_at(STRIPES - 1);

@@ -1,37 +1,16 @@
 //! The view that a reader takes: the memtables and the version of one moment.
 
+use super::backlog::Backlog;
+use super::families::FamilyEntry;
 use super::memtable_set::MemtableSet;
-use super::throttle::Backlog;
 use crate::blob::{How, Name, Reference};
-use crate::iter::ScanHistory;
 use crate::key::{Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
-use crate::options::FamilyOptions;
-use crate::table::{ReadBudget, TableFamily, hash_of};
+use crate::table::{ReadBudget, hash_of};
 use crate::version::{FamilyVersion, Version};
 use basalt_fs::{Bytes, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A family as the open store knows it.
-#[derive(Clone)]
-pub(crate) struct FamilyEntry {
-    pub id: u32,
-    pub name: Arc<str>,
-    pub options: Arc<FamilyOptions>,
-    /// How far its scans go.
-    pub scan_history: Arc<ScanHistory>,
-}
-
-impl FamilyEntry {
-    /// As its tables name it.
-    pub fn in_table(&self) -> TableFamily {
-        TableFamily {
-            id: self.id,
-            name: self.name.clone(),
-        }
-    }
-}
 
 /// What became of a reference.
 pub(crate) enum Opened {
@@ -51,7 +30,7 @@ pub(crate) struct View {
     pub sealed: Vec<Arc<MemtableSet>>,
     pub version: Arc<Version>,
     pub families: Arc<BTreeMap<u32, FamilyEntry>>,
-    /// What `version` makes of writers' speed. Worked out when a view is set.
+    /// How far background work is behind, as of this view. Computed when the view is set.
     pub backlog: Backlog,
     /// When tables were last added that did not come from memtables: who reads as of then, or later, must have them.
     pub ingested: SeqNo,

@@ -100,6 +100,11 @@ impl TableStore {
         let _ = self.dead_logs.set(Box::new(take));
     }
 
+    /// Returns the owner of the store's jobs.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
     /// The store's folder.
     pub fn dir(&self) -> &Path {
         &self.dir

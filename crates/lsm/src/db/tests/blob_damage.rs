@@ -1,8 +1,8 @@
 //! Merges that drop references into a blob file whose index cannot be read.
 
+use super::prelude::*;
 use crate::db::tests::blobs::{FREE, check, expect};
 use crate::db::tests::gc_drop::{key, options, put_all, value};
-use crate::db::*;
 use crate::listener::{Event, EventListener};
 use basalt_env::sync::Mutex;
 use basalt_sim::{SimFs, SimOptions};
@@ -62,7 +62,7 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
         }
     }
     db.flush().unwrap();
-    let files = db.engine().view().version.blobs.files.clone();
+    let files = db.engine().tree.view().version.blobs.files.clone();
     let (_, file) = files.first_key_value().unwrap();
     assert_eq!((file.meta.index.is_some(), files.len()), (is_log, 1));
     let layout = file.reader().unwrap().layout();
@@ -97,8 +97,8 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
     assert_eq!(told[0].path(), Some(&*path), "{at}: {}", told[0]);
     assert!(told[0].to_string().contains("derived"), "{at}: {}", told[0]);
     let marked: Vec<u32> = {
-        let state = db.engine().state.lock();
-        let runs = state.catalog.blobs[&number].garbage.runs();
+        let state = db.engine().tree.lock();
+        let runs = state.catalog().blobs[&number].garbage.runs();
         runs.into_iter().flatten().collect()
     };
     assert_eq!(marked, [0, 7, 14, 21, 28, 35], "{at}");
@@ -161,7 +161,7 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
         db.put(&f, &long(n), &value(n, 0), &FREE).unwrap();
     }
     db.flush().unwrap();
-    let files = db.engine().view().version.blobs.files.clone();
+    let files = db.engine().tree.view().version.blobs.files.clone();
     let (number, file) = files.first_key_value().unwrap();
     assert_eq!((files.len(), file.meta.records), (1, KEYS));
     let bad = file.reader().unwrap().layout().pages_at;
@@ -177,8 +177,8 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
     db.flush().unwrap();
     let buffers = env.ledger().usage().buffer;
     let tables: u64 = {
-        let state = db.engine().state.lock();
-        let families = state.catalog.families.values();
+        let state = db.engine().tree.lock();
+        let families = state.catalog().families.values();
         let tables = families.flat_map(|f| f.tables.values());
         tables.map(|(_, meta)| meta.size).sum()
     };
@@ -192,8 +192,8 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
     let once = tables + size + size / 2;
     assert!(read < once, "{read} bytes, one walk takes less than {once}");
     let garbage = {
-        let state = db.engine().state.lock();
-        state.catalog.blobs[&number].garbage.records()
+        let state = db.engine().tree.lock();
+        state.catalog().blobs[&number].garbage.records()
     };
     assert_eq!(garbage, KEYS - KEYS / 100);
     assert_eq!(env.ledger().usage().buffer, buffers, "all is given back");
@@ -209,7 +209,7 @@ fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
     let db = Db::open(&env, "db", options()).unwrap();
     (0..40).for_each(|n| small(&db, n));
     put_all(&db, &db.default_family(), 0..10, 0);
-    let files = db.engine().view().version.blobs.files.clone();
+    let files = db.engine().tree.view().version.blobs.files.clone();
     let (_, file) = files.first_key_value().unwrap();
     let layout = file.reader().unwrap().layout();
     let path = file.path();
@@ -232,10 +232,10 @@ fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
     );
     let read = ReadOptions::default();
     assert_eq!(db.get(&f, &key(0), &read).unwrap(), None);
-    let state = db.engine().state.lock();
+    let state = db.engine().tree.lock();
     assert_eq!(
         state
-            .catalog
+            .catalog()
             .blobs
             .values()
             .next()
@@ -277,7 +277,7 @@ fn merge_in_a_log_with_a_swapped_record(page: &str) {
         db.put(&f, &key(n), &large(n), &FREE).unwrap();
     }
     db.flush().unwrap();
-    let files = db.engine().view().version.blobs.files.clone();
+    let files = db.engine().tree.view().version.blobs.files.clone();
     let (number, file) = files.first_key_value().unwrap();
     assert_eq!((file.meta.records, file.meta.index.is_some()), (42, true));
     let mut first = None;
@@ -305,8 +305,8 @@ fn merge_in_a_log_with_a_swapped_record(page: &str) {
     db.delete(&f, &key(42), &FREE).unwrap();
     let merged = db.compact_range(&f, None, None);
     let marked: Vec<u32> = {
-        let state = db.engine().state.lock();
-        let runs = state.catalog.blobs[&number].garbage.runs();
+        let state = db.engine().tree.lock();
+        let runs = state.catalog().blobs[&number].garbage.runs();
         runs.into_iter().flatten().collect()
     };
     match page {

@@ -1,6 +1,6 @@
 //! What listeners hear of blob files, held against the blob files that there are; and how old these are.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::listener::{BlobFileInfo, CollectionInfo, Event, EventListener};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};

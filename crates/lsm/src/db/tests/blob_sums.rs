@@ -1,10 +1,10 @@
 //! Sums over numbers that a manifest holds: no bytes from disk may make one wrap.
 
+use super::prelude::*;
 use crate::blob::FamilyShare;
 use crate::blob::garbage::Garbage;
 use crate::db::tests::blobs::FREE;
 use crate::db::tests::gc_drop::{key, options, separating, value};
-use crate::db::*;
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
@@ -23,8 +23,8 @@ fn two_families(env: &Env) -> (u64, Catalog) {
         db.put(&family, &key(n), &value(n, 0), &FREE).unwrap();
     }
     db.flush().unwrap();
-    let catalog = db.engine().state.lock().catalog.clone();
-    let number = db.engine().manifest.lock().manifest.number();
+    let catalog = db.engine().tree.lock().catalog().clone();
+    let number = db.engine().tree.lock_manifest().number();
     db.close().unwrap();
     assert_eq!(catalog.blobs.len(), 1);
     (number, Catalog::clone(&catalog))

@@ -1,6 +1,6 @@
 //! Separated values through a store's doors: every way to read them, what becomes garbage, collections, names, families that go.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::merge::Append;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, KeyDecision};
 use basalt_env::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! What readers find in the cache after a flush and after a collection, by what they read of the device.
 
-use crate::db::*;
+use super::prelude::*;
 use basalt_env::EnvBuilder;
 use basalt_sim::{SimFs, SimOptions};
 

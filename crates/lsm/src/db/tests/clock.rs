@@ -1,7 +1,7 @@
 //! The wall clock across the lives of a store: a value that has expired stays expired in a process
 //! that starts with an earlier clock.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
 use basalt_env::{Clock, ManualClock};
 use basalt_sim::{SimFs, SimOptions};

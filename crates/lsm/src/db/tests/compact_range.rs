@@ -1,6 +1,6 @@
 //! Manual compactions: progress, cancelling, what happens to the deepest level, and being alone.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, WriteOptions};
 use basalt_sim::{SimFs, SimOptions};
 use parking_lot::Mutex;
@@ -218,7 +218,7 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
     let sink = seen.clone();
     let watching = CompactOptions {
         progress: Some(Arc::new(move |_| {
-            inside.engine().schedule();
+            inside.engine().background.schedule();
             sink.lock().push(inside.stats().compactions);
         })),
         ..options.clone()
@@ -232,7 +232,7 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
     control.cancel();
     let e = db.compact(&db.default_family(), &options).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Cancelled);
-    assert!(!db.engine().state.lock().exclusive);
+    assert!(!db.engine().tree.lock().jobs.exclusive);
     for i in 0..4 {
         fill(&db, i * 400, 400);
         db.flush().unwrap();
@@ -322,7 +322,7 @@ fn closing_waits_for_a_manual_compaction() {
     }
     // However long it takes: the folder stays its own.
     for _ in 0..200 {
-        assert!(!db.engine().gone.load(SeqCst));
+        assert!(!db.engine().ctx.has_left());
         let other = Db::open(&env, "db", small()).err().expect("still open");
         assert_eq!(other.kind(), ErrorKind::Busy, "{other}");
         std::thread::yield_now();

@@ -1,7 +1,7 @@
 //! Compressed separated values through a store's doors: what they take, every way to read them, what recovery, collections and repair make of
 //! them.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::merge::Append;
 use crate::options::Compression;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
@@ -348,7 +348,7 @@ fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
             put(&db, &mut all, n, noise(n, 1000));
         }
         let engine = db.engine();
-        (env.jobs()).wait_until(None, &mut || !engine.preparing_log());
+        (env.jobs()).wait_until(None, &mut || !engine.writes.logs().is_preparing());
         let logs = 1 + usize::from(spare);
         assert_eq!((logs_with(&env, 0), logs_with(&env, 1)), (logs, 0));
         let g = db.create_family("g", packing(Compression::Zstd)).unwrap();

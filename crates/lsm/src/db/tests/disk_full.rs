@@ -1,6 +1,6 @@
 //! A full disk and a killed process: what the logs hold must fit beside them once more, as tables, or the store cannot be opened.
 
-use crate::db::*;
+use super::prelude::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, campaign};

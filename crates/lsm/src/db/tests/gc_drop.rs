@@ -1,7 +1,7 @@
 //! A family that is dropped while a collection rewrites its blob files.
 
+use super::prelude::*;
 use crate::db::tests::blobs::{FREE, check, expect};
-use crate::db::*;
 use basalt_env::sync::Mutex;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
@@ -75,10 +75,10 @@ fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
     let dropped: Arc<Mutex<bool>> = Arc::default();
     let was_dropped = dropped.clone();
     let when_collecting: Action = Box::new(move || {
-        assert_eq!(other.engine().state.lock().blobs.running_collections, 1);
+        assert_eq!(other.engine().tree.lock().blobs.running_collections, 1);
         let marked = |db: &Db| -> u64 {
-            let state = db.engine().state.lock();
-            let all = state.catalog.blobs.values();
+            let state = db.engine().tree.lock();
+            let all = state.catalog().blobs.values();
             all.map(|b| b.garbage.records()).sum()
         };
         let before = marked(&other);

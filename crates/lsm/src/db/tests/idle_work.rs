@@ -1,10 +1,11 @@
 //! A store that nobody writes to mends itself and gives back what it does not need.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::WriteOptions;
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{OpKind, SimFs, SimOptions, When};
+use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
         let idle = db.stats();
         assert_eq!((idle.log_bytes, logs()), (0, 0), "round {round}");
         assert!(
-            db.engine().writer.lock().left.is_empty(),
+            db.engine().writes.lock().left.is_empty(),
             "a deleted log that is open keeps its space"
         );
         assert!(
@@ -132,7 +133,7 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
     let db = Db::open(&Env::for_tests(sim, 1), "db", Options::default()).unwrap();
     fill(&db, 0..10);
     let engine = db.engine().clone();
-    let writing = engine.writer.lock();
+    let writing = engine.writes.lock();
     let (done, told) = std::sync::mpsc::channel();
     let idle = engine.clone();
     let job = basalt_env::thread::spawn("idle", move || {
@@ -166,8 +167,8 @@ fn with_a_spare(env: &Env) -> Db {
 }
 
 fn live_logs(db: &Db) -> Vec<u64> {
-    let state = db.engine().state.lock();
-    state.catalog.logs.keys().copied().collect()
+    let state = db.engine().tree.lock();
+    state.catalog().logs.keys().copied().collect()
 }
 
 /// The edit that forgets the spare log fails. The manifest goes on naming it, without an end, and later logs have records:
@@ -217,12 +218,21 @@ fn a_spare_log_on_its_way_is_released_later() {
     let db = Db::open(&env, "db", options).unwrap();
     fill(&db, 0..200);
     let engine = db.engine().clone();
-    assert!(engine.preparing_log(), "its job was not run yet");
+    assert!(
+        engine.writes.logs().is_preparing(),
+        "its job was not run yet"
+    );
     // As the job does that is about to release.
-    engine.idle_timers.release.store(false, SeqCst);
+    engine
+        .background
+        .idle_check_is_queued()
+        .store(false, SeqCst);
     engine.release_idle().unwrap();
-    assert!(engine.preparing_log(), "nor was it meanwhile");
-    assert!(engine.idle_timers.release.load(SeqCst), "another one comes");
+    assert!(engine.writes.logs().is_preparing(), "nor was it meanwhile");
+    assert!(
+        engine.background.idle_check_is_queued().load(SeqCst),
+        "another one comes"
+    );
     wait_idle(&env);
     assert_eq!(live_logs(&db).len(), 1, "the spare");
     env.clock().sleep(Duration::from_secs(60));

@@ -1,13 +1,14 @@
 //! Prepared tables through a store's doors: when they are seen and by whom, where they go, what becomes of their values and files.
 
+use super::prelude::*;
 use crate::codec::Compression;
 use crate::compaction::Reach;
 use crate::db::tests::blobs::{FREE, NOW, check, room};
-use crate::db::*;
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -281,7 +282,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
         let set = prepare(&db, &f, &entries(numbers, 1));
         db.ingest(&[set]).unwrap();
     }
-    let view = db.engine().view();
+    let view = db.engine().tree.view();
     let version = &view.version.families[&0];
     let place = |base, running: &[Reach], from, to| {
         let (from, to) = (key(from), key(to));

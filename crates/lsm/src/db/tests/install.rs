@@ -1,8 +1,8 @@
 //! The cost of an install in a store of many files.
 
+use super::prelude::*;
 use crate::blob::{BlobMeta, FamilyShare};
 use crate::db::engine::Engine;
-use crate::db::*;
 use crate::key::internal_key;
 use crate::table::TableMeta;
 use crate::version::catalog::probe::watch;
@@ -77,22 +77,22 @@ fn store(tables: u64, blobs: u64) -> (Env, Db, Vec<u64>) {
     for first in (0..tables).step_by(20_000) {
         let mut edit = Edit::default();
         if first == 0 {
-            let blobs = (0..blobs).map(|_| add_blob(engine.new_file_number()));
+            let blobs = (0..blobs).map(|_| add_blob(engine.tree.new_file_number()));
             edit.add_blobs = blobs.collect();
         }
         for key in first..tables.min(first + 20_000) {
-            let number = engine.new_file_number();
+            let number = engine.tree.new_file_number();
             edit.add_tables.push(add(number, key, &[]));
             numbers.push(number);
         }
-        engine.install(edit, Vec::new(), |_, _| {}).unwrap();
+        engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
     }
     (env, db, numbers)
 }
 
 /// An edit that puts a table in the place of another.
 fn replace(engine: &Engine, numbers: &mut [u64], key: u64, references: &[(u64, u64)]) -> Edit {
-    let number = engine.new_file_number();
+    let number = engine.tree.new_file_number();
     let old = std::mem::replace(&mut numbers[key as usize], number);
     Edit {
         add_tables: vec![add(number, key, references)],
@@ -107,21 +107,21 @@ fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
     const TABLES: u64 = 5000;
     let (_env, db, mut numbers) = store(TABLES, 1000);
     let engine = db.engine().clone();
-    let blob = *engine.catalog().blobs.keys().next().unwrap();
+    let blob = *engine.tree.catalog().blobs.keys().next().unwrap();
     for key in [0, TABLES / 2, TABLES - 1] {
         let edit = replace(&engine, &mut numbers, key, &[(blob, 1)]);
         COPIED.set(0);
-        engine.install(edit, Vec::new(), |_, _| {}).unwrap();
+        engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
         // One chunk for each number of the edit.
         let copied = COPIED.get();
         assert!((1..=512).contains(&copied), "{copied} of {TABLES}");
     }
     COPIED.set(0);
     let edit = Edit {
-        add_blobs: vec![add_blob(engine.new_file_number())],
+        add_blobs: vec![add_blob(engine.tree.new_file_number())],
         ..Edit::default()
     };
-    engine.install(edit, Vec::new(), |_, _| {}).unwrap();
+    engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
     // In the catalog, where it is settled what the edit means for blob files, and in the tree.
     assert!((1..=3 * 256).contains(&COPIED.get()), "{}", COPIED.get());
     drop(engine);
@@ -142,20 +142,20 @@ fn walked(work: impl FnOnce()) -> usize {
 fn an_install_and_a_change_of_the_view_walk_over_no_files() {
     let (_env, db, mut numbers) = store(5000, 1000);
     let engine = db.engine().clone();
-    let blob = *engine.catalog().blobs.keys().next().unwrap();
+    let blob = *engine.tree.catalog().blobs.keys().next().unwrap();
     for key in [0, 2500, 4999] {
         let edit = replace(&engine, &mut numbers, key, &[(blob, 1)]);
-        let seen = walked(|| engine.install(edit, Vec::new(), |_, _| {}).unwrap());
+        let seen = walked(|| engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap());
         assert!(
             seen <= 10,
             "an install of one table walks over {seen} files"
         );
     }
     let edit = Edit {
-        add_blobs: vec![add_blob(engine.new_file_number())],
+        add_blobs: vec![add_blob(engine.tree.new_file_number())],
         ..Edit::default()
     };
-    let seen = walked(|| engine.install(edit, Vec::new(), |_, _| {}).unwrap());
+    let seen = walked(|| engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap());
     assert!(
         seen <= 10,
         "an install of one blob file walks over {seen} files"
@@ -164,17 +164,22 @@ fn an_install_and_a_change_of_the_view_walk_over_no_files() {
         remove_blobs: vec![blob],
         ..Edit::default()
     };
-    let seen = walked(|| engine.install(edit, Vec::new(), |_, _| {}).unwrap());
+    let seen = walked(|| engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap());
     assert!(seen <= 10, "to remove a blob file walks over {seen} files");
-    let seen = walked(|| engine.change_view(|_, _| {}));
+    let seen = walked(|| engine.tree.change_view(|_, _| {}));
     assert_eq!(seen, 0, "a change of the view walks over files");
     // A table that hides values causes one walk over the tables of its family.
     let upper = Edit {
-        add_tables: vec![add_to(5, engine.new_file_number(), 7, &[(blob + 1, 2)])],
+        add_tables: vec![add_to(
+            5,
+            engine.tree.new_file_number(),
+            7,
+            &[(blob + 1, 2)],
+        )],
         ..Edit::default()
     };
-    engine.install(upper, Vec::new(), |_, _| {}).unwrap();
-    let seen = walked(|| engine.change_view(|_, _| {}));
+    engine.tree.install(upper, Vec::new(), |_, _| {}).unwrap();
+    let seen = walked(|| engine.tree.change_view(|_, _| {}));
     assert_eq!(seen, 0, "the estimate of hidden garbage is kept");
     drop(engine);
     db.close().unwrap();
@@ -185,9 +190,9 @@ fn an_install_and_a_change_of_the_view_walk_over_no_files() {
 fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     let (_env, db, mut numbers) = store(100, 20);
     let engine = db.engine().clone();
-    let blob = *engine.catalog().blobs.keys().next().unwrap();
+    let blob = *engine.tree.catalog().blobs.keys().next().unwrap();
     let mut edit = replace(&engine, &mut numbers, 50, &[(blob, 1)]);
-    let upper = add_to(5, engine.new_file_number(), 7, &[(blob, 1)]);
+    let upper = add_to(5, engine.tree.new_file_number(), 7, &[(blob, 1)]);
     edit.add_tables.push(upper);
     let done: Arc<Mutex<Vec<(&str, bool)>>> = Arc::default();
     let (watched, noted) = (engine.clone(), done.clone());
@@ -195,13 +200,13 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
         // A job of the store may hold it for a moment; this thread would hold it for good.
         let free = (0..100_000).any(|_| {
             std::thread::yield_now();
-            watched.state.try_lock().is_some()
+            watched.tree.try_lock().is_some()
         });
         noted.lock().push((what, free));
     };
     watch(told, || {
-        engine.manifest.lock().manifest.doubt();
-        engine.install(edit, Vec::new(), |_, _| {}).unwrap();
+        engine.tree.lock_manifest().doubt();
+        engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
     });
     let done = done.lock();
     for expected in [
@@ -234,7 +239,7 @@ fn what_an_install_costs() {
     const TABLES: u64 = 100_000;
     let (_env, db, mut numbers) = store(TABLES, 10_000);
     let engine = db.engine().clone();
-    let blob = *engine.catalog().blobs.keys().next().unwrap();
+    let blob = *engine.tree.catalog().blobs.keys().next().unwrap();
     let median = |mut times: Vec<u128>| {
         times.sort_unstable();
         times[times.len() / 2]
@@ -245,10 +250,10 @@ fn what_an_install_costs() {
         let key = (round * 7919) % TABLES;
         let edit = replace(&engine, &mut numbers, key, &[(blob, 1)]);
         let began = std::time::Instant::now();
-        engine.install(edit, Vec::new(), |_, _| {}).unwrap();
+        engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
         whole.push(began.elapsed().as_nanos() / 1000);
         let began = std::time::Instant::now();
-        engine.change_view(|_, _| {});
+        engine.tree.change_view(|_, _| {});
         under_state.push(began.elapsed().as_nanos() / 1000);
     }
     println!(

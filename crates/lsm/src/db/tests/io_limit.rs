@@ -1,6 +1,6 @@
 //! The limit of background I/O: everything that flushes, merges and copies move goes through it, and waits.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::WriteOptions;
 use basalt_env::{Clock, EnvBuilder, IoPriority, ManualClock};
 use basalt_sim::{SimFs, SimOptions};

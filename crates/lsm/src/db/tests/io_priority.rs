@@ -1,6 +1,6 @@
 //! Who counts as waiting for the device, and when background work stops sparing them.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::WriteOptions;
 use basalt_env::{Clock, ForegroundLoad, ManualClock, SMALL_PIECE};
 use basalt_sim::{SimFs, SimOptions};

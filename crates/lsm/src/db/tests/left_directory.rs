@@ -1,9 +1,10 @@
 //! A directory whose store is gone while its readers live on: it belongs to the next store.
 
+use super::prelude::*;
 use crate::db::tests::blobs::{FREE, check, room};
-use crate::db::*;
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -193,7 +194,6 @@ fn a_removal_that_is_tried_again_asks_again() {
 /// the directory had already been given back and another store could be made in it.
 #[test]
 fn closing_waits_for_a_checkpoint_that_is_being_made() {
-    use basalt_env::sync::atomic::Ordering::SeqCst;
     use basalt_sim::fault::{Fault, FaultKind};
     use basalt_sim::{FaultFs, OpKind, When};
     use std::sync::mpsc;
@@ -238,7 +238,7 @@ fn closing_waits_for_a_checkpoint_that_is_being_made() {
             std::thread::yield_now();
         }
         for _ in 0..200 {
-            assert!(!db.engine().gone.load(SeqCst), "abandon: {abandon}");
+            assert!(!db.engine().ctx.has_left(), "abandon: {abandon}");
             let other = Db::open(&env, "db", options()).err().expect("still open");
             assert_eq!(other.kind(), ErrorKind::Busy, "{other}");
             std::thread::yield_now();

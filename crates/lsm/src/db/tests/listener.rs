@@ -1,6 +1,6 @@
 //! What listeners are told, that they cannot hold up or break the store, and that figures add up.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::listener::{CompactionInfo, Event, EventListener};
 use crate::options::WriteOptions;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};

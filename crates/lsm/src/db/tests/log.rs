@@ -1,6 +1,6 @@
 //! Logs of unsynced writes: what they cost, what a power cut takes of them, and how a loss is told from damage.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -57,8 +57,8 @@ fn sealed(sim: &Arc<SimFs>) -> (Arc<FaultFs>, Env, Db) {
 }
 
 fn logs(db: &Db) -> Vec<crate::version::catalog::LiveLog> {
-    let state = db.engine().state.lock();
-    state.catalog.logs.values().copied().collect()
+    let state = db.engine().tree.lock();
+    state.catalog().logs.values().copied().collect()
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn unsynced_writes_sync_no_log_and_write_no_space_ahead() {
         stats.flush_bytes_written > 0 && stats.log_syncs == 0,
         "{stats:?}"
     );
-    assert!(db.engine().recycled_logs().is_empty());
+    assert!(db.engine().writes.logs().recycled().is_empty());
     // Each log begins with a little space.
     let ahead = sim.stats().bytes_prewritten;
     assert!(ahead <= stats.wal_bytes_written, "{ahead} bytes");
@@ -199,16 +199,24 @@ fn repair_finds_the_same_prefix() {
 fn a_hole_before_a_synced_log_is_damage() {
     let sim = SimFs::new(SimOptions::default());
     let (_, env, db) = sealed(&sim);
-    let first = *db.engine().state.lock().catalog.logs.keys().next().unwrap();
-    let live = db.engine().state.lock().catalog.clone();
+    let first = *db
+        .engine()
+        .tree
+        .lock()
+        .catalog()
+        .logs
+        .keys()
+        .next()
+        .unwrap();
+    let live = db.engine().tree.lock().catalog().clone();
     // The logs are synced behind the manifest's back.
     {
-        let mut writer = db.engine().writer.lock();
+        let mut writer = db.engine().writes.lock();
         writer.log.as_mut().unwrap().writer.sync().unwrap();
     }
     put(&db, 7, &WriteOptions::UNSYNCED);
     db.abandon();
-    let path = crate::db::log::log_path(Path::new("db"), first);
+    let path = crate::db::write_path::log_space::log_path(Path::new("db"), first);
     let end = live.logs[&first].left.unwrap();
     sim.flip_bit(&path, end - 200, 3).unwrap();
     let e = Db::open(&Env::for_tests(sim, 2), "db", small())
@@ -269,13 +277,16 @@ fn a_log_that_is_copied_is_not_used_again() {
         let db = Db::open(&Env::for_tests(sim, 1), "db", small()).unwrap();
         let engine = db.engine();
         put(&db, 0, &WriteOptions::SYNC);
-        let live: Vec<u64> = engine.state.lock().catalog.logs.keys().copied().collect();
-        let pin = copied.then(|| engine.logs.pin(live));
+        let live: Vec<u64> = engine.tree.lock().catalog().logs.keys().copied().collect();
+        let pin = copied.then(|| engine.writes.logs().pin(live));
         db.flush().unwrap();
-        assert_eq!(engine.recycled_logs().is_empty(), copied);
+        assert_eq!(engine.writes.logs().recycled().is_empty(), copied);
         drop(pin);
         put(&db, 1, &WriteOptions::SYNC);
         db.flush().unwrap();
-        assert!(!engine.recycled_logs().is_empty(), "nobody copies this one");
+        assert!(
+            !engine.writes.logs().recycled().is_empty(),
+            "nobody copies this one"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! An edit of the manifest that failed: its bytes may be on the device or not, and the store counts on neither.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::WriteOptions;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
@@ -37,7 +37,7 @@ fn an_edit_fails(nth: u64, op: OpKind, kind: FaultKind, policy: CrashPolicy) {
             put.unwrap_or_else(|e| panic!("{at}: {e}"));
         }
     };
-    let manifest = || db.engine().manifest.lock().manifest.number();
+    let manifest = || db.engine().tree.lock_manifest().number();
     put(0..10);
     let first = manifest();
     faults.inject(Fault {

@@ -1,6 +1,6 @@
 //! Many stores share one memory budget: together they stay within it, although each of them holds little.
 
-use crate::db::*;
+use super::prelude::*;
 use basalt_env::{EnvBuilder, Random};
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -311,7 +311,7 @@ fn a_writer_that_waits_for_memory_goes_on_when_stores_are_closed() {
             for _ in 0..2 {
                 env.relief().ask(env.ledger().room());
             }
-            promised += usize::from(!leaving.engine().state.lock().promised.is_empty());
+            promised += usize::from(leaving.engine().pressure.memory().has_promised());
             match round % 3 {
                 0 => leaving.abandon(),
                 _ => leaving.close().unwrap(),

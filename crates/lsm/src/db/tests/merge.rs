@@ -1,10 +1,11 @@
 //! Merge operators through a store's doors: every way to read, names, refusals, expiry, stores that are checked and repaired.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::merge::{AddU64, Append, Max};
 use crate::merge::{MergeOperator, MergeRefusal};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_sim::{SimFs, SimOptions};
+use std::path::Path;
 use std::time::Duration;
 
 const NOW: u64 = 1_700_000_000_000;

@@ -1,6 +1,6 @@
 //! Level 0 is merged once readers have paid for it: when nobody writes, and not for reads that would have gone to the device anyway.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::listener::{Event, EventListener};
 use crate::options::WriteOptions;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -104,7 +104,8 @@ impl Store {
     }
 
     fn level0(&self) -> usize {
-        self.db.engine().view().version.families[&self.db.default_family().id()].levels[0].len()
+        self.db.engine().tree.view().version.families[&self.db.default_family().id()].levels[0]
+            .len()
     }
 
     /// Merges that reads paid for: that were done, and that failed.

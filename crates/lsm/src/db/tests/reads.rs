@@ -1,6 +1,6 @@
 //! What makes reads cheap must not make them wrong: copies of the view, pinned index and filter blocks, copied values.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::WriteOptions;
 use basalt_env::thread::{STRIPES, scope};
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};

@@ -1,7 +1,7 @@
 //! Values that lie in the order of their arrival are moved into the order of their keys: when scans have paid for it, or somebody asks.
 
+use super::prelude::*;
 use crate::db::tests::read_compaction::Reasons;
-use crate::db::*;
 use basalt_env::EnvBuilder;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};

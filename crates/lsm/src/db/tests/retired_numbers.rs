@@ -1,10 +1,10 @@
 //! What a store remembers of blob files: numbers of collected ones while a job runs that may still write a
 //! reference to one of them, and which records are garbage, across openings.
 
+use super::prelude::*;
 use crate::blob::garbage::Dead;
-use crate::db::blob_edits::BlobChange;
 use crate::db::tests::blobs::{FREE, check, room};
-use crate::db::*;
+use crate::db::tree::blob_edits::BlobChange;
 use crate::version::edit::Edit;
 
 fn options() -> Options {
@@ -54,7 +54,7 @@ fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
     let db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
     // The job itself is not needed: only the store knows that one began before the collections.
-    let epoch = db.engine().state.lock().blobs.begin();
+    let epoch = db.engine().tree.lock().blobs.begin();
     for n in 1..6 {
         round(&db, n);
     }
@@ -63,7 +63,7 @@ fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
     rewrite(&db);
     let stats = db.stats().blobs;
     assert_eq!(stats.names, made, "a number was forgotten under the job");
-    db.engine().state.lock().blobs.end(epoch);
+    db.engine().tree.lock().blobs.end(epoch);
     // Any edit settles the numbers.
     round(&db, 6);
     rewrite(&db);
@@ -105,8 +105,8 @@ fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
     round(&db, 0);
     let engine = db.engine();
     let (file, epoch, dead) = {
-        let mut state = engine.state.lock();
-        let mut blobs = state.catalog.blobs.iter();
+        let mut state = engine.tree.lock();
+        let mut blobs = state.catalog().blobs.iter();
         let (file, blob) = blobs.next().expect("values are separated");
         assert!(blob.meta.records == 40 && !blob.garbage.has(39));
         let dead = Dead {
@@ -127,7 +127,7 @@ fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
         db.compact_range(&f, None, None).unwrap();
         db.wait_idle().unwrap();
     }
-    let there = |number: u64| engine.state.lock().catalog.blobs.contains_key(&number);
+    let there = |number: u64| engine.tree.lock().catalog().blobs.contains_key(&number);
     assert!(!there(file), "the file was not collected");
     let change = BlobChange {
         dead: vec![dead],
@@ -135,10 +135,10 @@ fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
     };
     // The edit is not installed: the store goes on as it is.
     let mut edit = Edit::default();
-    engine.settle_blobs(&mut edit, change).unwrap();
+    engine.tree.settle_blobs(&mut edit, change).unwrap();
     assert_eq!(edit.mark_blobs.len(), 1);
     assert!(there(edit.mark_blobs[0].0));
-    engine.state.lock().blobs.end(epoch);
+    engine.tree.lock().blobs.end(epoch);
     drop(f);
     db.close().unwrap();
     check(&env, &options());

@@ -3,7 +3,7 @@
 //!
 //! Stepped, background work gets its turn by the clock, so that how far it is behind is the test's choice and nobody's chance.
 
-use crate::db::*;
+use super::prelude::*;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -724,19 +724,21 @@ fn full_disk(value: usize, max_space_amp: f64) {
             assert!(env.jobs().step(), "nothing makes room");
         }
     }
-    let engine = &db.0.0;
+    let engine = &db.engine();
     let mut seen = 0;
-    while engine.full.is_refusing() {
+    while engine.pressure.disk_full().is_refusing() {
         hands.advance(Duration::from_millis(500));
         let fill = {
-            let state = engine.state.lock();
-            engine.fill(&state, &engine.view())
+            let state = engine.tree.lock();
+            engine
+                .pressure
+                .fill(state.catalog(), &state.blobs, &engine.tree.view())
         };
         let free = env.fs().space(std::path::Path::new("db")).unwrap().free;
         if fill.copying > 0 {
             seen += 1;
             // One alone may take more when nothing else is left to do.
-            let alone = engine.state.lock().blobs.collecting.len() == 1;
+            let alone = engine.tree.lock().blobs.collecting.len() == 1;
             let spare = match alone {
                 true => free / 8 * 7,
                 false => free.saturating_sub(reserve / 2).max(free / 4),

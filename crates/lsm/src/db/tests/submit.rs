@@ -1,9 +1,9 @@
 //! Submitted batches without a waiting thread: the ledger has their memory, and the queue is
 //! bounded. No thread waits for itself.
 
-use crate::db::commit::QUEUE_BYTES;
+use super::prelude::*;
 use crate::db::throttle::Patience;
-use crate::db::*;
+use crate::db::write_path::queue::QUEUE_BYTES;
 use basalt_env::EnvBuilder;
 use basalt_sim::{SimFs, SimOptions};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -280,7 +280,7 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
         full.submit_nowait(batch(&f, key, MIB), &FREE);
     }
     // Nothing is taken from the queue meanwhile.
-    assert!(full.engine().commit.try_lead());
+    assert!(full.engine().writes.queue().try_lead());
     let (tx, rx) = mpsc::channel();
     let (to, family) = (full.clone(), f.clone());
     let first = other.submit(batch(&of_other, 1, 10), &FREE);
@@ -320,7 +320,7 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
         db.submit_nowait(batch(&f, 1000 + key as u32, MIB), &FREE);
     }
     // No group is taken from the queue until all submits are held.
-    assert!(engine.commit.try_lead());
+    assert!(engine.writes.queue().try_lead());
     let (done, is_done) = mpsc::channel();
     basalt_env::thread::scope(|threads| {
         for n in 0..HELD {
@@ -331,7 +331,7 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
                 done.send((n, seq)).unwrap();
             });
             // Only a thread that hangs takes this long.
-            while engine.commit.held() <= n as usize {
+            while engine.writes.queue().held() <= n as usize {
                 std::thread::yield_now();
             }
         }
@@ -351,7 +351,7 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
     });
     // Each thread wakes once when its batch is queued. Each group that one thread leaves to another
     // costs at most one more wake.
-    let wakes = engine.commit.wakes.load(Ordering::SeqCst);
+    let wakes = engine.writes.queue().wakes.load(Ordering::SeqCst);
     let groups = queued + HELD as usize;
     assert!(
         wakes <= HELD as usize + groups,

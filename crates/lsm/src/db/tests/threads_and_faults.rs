@@ -3,7 +3,7 @@
 //!
 //! Interleavings are the machine's, so a seed repeats the history's shape and not its schedule.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
 use basalt_env::Random;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};

@@ -2,7 +2,7 @@
 //!
 //! Stepped, time moves only by what a writer waits: how long it was held is exact, whatever the machine does.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::key::{Cmp, Comparator};
 use crate::options::WriteOptions;
 use basalt_env::{Clock, JobPriority, ManualClock};

@@ -1,13 +1,14 @@
 //! Presence, expiry and length of a value: answered without reading the value, and never wrong when
 //! bytes are damaged.
 
+use super::prelude::*;
 use crate::db::tests::blobs::{FREE, NOW};
-use crate::db::*;
 use crate::options::Compression;
 use crate::table::read_exact;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_sim::{SimFs, SimOptions};
+use std::path::Path;
 use std::time::Duration;
 
 const LONG: usize = 1 << 20;

@@ -1,13 +1,14 @@
 //! Cursors that read values ahead show what cursors show that do not: entry by entry, error by error, pause by pause, with as much of
 //! their skip budget left.
 
-use crate::db::*;
+use super::prelude::*;
 use crate::iter::ValuePrefetch;
 use crate::merge::Append;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
 use basalt_fs::{FileSystem, Intent};
 use basalt_sim::{SimFs, SimOptions};
 use std::io::IoSlice;
+use std::path::Path;
 use std::time::Duration;
 
 const NOW: u64 = 1_700_000_000_000;

@@ -12,22 +12,22 @@
 //! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
 //! help. Decision 0027.
 
-use super::engine::{Engine, State, Writer};
-use super::log::{GroupSize, log_path};
+use super::{BackPressure, GroupSize};
 use crate::batch::{Ops, WriteBatch};
 use crate::compaction::FullDisk;
+use crate::db::view::View;
 use crate::key::Kind;
 use crate::listener::Event;
 use crate::memtable::MemTable;
 use crate::options::Options;
 use crate::version::catalog::LiveLog;
+use crate::version::log_name;
 use crate::wal::LARGEST_UNIT;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Reach, Result, Space};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The reserve is at most this part of the disk.
 const PART_OF_DISK: u64 = 16;
@@ -72,7 +72,7 @@ pub(crate) struct DiskFull {
 }
 
 /// The disk is too small for the recovery of a group.
-pub(super) struct Shortage {
+pub(crate) struct Shortage {
     space: Space,
     reserve: u64,
     /// Bytes that must be free before the group is logged.
@@ -134,17 +134,12 @@ fn unseen_by_the_leader(reserve: u64) -> u64 {
 
 /// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its
 /// logs may need.
-pub(super) fn is_low(
-    env: &Env,
-    dir: &Path,
-    options: &Options,
-    logs: &BTreeMap<u64, LiveLog>,
-) -> bool {
+pub fn is_low(env: &Env, dir: &Path, options: &Options, logs: &BTreeMap<u64, LiveLog>) -> bool {
     let Ok(space) = env.fs().space(dir) else {
         return false;
     };
     let sizes = logs.keys().filter_map(|n| {
-        let stat = env.fs().stat(&log_path(dir, *n)).ok()?;
+        let stat = env.fs().stat(&dir.join(log_name(*n))).ok()?;
         Some(stat.len.max(stat.on_disk))
     });
     let unflushed = Unflushed {
@@ -160,44 +155,45 @@ fn only_deletes(batch: &WriteBatch) -> bool {
     ops.all(|op| op.is_ok_and(|op| matches!(op.kind, Kind::Delete | Kind::RangeDelete)))
 }
 
+/// What a commit leader knows of the free disk space since it looked last.
+#[derive(Default)]
+pub(crate) struct RecoveryCheck {
+    /// Bytes that may be logged before the free space is compared again with what a recovery would
+    /// need.
+    recoverable: u64,
+    /// Value of [`TableStore::releases`](crate::version::TableStore::releases) at the last sync of
+    /// the directory by a commit leader. `None` if no commit leader has synced it since the store
+    /// was opened.
+    durable_releases: Option<u64>,
+}
+
+impl RecoveryCheck {
+    /// Notes that a group goes into the log.
+    pub fn logged(&mut self, group: &GroupSize) {
+        self.recoverable = self.recoverable.saturating_sub(group.recovery_cost());
+    }
+}
+
 impl GroupSize {
     /// Bytes of the disk that the group takes at most in the log, with what a sync pads.
-    pub(super) fn recovery_cost(&self) -> u64 {
+    pub fn recovery_cost(&self) -> u64 {
         self.bytes.max(self.memory) + u64::from(LARGEST_UNIT)
     }
 }
 
-impl Engine {
+impl BackPressure {
     /// Whether a batch may come in, or the disk is too full for it.
-    pub(super) fn admit(self: &Arc<Self>, batch: &WriteBatch) -> Result<()> {
+    pub fn admit(&self, batch: &WriteBatch) -> Result<()> {
         self.admit_if(batch.bytes() as u64, &|| only_deletes(batch))
     }
 
-    /// Checks that the disk has room for `bytes` outside the log. If the recovery of the logs
-    /// needs these bytes, the memtables are flushed first.
-    ///
-    /// Errors: `NoSpace` if the disk is too full.
-    pub(super) fn admit_bytes(self: &Arc<Self>, bytes: u64) -> Result<()> {
-        self.admit_if(bytes, &|| false)?;
-        for flushed in [false, true] {
-            let Some((space, reserve)) = self.free() else {
-                break;
-            };
-            let kept = self.unflushed().recovery_bytes(reserve);
-            if space.free >= kept + bytes {
-                break;
-            }
-            if flushed {
-                return Err(self.no_space(space, kept.max(reserve)));
-            }
-            self.seal_and_flush()?;
-        }
-        Ok(())
+    /// Returns the bytes that an open store keeps free for the recovery of its logs, given the reserve.
+    pub fn kept_for_recovery(&self, reserve: u64, view: &View) -> u64 {
+        self.unflushed(view).recovery_bytes(reserve)
     }
 
     /// Writes that are in memtables only, and in their logs.
-    fn unflushed(&self) -> Unflushed {
-        let view = self.view();
+    fn unflushed(&self, view: &View) -> Unflushed {
         let mut all = Unflushed::default();
         for generation in view.sealed.iter().chain([&view.active]) {
             let filled = generation.mems.values().filter(|m| !m.is_empty()).count();
@@ -210,11 +206,11 @@ impl Engine {
     }
 
     /// Bytes that may be allocated ahead of their use: at most half of what neither the reserve nor a recovery needs.
-    pub(super) fn room_ahead(&self) -> u64 {
+    pub fn room_ahead(&self, view: &View) -> u64 {
         let Some((space, reserve)) = self.free() else {
             return u64::MAX;
         };
-        let kept = self.unflushed().recovery_bytes(reserve);
+        let kept = self.unflushed(view).recovery_bytes(reserve);
         let beyond = space
             .free
             .saturating_sub(kept.max(taken_again_from(reserve)));
@@ -225,32 +221,32 @@ impl Engine {
     /// crash.
     ///
     /// The error says what is missing.
-    pub(super) fn check_recoverable(
+    pub fn check_recoverable(
         &self,
-        writer: &mut Writer,
+        checked: &mut RecoveryCheck,
+        staged: u64,
         group: &GroupSize,
+        view: &View,
     ) -> std::result::Result<(), Shortage> {
         let cost = group.recovery_cost();
-        if writer.recoverable >= cost {
+        if checked.recoverable >= cost {
             return Ok(());
         }
         let Some((mut space, reserve)) = self.free() else {
             return Ok(());
         };
-        let mut unflushed = self.unflushed();
+        let mut unflushed = self.unflushed(view);
         unflushed.bytes += MemTable::growth(0, group.memory, group.entries);
         unflushed.tables += 1;
-        // The log may hold records that it has not written yet.
-        let staged = writer.log.as_ref().map_or(0, |l| l.writer.memory() as u64);
         let ahead = space.free / PART_AHEAD;
         let wanted = unflushed.recovery_bytes(reserve) + staged + cost + ahead;
         let releases = self.ctx.tables.releases();
-        if space.free < wanted + 2 * reserve && writer.durable_releases != Some(releases) {
+        if space.free < wanted + 2 * reserve && checked.durable_releases != Some(releases) {
             // A file that was removed may be there again after a crash, with its space, until its removal is durable.
             let synced = self.ctx.env.fs().sync_metadata(&self.ctx.dir);
             if let (Ok(()), Some((now, _))) = (synced, self.free()) {
                 space = now;
-                writer.durable_releases = Some(releases);
+                checked.durable_releases = Some(releases);
             }
         }
         let Some(left) = space.free.checked_sub(wanted) else {
@@ -261,7 +257,7 @@ impl Engine {
             });
         };
         // Each byte that is logged is needed once more by the recovery, and others use the disk, too.
-        writer.recoverable = cost + (left / 8).min(unseen_by_the_leader(reserve));
+        checked.recoverable = cost + (left / 8).min(unseen_by_the_leader(reserve));
         Ok(())
     }
 
@@ -272,11 +268,11 @@ impl Engine {
     /// input tables are removed. A merge that would take that space ends, and its outputs are removed.
     ///
     /// Errors: `NoSpace`.
-    pub(super) fn merge_allowance(&self, gathered: u64) -> Result<u64> {
+    pub fn merge_allowance(&self, gathered: u64, view: &View) -> Result<u64> {
         let Some((space, reserve)) = self.free() else {
             return Ok(MERGED_A_LOOK);
         };
-        let kept = self.kept_from_merges(reserve);
+        let kept = self.kept_from_merges(reserve, view);
         match space.free.checked_sub(kept + gathered) {
             Some(left) if left > 0 => Ok((left / 8).clamp(4096, MERGED_A_LOOK)),
             _ => Err(self.no_space(space, kept)),
@@ -285,33 +281,39 @@ impl Engine {
 
     /// Bytes of free space that merges must leave: the need of a recovery of the logs, and the bytes that
     /// the commit leader may log before it compares the free space again.
-    fn kept_from_merges(&self, reserve: u64) -> u64 {
-        let mut unflushed = self.unflushed();
+    fn kept_from_merges(&self, reserve: u64, view: &View) -> u64 {
+        let mut unflushed = self.unflushed(view);
         unflushed.tables += 1;
         unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
     }
 
     /// What a merge may take on a full disk. `None` while it is not full.
-    pub(super) fn room_for_merges(&self, state: &State) -> Option<FullDisk> {
-        self.full.is_refusing().then(|| {
-            let kept = self.kept_from_merges(self.full.reserve.load(SeqCst));
+    pub fn room_for_merges(&self, view: &View) -> Option<FullDisk> {
+        self.disk_full.is_refusing().then(|| {
+            let kept = self.kept_from_merges(self.disk_full.reserve.load(SeqCst), view);
             let error = self.health.compaction_error();
             FullDisk {
-                room: self.full.free_bytes().saturating_sub(kept),
+                room: self.disk_full.free_bytes().saturating_sub(kept),
                 surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
             }
         })
     }
 
-    fn admit_if(self: &Arc<Self>, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
+    pub fn admit_if(&self, bytes: u64, only_deletes: &dyn Fn() -> bool) -> Result<()> {
         let seen = |left: u64| left.checked_sub(bytes);
-        if !self.full.is_refusing() && self.full.unseen.fetch_update(SeqCst, SeqCst, seen).is_ok() {
+        if !self.disk_full.is_refusing()
+            && self
+                .disk_full
+                .unseen
+                .fetch_update(SeqCst, SeqCst, seen)
+                .is_ok()
+        {
             return Ok(());
         }
         let Some((space, reserve)) = self.look_at_the_disk() else {
             return Ok(());
         };
-        if !self.full.is_refusing() || (only_deletes() && space.free >= reserve / 2) {
+        if !self.disk_full.is_refusing() || (only_deletes() && space.free >= reserve / 2) {
             return Ok(());
         }
         Err(self.no_space(space, reserve))
@@ -319,22 +321,22 @@ impl Engine {
 
     /// Refuses a group for which the disk is too small, and has background work make space. All writes that add data
     /// are refused until there is as much as the group lacked, but not for longer than until twice the reserve is free.
-    pub(super) fn refuse(self: &Arc<Self>, shortage: &Shortage) -> Error {
+    pub fn refuse(&self, shortage: &Shortage) -> Error {
         let Shortage {
             space,
             reserve,
             wanted,
         } = *shortage;
         let enough = wanted.min(2 * reserve);
-        self.full.wanted.store(enough, SeqCst);
+        self.disk_full.wanted.store(enough, SeqCst);
         if space.free < enough {
             self.set_refusing(true, space, reserve);
         }
         self.no_space(space, wanted.max(reserve))
     }
 
-    fn set_refusing(self: &Arc<Self>, refusing: bool, space: Space, reserve: u64) {
-        if self.full.refusing.swap(refusing, SeqCst) == refusing {
+    fn set_refusing(&self, refusing: bool, space: Space, reserve: u64) {
+        if self.disk_full.refusing.swap(refusing, SeqCst) == refusing {
             return;
         }
         if refusing {
@@ -342,14 +344,14 @@ impl Engine {
                 during: "space",
                 error: self.no_space(space, reserve),
             });
-            self.retry_later();
+            self.background.retry_later();
         } else {
-            self.full.wanted.store(0, SeqCst);
+            self.disk_full.wanted.store(0, SeqCst);
         }
-        self.schedule();
+        self.background.schedule();
     }
 
-    fn no_space(&self, space: Space, reserve: u64) -> Error {
+    pub fn no_space(&self, space: Space, reserve: u64) -> Error {
         let what = format!(
             "{} bytes are free on the disk of {}, of which {reserve} are kept for what makes space: \
              delete something, here or beside the store, and writes are taken again",
@@ -360,25 +362,25 @@ impl Engine {
     }
 
     /// How much is free, and what of it is the reserve. `None` from a filesystem that does not tell: it has its own errors when it is full.
-    fn free(&self) -> Option<(Space, u64)> {
+    pub fn free(&self) -> Option<(Space, u64)> {
         let space = self.ctx.env.fs().space(&self.ctx.dir).ok()?;
         let reserve = self.ctx.options.disk_reserve(space.total);
-        self.full.free.store(space.free, SeqCst);
-        self.full.reserve.store(reserve, SeqCst);
+        self.disk_full.free.store(space.free, SeqCst);
+        self.disk_full.reserve.store(reserve, SeqCst);
         Some((space, reserve))
     }
 
     /// Before collections are chosen on a full disk.
-    pub(super) fn see_what_is_free(&self) {
-        if self.full.is_refusing() {
+    pub fn see_what_is_free(&self) {
+        if self.disk_full.is_refusing() {
             self.free();
         }
     }
 
     /// Asks how much is free, and decides whether to take writes.
-    fn look_at_the_disk(self: &Arc<Self>) -> Option<(Space, u64)> {
+    pub fn look_at_the_disk(&self) -> Option<(Space, u64)> {
         let (space, reserve) = self.free()?;
-        let full = &self.full;
+        let full = &self.disk_full;
         full.unseen.store((reserve / LOOKS).max(4096), SeqCst);
         let least = match full.is_refusing() {
             true => taken_again_from(reserve).max(full.wanted.load(SeqCst)),
@@ -390,24 +392,13 @@ impl Engine {
     }
 
     /// Why writes are refused, for people.
-    pub(super) fn fullness(&self) -> Option<String> {
-        self.full.is_refusing().then(|| {
+    pub fn fullness(&self) -> Option<String> {
+        self.disk_full.is_refusing().then(|| {
             let reserve = |space: Space| self.ctx.options.disk_reserve(space.total);
             match self.ctx.env.fs().space(&self.ctx.dir) {
                 Ok(space) => self.no_space(space, reserve(space)).to_string(),
                 Err(e) => e.to_string(),
             }
         })
-    }
-
-    /// Makes what space there is to be made, while the disk is full: tables get to know what was deleted, and logs go.
-    pub(super) fn relieve(self: &Arc<Self>) {
-        if !self.full.is_refusing() {
-            return;
-        }
-        if self.look_at_the_disk().is_some() && self.full.is_refusing() {
-            // What fails is tried again, with everything else.
-            let _ = self.release_idle();
-        }
     }
 }

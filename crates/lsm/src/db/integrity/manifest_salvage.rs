@@ -1,10 +1,11 @@
 //! What is still known of a store whose manifest or `CURRENT` is damaged: every edit that verifies, added up with leniency.
 
-use super::Loss;
+use super::report::Loss;
 use crate::blob::garbage::Garbage;
 use crate::blob::inspect::indexed_logs;
-use crate::db::log::log_path;
-use crate::db::open::{StoreFile, load_catalog};
+use crate::db::open::load_catalog;
+use crate::db::store_files::StoreFile;
+use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
 use crate::table;
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, DEFAULT, LiveLog};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 
 /// The catalog, and how far it can be believed.
 #[derive(Debug, Default)]
-pub(in crate::db) struct Learned {
+pub(crate) struct Learned {
     pub catalog: Catalog,
     /// Nothing is missing: tables stand on the levels that the catalog says, and no file belongs to an edit not known.
     pub sure: bool,
@@ -55,7 +56,7 @@ pub(super) fn recovered_name(id: u32) -> String {
 /// an edit may be lost. Repair assumes so only if a later edit may have left a torn tail or files
 /// that no edit names. Otherwise the files count as damaged. Without `CURRENT`, nothing says that a
 /// torn tail had not been synced (decision 0026).
-pub(in crate::db) fn learn(
+pub(crate) fn learn(
     env: &Env,
     dir: &Path,
     names: &[String],
@@ -554,7 +555,7 @@ fn store_id_of_logs(env: &Env, dir: &Path) -> Result<Option<u128>> {
 }
 
 /// The header of a log, when it is one with this number.
-pub(super) fn log_header(
+pub(crate) fn log_header(
     env: &Env,
     dir: &Path,
     number: u64,

@@ -20,16 +20,14 @@
 
 mod blobs;
 mod logs;
-pub(in crate::db) mod manifest_salvage;
-mod report;
 mod tables;
 
-pub use report::{KeyRange, Loss, RepairReport};
-
 use super::check;
-use super::open::{LOCK, StoreFile};
-use super::store_dir::holds_a_store;
+use super::manifest_salvage::{self, Learned};
+use super::report::{Loss, RepairReport};
 use crate::blob::inspect::indexed_logs;
+use crate::db::store_dir::holds_a_store;
+use crate::db::store_files::{LOCK, LOST_DIR, StoreFile};
 use crate::options::Options;
 use crate::version::edit::AddTable;
 use crate::version::manifest::{CURRENT, Manifest, manifest_path};
@@ -37,14 +35,10 @@ use crate::version::{FamilyVersion, TableStore};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use blobs::Blobs;
-use manifest_salvage::Learned;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-
-/// The folder in a store's directory that damaged files are moved to.
-pub(crate) const LOST_DIR: &str = "lost";
 
 /// One repair.
 struct Run<'a> {
@@ -83,7 +77,7 @@ struct Run<'a> {
     to_walk: u64,
 }
 
-pub(super) fn repair(
+pub(crate) fn repair(
     env: &Env,
     dir: &Path,
     options: &Options,

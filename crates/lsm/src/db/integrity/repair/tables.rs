@@ -1,13 +1,14 @@
 //! Tables of a damaged store: the readable blocks of damaged ones, those that no edit names, and merges where levels are not
 //! certain.
 
-use super::{KeyRange, Loss, Run};
+use super::Run;
 use crate::blob::{Name, Reference};
 use crate::compaction::ranges::{Cutter, Dropped};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
-use crate::db::check;
-use crate::db::open::StoreFile;
+use crate::db::integrity::check;
+use crate::db::integrity::report::{KeyRange, Loss};
+use crate::db::store_files::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
 use crate::key::{
     Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,

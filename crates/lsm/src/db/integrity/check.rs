@@ -5,11 +5,12 @@
 
 mod blobs;
 
-use super::apply;
-use super::log::log_path;
-use super::open::{LOCK, StoreFile, bind_families, replay_logs};
-use super::repair::manifest_salvage::{Learned, learn};
-use super::store_dir::holds_a_store;
+use super::manifest_salvage::{Learned, learn};
+use crate::db::open::{bind_families, replay_logs};
+use crate::db::store_dir::holds_a_store;
+use crate::db::store_files::{LOCK, StoreFile};
+use crate::db::write_path::apply;
+use crate::db::write_path::log_space::log_path;
 use crate::key::Cmp;
 use crate::options::Options;
 use crate::table::salvage::{KnownTable, salvage};
@@ -26,7 +27,7 @@ use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What [`super::Db::verify_store`] walked and found.
+/// What [`crate::db::Db::verify_store`] walked and found.
 #[derive(Debug, Clone, Default)]
 pub struct VerifyReport {
     /// Files read.
@@ -77,7 +78,7 @@ pub(super) struct Walked {
     pub names: Vec<String>,
 }
 
-pub(super) fn verify_store(
+pub(crate) fn verify_store(
     env: &Env,
     dir: &Path,
     options: &Options,

@@ -14,7 +14,7 @@ const MOST_HASTY: u32 = 63;
 
 /// What the commit queue remembers of its writers.
 #[derive(Default)]
-pub(super) struct GroupWait {
+pub(crate) struct GroupWait {
     /// Batches of the last group, and those that waited behind it.
     last: usize,
     /// What a synced append takes, averaged over some eight.
@@ -32,17 +32,17 @@ struct Backoff {
 
 impl GroupWait {
     /// A group was taken: so many batches, so many more behind it.
-    pub(super) fn note_group(&mut self, group: usize, behind: usize) {
+    pub fn note_group(&mut self, group: usize, behind: usize) {
         self.last = group + behind;
     }
 
     /// A group's append and sync took so long.
-    pub(super) fn note_sync(&mut self, took: Duration) {
+    pub fn note_sync(&mut self, took: Duration) {
         self.sync_time = (self.sync_time * 7 + took) / 8;
     }
 
     /// How many batches to wait for, and with `sync` how long at most, when `pending` are there.
-    pub(super) fn wait_for(
+    pub fn wait_for(
         &mut self,
         pending: usize,
         most: usize,
@@ -61,7 +61,7 @@ impl GroupWait {
     }
 
     /// A wait is over: everybody came, or not.
-    pub(super) fn note_wait(&mut self, came: bool, sync: bool) {
+    pub fn note_wait(&mut self, came: bool, sync: bool) {
         let haste = &mut self.haste[usize::from(sync)];
         haste.in_vain = if came {
             0

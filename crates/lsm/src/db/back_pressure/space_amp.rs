@@ -5,12 +5,13 @@
 //! times the bytes that can be reached, or [`Options::space_slack`] more than these, whichever is more. The difference is the *room* for
 //! garbage. Exposed garbage (marked) is collected; hidden garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
 
-use super::blob_edits::BlobState;
-use super::engine::{Engine, State};
-use super::stats::BlobStats;
-use super::view::View;
+use super::BackPressure;
 use crate::blob::FamilyShare;
 use crate::compaction::HiddenGarbageModel;
+use crate::db::blob_state::BlobState;
+use crate::db::space_bound::room_of;
+use crate::db::stats::BlobStats;
+use crate::db::view::View;
 use crate::options::Options;
 #[cfg(debug_assertions)]
 use crate::version::catalog::BlobTotals;
@@ -150,11 +151,6 @@ impl Fill {
 /// Bytes that there may be beside those that can be reached.
 fn room(options: &Options, reachable: f64) -> f64 {
     room_of(options.max_space_amp, options.space_slack(), reachable)
-}
-
-/// As [`room`], by what a store tells of itself.
-pub(super) fn room_of(max_space_amp: f64, space_slack: u64, reachable: f64) -> f64 {
-    ((max_space_amp - 1.0) * reachable).max(space_slack as f64)
 }
 
 /// How low a share of garbage a file may have to be collected, at this urgency. While there is room, collections wait for files that
@@ -367,33 +363,32 @@ fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) 
     crate::version::file_map::WALKED.set(walked);
 }
 
-impl Engine {
+impl BackPressure {
     /// Estimates the hidden garbage of a tree that is about to be installed. The cost is a walk
     /// over the tables of a family if any of them hides a value. So an install calls it before it
     /// takes `state`. Later, [`Engine::fill`] finds the estimates.
-    pub(super) fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
-        self.space
+    pub fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
+        self.space_amp
             .forget_hidden(|id| catalog.families.contains_key(&id));
         for (id, version) in &version.families {
             if let Some(own) = live_of(catalog, *id).filter(|own| own.live.records > 0) {
-                let hits = self.space.hits(*id).unwrap_or(UNTIL_LEARNED);
-                self.space.hidden(*id, own, hits, version);
+                let hits = self.space_amp.hits(*id).unwrap_or(UNTIL_LEARNED);
+                self.space_amp.hidden(*id, own, hits, version);
             }
         }
     }
 
-    /// Returns the space that blob files take now. The caller holds `state`.
-    pub(super) fn fill(&self, state: &State, view: &View) -> Fill {
-        let catalog = &*state.catalog;
-        let mut fill = blob_files(catalog, &state.blobs, self.ctx.env.clock().now());
+    /// Returns the space that blob files take. Catalog, blob state and view are those of one moment.
+    pub fn fill(&self, catalog: &Catalog, blobs: &BlobState, view: &View) -> Fill {
+        let mut fill = blob_files(catalog, blobs, self.ctx.env.clock().now());
         let amp = self.ctx.options.max_space_amp;
         let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
             .max(self.ctx.options.write_buffer_bytes as f64);
-        let full = self.room_for_merges(state);
+        let full = self.room_for_merges(view);
         for (id, family) in view.families.iter() {
             let own = live_of(catalog, *id);
             let share = own.map_or_else(FamilyShare::default, |own| own.live);
-            let learned = self.space.hits(*id);
+            let learned = self.space_amp.hits(*id);
             let hits = learned.unwrap_or(UNTIL_LEARNED);
             if family.options.min_blob_size.is_some() {
                 let generations = std::iter::once(&view.active).chain(&view.sealed);
@@ -416,7 +411,7 @@ impl Engine {
                 ..hidden_garbage_of(own, hits)
             };
             if let Some(version) = view.version.families.get(id) {
-                let hidden = self.space.hidden(*id, own, hits, version);
+                let hidden = self.space_amp.hidden(*id, own, hits, version);
                 fill.hidden += hidden;
                 fill.guessed |= hidden > 0 && learned.is_none();
             }
@@ -434,15 +429,15 @@ impl Engine {
     /// Who writes is not held for space that a bulk delete, an expiry or a snapshot's end has turned to garbage: for writers the reachable bytes
     /// stay what they were, and fall by half of what collections free from then on. So at least half of what is freed stays free, and
     /// [`Fill::debt`] ends.
-    pub(super) fn update_pressure(&self, state: &State, view: &View) {
-        if state.catalog.blobs.is_empty() {
-            self.space.pressure.store(0f64.to_bits(), Relaxed);
+    pub fn update_pressure(&self, catalog: &Catalog, blobs: &BlobState, view: &View) {
+        if catalog.blobs.is_empty() {
+            self.space_amp.pressure.store(0f64.to_bits(), Relaxed);
             return;
         }
-        let fill = self.fill(state, view);
+        let fill = self.fill(catalog, blobs, view);
         let amp = self.ctx.options.max_space_amp;
         let reachable = fill.reachable() as f64 + (fill.coming - fill.will_hide) as f64;
-        let mut inner = self.space.inner.lock();
+        let mut inner = self.space_amp.inner.lock();
         let freed = inner.disk.saturating_sub(fill.disk) as f64;
         inner.disk = fill.disk;
         inner.eased = (inner.eased - freed / (2.0 * amp)).max(reachable);
@@ -450,7 +445,7 @@ impl Engine {
         let beside = all - inner.eased;
         let part = beside.min(fill.can_go() as f64) / room(&self.ctx.options, inner.eased);
         let pressure = ((part - SLOW_FROM) / (SLOWEST_AT - SLOW_FROM)).clamp(0.0, MAX_PRESSURE);
-        self.space.pressure.store(pressure.to_bits(), Relaxed);
+        self.space_amp.pressure.store(pressure.to_bits(), Relaxed);
         self.note_written(&mut inner);
     }
 
@@ -482,12 +477,12 @@ impl Engine {
     }
 
     /// What blob files take, what of it is alive, and what the bound costs.
-    pub(super) fn blob_stats(&self, state: &State) -> BlobStats {
+    pub fn blob_stats(&self, catalog: &Catalog, blobs: &BlobState, view: &View) -> BlobStats {
         let c = &self.ctx.counters;
-        let fill = self.fill(state, &self.view());
+        let fill = self.fill(catalog, blobs, view);
         let now = self.written();
         let since = {
-            let inner = self.space.inner.lock();
+            let inner = self.space_amp.inner.lock();
             // A store that rests weighs nothing: what is older than the window is passed over here.
             let old = |w: &&Written| now.at.saturating_sub(w.at) >= WINDOW;
             let last_old = inner.window.iter().rev().find(old);
@@ -499,12 +494,12 @@ impl Engine {
             hidden_is_guessed: fill.guessed,
             space_debt: fill.debt(&self.ctx.options),
             space_slack: self.ctx.options.space_slack(),
-            pressure: self.space.pressure(),
-            names: state.catalog.lineage.names().len() as u64,
+            pressure: self.space_amp.pressure(),
+            names: catalog.lineage.names().len() as u64,
             names_made: c.names_made.get(),
             names_forgotten: c.names_forgotten.get(),
             collections: c.collections.get(),
-            collecting: state.blobs.running_collections as u64,
+            collecting: blobs.running_collections as u64,
             collected_bytes_read: c.collected_read.get(),
             collected_bytes_written: c.collected_written.get(),
             gathered_bytes: c.gathered.get(),
@@ -514,12 +509,12 @@ impl Engine {
             recent_collection_bytes_written: now.by_collections - since.by_collections,
             recent_collection_bytes_read: now.read_by_collections - since.read_by_collections,
             max_space_amp: self.ctx.options.max_space_amp,
-            error: state.blobs.failure().map(|e| e.to_string()),
+            error: blobs.failure().map(|e| e.to_string()),
             ..BlobStats::default()
         };
-        for blob in state.catalog.blobs.values() {
+        for blob in catalog.blobs.values() {
             let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
-            all.add_file(bytes, state.catalog.alive(blob), blob.made_ms);
+            all.add_file(bytes, catalog.alive(blob), blob.made_ms);
         }
         all
     }

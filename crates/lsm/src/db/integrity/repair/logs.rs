@@ -1,13 +1,15 @@
 //! Logs of a damaged store: every batch that verifies goes into new level-0 tables.
 
-use super::manifest_salvage::log_header;
-use super::{Loss, Run};
+use super::Run;
 use crate::batch::Ops;
-use crate::db::apply::{self, insert};
 use crate::db::flush::write_table;
-use crate::db::log::log_path;
+use crate::db::integrity::manifest_salvage::log_header;
+use crate::db::integrity::report::Loss;
 use crate::db::memtable_set::MemtableSet;
-use crate::db::open::{StoreFile, bind_families, check_record};
+use crate::db::open::{bind_families, check_record};
+use crate::db::store_files::StoreFile;
+use crate::db::write_path::apply::{self, insert};
+use crate::db::write_path::log_space::log_path;
 use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::MAX_FAMILY;

@@ -10,14 +10,15 @@
 //!
 //! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
 
-use super::manifest_salvage::log_header;
-use super::{KeyRange, Loss, Run};
+use super::Run;
 use crate::blob::garbage::Garbage;
 use crate::blob::inspect;
 use crate::blob::lineage::{Collected, Lineage};
 use crate::blob::salvage::{Salvaged, salvage, salvage_log};
 use crate::blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
-use crate::db::open::StoreFile;
+use crate::db::integrity::manifest_salvage::log_header;
+use crate::db::integrity::report::{KeyRange, Loss};
+use crate::db::store_files::StoreFile;
 use crate::iter::InternalIter;
 use crate::key::{Cmp, Kind, parse_internal_key};
 use crate::options::Compression;
@@ -103,7 +104,11 @@ impl Records {
 
 impl Blobs {
     /// Takes over what the catalog says of blob files; it gets back what is certain in the end.
-    pub fn new(learned: &mut super::Learned, names: &[String], bad: &BTreeSet<u64>) -> Blobs {
+    pub fn new(
+        learned: &mut crate::db::integrity::manifest_salvage::Learned,
+        names: &[String],
+        bad: &BTreeSet<u64>,
+    ) -> Blobs {
         let catalog = &mut learned.catalog;
         let mut sources = BTreeMap::new();
         for (&number, blob) in &std::mem::take(&mut catalog.blobs) {

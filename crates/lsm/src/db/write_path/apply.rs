@@ -1,10 +1,10 @@
 //! Committed batches into memtables: by the leader, or large groups by their writers side by side.
 
-use super::commit::Pending;
-use super::memtable_set::MemtableSet;
-use super::ticket::{Phase, Waiter};
+use super::queue::Pending;
+use super::ticket_state::{Phase, Waiter};
 use crate::batch::{Op, Ops};
 use crate::blob::packed;
+use crate::db::memtable_set::MemtableSet;
 use crate::key::{Kind, SeqNo};
 use crate::memtable::MemTable;
 use crate::options::Compression;
@@ -23,7 +23,7 @@ const PARALLEL_INSERT_BYTES: usize = if cfg!(feature = "schedules") {
 };
 
 /// Applies a committed group, whose numbers begin at `first`, to a generation's memtables.
-pub(super) fn insert_group(
+pub(crate) fn insert_group(
     generation: &Arc<MemtableSet>,
     group: &mut [Pending],
     first: SeqNo,
@@ -48,7 +48,7 @@ pub(super) fn insert_group(
 
 /// Applies a batch that was read to a generation's memtables, and decompresses what is compressed in it. Operations of families that are not there
 /// are passed over. `Corruption` when it is not what a batch may be; a part of it may be in then.
-pub(super) fn insert(generation: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
+pub(crate) fn insert(generation: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
     apply(generation, payload, payload, &[], first_seq)
 }
 
@@ -60,7 +60,7 @@ fn insert_own(generation: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_se
 }
 
 /// What a memtable gets of a compressed value.
-pub(super) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
+pub(crate) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
     let raw = packed::unpack(op.kind, op.codec, op.value, 0);
     raw.map(Bytes::from).map_err(|what| {
         let what = format!("a compressed value in a batch: {what}");
@@ -69,7 +69,7 @@ pub(super) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
 }
 
 /// Checks what [`insert`] would find out.
-pub(super) fn check(payload: &[u8]) -> Result<()> {
+pub(crate) fn check(payload: &[u8]) -> Result<()> {
     for op in Ops::new(payload) {
         let op = op?;
         if op.codec != Compression::None {
@@ -161,7 +161,7 @@ fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], firs
 }
 
 /// One batch's part of a parallel memtable insertion.
-pub(super) struct InsertTask {
+pub(crate) struct InsertTask {
     generation: Arc<MemtableSet>,
     payload: Bytes,
     raw: SmallVec<[Bytes; 1]>,

@@ -1,0 +1,75 @@
+//! How far background work is behind the writers of a store.
+
+use super::families::FamilyEntry;
+use crate::compaction::compaction_debt;
+use crate::version::Version;
+use std::collections::BTreeMap;
+
+/// How far behind the tree is: part of a [`View`], worked out when the tree changes. 0 is well, 1 is where writers wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Backlog {
+    /// Pressure of the tables in level 0.
+    level0: f64,
+    /// Pressure of the bytes that compactions owe.
+    debt: f64,
+    /// Background work is behind, if not far enough to slow writers: it spares nobody who waits for the device.
+    is_urgent: bool,
+}
+
+impl Backlog {
+    /// Returns the pressure of the tables in level 0: 0 is well, 1 is where writers wait.
+    pub fn level0(&self) -> f64 {
+        self.level0
+    }
+
+    /// Returns the pressure of the bytes that compactions owe: 0 is well, 1 is where writers wait.
+    pub fn debt(&self) -> f64 {
+        self.debt
+    }
+
+    /// True when background work should take what it can get of the device.
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent
+    }
+
+    /// True when writers are slowed for it.
+    pub fn presses(&self) -> bool {
+        self.level0 > 0.0 || self.debt > 0.0
+    }
+
+    /// Returns true if writers wait for it.
+    pub fn holds_writers(&self) -> bool {
+        self.level0 >= 1.0 || self.debt >= 1.0
+    }
+
+    /// Returns the worst backlog of all families. `sealed` is the number of memtable sets that wait
+    /// for their flush.
+    pub fn of(sealed: usize, families: &BTreeMap<u32, FamilyEntry>, version: &Version) -> Backlog {
+        let mut worst = Backlog {
+            // One memtable is on its way out, and the next one is full before that is done.
+            is_urgent: sealed > 1,
+            ..Backlog::default()
+        };
+        for f in families.values() {
+            let Some(version) = version.families.get(&f.id) else {
+                continue;
+            };
+            let (tables, start) = (version.levels[0].len(), f.options.l0_slowdown);
+            if tables >= start {
+                let p = (tables - start + 1) as f64 / (start + 1) as f64;
+                worst.level0 = worst.level0.max(p);
+            }
+            let trigger = f.options.l0_compaction_trigger;
+            worst.is_urgent |= tables >= (trigger + trigger.div_ceil(2)).min(start);
+            let (debt, start) = (
+                compaction_debt(version, &f.options),
+                f.options.debt_slowdown_bytes,
+            );
+            worst.is_urgent |= debt > start / 4;
+            if debt > start {
+                worst.debt = worst.debt.max((debt - start) as f64 / start as f64);
+            }
+        }
+        worst
+    }
+}

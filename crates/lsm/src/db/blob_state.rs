@@ -1,0 +1,266 @@
+//! What an open store knows of blob files besides the catalog: who reads them, what has moved, and
+//! which could not be read.
+
+use super::counters::Counters;
+use super::health::RETRY_PAUSE;
+use crate::blob::garbage::Dead;
+use crate::blob::lineage::Lineage;
+use crate::version::catalog::Catalog;
+use crate::version::edit::Edit;
+use basalt_fs::Error;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest time after which a file that could not be read is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+
+/// Where a record is after a collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewPlace {
+    pub file: u64,
+    pub ordinal: u32,
+    pub family: u32,
+    pub bytes: u64,
+    pub hash: u64,
+}
+
+/// Where the records of collected files are now.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    /// By source, then by the record's place in it; ascending.
+    pub places: HashMap<u64, Vec<(u32, NewPlace)>>,
+}
+
+impl Moved {
+    pub fn place(&self, file: u64, ordinal: u32) -> Option<NewPlace> {
+        let places = self.places.get(&file)?;
+        let at = places.binary_search_by_key(&ordinal, |(o, _)| *o).ok()?;
+        Some(places[at].1)
+    }
+}
+
+/// What the engine knows of blob files besides the catalog.
+#[derive(Default)]
+pub(crate) struct BlobState {
+    /// Tables that have references to each number.
+    references: Arc<HashMap<u64, u64>>,
+    /// Collections so far.
+    epoch: u64,
+    /// Jobs that run, by the epoch in which they began.
+    running: BTreeMap<u64, usize>,
+    /// Records moved by collections that ended while some running job ran, with the epoch that each began.
+    moved: Vec<(u64, Arc<Moved>)>,
+    /// Names made since the store was opened, with the epoch from which they are names.
+    named: Arc<HashMap<u64, u64>>,
+    /// Files that a collection reads.
+    pub collecting: BTreeSet<u64>,
+    /// Files whose values a compaction moves along.
+    pub gathering: BTreeSet<u64>,
+    /// Collections that run or are queued.
+    pub running_collections: usize,
+    /// Why the last collection failed, unless it was one of its sources.
+    pub error: Option<Error>,
+    /// Earliest time of the next one after that.
+    pub retry_at: Duration,
+    /// Files that could not be read when they were to be collected.
+    unreadable: BTreeMap<u64, Unreadable>,
+}
+
+/// A file that could not be read. A bit may have flipped on its way: it is tried again, less and less often.
+struct Unreadable {
+    error: Error,
+    pause: Duration,
+    retry_at: Duration,
+}
+
+impl BlobState {
+    pub fn new(catalog: &Catalog) -> BlobState {
+        let mut references: HashMap<u64, u64> = HashMap::default();
+        for f in catalog.families.values() {
+            for (_, meta) in f.tables.values() {
+                for (number, _) in meta.references.iter() {
+                    *references.entry(*number).or_default() += 1;
+                }
+            }
+        }
+        BlobState {
+            references: Arc::new(references),
+            ..BlobState::default()
+        }
+    }
+
+    /// Whether a collection may take a file now.
+    pub fn may_collect(&self, number: u64, now: Duration) -> bool {
+        !self.collecting.contains(&number)
+            && !self.gathering.contains(&number)
+            && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
+    }
+
+    /// Returns the files that could not be read and wait for another attempt. No collection may
+    /// take them until then.
+    pub fn put_off(&self, now: Duration) -> impl Iterator<Item = u64> {
+        let waiting = self
+            .unreadable
+            .iter()
+            .filter(move |(_, u)| u.retry_at > now);
+        let numbers = waiting.map(|(number, _)| *number);
+        numbers.filter(|n| !self.collecting.contains(n) && !self.gathering.contains(n))
+    }
+
+    /// A file could not be read. When it may be tried again.
+    pub fn unreadable(&mut self, number: u64, error: Error, now: Duration) {
+        let pause = (self.unreadable.get(&number))
+            .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(LONGEST_PAUSE));
+        let retry_at = now + pause;
+        let u = Unreadable {
+            error,
+            pause,
+            retry_at,
+        };
+        self.unreadable.insert(number, u);
+    }
+
+    /// Why collections do not get on.
+    pub fn failure(&self) -> Option<&Error> {
+        (self.error.as_ref()).or_else(|| self.unreadable.values().map(|u| &u.error).next())
+    }
+
+    /// A job begins that will look references up, and may write some. To be ended with [`BlobState::end`].
+    pub fn begin(&mut self) -> u64 {
+        *self.running.entry(self.epoch).or_default() += 1;
+        self.epoch
+    }
+
+    /// The job that began with this epoch has ended.
+    pub fn end(&mut self, epoch: u64) {
+        let running = self.running.get_mut(&epoch).expect("it began");
+        *running -= 1;
+        if *running == 0 {
+            self.running.remove(&epoch);
+        }
+        let oldest = self.oldest_job();
+        self.moved.retain(|(from, _)| *from > oldest);
+    }
+
+    fn oldest_job(&self) -> u64 {
+        let first = self.running.first_key_value();
+        first.map_or(u64::MAX, |(epoch, _)| *epoch)
+    }
+
+    /// Over how many tables the references to each file are spread: to its number, and to names that stand for it.
+    pub fn spread(&self, catalog: &Catalog) -> HashMap<u64, u64> {
+        let mut spread = HashMap::clone(&self.references);
+        for group in catalog.lineage.groups().values() {
+            let tables: u64 = group.names.iter().map(|n| self.references(*n)).sum();
+            let targets = group.targets.values().flatten().map(|(_, to)| *to);
+            for to in targets.collect::<BTreeSet<u64>>() {
+                *spread.entry(to).or_default() += tables;
+            }
+        }
+        spread
+    }
+
+    pub fn moment(&self) -> BlobMoment {
+        BlobMoment {
+            references: self.references.clone(),
+            named: self.named.clone(),
+            moved: self.moved.iter().map(|(_, m)| m.clone()).collect(),
+            collecting: self.collecting.clone(),
+            oldest_job: self.oldest_job(),
+        }
+    }
+
+    /// Tables that have references to a number.
+    pub fn references(&self, number: u64) -> u64 {
+        self.references.get(&number).copied().unwrap_or(0)
+    }
+
+    /// Takes over what an edit does to blob files, after the edit is durable. `lineage` is that of the
+    /// catalog with the edit.
+    pub fn note_settled(
+        &mut self,
+        lineage: &Lineage,
+        counters: &Counters,
+        edit: &Edit,
+        settled: SettledBlobs,
+    ) {
+        let blobs = self;
+        // The install that shared them has settled its edit: neither is copied.
+        let references = Arc::make_mut(&mut blobs.references);
+        for (number, change) in settled.references {
+            let tables = references.entry(number).or_default();
+            *tables = tables.checked_add_signed(change).expect("counted before");
+            if *tables == 0 {
+                references.remove(&number);
+            }
+        }
+        let named = Arc::make_mut(&mut blobs.named);
+        for name in &edit.forget_names {
+            named.remove(name);
+        }
+        let forgotten = edit.forget_names.len() as u64;
+        counters.names_forgotten.add(forgotten);
+        for number in &edit.remove_blobs {
+            blobs.unreadable.remove(number);
+        }
+        if let Some((sources, moved)) = settled.moved {
+            sources.iter().for_each(|n| {
+                blobs.unreadable.remove(n);
+            });
+            let made = sources.iter().filter(|n| lineage.is_name(**n)).count();
+            counters.names_made.add(made as u64);
+            blobs.epoch += 1;
+            let epoch = blobs.epoch;
+            named.extend(sources.iter().map(|s| (*s, epoch)));
+            if !blobs.running.is_empty() {
+                blobs.moved.push((epoch, Arc::new(moved)));
+            }
+        }
+    }
+}
+
+/// What `Tree::settle_blobs` asks of [`BlobState`]. Only an install changes the rest of what it depends on, so a holder of `manifest`
+/// works on this without `state`.
+pub(crate) struct BlobMoment {
+    pub references: Arc<HashMap<u64, u64>>,
+    pub named: Arc<HashMap<u64, u64>>,
+    pub moved: Vec<Arc<Moved>>,
+    pub collecting: BTreeSet<u64>,
+    pub oldest_job: u64,
+}
+
+/// What an edit does to [`BlobState`] once it is durable.
+pub(crate) struct SettledBlobs {
+    /// More and fewer tables that have a number.
+    pub references: BTreeMap<u64, i64>,
+    pub moved: Option<(Vec<u64>, Moved)>,
+    /// Files that nobody names and nobody read: left of families that are gone.
+    pub unnamed: Vec<PathBuf>,
+}
+
+impl SettledBlobs {
+    pub fn is_a_collection(&self) -> bool {
+        self.moved.is_some()
+    }
+}
+
+impl BlobMoment {
+    /// Where a record is now that was looked up by a job that may be older than some collections.
+    pub fn now_at(&self, mut dead: Dead, latest: Option<&Moved>) -> Dead {
+        let all = self.moved.iter().map(|m| &**m).chain(latest);
+        for moved in all {
+            if let Some(to) = moved.place(dead.file, dead.ordinal) {
+                dead = Dead {
+                    file: to.file,
+                    ordinal: to.ordinal,
+                    family: to.family,
+                    bytes: to.bytes,
+                    hash: to.hash,
+                };
+            }
+        }
+        dead
+    }
+}

@@ -1,0 +1,131 @@
+//! The end of an open store: closed, or abandoned as by a killed process.
+
+use super::engine::Engine;
+use super::write_path::Writer;
+use crate::version::edit::Edit;
+use basalt_fs::Result;
+use std::sync::Arc;
+
+impl Engine {
+    /// See [`super::Db::close`].
+    pub(super) fn close(self: &Arc<Self>) -> Result<()> {
+        if self.ctx.read_only {
+            self.ctx.begin_closing();
+            self.ctx.env.jobs().drain(self.ctx.owner);
+            self.leave();
+            return Ok(());
+        }
+        {
+            let mut writer = self.writes.lock();
+            if !self.ctx.begin_closing() {
+                return Ok(());
+            }
+            self.manual.cancel_all();
+            self.ctx.env.jobs().notify();
+            if self.health.check_jobs().is_ok() {
+                // There is no later attempt to wait for.
+                writer.last_resume = None;
+                let _ = self.resume_if_halted(&mut writer);
+            }
+        }
+        let _urgent = self.ctx.env.foreground_io().urgent();
+        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.wait_for_manual();
+        // What was held back, and nobody would come back for.
+        self.lead_all();
+        let flushed = {
+            let mut writer = self.writes.lock();
+            // What is in the logs stays there after a broken invariant: the next open reads it afresh.
+            let mut result = self.health.check_jobs();
+            if result.is_ok() && !self.tree.active().is_empty() {
+                result = self.rotate(&mut writer);
+            }
+            let end = result
+                .and_then(|()| self.flush_all())
+                .and_then(|()| self.forget_logs(&mut writer));
+            writer.log = None;
+            writer.left.clear();
+            end
+        };
+        self.ctx.env.jobs().drain(self.ctx.owner);
+        if self.ctx.env.jobs().is_stepped() {
+            self.ctx.events.wait(self.ctx.env.jobs());
+        }
+        self.ctx.tables.remove_what_is_left();
+        self.leave();
+        flushed
+    }
+
+    /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the directory, which is
+    /// not given back before they end.
+    fn wait_for_manual(&self) {
+        self.ctx
+            .env
+            .jobs()
+            .wait_until(None, &mut || !self.manual.elsewhere());
+    }
+
+    /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest. The writer's lock is the proof that no
+    /// log takes records meanwhile.
+    fn forget_logs(self: &Arc<Self>, _writer: &mut Writer) -> Result<()> {
+        // The spare's file goes below with the other logs that the manifest names.
+        drop(self.writes.logs().take_unused());
+        let (logs, expiries_told) = {
+            let state = self.tree.lock();
+            let mut tables = state
+                .catalog()
+                .families
+                .values()
+                .flat_map(|f| f.tables.values());
+            let expires = tables.any(|(_, meta)| meta.soonest_expiry_ms < u64::MAX);
+            let told = state.catalog().wall_ms >= self.ctx.env.clock().wall_ms();
+            let logs: Vec<u64> = state.catalog().logs.keys().copied().collect();
+            (logs, told || !expires)
+        };
+        // The edit holds the wall time too: what reads took for expired stays so when the clock goes back.
+        if !logs.is_empty() || !expiries_told {
+            self.tree.install(
+                Edit {
+                    remove_logs: logs.clone(),
+                    ..Edit::default()
+                },
+                Vec::new(),
+                |_, _| (),
+            )?;
+            logs.iter()
+                .for_each(|&n| self.writes.logs().retire(n, None));
+        }
+        self.tree.point_current()
+    }
+
+    /// What an end of any kind gives back.
+    fn leave(&self) {
+        drop(self.metric_source.lock().take());
+        self.ctx
+            .env
+            .metrics()
+            .remove_labelled(("store", &self.ctx.counters.label));
+        self.ctx.events.close();
+        self.tree.leave();
+        self.ctx.tables.leave();
+        let state = self.tree.lock();
+        self.pressure.end_urgent();
+        self.pressure.memory().break_promises();
+        drop(state);
+        self.pressure.memory().note_memory(0);
+        *self.dir_lock.lock() = None;
+        self.ctx.env.memory_was_freed();
+    }
+
+    /// See [`super::Db::abandon`].
+    pub(super) fn abandon(self: &Arc<Self>) {
+        self.ctx.begin_closing();
+        self.manual.cancel_all();
+        self.ctx.env.jobs().cancel(self.ctx.owner);
+        self.ctx.env.jobs().drain(self.ctx.owner);
+        // The leader's job may have been among them: whoever waits hears that the store is closed.
+        self.lead_all();
+        self.wait_for_manual();
+        self.leave();
+    }
+}

@@ -1,0 +1,144 @@
+//! What [`super::Db::stats`] collects from all parts of a store.
+
+use super::engine::Engine;
+use super::stall_cause::StallCause;
+use super::stats::{
+    BlobCompressionStats, BlobReadStats, FamilyStats, LevelStats, READING, StallStats, Stats,
+};
+use super::view::View;
+use crate::compaction::{compaction_debt, level_targets, scores};
+use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_env::{BudgetUse, IoPriority};
+use basalt_fs::ErrorKind;
+use std::sync::Arc;
+
+impl Engine {
+    /// The environment's budgets, and this store's own.
+    fn budgets(&self, view: &View) -> Vec<BudgetUse> {
+        let generations = view.sealed.len() as u64 + 1;
+        let mut all = self.ctx.env.budgets();
+        all.extend([
+            BudgetUse {
+                name: "write_buffer_bytes",
+                used: view.active.memory(),
+                limit: self.ctx.options.write_buffer_bytes,
+            },
+            BudgetUse {
+                name: "sealed_memtables",
+                used: generations - 1,
+                limit: self.ctx.options.max_sealed_memtables as u64,
+            },
+        ]);
+        all
+    }
+
+    pub fn stats(self: &Arc<Self>) -> Stats {
+        let view = self.tree.view();
+        let c = &self.ctx.counters;
+        let mut families = Vec::new();
+        let mut debt = 0;
+        let mut table_files = 0;
+        for f in view.families.values() {
+            let mut levels = Vec::new();
+            if let Some(tables) = view.version.families.get(&f.id) {
+                let io = c.levels.of(f.id);
+                let due = scores(tables, &f.options);
+                let targets = level_targets(tables, &f.options).bytes;
+                debt += compaction_debt(tables, &f.options);
+                for (level, list) in tables.levels.iter().enumerate() {
+                    table_files += list.len() as u64;
+                    levels.push(LevelStats {
+                        tables: list.len() as u64,
+                        bytes: tables.level_bytes(level),
+                        target_bytes: targets[level],
+                        entries: list.iter().map(|t| t.meta.entries).sum(),
+                        deletes: list.iter().map(|t| t.meta.deletes).sum(),
+                        score: due.iter().find(|(l, _)| *l == level).map_or(0.0, |d| d.1),
+                        compacting: list.iter().filter(|t| t.compacting.load(SeqCst)).count()
+                            as u64,
+                        bytes_entered: io[level].entered,
+                        bytes_read: io[level].read,
+                        bytes_written: io[level].written,
+                        bytes_moved: io[level].moved,
+                        compactions: io[level].merges,
+                        range_deletes: list.iter().map(|t| t.meta.range_deletes).sum(),
+                    });
+                }
+            }
+            families.push(FamilyStats {
+                name: f.name.to_string(),
+                levels,
+            });
+        }
+        let full = self.pressure.fullness();
+        // A merge that lacked space is tried again, and writes go on until too much waits for it.
+        let is_stuck = self.tree.view().backlog.holds_writers();
+        let (live_logs, compactions, blobs, read_only) = {
+            let s = self.tree.lock();
+            let health = &self.health;
+            let merge =
+                (health.compaction_error()).filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
+            let error = health.halted().or(health.flush_error()).or(merge);
+            (
+                s.catalog().logs.keys().copied().collect::<Vec<_>>(),
+                s.jobs.compactions.len() as u64,
+                self.pressure.blob_stats(s.catalog(), &s.blobs, &view),
+                error
+                    .map(|e| e.to_string())
+                    .or(full)
+                    .or_else(|| self.ctx.read_only.then(|| READING.to_string())),
+            )
+        };
+        let (events_lost, listeners_lost) = self.ctx.events.lost();
+        let stalls: Vec<StallStats> = StallCause::ALL
+            .into_iter()
+            .zip(c.stalls.iter().zip(&c.stall_us))
+            .map(|(cause, (count, us))| StallStats {
+                cause: cause.name(),
+                count: count.get(),
+                us: us.get(),
+            })
+            .collect();
+        let log_bytes = live_logs
+            .iter()
+            .map(|n| super::write_path::log_space::log_path(&self.ctx.dir, *n))
+            .chain(self.writes.logs().recycled())
+            .filter_map(|path| self.ctx.env.fs().stat(&path).ok())
+            .map(|s| s.allocated)
+            .sum();
+        Stats {
+            families,
+            log_bytes,
+            user_bytes_written: c.user_bytes.get(),
+            wal_bytes_written: c.wal_bytes.get(),
+            flush_bytes_written: c.flush_bytes.get(),
+            ingested_bytes: c.ingested_bytes.get(),
+            ingestions: c.ingestions.get(),
+            compaction_bytes_read: c.compaction_read.get(),
+            compaction_bytes_written: c.compaction_written.get(),
+            commit_groups: c.commit_groups.get(),
+            commits: c.commits.get(),
+            log_syncs: c.log_syncs.get(),
+            stall_us: stalls.iter().map(|s| (s.cause, s.us)).collect(),
+            stalls,
+            budgets: self.budgets(&view),
+            io_wait_us: [IoPriority::High, IoPriority::Low]
+                .map(|p| self.ctx.env.io_limit().waited(p).as_micros() as u64),
+            events_lost,
+            listeners_lost,
+            snapshots: self.tree.snapshots().lock().values().sum::<usize>() as u64,
+            sealed_memtables: view.sealed.len() as u64,
+            memtable_bytes: view.active.memory()
+                + view.sealed.iter().map(|g| g.memory()).sum::<u64>(),
+            table_files,
+            unremoved_files: self.ctx.tables.unremoved(),
+            blobs,
+            blob_reads: BlobReadStats::of(&self.ctx.env),
+            blob_compression: BlobCompressionStats::of(&self.ctx.env),
+            compaction_debt: debt,
+            compactions,
+            last_seq: self.tree.visible(),
+            read_only,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The counters of a store. Each is a metric with the label of the store.
+
+use super::level_stats::Levels;
+use super::stall_cause::StallCause;
+use crate::blob::counts::PackCounts;
+use basalt_env::{Counter, Env, Gauge};
+
+pub(crate) struct Counters {
+    pub user_bytes: Counter,
+    pub wal_bytes: Counter,
+    pub flush_bytes: Counter,
+    pub ingested_bytes: Counter,
+    pub ingestions: Counter,
+    pub compaction_read: Counter,
+    pub compaction_written: Counter,
+    pub collections: Counter,
+    pub collections_begun: Counter,
+    pub collecting: Gauge,
+    pub names_made: Counter,
+    pub names_forgotten: Counter,
+    pub blob_bytes_added: Counter,
+    pub packed: PackCounts,
+    pub collected_read: Counter,
+    pub collected_written: Counter,
+    pub gathered: Counter,
+    pub commit_groups: Counter,
+    pub commits: Counter,
+    pub log_syncs: Counter,
+    pub submits_held: Counter,
+    pub idle_releases: Counter,
+    /// Microseconds that writers were slowed or held, by cause in the order of [`StallCause::ALL`].
+    pub stall_us: [Counter; 5],
+    /// Times that writers were slowed or held, by cause in the order of [`StallCause::ALL`].
+    pub stalls: [Counter; 5],
+    pub levels: Levels,
+    /// The label of this store's metrics.
+    pub label: String,
+}
+
+impl Counters {
+    pub fn new(env: &Env, name: &str) -> Counters {
+        let c = |metric: &str, help: &str| env.metrics().counter(metric, &[("store", name)], help);
+        let stall = |cause: &str| {
+            env.metrics().counter(
+                "stall_us_total",
+                &[("store", name), ("cause", cause)],
+                "Microseconds that writers were slowed or held",
+            )
+        };
+        let stalls = |cause: &str| {
+            env.metrics().counter(
+                "stalls_total",
+                &[("store", name), ("cause", cause)],
+                "Times that writers were held back",
+            )
+        };
+        Counters {
+            user_bytes: c(
+                "user_bytes_written_total",
+                "Bytes of keys and values written by users",
+            ),
+            wal_bytes: c(
+                "wal_bytes_written_total",
+                "Bytes written to the write-ahead log",
+            ),
+            flush_bytes: c(
+                "flush_bytes_written_total",
+                "Bytes of tables and blob files written by flushes",
+            ),
+            ingested_bytes: c(
+                "ingested_bytes_total",
+                "Bytes of tables and blob files that were prepared and added",
+            ),
+            ingestions: c("ingestions_total", "Times that prepared tables were added"),
+            compaction_read: c(
+                "compaction_bytes_read_total",
+                "Table bytes read by compactions",
+            ),
+            compaction_written: c(
+                "compaction_bytes_written_total",
+                "Bytes of tables and blob files written by compactions",
+            ),
+            collections: c(
+                "blob_collections_total",
+                "Times that live values of blob files were rewritten",
+            ),
+            collections_begun: c(
+                "blob_collections_begun_total",
+                "Times that it was begun to rewrite live values of blob files",
+            ),
+            collecting: env.metrics().gauge(
+                "blob_collections_running",
+                &[("store", name)],
+                "Collections that run now",
+            ),
+            names_made: c(
+                "blob_names_made_total",
+                "Numbers of collected blob files that became names for others",
+            ),
+            names_forgotten: c(
+                "blob_names_forgotten_total",
+                "Numbers of collected blob files that no table had any more",
+            ),
+            blob_bytes_added: c(
+                "blob_bytes_added_total",
+                "Bytes of blob files that flushes and compactions added",
+            ),
+            packed: PackCounts::of(env),
+            collected_read: c(
+                "blob_collection_bytes_read_total",
+                "Bytes of blob files read by collections",
+            ),
+            collected_written: c(
+                "blob_collection_bytes_written_total",
+                "Bytes of blob files written by collections",
+            ),
+            gathered: c(
+                "blob_gathered_bytes_total",
+                "Bytes of values that compactions moved along, to lie side by side in the order of their keys",
+            ),
+            commit_groups: c("commit_groups_total", "Commit groups"),
+            commits: c("commits_total", "Batches committed"),
+            log_syncs: c("log_syncs_total", "Syncs of the write-ahead log"),
+            submits_held: c(
+                "submits_held_total",
+                "Submits that were held because the commit queue was full",
+            ),
+            idle_releases: c(
+                "idle_releases_total",
+                "Times that an idle store gave back memtables and logs",
+            ),
+            stall_us: StallCause::ALL.map(|cause| stall(cause.name())),
+            stalls: StallCause::ALL.map(|cause| stalls(cause.name())),
+            levels: Levels::default(),
+            label: name.to_string(),
+        }
+    }
+}

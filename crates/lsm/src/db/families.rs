@@ -1,0 +1,26 @@
+//! A family as an open store knows it.
+
+use crate::iter::ScanHistory;
+use crate::options::FamilyOptions;
+use crate::table::TableFamily;
+use std::sync::Arc;
+
+/// A family as the open store knows it.
+#[derive(Clone)]
+pub(crate) struct FamilyEntry {
+    pub id: u32,
+    pub name: Arc<str>,
+    pub options: Arc<FamilyOptions>,
+    /// How far its scans go.
+    pub scan_history: Arc<ScanHistory>,
+}
+
+impl FamilyEntry {
+    /// As its tables name it.
+    pub fn in_table(&self) -> TableFamily {
+        TableFamily {
+            id: self.id,
+            name: self.name.clone(),
+        }
+    }
+}

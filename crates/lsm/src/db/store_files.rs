@@ -1,0 +1,64 @@
+//! The names of the files in a store's directory.
+
+use crate::version::edit::MAX_FILE_NUMBER;
+use crate::version::manifest::CURRENT;
+
+/// The folder in a store's directory that damaged files are moved to.
+pub(crate) const LOST_DIR: &str = "lost";
+
+/// The file whose lock says that a process has the store open.
+pub(crate) const LOCK: &str = "LOCK";
+
+/// What a name in a store's directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoreFile {
+    Table(u64),
+    Blob(u64),
+    /// Of a log that is a blob file.
+    Index(u64),
+    Log(u64),
+    Manifest(u64),
+    Current,
+    CurrentTmp,
+    Lock,
+}
+
+impl StoreFile {
+    pub fn parse(name: &str) -> Option<StoreFile> {
+        let number = |s: &str| {
+            let digits = s.len() >= 6 && s.bytes().all(|b| b.is_ascii_digit());
+            s.parse::<u64>()
+                .ok()
+                .filter(|n| digits && *n < MAX_FILE_NUMBER)
+        };
+        Some(match name {
+            CURRENT => StoreFile::Current,
+            "CURRENT.tmp" => StoreFile::CurrentTmp,
+            LOCK => StoreFile::Lock,
+            _ => {
+                if let Some(n) = name.strip_prefix("MANIFEST-") {
+                    StoreFile::Manifest(number(n)?)
+                } else if let Some(n) = name.strip_suffix(".tbl") {
+                    StoreFile::Table(number(n)?)
+                } else if let Some(n) = name.strip_suffix(".blob") {
+                    StoreFile::Blob(number(n)?)
+                } else if let Some(n) = name.strip_suffix(".index") {
+                    StoreFile::Index(number(n)?)
+                } else {
+                    StoreFile::Log(number(name.strip_suffix(".log")?)?)
+                }
+            }
+        })
+    }
+
+    pub fn number(self) -> Option<u64> {
+        match self {
+            StoreFile::Table(n)
+            | StoreFile::Blob(n)
+            | StoreFile::Index(n)
+            | StoreFile::Log(n)
+            | StoreFile::Manifest(n) => Some(n),
+            _ => None,
+        }
+    }
+}

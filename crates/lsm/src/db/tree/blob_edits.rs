@@ -1,0 +1,236 @@
+//! What a change of the tree does to blob files: marks for what lost its reference, names for what was collected, and the end of files
+//! without a live record. All of it is settled under the manifest's lock, in the edit that causes it.
+//!
+//! Jobs run beside each other. One that began before a collection ended has looked references up in files that are gone by the time that it
+//! ends: where their records are now is remembered ([`Moved`]) as long as such a job runs. For as long, a name is not forgotten although no
+//! table has it: the job may be about to write one that has.
+
+use super::Tree;
+use crate::blob::garbage::{Dead, Garbage};
+use crate::blob::lineage::Collected;
+use crate::db::blob_state::{Moved, SettledBlobs};
+use crate::key::Cmp;
+use crate::version::catalog::{Catalog, CatalogBlob};
+use crate::version::edit::Edit;
+use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What an edit means for blob files besides what stands in it.
+#[derive(Default)]
+pub(crate) struct BlobChange {
+    /// Records that lose their references.
+    pub dead: Vec<Dead>,
+    /// What a collection did.
+    pub collected: Option<Collection>,
+}
+
+/// A collection that is about to be installed.
+pub(crate) struct Collection {
+    /// Sources and targets.
+    pub done: Collected,
+    /// Where the records are.
+    pub moved: Moved,
+    /// What was marked in the sources when the collection began.
+    pub marked: BTreeMap<u64, Arc<Garbage>>,
+    /// The orders of the families as it knew them.
+    pub orders: BTreeMap<u32, Cmp>,
+}
+
+impl Tree {
+    /// Completes an edit by what it means for blob files. The caller holds the manifest's lock.
+    pub(crate) fn settle_blobs(&self, edit: &mut Edit, change: BlobChange) -> Result<SettledBlobs> {
+        let mut settled = SettledBlobs {
+            references: BTreeMap::new(),
+            moved: None,
+            unnamed: Vec::new(),
+        };
+        let (catalog, blobs) = {
+            let state = self.state.lock();
+            (state.catalog.clone(), state.blobs.moment())
+        };
+        let catalog = &*catalog;
+        let dropped: BTreeSet<u32> = edit.drop_families.iter().copied().collect();
+        // Blobs of a family that comes with the edit are in none of its files.
+        let gone = |id: &u32| dropped.contains(id) || !catalog.families.contains_key(id);
+        count_references(catalog, edit, &mut settled.references);
+        let touched = !settled.references.is_empty()
+            || !change.dead.is_empty()
+            || change.collected.is_some()
+            || !edit.add_blobs.is_empty();
+        if !touched && (edit.drop_families.is_empty() || catalog.blobs.is_empty()) {
+            return Ok(settled);
+        }
+        edit.add_blobs.retain(|b| {
+            let dead = b.meta.families.keys().all(gone);
+            if dead {
+                let mut paths = self.ctx.tables.blob_paths(b.number, &b.meta);
+                if b.meta.index.is_some() {
+                    // The manifest names the log until this edit is durable.
+                    paths.remove(0);
+                }
+                settled.unnamed.extend(paths);
+            }
+            !dead
+        });
+        let mut marks = Marks::default();
+        if let Some(c) = change.collected {
+            collected(catalog, edit, &c, &gone, &mut marks)?;
+            settled.moved = Some((c.done.sources, c.moved));
+        }
+        let latest = settled.moved.as_ref().map(|(_, m)| m);
+        for dead in change.dead {
+            if gone(&dead.family) {
+                continue;
+            }
+            marks.add(catalog, edit, blobs.now_at(dead, latest))?;
+        }
+        for (number, marks) in marks.0 {
+            edit.mark_blobs.push((number, marks.encode()));
+        }
+        // What is without a live record leaves at once. A file of a family that goes may be any.
+        let mut after = Catalog {
+            blobs: catalog.blobs.clone(),
+            lineage: catalog.lineage.clone(),
+            ..Catalog::default()
+        };
+        after.apply_blobs(edit)?;
+        let mut concerned: BTreeSet<u64> = edit.mark_blobs.iter().map(|(n, _)| *n).collect();
+        if !edit.drop_families.is_empty() {
+            concerned = after.blobs.keys().copied().collect();
+        }
+        for number in concerned {
+            let alive = |b: &CatalogBlob| b.alive(&|id| !gone(&id)).records > 0;
+            if after.blobs.get(&number).is_some_and(|b| !alive(b))
+                && !blobs.collecting.contains(&number)
+            {
+                edit.remove_blobs.push(number);
+            }
+        }
+        for name in after.lineage.names() {
+            let tables = blobs.references.get(&name).copied().unwrap_or(0) as i64;
+            let change = settled.references.get(&name).copied().unwrap_or(0);
+            let from = blobs.named.get(&name).copied().unwrap_or(0);
+            let new = settled
+                .moved
+                .as_ref()
+                .is_some_and(|(s, _)| s.contains(&name));
+            if tables + change == 0 && from <= blobs.oldest_job && !new {
+                edit.forget_names.push(name);
+            }
+        }
+        Ok(settled)
+    }
+}
+
+/// Marks by file.
+#[derive(Default)]
+struct Marks(BTreeMap<u64, Garbage>);
+
+impl Marks {
+    fn add(&mut self, catalog: &Catalog, edit: &Edit, dead: Dead) -> Result<()> {
+        let added = || edit.add_blobs.iter().find(|b| b.number == dead.file);
+        let known = catalog
+            .blobs
+            .get(&dead.file)
+            .map(|b| (&b.meta, Some(&b.garbage)));
+        let Some((meta, before)) = known.or_else(|| added().map(|b| (&b.meta, None))) else {
+            return Err(lost(&dead, "in a blob file that is not there"));
+        };
+        if u64::from(dead.ordinal) >= meta.records || !meta.families.contains_key(&dead.family) {
+            return Err(lost(&dead, "past the records of its blob file"));
+        }
+        let marks = (self.0.entry(dead.file)).or_insert_with(|| Garbage::none(meta.records as u32));
+        let again = before.is_some_and(|g| g.has(dead.ordinal))
+            || !marks.mark(dead.ordinal, dead.family, dead.bytes, dead.hash);
+        match again {
+            true => Err(lost(&dead, "which had lost its reference before")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn lost(dead: &Dead, what: &str) -> Error {
+    Error::new(
+        ErrorKind::Corruption,
+        format!(
+            "a reference is given up to record {} of blob file {}, family {}: {what}; run `basalt check`",
+            dead.ordinal, dead.file, dead.family
+        ),
+    )
+}
+
+/// Adds what a collection changes to its edit. `gone` says which families do not exist any more.
+fn collected(
+    catalog: &Catalog,
+    edit: &mut Edit,
+    c: &Collection,
+    gone: &dyn Fn(&u32) -> bool,
+    marks: &mut Marks,
+) -> Result<()> {
+    let mut lineage = (*catalog.lineage).clone();
+    let order = |family: u32| c.orders.get(&family).cloned().unwrap_or_default();
+    for id in lineage.collect(&c.done, &order) {
+        let group = lineage.groups().get(&id).expect("it was just set");
+        edit.lineage.push((id, (**group).clone()));
+    }
+    edit.remove_blobs.extend(&c.done.sources);
+    // What lost its reference while the collection ran did so at its old place.
+    for source in &c.done.sources {
+        let now = &catalog.blobs.get(source).ok_or_else(|| {
+            let what = format!("blob file {source} was collected, and is not there");
+            Error::new(ErrorKind::Corruption, what)
+        })?;
+        for run in now.garbage.runs() {
+            for ordinal in run.filter(|o| !c.marked[source].has(*o)) {
+                let Some(to) = c.moved.place(*source, ordinal) else {
+                    // Of a family that was gone when the collection began.
+                    continue;
+                };
+                if gone(&to.family) {
+                    // The family was dropped while the collection ran. A target that held only
+                    // records of dropped families has left the edit, so there is nothing to mark.
+                    continue;
+                }
+                let dead = Dead {
+                    file: to.file,
+                    ordinal: to.ordinal,
+                    family: to.family,
+                    bytes: to.bytes,
+                    hash: to.hash,
+                };
+                marks.add(catalog, edit, dead)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many tables more, or fewer, have each number after an edit.
+fn count_references(catalog: &Catalog, edit: &Edit, out: &mut BTreeMap<u64, i64>) {
+    let mut count = |meta: &crate::table::TableMeta, by: i64| {
+        for (number, _) in meta.references.iter() {
+            let change = out.entry(*number).or_default();
+            *change += by;
+            if *change == 0 {
+                out.remove(number);
+            }
+        }
+    };
+    for t in &edit.add_tables {
+        count(&t.meta, 1);
+    }
+    for (family, _, number) in &edit.remove_tables {
+        let family = catalog.families.get(family);
+        if let Some((_, meta)) = family.and_then(|f| f.tables.get(number)) {
+            count(meta, -1);
+        }
+    }
+    for f in edit
+        .drop_families
+        .iter()
+        .filter_map(|id| catalog.families.get(id))
+    {
+        f.tables.values().for_each(|(_, meta)| count(meta, -1));
+    }
+}

@@ -1,0 +1,361 @@
+//! The tree of a store: which tables and blob files it has, what readers see of it, and how it
+//! changes.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`install`] | the one way in which the tree changes |
+//! | [`blob_edits`] | what a change means for blob files |
+//!
+//! Locks: `manifest` (serialises changes; held over the edit's write and sync), then `state` (the
+//! pointer to the catalog, and which jobs run; no I/O), then the stripes of the view (the pointer
+//! that readers clone; no I/O), then `snapshots`.
+
+pub(crate) mod blob_edits;
+mod install;
+
+use super::back_pressure::BackPressure;
+use super::background::Background;
+use super::backlog::Backlog;
+use super::blob_state::BlobState;
+use super::context::StoreContext;
+use super::families::FamilyEntry;
+use super::health::Health;
+use super::memtable_set::MemtableSet;
+use super::striped_view::StripedView;
+use super::view::View;
+use crate::blob::BlobMeta;
+use crate::compaction::Reach;
+use crate::key::{MAX_SEQ, SeqNo};
+use crate::listener::{BlobFileInfo, Event};
+use crate::version::catalog::Catalog;
+use crate::version::edit::Edit;
+use crate::version::manifest::Manifest;
+use crate::version::{TableStore, Version};
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, MutexGuard};
+use basalt_fs::Result;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The tree of an open store. See the module.
+pub(crate) struct Tree {
+    ctx: Arc<StoreContext>,
+    health: Arc<Health>,
+    background: Arc<Background>,
+    pressure: Arc<BackPressure>,
+    manifest: Mutex<ManifestSlot>,
+    state: Mutex<TreeState>,
+    view: StripedView,
+    /// Sequence number up to which readers see entries.
+    visible: AtomicU64,
+    /// See [`View::ingested`]. Set before anything so new is visible.
+    ingested: AtomicU64,
+    /// Number of snapshots at each sequence number that has any.
+    snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
+    /// Number of the next file.
+    next_file: AtomicU64,
+}
+
+/// The manifest, and files that wait for a fresh one.
+pub(crate) struct ManifestSlot {
+    manifest: Manifest,
+    /// Manifests that `CURRENT` may still name after a crash: they go once a newer one is durable.
+    retired: Vec<u64>,
+    /// Files of edits that failed: a manifest in doubt may name them, so they wait for a fresh one.
+    in_doubt: Vec<PathBuf>,
+}
+
+/// The state that `state` guards: the catalog, and which jobs run on it.
+pub(crate) struct TreeState {
+    /// Replaced only by an install, under `manifest` and `state`. It is never changed in place: a holder of `manifest` clones the `Arc`,
+    /// and works on the catalog without `state`.
+    catalog: Arc<Catalog>,
+    /// Number of the next memtable set.
+    next_set: u64,
+    /// What is known of blob files besides the catalog.
+    pub blobs: BlobState,
+    /// Jobs that change the tree, or are about to.
+    pub jobs: RunningJobs,
+}
+
+/// Jobs that change the tree, or are about to.
+#[derive(Default)]
+pub(crate) struct RunningJobs {
+    /// True while a flush runs or is queued.
+    pub flush: bool,
+    /// Number of compactions that have begun since the store was opened.
+    compactions_begun: u64,
+    /// Compactions that run or are queued, by where they write.
+    pub compactions: Vec<Reach>,
+    /// Where tables that are being ingested will be.
+    pub ingesting: Vec<Reach>,
+    /// True while a manual compaction keeps automatic ones from beginning.
+    pub exclusive: bool,
+}
+
+impl TreeState {
+    /// Returns the catalog as of now.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Begins a compaction, which looks references up and may write some. Returns the epoch to end it
+    /// with ([`BlobState::end`]) and the number of the compaction.
+    pub fn begin_compaction(&mut self) -> (u64, u64) {
+        let number = self.jobs.compactions_begun;
+        self.jobs.compactions_begun += 1;
+        (self.blobs.begin(), number)
+    }
+}
+
+/// The parts that an opened store begins with.
+pub(crate) struct OpenedTree {
+    /// Tables and blob files in the directory.
+    pub tables: Arc<TableStore>,
+    /// The manifest that takes edits.
+    pub manifest: Manifest,
+    /// The catalog that the manifest adds up to.
+    pub catalog: Catalog,
+    /// The families, by id.
+    pub families: BTreeMap<u32, FamilyEntry>,
+    /// The version that the catalog describes.
+    pub version: Version,
+    /// The newest sequence number in tables and logs.
+    pub last_seq: SeqNo,
+}
+
+/// Keeps the tree from changing until it is dropped.
+pub(crate) struct FrozenTree<'a>(
+    #[expect(dead_code, reason = "held for its lock")] MutexGuard<'a, ManifestSlot>,
+);
+
+impl Tree {
+    /// Returns the tree of a store that is being opened, with empty memtables.
+    pub fn new(
+        ctx: &Arc<StoreContext>,
+        health: &Arc<Health>,
+        background: &Arc<Background>,
+        pressure: &Arc<BackPressure>,
+        opened: OpenedTree,
+    ) -> Tree {
+        let OpenedTree {
+            tables: _,
+            manifest,
+            catalog,
+            families,
+            version,
+            last_seq,
+        } = opened;
+        let orders = families
+            .values()
+            .map(|f| (f.id, f.options.comparator.clone()));
+        let active = MemtableSet::new(&ctx.env, 1, orders);
+        let view = View {
+            active,
+            sealed: Vec::new(),
+            backlog: Backlog::of(0, &families, &version),
+            version: Arc::new(version),
+            families: Arc::new(families),
+            ingested: 0,
+        };
+        if view.backlog.is_urgent() && !ctx.read_only {
+            pressure.make_urgent();
+        }
+        Tree {
+            ctx: ctx.clone(),
+            health: health.clone(),
+            background: background.clone(),
+            pressure: pressure.clone(),
+            manifest: Mutex::new(ManifestSlot {
+                manifest,
+                retired: Vec::new(),
+                in_doubt: Vec::new(),
+            }),
+            next_file: AtomicU64::new(catalog.next_file),
+            state: Mutex::new(TreeState {
+                blobs: BlobState::new(&catalog),
+                catalog: Arc::new(catalog),
+                next_set: 2,
+                jobs: RunningJobs::default(),
+            }),
+            view: StripedView::new(view),
+            visible: AtomicU64::new(last_seq),
+            ingested: AtomicU64::new(0),
+            snapshots: Arc::default(),
+        }
+    }
+
+    /// Returns what readers see now.
+    pub fn view(&self) -> Arc<View> {
+        self.view.get()
+    }
+
+    /// Returns the memtables that take writes. They stay active only as long as the caller holds
+    /// `state` or leads commits.
+    pub fn active(&self) -> Arc<MemtableSet> {
+        self.view.get().active.clone()
+    }
+
+    /// Locks the state. No I/O happens under the lock: each commit group may take it.
+    pub fn lock(&self) -> MutexGuard<'_, TreeState> {
+        self.state.lock()
+    }
+
+    /// Returns the catalog as of now. It stays current as long as the caller holds `manifest`.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.state.lock().catalog.clone()
+    }
+
+    /// Returns the sequence number up to which readers see entries.
+    pub fn visible(&self) -> SeqNo {
+        self.visible.load(SeqCst)
+    }
+
+    /// Shows readers all entries up to a sequence number.
+    pub fn publish(&self, seq: SeqNo) {
+        self.visible.store(seq, SeqCst);
+    }
+
+    /// Returns the sequence number of the last ingestion that may be visible. See [`View::ingested`].
+    pub fn ingested(&self) -> SeqNo {
+        self.ingested.load(SeqCst)
+    }
+
+    /// Notes an ingestion, before it is visible.
+    pub fn note_ingested(&self, seq: SeqNo) {
+        self.ingested.store(seq, SeqCst);
+    }
+
+    /// Takes the number of a new file.
+    pub fn new_file_number(&self) -> u64 {
+        self.next_file.fetch_add(1, SeqCst)
+    }
+
+    /// Returns the number that the next new file will have.
+    pub fn next_file_number(&self) -> u64 {
+        self.next_file.load(SeqCst)
+    }
+
+    /// Returns the snapshots, as a handle that snapshots keep to end themselves.
+    pub fn snapshots(&self) -> &Arc<Mutex<BTreeMap<SeqNo, usize>>> {
+        &self.snapshots
+    }
+
+    /// Live snapshots, ascending. Taken after a compaction's inputs are chosen: a snapshot that comes later sees
+    /// nothing older than the newest version in those inputs.
+    pub fn live_snapshots(&self) -> Vec<SeqNo> {
+        self.snapshots.lock().keys().copied().collect()
+    }
+
+    /// Returns the sequence number of the oldest snapshot, or the largest number without snapshots.
+    pub fn oldest_snapshot(&self) -> SeqNo {
+        let snapshots = self.snapshots.lock();
+        snapshots.keys().next().copied().unwrap_or(MAX_SEQ)
+    }
+
+    /// Replaces the view. The caller holds `state`, whose guard is the proof.
+    fn set_view(&self, state: &mut TreeState, mut next: View) {
+        // What is in tables can be merged: a snapshot that is taken from here on must be one of them, or known to the merge.
+        assert!(
+            next.ingested <= self.visible.load(SeqCst),
+            "added tables are visible before anybody can choose them"
+        );
+        next.backlog = Backlog::of(next.sealed.len(), &next.families, &next.version);
+        self.pressure
+            .update_pressure(&state.catalog, &state.blobs, &next);
+        self.pressure.note_urgent(&next);
+        self.view.set(next);
+    }
+
+    /// Changes what readers see without changing the tree.
+    pub fn change_view(&self, change: impl FnOnce(&mut TreeState, &mut View)) {
+        let mut state = self.state.lock();
+        let mut view = (*self.view()).clone();
+        change(&mut state, &mut view);
+        self.set_view(&mut state, view);
+    }
+
+    /// Seals the active memtables. The caller has settled their log.
+    pub fn seal_active(&self, state: &mut TreeState, view: &mut View) {
+        let number = state.next_set;
+        state.next_set += 1;
+        let next = MemtableSet::new(
+            &self.ctx.env,
+            number,
+            view.families
+                .values()
+                .map(|f| (f.id, f.options.comparator.clone())),
+        );
+        let old = std::mem::replace(&mut view.active, next);
+        self.ctx.notify(|| Event::MemtableSealed {
+            generation: old.number,
+            bytes: old.memory(),
+        });
+        self.pressure.note_sealed(&old);
+        view.sealed.insert(0, old);
+    }
+
+    /// Locks the manifest, for tests that damage it.
+    #[cfg(test)]
+    pub fn lock_manifest(&self) -> impl std::ops::DerefMut<Target = Manifest> + '_ {
+        basalt_env::sync::MutexGuard::map(self.manifest.lock(), |slot| &mut slot.manifest)
+    }
+
+    /// Locks the state, unless another thread holds it.
+    #[cfg(test)]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, TreeState>> {
+        self.state.try_lock()
+    }
+
+    /// Keeps the tree from changing until the result is dropped: no edit comes between a catalog and
+    /// the files that it names.
+    pub fn freeze(&self) -> FrozenTree<'_> {
+        FrozenTree(self.manifest.lock())
+    }
+
+    /// Returns true if the last edit of the manifest failed, and no fresh manifest has settled it.
+    pub fn manifest_is_in_doubt(&self) -> bool {
+        self.manifest.lock().manifest.in_doubt()
+    }
+
+    /// Makes `CURRENT` vouch for the whole manifest.
+    pub fn point_current(&self) -> Result<()> {
+        self.manifest.lock().manifest.point_current(&self.ctx.env)
+    }
+
+    /// Gives the directory back. No edit is on its way then, and none comes any more.
+    pub fn leave(&self) {
+        let manifest = self.manifest.lock();
+        self.ctx.leave();
+        drop(manifest);
+    }
+
+    /// A blob file as listeners hear of it.
+    pub fn blob_info(&self, number: u64, meta: &BlobMeta, reason: &'static str) -> BlobFileInfo {
+        let view = self.view();
+        let families = meta.families.keys().filter_map(|id| view.families.get(id));
+        BlobFileInfo {
+            number,
+            families: families.map(|f| f.name.to_string()).collect(),
+            bytes: meta.size + meta.index.map_or(0, |i| i.size),
+            records: meta.records,
+            reason,
+        }
+    }
+
+    /// Tells of the blob files that came with an edit, which is durable.
+    pub(super) fn notify_blob_events(&self, edit: &Edit, collected: bool) {
+        let ingested = edit.add_tables.iter().any(|t| t.meta.shift > 0);
+        let reason = match (collected, edit.remove_tables.is_empty()) {
+            (true, _) => "collection",
+            (false, false) => "compaction",
+            (false, true) if ingested => "ingest",
+            (false, true) => "flush",
+        };
+        for b in &edit.add_blobs {
+            self.ctx
+                .notify(|| Event::BlobFileCreated(self.blob_info(b.number, &b.meta, reason)));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The write path of a store: the queue of batches, the commit leader's state, and the logs.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`group_wait`] | how long a leader waits for more writers |
+//! | [`ticket_state`] | the state of a batch on its way |
+//! | [`queue`] | the commit queue |
+//! | [`apply`] | committed batches into memtables |
+//! | [`log_space`] | spare and recycled logs |
+//!
+//! Locks: `writer`, the commit leader's, is taken before every lock of the tree. The queue's lock is
+//! never held while another lock of the store is waited for, but for a ticket's slot.
+
+pub(crate) mod apply;
+pub(crate) mod group_wait;
+pub(crate) mod log_space;
+pub(crate) mod queue;
+pub(crate) mod ticket_state;
+
+use super::back_pressure::disk_full::RecoveryCheck;
+use super::back_pressure::stalls::Pace;
+use super::context::StoreContext;
+use super::tree::Tree;
+use crate::key::SeqNo;
+use basalt_env::JobPriority;
+use basalt_env::sync::{Mutex, MutexGuard};
+use log_space::{ActiveLog, LogSpace};
+use queue::CommitQueue;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The write path of an open store. See the module.
+pub(crate) struct WritePath {
+    queue: CommitQueue,
+    writer: Mutex<Writer>,
+    logs: LogSpace,
+}
+
+/// What the commit leader owns.
+pub(crate) struct Writer {
+    /// The log that takes records, once a record came.
+    pub log: Option<ActiveLog>,
+    /// Logs that take no more records and whose end is not synced, oldest first. Some may be removed
+    /// by now.
+    pub left: Vec<ActiveLog>,
+    /// The next sequence number.
+    pub next_seq: SeqNo,
+    /// Bytes that admitted groups have not paid for yet.
+    pub pace: Pace,
+    /// What is known of the disk space that a recovery needs.
+    pub recovery: RecoveryCheck,
+    /// Time of the environment's clock since when a group waits for memory.
+    pub short_of_memory: Option<Duration>,
+    /// Time of the environment's clock of the last attempt to resume a halted store.
+    pub last_resume: Option<Duration>,
+}
+
+impl WritePath {
+    /// Returns the write path of a store whose next sequence number is `next_seq`.
+    pub fn new(ctx: &Arc<StoreContext>, next_seq: SeqNo) -> WritePath {
+        WritePath {
+            queue: CommitQueue::new(ctx.env.ledger()),
+            writer: Mutex::new(Writer {
+                log: None,
+                left: Vec::new(),
+                next_seq,
+                pace: Pace::default(),
+                recovery: RecoveryCheck::default(),
+                short_of_memory: None,
+                last_resume: None,
+            }),
+            logs: LogSpace::new(ctx),
+        }
+    }
+
+    /// Returns the commit queue.
+    pub fn queue(&self) -> &CommitQueue {
+        &self.queue
+    }
+
+    /// Returns the spare and recycled logs.
+    pub fn logs(&self) -> &LogSpace {
+        &self.logs
+    }
+
+    /// Locks the commit leader's state. No group is between its log record and its memtables while
+    /// the lock is held.
+    pub fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock()
+    }
+
+    /// Locks the commit leader's state, unless another thread holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Writer>> {
+        self.writer.try_lock()
+    }
+}
+
+impl Writer {
+    /// Lets go of logs whose memtables are in tables.
+    pub fn forget_removed_logs(&mut self, ctx: &StoreContext, tree: &Tree) {
+        if self.left.is_empty() {
+            return;
+        }
+        let state = tree.lock();
+        let (live, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.left)
+            .into_iter()
+            .partition(|l| state.catalog().logs.contains_key(&l.number));
+        drop(state);
+        self.left = live;
+        if !gone.is_empty() && !ctx.is_closing() {
+            // With the last handle of a removed file the kernel frees its pages, some milliseconds for a log: no writer's affair.
+            ctx.env
+                .jobs()
+                .spawn(ctx.owner, JobPriority::Housekeeping, move || drop(gone));
+        }
+    }
+
+    /// Returns the bytes that the log holds in memory and has not written yet.
+    pub fn staged_bytes(&self) -> u64 {
+        self.log.as_ref().map_or(0, |l| l.writer.memory() as u64)
+    }
+}

@@ -1,0 +1,267 @@
+//! The commit queue: batches that wait for a commit leader. Its bytes are reserved in the memory ledger.
+//!
+//! Locks: the queue's, then a ticket's slot.
+
+use super::group_wait::GroupWait;
+use super::ticket_state::TicketState;
+use crate::batch::{BatchParts, WriteBatch};
+use crate::wal::{self, RECORD_HEADER, Separated};
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::{Condvar, Mutex, MutexGuard};
+use basalt_env::{MemoryKind, MemoryLedger, Reservation};
+use basalt_fs::{AlignedBuf, Bytes};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A group ends when it holds so many bytes.
+pub(crate) const GROUP_BYTES: usize = 1 << 20;
+/// A group ends when it holds so many batches.
+pub(crate) const GROUP_BATCHES: usize = 1024;
+/// `submit` waits while the queue holds this many submitted bytes or more: what the next groups take is always there.
+pub(crate) const QUEUE_BYTES: usize = 16 * GROUP_BYTES;
+
+/// A batch to be committed.
+pub(crate) struct Pending {
+    /// Record header space and operations; empty for a mere sync.
+    pub buf: AlignedBuf,
+    /// Its bytes: the log may pad the buffer.
+    pub len: usize,
+    pub count: u32,
+    pub payload_crc: u32,
+    /// Its blob records.
+    pub separated: SmallVec<[Separated; 1]>,
+    /// What memtables get of those that are compressed.
+    pub raw: SmallVec<[Bytes; 1]>,
+    /// What these have more bytes than what is stored of them.
+    pub foreground_load: usize,
+    pub sync: bool,
+    /// No thread waited for it when it was queued.
+    pub submitted: bool,
+    /// `None`: the leader's own.
+    pub ticket: Option<Arc<TicketState>>,
+}
+
+/// The batches of one log write. Most are alone.
+pub(crate) type Group = SmallVec<[Pending; 1]>;
+
+impl Pending {
+    pub fn new(batch: WriteBatch, sync: bool) -> Pending {
+        let foreground_load = batch.raw_bytes() - batch.bytes();
+        let BatchParts {
+            buf,
+            count,
+            separated,
+            raw,
+        } = batch.into_parts();
+        let payload_crc = if count == 0 {
+            0
+        } else {
+            wal::payload_crc(&buf[RECORD_HEADER..], &separated)
+        };
+        Pending {
+            len: buf.len(),
+            buf,
+            count,
+            payload_crc,
+            separated,
+            raw,
+            foreground_load,
+            sync,
+            submitted: false,
+            ticket: None,
+        }
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Its operations, as memory to share.
+    pub fn take_payload(&mut self) -> Bytes {
+        let mut buf = std::mem::take(&mut self.buf);
+        // The log may have padded the record to the write unit.
+        buf.truncate(self.len);
+        crate::batch::payload(Bytes::from_owner(buf))
+    }
+}
+
+#[derive(PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Leader {
+    Nobody,
+    /// A job on the commit lane will lead; a waiter may be faster.
+    Scheduled,
+    Active,
+}
+
+/// A thread inside `submit` that waits until the queue has room for its batch.
+#[derive(Default)]
+pub(crate) struct HeldSubmit {
+    /// True once the batch is queued. The value changes under the queue's lock.
+    pub admitted: AtomicBool,
+    /// Wakes this thread alone.
+    pub woken: Condvar,
+}
+
+pub(crate) struct Queue {
+    pub pending: VecDeque<Pending>,
+    pub leader: Leader,
+    /// Of what is pending: bytes, and batches to be synced.
+    pub bytes: usize,
+    pub to_sync: usize,
+    /// Memory of the pending batches that were submitted, in bytes.
+    pub submitted_bytes: usize,
+    /// Memory of all pending batches in the ledger.
+    pub booked: Reservation,
+    /// Batches whose `submit` waits until the queue has room, in the order of their arrival.
+    pub held: VecDeque<(Pending, Arc<HeldSubmit>)>,
+    pub group_wait: GroupWait,
+    /// How many batches a leader waits for.
+    pub wanted: usize,
+}
+
+impl Queue {
+    pub fn push(&mut self, p: Pending, first: bool) {
+        self.bytes += p.buf.len();
+        self.to_sync += usize::from(p.sync);
+        let memory = p.memory();
+        self.booked.resize(self.booked.bytes() + memory as u64);
+        self.submitted_bytes += if p.submitted { memory } else { 0 };
+        if first {
+            self.pending.push_front(p);
+        } else {
+            self.pending.push_back(p);
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<Pending> {
+        let p = self.pending.pop_front()?;
+        self.bytes -= p.buf.len();
+        self.to_sync -= usize::from(p.sync);
+        // From here on the memtable's growth stands for it.
+        let memory = p.memory();
+        self.booked.resize(self.booked.bytes() - memory as u64);
+        self.submitted_bytes -= if p.submitted { memory } else { 0 };
+        Some(p)
+    }
+
+    /// True if a submitted batch must wait. The size of the new batch does not count: otherwise a
+    /// batch that is larger than the limit could never be queued.
+    pub fn is_full(&self, ledger: &MemoryLedger) -> bool {
+        let full = self.submitted_bytes >= QUEUE_BYTES || ledger.free() == 0;
+        self.submitted_bytes > 0 && full
+    }
+
+    /// Queues as many held batches as fit, in the order of their arrival. Wakes the threads of
+    /// these batches and no other threads.
+    pub fn admit_held(&mut self, ledger: &MemoryLedger) {
+        while !self.is_full(ledger)
+            && let Some((pending, thread)) = self.held.pop_front()
+        {
+            self.push(pending, false);
+            thread.admitted.store(true, SeqCst);
+            thread.woken.notify_one();
+        }
+    }
+
+    /// Sets the leader when the thread that led stops, and queues the held batches that fit. If a
+    /// batch is still held, the function wakes the thread of the first one to lead.
+    pub fn give_lead_back(&mut self, leader: Leader, ledger: &MemoryLedger) {
+        self.leader = leader;
+        self.admit_held(ledger);
+        if let Some((_, first)) = self.held.front() {
+            first.woken.notify_one();
+        }
+    }
+}
+
+pub(crate) struct CommitQueue {
+    queue: Mutex<Queue>,
+    /// As many batches are queued as a leader waits for.
+    pub all_there: Condvar,
+    /// They are, for a leader that watches.
+    pub came: AtomicBool,
+    /// The leader is about a synced group: whoever waits for it had better sleep.
+    pub syncs: AtomicBool,
+    /// Number of times that threads of held submits have woken up.
+    #[cfg(test)]
+    pub wakes: basalt_env::sync::atomic::AtomicUsize,
+}
+
+impl CommitQueue {
+    pub fn new(ledger: &MemoryLedger) -> CommitQueue {
+        CommitQueue {
+            queue: Mutex::new(Queue {
+                pending: VecDeque::new(),
+                leader: Leader::Nobody,
+                bytes: 0,
+                to_sync: 0,
+                submitted_bytes: 0,
+                booked: ledger.reserve(MemoryKind::Buffer, 0),
+                held: VecDeque::new(),
+                group_wait: GroupWait::default(),
+                wanted: usize::MAX,
+            }),
+            all_there: Condvar::new(),
+            #[cfg(test)]
+            wakes: basalt_env::sync::atomic::AtomicUsize::new(0),
+            came: AtomicBool::new(false),
+            syncs: AtomicBool::new(false),
+        }
+    }
+
+    /// Locks the queue.
+    pub fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock()
+    }
+
+    /// True while a synced group is on its way, for which a writer had better sleep.
+    pub fn syncs(&self) -> bool {
+        self.syncs.load(SeqCst)
+    }
+
+    /// Takes the lead if somebody must and nobody does.
+    pub fn try_lead(&self) -> bool {
+        let mut q = self.queue.lock();
+        if q.leader == Leader::Active || q.pending.is_empty() {
+            return false;
+        }
+        q.leader = Leader::Active;
+        true
+    }
+
+    /// Puts a group back that found no room; it goes first next time.
+    pub fn put_back(&self, group: Group) {
+        let mut q = self.queue.lock();
+        debug_assert!(q.leader == Leader::Active);
+        for p in group.into_iter().rev() {
+            debug_assert!(p.ticket.is_some(), "nobody would answer it");
+            q.push(p, true);
+        }
+    }
+
+    /// Adds what is queued to the leader's group.
+    pub fn take_group(&self, group: &mut Group, ledger: &MemoryLedger) {
+        let mut q = self.queue.lock();
+        debug_assert!(q.leader == Leader::Active);
+        let mut bytes: usize = group.iter().map(|p| p.buf.len()).sum();
+        while group.len() < GROUP_BATCHES {
+            let Some(next) = q.pending.front() else { break };
+            bytes += next.buf.len();
+            if !group.is_empty() && bytes > GROUP_BYTES {
+                break;
+            }
+            group.extend(q.pop());
+        }
+        let behind = q.pending.len();
+        q.group_wait.note_group(group.len(), behind);
+        q.admit_held(ledger);
+    }
+
+    /// Returns the number of submits that wait for room.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.queue.lock().held.len()
+    }
+}
