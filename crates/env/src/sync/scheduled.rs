@@ -8,6 +8,9 @@
 //! - A wait with a limit may end at any moment, as if its time were over: what relies on time to be right is not told when.
 //! - [`panicking`] speaks of the calling thread alone, although another one may have been left in the middle of a panic.
 
+pub mod lock_log;
+
+use lock_log::Taken;
 use shuttle::current::{TaskId, try_get_current_task};
 use std::cell::Cell;
 use std::fmt;
@@ -107,14 +110,21 @@ impl<T: ?Sized> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         note_panic();
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lock_log::note_taken::<T>(Taken::Held);
         self.guard(held)
     }
     /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         note_panic();
         match self.0.try_lock() {
-            Ok(held) => Some(self.guard(held)),
-            Err(TryLockError::Poisoned(e)) => Some(self.guard(e.into_inner())),
+            Ok(held) => {
+                lock_log::note_taken::<T>(Taken::Tried);
+                Some(self.guard(held))
+            }
+            Err(TryLockError::Poisoned(e)) => {
+                lock_log::note_taken::<T>(Taken::Tried);
+                Some(self.guard(e.into_inner()))
+            }
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -146,6 +156,7 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         note_panic();
+        lock_log::note_released::<T>();
     }
 }
 
@@ -164,12 +175,16 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits until nobody writes.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         note_panic();
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        lock_log::note_taken::<T>(Taken::Passed);
+        held
     }
     /// Waits until it is alone.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         note_panic();
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        let held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        lock_log::note_taken::<T>(Taken::Passed);
+        held
     }
     /// What it protects, of one who has it alone.
     pub fn get_mut(&mut self) -> &mut T {

@@ -8,6 +8,7 @@ mod cache;
 mod commit;
 mod explore;
 mod ingest;
+mod locks;
 mod memtable;
 mod moment;
 mod version;

@@ -12,7 +12,8 @@
 
 use super::back_pressure::GroupSize;
 use super::engine::Engine;
-use super::throttle::{Patience, Room};
+use super::log::GroupRoom;
+use super::throttle::Patience;
 use super::write_path::Writer;
 use super::write_path::apply::insert_group;
 use super::write_path::queue::{
@@ -40,6 +41,16 @@ const TURNS: u32 = 4;
 const TURN_BYTES: usize = 64 << 10;
 /// A writer that is awake is looked for among so many.
 const AWAKE_AMONG: usize = 16;
+/// How a leader waits for the writers of the last group.
+struct Gathering {
+    /// Batches in the queue that it waits for.
+    wanted: usize,
+    /// The longest time that it waits.
+    most: Duration,
+    /// True if the group is to be synced.
+    sync: bool,
+}
+
 /// What became of a group.
 enum Committed {
     /// It is in, from this sequence number on.
@@ -107,8 +118,11 @@ impl Engine {
         let mut q = self.writes.queue().lock();
         if q.leader != Leader::Active && q.pending.is_empty() {
             q.leader = Leader::Active;
+            let own_batch = std::slice::from_ref(&own);
+            let plan = self.plan_gathering(&mut q, own_batch, Patience::Wait);
             drop(q);
-            let result = self.lead_group(Some(own), Patience::Wait);
+            let (patience, run) = (Patience::Wait, Callbacks::Here);
+            let result = self.lead_groups(Some(own), Some(plan), patience, run);
             return result
                 .expect("a leader's own batch is committed with the group, or fails with it");
         }
@@ -161,7 +175,7 @@ impl Engine {
             if q.leader != Leader::Active {
                 q.leader = Leader::Active;
                 drop(q);
-                let lead = || self.lead_groups(None, Patience::Wait, Callbacks::OnLane);
+                let lead = || self.lead_groups(None, None, Patience::Wait, Callbacks::OnLane);
                 let led = catch_unwind(AssertUnwindSafe(lead));
                 q = self.writes.queue().lock();
                 if let Err(panic) = led {
@@ -253,13 +267,14 @@ impl Engine {
         own: Option<Pending>,
         patience: Patience,
     ) -> Option<Result<SeqNo>> {
-        self.lead_groups(own, patience, Callbacks::Here)
+        self.lead_groups(own, None, patience, Callbacks::Here)
     }
 
-    /// See [`Engine::lead_group`].
+    /// See [`Engine::lead_group`]. `plan` is how the leader waits for other writers, if the caller knows.
     fn lead_groups(
         self: &Arc<Self>,
         own: Option<Pending>,
+        mut plan: Option<Option<Gathering>>,
         patience: Patience,
         run: Callbacks,
     ) -> Option<Result<SeqNo>> {
@@ -277,7 +292,13 @@ impl Engine {
             // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
             let committed = catch_unwind(AssertUnwindSafe(|| {
                 if turn == 1 {
-                    self.gather(&group, patience);
+                    let plan = plan.take().unwrap_or_else(|| {
+                        let mut q = self.writes.queue().lock();
+                        self.plan_gathering(&mut q, &group, patience)
+                    });
+                    if let Some(plan) = plan {
+                        self.gather(plan);
+                    }
                 }
                 let mut writer = self.writes.lock();
                 self.writes
@@ -341,51 +362,57 @@ impl Engine {
         of_own
     }
 
-    /// Waits for the writers of the last group to come back, so that they share this sync.
-    fn gather(&self, own: &[Pending], patience: Patience) {
+    /// Returns how many writers of the last group a leader waits for, or `None` if it does not wait.
+    /// `own` are the batches that the leader brings.
+    fn plan_gathering(
+        &self,
+        q: &mut Queue,
+        own: &[Pending],
+        patience: Patience,
+    ) -> Option<Gathering> {
         if self.ctx.env.jobs().is_stepped() || patience == Patience::Return {
-            // Nobody else is on the way, or it is the lane of all stores that would wait.
-            return;
+            // No other thread is on the way, or the lane of all stores would wait.
+            return None;
         }
-        let mut q = self.writes.queue().lock();
         let pending = q.pending.len() + own.len();
         let bytes: usize = own.iter().map(|p| p.len).sum();
         if q.bytes + bytes >= GROUP_BYTES {
-            return;
+            return None;
         }
         let sync = own.iter().any(|p| p.sync) || q.to_sync > 0;
         if sync {
             self.writes.queue().syncs.store(true, SeqCst);
         }
-        let Some((wanted, most)) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync) else {
-            return;
-        };
+        let (wanted, most) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
         let wanted = wanted - own.len();
         q.wanted = wanted;
+        Some(Gathering { wanted, most, sync })
+    }
+
+    /// Waits for the writers of the last group to come back, so that they share this sync.
+    fn gather(&self, Gathering { wanted, most, sync }: Gathering) {
+        let queue = self.writes.queue();
+        if !sync {
+            // A writer that has its answer is back sooner than a thread could fall asleep.
+            queue.came.store(false, SeqCst);
+        }
+        let mut q = queue.lock();
         if sync {
             // Asleep: on a machine of few processors it is the others who need this one.
             while q.pending.len() < wanted {
-                if self
-                    .writes
-                    .queue()
-                    .all_there
-                    .wait_for(&mut q, most)
-                    .timed_out()
-                {
+                if queue.all_there.wait_for(&mut q, most).timed_out() {
                     break;
                 }
             }
-        } else {
-            // A writer that has its answer is back sooner than a thread could fall asleep.
-            self.writes.queue().came.store(false, SeqCst);
+        } else if q.pending.len() < wanted {
             drop(q);
             for _ in 0..GATHER_SPINS {
-                if self.writes.queue().came.load(SeqCst) {
+                if queue.came.load(SeqCst) {
                     break;
                 }
                 spin_loop();
             }
-            q = self.writes.queue().lock();
+            q = queue.lock();
         }
         q.wanted = usize::MAX;
         let came = q.pending.len() >= wanted;
@@ -474,9 +501,11 @@ impl Engine {
             entries: count,
             packed: raw > 0,
         };
-        if let Room::Later(delay) = self.make_room(writer, &size, patience)? {
-            return Ok(Committed::Later(delay));
-        }
+        let view = match self.make_room(writer, &size, patience)? {
+            GroupRoom::Ready(view) => view,
+            GroupRoom::Later(delay) => return Ok(Committed::Later(delay)),
+        };
+        let generation = &view.active;
         let first = writer.next_seq;
         writer.next_seq += count;
 
@@ -496,7 +525,6 @@ impl Engine {
         }
         let began = sync.then(|| self.ctx.env.clock().now());
         self.append_to_log(writer, &mut records, sync)?;
-        let generation = self.tree.active();
         generation.keep_places(&records);
         drop(records);
         if let Some(began) = began {
@@ -504,7 +532,7 @@ impl Engine {
             self.writes.queue().lock().group_wait.note_sync(took);
         }
 
-        insert_group(&generation, group, first, bytes);
+        insert_group(generation, group, first, bytes);
         generation.book_memory();
         self.tree.publish(first + count - 1);
         self.ctx.counters.commit_groups.add(1);
@@ -517,7 +545,7 @@ impl Engine {
         if raw > 0 {
             self.ctx.counters.packed.packed(raw, raw - foreground_load);
         }
-        self.keep_log_ahead(writer);
+        self.keep_log_ahead(writer, generation);
         self.background.watch_idle();
         Ok(Committed::From(first))
     }

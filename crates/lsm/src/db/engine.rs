@@ -15,20 +15,10 @@
 //!
 //! # Order of locks
 //!
-//! A thread that holds a lock takes only locks below it:
-//!
-//! 1. `calls`: the flush lock ([`Engine::flush_all`]), held over the I/O of a flush, is taken under the
-//!    writer's lock or alone.
-//! 2. `writer` ([`WritePath`]): the commit leader's; held over the log's write and sync.
-//! 3. `flushing`: one flush at a time; held over its I/O.
-//! 4. `manifest` ([`Tree`]): one change of the tree at a time; held over the edit's write and sync.
-//! 5. `state` ([`Tree`]): the pointer to the catalog, and which jobs run. No I/O.
-//! 6. The stripes of the view ([`Tree`]): the pointer that readers clone. No I/O.
-//! 7. Leaves: locks of [`Health`], [`BackPressure`], [`Background`], snapshots, spare logs, counters,
-//!    the event queue. No other lock of the store is taken under a leaf.
-//!
-//! The commit queue and tickets have locks of their own: the queue, then a ticket's slot. No other lock
-//! is taken under them but the memory ledger's.
+//! [`LOCK_ORDER`] has the locks of a store that are held while others are taken. A thread that holds
+//! one of them takes only locks that stand behind it, and leaves. All other locks are leaves: a thread
+//! that holds one takes no other lock of the store. A test under the scheduler compares every pair of
+//! locks that the models take with this order.
 
 use super::back_pressure::BackPressure;
 use super::background::Background;
@@ -44,6 +34,31 @@ use basalt_fs::LockGuard;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The order in which locks of a store are taken, each named after the type that it guards.
+///
+/// | lock | what it serialises | held over |
+/// |---|---|---|
+/// | [`Writer`](super::write_path::Writer) | commit leaders | the log's write and sync |
+/// | [`FlushTurn`] | flushes | the I/O of a flush |
+/// | `ManifestSlot` | changes of the tree | the edit's write and sync |
+/// | `TreeState` | the pointer to the catalog, and which jobs run | no I/O: each commit group may take it |
+/// | `Arc<View>` | the pointer that readers clone, one for each stripe | no I/O |
+/// | `Queue` | the commit queue | no I/O |
+/// | `Slot` | the phase of one ticket | no I/O |
+#[cfg(feature = "schedules")]
+pub const LOCK_ORDER: &[&str] = &[
+    "write_path::Writer",
+    "engine::FlushTurn",
+    "tree::ManifestSlot",
+    "tree::TreeState",
+    "view::View",
+    "queue::Queue",
+    "ticket_state::Slot",
+];
+
+/// What the lock of flushes guards: the right to flush.
+pub(crate) struct FlushTurn;
+
 /// An open store. See the module.
 pub(crate) struct Engine {
     pub ctx: Arc<StoreContext>,
@@ -55,7 +70,7 @@ pub(crate) struct Engine {
     /// Manual compactions and checkpoints, which closing waits for.
     pub manual: ManualCalls,
     /// Held while memtables are flushed: by the flush job, or by a writer that resumes a halted store.
-    pub flushing: Mutex<()>,
+    pub flushing: Mutex<FlushTurn>,
     /// Samples of the store's shape, until it is closed.
     pub metric_source: Mutex<Option<MetricSource>>,
     /// The lock of the directory, until it is given back.
@@ -89,7 +104,7 @@ impl Engine {
             pressure,
             tree,
             manual: ManualCalls::default(),
-            flushing: Mutex::new(()),
+            flushing: Mutex::new(FlushTurn),
             metric_source: Mutex::new(None),
             dir_lock: Mutex::new(dir_lock),
         })

@@ -14,8 +14,9 @@
 use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
-use super::memtable_set::MemtableSetLog;
+use super::memtable_set::{MemtableSet, MemtableSetLog};
 use super::throttle::{MAX_MEMORY_WAIT, Patience, Room};
+use super::view::View;
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::blob::BLOCK;
@@ -28,11 +29,22 @@ use basalt_env::{JobPriority, MemoryKind};
 use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
 const FIRST_LOG_BYTES: u64 = 256 << 10;
 /// The next log of large values has whole blocks if that costs at most this part of it.
 const BLOCKS_WORTH: u64 = 16;
+/// The answer to a group that asks for room.
+#[must_use]
+pub(super) enum GroupRoom {
+    /// The group may go into the active memtables of this view. They stay active as long as the
+    /// caller holds the writer's lock.
+    Ready(Arc<View>),
+    /// Not yet; ask again after so long.
+    Later(Duration),
+}
+
 impl Engine {
     fn prepare_log(&self) -> Result<ActiveLog> {
         let number = self.tree.new_file_number();
@@ -297,10 +309,11 @@ impl Engine {
             } else {
                 edit.end_logs.push((log.number, end));
             }
+            let large = self.tree.active().separated_bytes() > end / 2;
             let mut space = self.writes.logs().lock();
             space.last_end = end;
             space.synced = Some(log.synced);
-            space.large = self.tree.active().separated_bytes() > end / 2;
+            space.large = large;
             let (bytes, more) = log.writer.in_blocks();
             let worth = more + u64::from(LARGEST_UNIT) <= bytes / BLOCKS_WORTH;
             space.unit = match space.large && log.synced && worth {
@@ -329,18 +342,18 @@ impl Engine {
         writer: &mut Writer,
         group: &GroupSize,
         patience: Patience,
-    ) -> Result<Room> {
+    ) -> Result<GroupRoom> {
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
-        if let later @ Room::Later(_) = self.hold_back(writer, patience)? {
-            return Ok(later);
+        let mut view = self.tree.view();
+        if let Room::Later(delay) = self.hold_back(writer, &mut view, patience)? {
+            return Ok(GroupRoom::Later(delay));
         }
         let limit = self.ctx.options.write_buffer_bytes;
         let unfit = self.is_unfit(writer, group.packed);
         let (mut rotated, mut alone) = (false, false);
         loop {
-            let view = self.tree.view();
             let generation = &view.active;
             let memory = generation.memory();
             // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The
@@ -366,20 +379,24 @@ impl Engine {
                 || self.pressure.memory().is_wanted(generation.number)
                 || (cramped && !generation.is_empty());
             if full && !rotated {
-                if let later @ Room::Later(_) = self.wait_for_flush(patience)? {
-                    return Ok(later);
+                if let Room::Later(delay) = self.wait_for_flush(patience)? {
+                    return Ok(GroupRoom::Later(delay));
                 }
                 self.rotate(writer)?;
                 rotated = true;
+                view = self.tree.view();
                 continue;
             }
             // What stores have sealed gives its memory back. When none has anything to give, the group goes in alone.
             if scarce {
                 let now = self.ctx.env.clock().now();
                 let since = *writer.short_of_memory.get_or_insert(now);
-                if let later @ Room::Later(_) = self.wait_for_memory(growth, patience, rotated)? {
+                let number = generation.number;
+                let room = self.wait_for_memory(growth, patience, rotated)?;
+                view = self.tree.view();
+                if let Room::Later(delay) = room {
                     if now.saturating_sub(since) < MAX_MEMORY_WAIT {
-                        return Ok(later);
+                        return Ok(GroupRoom::Later(delay));
                     }
                     alone = true;
                     continue;
@@ -389,14 +406,12 @@ impl Engine {
                 // Stepped, the wait ends before the promised bytes come if no job is left.
                 let in_vain = self.ctx.env.jobs().is_stepped() && relief.coming() > 0;
                 alone = self.ctx.env.ledger().free() < growth
-                    && (rotated || !self.pressure.memory().is_wanted(generation.number))
+                    && (rotated || !self.pressure.memory().is_wanted(number))
                     && (in_vain || waited >= MAX_MEMORY_WAIT || !relief.ask(growth));
                 continue;
             }
-            if cramped
-                && let later @ Room::Later(_) = self.make_recoverable(writer, group, patience)?
-            {
-                return Ok(later);
+            if cramped && let Room::Later(delay) = self.make_recoverable(writer, group, patience)? {
+                return Ok(GroupRoom::Later(delay));
             }
             writer.recovery.logged(group);
             writer.short_of_memory = None;
@@ -405,7 +420,7 @@ impl Engine {
             self.ctx.env.relief().look_ahead();
             self.charge(writer, group.bytes);
             self.pressure.release_writers();
-            return Ok(Room::Ready);
+            return Ok(GroupRoom::Ready(view));
         }
     }
 
@@ -436,11 +451,11 @@ impl Engine {
     }
 
     /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is full, in the background.
-    pub fn keep_log_ahead(self: &Arc<Self>, writer: &Writer) {
+    pub fn keep_log_ahead(self: &Arc<Self>, writer: &Writer, active: &MemtableSet) {
         let Some(log) = &writer.log else { return };
         let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
         let target = self.writes.logs().limit();
-        let large = self.tree.active().separated_bytes() > end / 2;
+        let large = active.separated_bytes() > end / 2;
         if log.synced
             && !large
             && allocated < target
@@ -461,8 +476,7 @@ impl Engine {
                     engine.writes.logs().trim([]);
                 });
         }
-        if end < target / 2 && self.tree.active().memory() < self.ctx.options.write_buffer_bytes / 2
-        {
+        if end < target / 2 && active.memory() < self.ctx.options.write_buffer_bytes / 2 {
             return;
         }
         let mut space = self.writes.logs().lock();

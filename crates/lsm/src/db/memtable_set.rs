@@ -9,6 +9,7 @@ use crate::key::{Cmp, SeqNo};
 use crate::memtable::MemTable;
 use crate::wal::{Outgoing, RECORD_HEADER};
 use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::File;
 use std::collections::BTreeMap;
@@ -68,6 +69,15 @@ impl SeparatedRecords {
     }
 }
 
+/// Sums over [`SeparatedRecords`]. The commit leader changes them, under the lock of the records.
+#[derive(Default)]
+struct SeparatedSums {
+    /// Bytes of the blob records.
+    bytes: AtomicU64,
+    /// Bytes of memory that the list takes.
+    memory: AtomicU64,
+}
+
 /// The log of a generation.
 pub(crate) struct MemtableSetLog {
     pub number: u64,
@@ -86,6 +96,8 @@ pub(crate) struct MemtableSet {
     log: Arc<OnceLock<MemtableSetLog>>,
     /// Where the blob records of the log begin, by sequence number, ascending.
     separated: Arc<Mutex<SeparatedRecords>>,
+    /// What writers ask of `separated` with each group, without its lock.
+    separated_sums: Arc<SeparatedSums>,
     booked: Arc<Mutex<Reservation>>,
 }
 
@@ -100,6 +112,7 @@ impl MemtableSet {
             mems: families.map(|(id, cmp)| (id, MemTable::new(cmp))).collect(),
             log: Arc::default(),
             separated: Arc::default(),
+            separated_sums: Arc::default(),
             booked: Arc::new(Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0))),
         })
     }
@@ -113,6 +126,7 @@ impl MemtableSet {
             mems,
             log: self.log.clone(),
             separated: self.separated.clone(),
+            separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
         })
     }
@@ -126,6 +140,7 @@ impl MemtableSet {
             mems,
             log: self.log.clone(),
             separated: self.separated.clone(),
+            separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
         })
     }
@@ -165,6 +180,9 @@ impl MemtableSet {
                 });
             }
         }
+        let memory = places.list.capacity() * size_of::<SeparatedRecord>();
+        self.separated_sums.memory.store(memory as u64, SeqCst);
+        self.separated_sums.bytes.store(places.bytes, SeqCst);
     }
 
     /// Where the blob records of its log are, by sequence number. Of a generation that takes no more writes.
@@ -174,13 +192,13 @@ impl MemtableSet {
 
     /// Bytes of blob records in its log.
     pub fn separated_bytes(&self) -> u64 {
-        self.separated.lock().bytes
+        self.separated_sums.bytes.load(SeqCst)
     }
 
     /// Bytes of all its memtables.
     pub fn memory(&self) -> u64 {
-        let places = self.separated.lock().list.capacity() * size_of::<SeparatedRecord>();
-        self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + places as u64
+        let separated = self.separated_sums.memory.load(SeqCst);
+        self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + separated
     }
 
     /// True when nothing was inserted.

@@ -76,3 +76,7 @@ pub use stats::{
 };
 pub use store::{Db, ValueMeta, ValueWithExpiry};
 pub use ticket::Ticket;
+
+#[cfg(feature = "schedules")]
+#[doc(hidden)]
+pub use engine::LOCK_ORDER;

@@ -9,6 +9,7 @@
 
 use super::engine::Engine;
 use super::stall_cause::StallCause;
+use super::view::View;
 use super::write_path::Writer;
 use basalt_fs::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -44,15 +45,23 @@ pub(crate) enum Room {
 
 impl Engine {
     /// Slows a group down as the backlogs ask.
-    pub fn hold_back(self: &Arc<Self>, writer: &mut Writer, patience: Patience) -> Result<Room> {
+    /// `view` is the view of now, and after a wait the view of then.
+    pub fn hold_back(
+        self: &Arc<Self>,
+        writer: &mut Writer,
+        view: &mut Arc<View>,
+        patience: Patience,
+    ) -> Result<Room> {
         let clock = self.ctx.env.clock();
         loop {
-            let Some((cause, pressure, rate)) = self.pressure.pressure(&self.tree.view()) else {
+            let Some((cause, pressure, rate)) = self.pressure.pressure(view) else {
                 writer.pace.owed = 0.0;
                 return Ok(Room::Ready);
             };
             if pressure >= 1.0 {
-                return self.wait_for_relief(cause, patience);
+                let room = self.wait_for_relief(cause, patience);
+                *view = self.tree.view();
+                return room;
             }
             let now = clock.now();
             let pace = &mut writer.pace;
@@ -69,6 +78,7 @@ impl Engine {
                 return Ok(Room::Later(nap));
             }
             clock.sleep(nap);
+            *view = self.tree.view();
             self.ctx.check_open()?;
             self.health.check_jobs()?;
         }
