@@ -3,15 +3,15 @@
 use super::commit::Pending;
 use super::memtable_set::MemtableSet;
 use super::ticket::{Phase, Waiter};
-use crate::batch::{Op, Ops};
-use crate::blob::packed;
-use crate::key::{Kind, SeqNo};
 use crate::memtable::MemTable;
 use crate::options::Compression;
-use crate::wal::RECORD_HEADER;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex};
 use basalt_fs::{Bytes, Error, ErrorKind, Result, slot_size};
+use basalt_kv::batch::{Op, Ops};
+use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::separated::compressed as packed;
+use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::engine::Engine;
 use super::gc::Chosen;
-use crate::blob::BlobMeta;
 use crate::listener::{BlobFileInfo, CollectionInfo, Event};
 use crate::version::edit::Edit;
+use basalt_blob::BlobMeta;
 use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::Result;
 use std::sync::Arc;

@@ -16,13 +16,13 @@ use super::group_wait::GroupWait;
 use super::log::GroupSize;
 use super::throttle::{Patience, Room};
 use super::ticket::{Callback, Phase, TicketState, Waiter};
-use crate::batch::{BatchParts, WriteBatch};
-use crate::key::SeqNo;
-use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind, Separated};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop};
 use basalt_env::{JobPriority, MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result};
+use basalt_kv::batch::{BatchParts, WriteBatch};
+use basalt_kv::key::SeqNo;
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind, Separated};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::Cell;
@@ -80,7 +80,7 @@ impl Pending {
         let payload_crc = if count == 0 {
             0
         } else {
-            wal::payload_crc(&buf[RECORD_HEADER..], &separated)
+            basalt_records::payload_crc(&buf[RECORD_HEADER..], &separated)
         };
         Pending {
             len: buf.len(),
@@ -106,7 +106,7 @@ impl Pending {
         let mut buf = std::mem::take(&mut self.buf);
         // The log may have padded the record to the write unit.
         buf.truncate(self.len);
-        crate::batch::payload(Bytes::from_owner(buf))
+        basalt_kv::batch::payload(Bytes::from_owner(buf))
     }
 }
 

@@ -47,10 +47,10 @@ mod throttle;
 mod ticket;
 mod view;
 
-pub use crate::family::Family;
-use crate::family::FamilyConfig;
-pub use crate::snapshot::Snapshot;
 pub use approximate_sizes::UserRange;
+pub use basalt_kv::family::Family;
+use basalt_kv::family::FamilyConfig;
+pub use basalt_kv::snapshot::Snapshot;
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use check::VerifyReport;
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
@@ -64,14 +64,14 @@ pub use stats::{
 };
 pub use ticket::Ticket;
 
-use crate::batch::WriteBatch;
-use crate::key::SeqNo;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
-use crate::table::ReadBudget;
 use crate::version::edit::Edit;
 use basalt_env::Env;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_kv::batch::WriteBatch;
+use basalt_kv::key::SeqNo;
+use basalt_table::ReadBudget;
 use engine::Engine;
 use std::path::Path;
 use std::sync::Arc;

@@ -9,13 +9,13 @@ use super::blob_edits::BlobState;
 use super::engine::{Engine, State};
 use super::stats::BlobStats;
 use super::view::View;
-use crate::blob::FamilyShare;
 use crate::compaction::HiddenGarbageModel;
 use crate::options::Options;
 #[cfg(debug_assertions)]
 use crate::version::catalog::BlobTotals;
 use crate::version::catalog::{Catalog, FamilyBlobs, disk_bytes};
 use crate::version::{FamilyVersion, Version};
+use basalt_blob::FamilyShare;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::{BTreeMap, HashMap, VecDeque};

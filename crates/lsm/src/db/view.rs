@@ -2,14 +2,15 @@
 
 use super::memtable_set::MemtableSet;
 use super::throttle::Backlog;
-use crate::blob::{How, Name, Reference};
 use crate::iter::ScanHistory;
-use crate::key::{Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
 use crate::options::FamilyOptions;
-use crate::table::{ReadBudget, TableFamily, hash_of};
 use crate::version::{FamilyVersion, Version};
+use basalt_blob::How;
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::separated::{Name, Reference};
+use basalt_table::{ReadBudget, TableFamily, hash_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

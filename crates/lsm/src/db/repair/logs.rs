@@ -2,18 +2,18 @@
 
 use super::manifest_salvage::log_header;
 use super::{Loss, Run};
-use crate::batch::Ops;
 use crate::db::apply::{self, insert};
 use crate::db::flush::write_table;
 use crate::db::log::log_path;
 use crate::db::memtable_set::MemtableSet;
 use crate::db::open::{StoreFile, bind_families, check_record};
-use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::MAX_FAMILY;
-use crate::wal::Record;
-use crate::wal::salvage::{self, NO_RECORD, Part};
 use basalt_fs::{ErrorKind, Result};
+use basalt_kv::batch::Ops;
+use basalt_kv::key::MAX_SEQ;
+use basalt_records::Record;
+use basalt_records::salvage::{self, NO_RECORD, Part};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,24 +2,24 @@
 //! certain.
 
 use super::{KeyRange, Loss, Run};
-use crate::blob::{Name, Reference};
 use crate::compaction::ranges::{Cutter, Dropped};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::check;
 use crate::db::open::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{
-    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,
-};
-use crate::ranges::Fragments;
-use crate::table::salvage::{KnownTable, salvage};
-use crate::table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use crate::version::catalog::CatalogFamily;
 use crate::version::edit::AddTable;
 use crate::version::{LEVELS, TableFile, table_name};
 use basalt_env::IoPriority;
 use basalt_fs::{ErrorKind, Result};
+use basalt_kv::key::{
+    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,
+};
+use basalt_kv::ranges::Fragments;
+use basalt_kv::separated::{Name, Reference};
+use basalt_table::salvage::{KnownTable, salvage};
+use basalt_table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! What a store remembers of blob files: numbers of collected ones while a job runs that may still write a
 //! reference to one of them, and which records are garbage, across openings.
 
-use crate::blob::garbage::Dead;
 use crate::db::blob_edits::BlobChange;
 use crate::db::tests::blobs::{FREE, check, room};
 use crate::db::*;
 use crate::version::edit::Edit;
+use basalt_blob::garbage::Dead;
 
 fn options() -> Options {
     Options {

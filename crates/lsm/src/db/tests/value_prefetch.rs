@@ -3,9 +3,9 @@
 
 use crate::db::*;
 use crate::iter::ValuePrefetch;
-use crate::merge::Append;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
 use basalt_fs::{FileSystem, Intent};
+use basalt_kv::merge::Append;
 use basalt_sim::{SimFs, SimOptions};
 use std::io::IoSlice;
 use std::time::Duration;
