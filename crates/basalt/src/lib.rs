@@ -54,19 +54,22 @@
 
 #![deny(missing_docs)]
 
+pub use basalt_blob as blob;
 pub use basalt_env as env;
 pub use basalt_env::Env;
 pub use basalt_fs as fs;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+pub use basalt_kv as kv;
+pub use basalt_kv::merge;
 pub use basalt_lava as lava;
 pub use basalt_lsm as lsm;
 pub use basalt_lsm::db::{
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
     CompactProgress, Prepared, Stats, TableWriter, UserRange, ValueMeta, ValueWithExpiry,
 };
-pub use basalt_lsm::merge;
 pub use basalt_lsm::{
     CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
     FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options, PrefixExtractor,
     Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
+pub use basalt_table as table;

@@ -11,9 +11,9 @@
 
 use basalt::env::{BlockCache, CacheKey, CachePriority, IoPriority, MemoryLedger, Random};
 use basalt::fs::{AlignedBuf, Bytes};
+use basalt::kv::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
 use basalt::lsm::iter::InternalIter;
-use basalt::lsm::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
-use basalt::lsm::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
+use basalt::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
 use basalt::{Compression, Db, Env, Options, ReadOptions, Result, WriteOptions};
 use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;

@@ -12,6 +12,7 @@
 pub mod budget;
 pub mod cache;
 pub mod clock;
+pub mod file_writer;
 mod io_priority;
 pub mod jobs;
 pub mod metrics;
@@ -20,6 +21,7 @@ mod prefetch;
 pub mod process_memory;
 pub mod random;
 pub mod relief;
+pub mod store_dir;
 pub mod sync;
 pub mod thread;
 
@@ -28,6 +30,7 @@ pub use budget::{
 };
 pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
+pub use file_writer::FileWriter;
 pub use io_priority::{ForegroundIo, ForegroundLoad, SMALL_PIECE, Turn, Urgent};
 pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
@@ -377,4 +380,13 @@ impl Env {
             of("background_io_bytes_per_s", io.recent_rate(), io.rate()),
         ]
     }
+}
+
+/// LavaFS keeps the same contract as the simulated disk, and the tests of the file writer.
+#[cfg(test)]
+#[test]
+fn every_written_file_again_on_lava() {
+    // The other unit tests of this crate touch no disk.
+    let but = ["cache::", "clock::", "random::", "relief::"];
+    basalt_sim::all_tests_on_lava("every_written_file_again_on_lava", &but);
 }

@@ -2,9 +2,6 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `sink` | a file that a background job writes from its first byte to its last |
-//! | [`table`] | sorted tables, and the cursor that all sources of entries have in common |
-//! | [`blob`] | files of separated values |
 //! | [`options`], [`listener`] | settings; events |
 //! | [`memtable`] | entries in memory |
 //! | [`version`] | which files make up the tree, and the manifest's edits |
@@ -12,55 +9,44 @@
 //! | [`compaction`] | merging tables in the background |
 //! | [`db`] | the engine: commit groups, reads, background work, recovery, check, repair |
 //!
-//! A module depends only on modules above it in this table, on `basalt-kv`, which has keys, batches
-//! and merge operators, and on `basalt-records` (`wal`), which has files of records. The
-//! way of a write and of a read: `docs/architecture.md`.
+//! A module depends only on modules above it in this table, and on the crates below this one:
+//! `basalt-kv` has keys, batches and merge operators, `basalt-records` files of records,
+//! `basalt-table` sorted tables, `basalt-blob` files of separated values. The way of a write and of
+//! a read: `docs/architecture.md`.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
 // ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
-pub mod blob;
 pub mod compaction;
 pub mod db;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(test)]
-mod hexdump;
 pub mod iter;
 pub mod listener;
 pub mod memtable;
 pub mod options;
-mod sink;
-pub mod table;
 pub mod version;
-
-pub use basalt_kv::{batch, key, merge, prefix, separated};
-pub(crate) use basalt_kv::{codec, encoding, entry, family, limits, ranges, snapshot};
-pub use basalt_records as wal;
 
 pub use basalt_env::Env;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
-pub use batch::WriteBatch;
+pub use basalt_kv::batch::WriteBatch;
+pub use basalt_kv::key::{Comparator, Kind, SeqNo};
+pub use basalt_kv::limits::{MAX_KEY_LEN, MAX_VALUE_LEN};
+pub use basalt_kv::merge::{MergeOperator, MergeRefusal};
+pub use basalt_kv::prefix::{PrefixExtractor, Prefixes};
 pub use db::{Db, Family, Iter, Snapshot, Ticket};
-pub use key::{Comparator, Kind, SeqNo};
-pub use limits::{MAX_KEY_LEN, MAX_VALUE_LEN};
 pub use listener::{Event, EventListener};
-pub use merge::{MergeOperator, MergeRefusal};
 pub use options::{
     CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, KeyDecision,
     Options, ReadOptions, WriteOptions,
 };
-pub use prefix::{PrefixExtractor, Prefixes};
 
 /// Tests of this crate that touch no disk: to run them on another one proves nothing.
 #[cfg(test)]
 const WITHOUT_A_DISK: &[&str] = &[
-    "blob::garbage::",
-    "blob::index::",
-    "blob::lineage::",
     "compaction::tests::picker::",
     "db::group_wait::",
     "db::space_amp::",

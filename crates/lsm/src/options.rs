@@ -1,11 +1,11 @@
 //! Settings: what a caller can choose, each with its unit, its default and what it costs.
 
-pub use crate::codec::Compression;
-use crate::key::{Cmp, SeqNo};
 use crate::listener::EventListener;
-use crate::merge::MergeOperator;
-use crate::prefix::Prefixes;
 use basalt_fs::{Error, Result};
+pub use basalt_kv::codec::Compression;
+use basalt_kv::key::{Cmp, SeqNo};
+use basalt_kv::merge::MergeOperator;
+use basalt_kv::prefix::Prefixes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -298,7 +298,7 @@ impl WriteOptions {
 #[derive(Clone)]
 pub struct ReadOptions {
     /// Read as of this snapshot; `None` reads the newest.
-    pub snapshot: Option<crate::snapshot::Snapshot>,
+    pub snapshot: Option<basalt_kv::snapshot::Snapshot>,
     /// First user key an iterator may show, inclusive.
     pub lower_bound: Option<Vec<u8>>,
     /// First user key an iterator may not show any more.

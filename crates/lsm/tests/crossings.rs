@@ -2,7 +2,7 @@
 //! lie: in one memtable, in tables of any level, on two sides of a snapshot.
 
 use basalt_env::{Env, EnvBuilder, Random};
-use basalt_lsm::merge::Append;
+use basalt_kv::merge::Append;
 use basalt_lsm::{Db, Family, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::collections::BTreeMap;

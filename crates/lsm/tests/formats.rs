@@ -4,20 +4,20 @@
 //! `BASALT_REWRITE_GOLDEN=1` writes the document's hexdump and the golden stores anew. A golden store of a released
 //! version is never rewritten: a new version gets a new folder.
 
+use basalt_blob::garbage::Garbage;
+use basalt_blob::lineage::Group;
+use basalt_blob::{BlobMeta, FamilyShare};
 use basalt_env::Env;
 use basalt_fs::{AlignedBuf, FileSystem};
-use basalt_lsm::blob::garbage::Garbage;
-use basalt_lsm::blob::lineage::Group;
-use basalt_lsm::blob::{BlobMeta, FamilyShare};
 use basalt_lsm::db::Db;
-use basalt_lsm::table::TableMeta;
 use basalt_lsm::version::edit::{AddBlob, AddTable, Edit};
 use basalt_lsm::version::manifest::{CURRENT_LEN, Current, FEATURES, Manifest};
-use basalt_lsm::wal::{FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter};
 use basalt_lsm::{
     Compression, ErrorKind, FamilyOptions, Kind, Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use basalt_records::{FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter};
 use basalt_sim::{SimFs, SimOptions};
+use basalt_table::TableMeta;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn persisted_numbers_never_change() {
     assert_eq!(FEATURES, [0, 0, 0]);
     assert_eq!(CURRENT_LEN, 64);
     assert_eq!(basalt_lsm::version::LEVELS, 7);
-    assert_eq!(basalt_lsm::key::BYTEWISE_NAME, "basalt.bytewise");
+    assert_eq!(basalt_kv::key::BYTEWISE_NAME, "basalt.bytewise");
     for (i, (name, edit)) in fields().into_iter().enumerate() {
         let tag = [
             1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 21, 64, 65,

@@ -2,7 +2,7 @@
 //! their way: snapshots, flushes, compactions, moves, recovery and damage. The model test of `promises` has them in its histories.
 
 use basalt_env::{Env, EnvBuilder, Random};
-use basalt_lsm::key::Cmp;
+use basalt_kv::key::Cmp;
 use basalt_lsm::{
     Comparator, Db, ErrorKind, Family, Options, ReadOptions, WriteBatch, WriteOptions,
 };

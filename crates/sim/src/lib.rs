@@ -5,6 +5,7 @@
 //! - [`SimDevice`] a simulated block device
 //! - [`fault`] any filesystem with calls that fail; [`OpKind`] and [`When`] name and choose the calls
 //! - [`conformance`] what every filesystem must do
+//! - [`hexdump`] hexdumps of formats, for the pages of `docs/format`
 //! - [`mutate`] bytes made wrong by seed; [`rng`] random numbers from a seed
 //! - [`campaign`] the counts that a campaign prints, and the line that repeats a failure
 //!
@@ -19,6 +20,7 @@ pub mod campaign;
 pub mod conformance;
 mod device;
 pub mod fault;
+pub mod hexdump;
 pub mod mutate;
 mod op;
 pub mod rng;

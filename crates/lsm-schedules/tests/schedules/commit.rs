@@ -4,7 +4,7 @@ use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent,
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_fs::ErrorKind;
-use basalt_lsm_schedules::key::Cmp;
+use basalt_kv::key::Cmp;
 use basalt_lsm_schedules::{
     Comparator, Db, Family, FamilyOptions, Options, ReadOptions, SeqNo, WriteBatch, WriteOptions,
 };

@@ -3,8 +3,8 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
 use basalt_fs::Bytes;
+use basalt_kv::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
 use basalt_lsm_schedules::iter::InternalIter;
-use basalt_lsm_schedules::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
 use basalt_lsm_schedules::memtable::MemTable;
 use basalt_sim::{campaign, repeat};
 use std::collections::BTreeMap;

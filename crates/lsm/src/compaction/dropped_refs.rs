@@ -4,15 +4,16 @@
 //! done once, at the end of the merge, for all records whose page could not be read; earlier only if their names fill
 //! [`UNREADABLE_BYTES`] or the memory budget.
 
-use crate::blob::batch_read::{Pages, Place, Sought, locate};
-use crate::blob::derive::is_worth_deriving;
-use crate::blob::garbage::Dead;
-use crate::blob::{How, Name, Reference};
 use crate::compaction::run::Job;
-use crate::key::SeqNo;
 use crate::version::BlobFile;
+use basalt_blob::How;
+use basalt_blob::batch_read::{Pages, Place, Sought, locate};
+use basalt_blob::derive::is_worth_deriving;
+use basalt_blob::garbage::Dead;
 use basalt_env::{MemoryKind, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::key::SeqNo;
+use basalt_kv::separated::{Name, Reference};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -4,11 +4,11 @@
 //! was read whole: a table that ends early without an error is damage, not an end.
 
 use crate::iter::InternalIter;
-use crate::key::{Cmp, encode_internal_key, user_key};
-use crate::table::{ReadPattern, TableIter};
 use crate::version::TableFile;
 use basalt_env::sync::Mutex;
 use basalt_fs::{Bytes, Error, Result};
+use basalt_kv::key::{Cmp, encode_internal_key, user_key};
+use basalt_table::{ReadPattern, TableIter};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

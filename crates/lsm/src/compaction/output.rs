@@ -1,19 +1,23 @@
 //! [`Outputs`]: the tables a compaction writes, and their removal when it does not come to its end.
 
-use crate::blob::garbage::Dead;
-use crate::blob::{BlobMeta, How, Name, Reference, Separator, record};
 use crate::compaction::dropped_refs::DroppedRefs;
 use crate::compaction::ranges::Cutter;
 use crate::compaction::run::Job;
-use crate::key::{Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq};
 use crate::options::{Compression, FamilyOptions};
-use crate::ranges::Fragments;
-use crate::sink::{Created, PIECE};
-use crate::table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
+use basalt_blob::garbage::Dead;
+use basalt_blob::{BlobMeta, How, Separator};
+use basalt_env::file_writer::PIECE;
+use basalt_env::store_dir::Created;
 use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, Error, Result};
+use basalt_kv::key::{
+    Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq,
+};
+use basalt_kv::ranges::Fragments;
+use basalt_kv::separated::{Name, Reference, record};
+use basalt_table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use std::sync::Arc;
 
 /// A table is cut when it overlaps more than so many times `table_bytes` of the level below its own: its later

@@ -21,10 +21,10 @@
 use super::hidden_garbage::HiddenGarbageModel;
 use super::relocation_pick::RelocationSet;
 use crate::compaction::output::GRANDPARENT_FACTOR;
-use crate::key::{Cmp, SeqNo};
 use crate::options::FamilyOptions;
 use crate::version::{FamilyVersion, LEVELS, TableFile};
 use basalt_env::sync::atomic::Ordering as Atomic;
+use basalt_kv::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -7,11 +7,11 @@
 //!    a table says of a key does not depend on its neighbours, and tables can be moved and merged one by one.
 
 use super::run::Job;
-use crate::key::{Cmp, SeqNo};
-use crate::ranges::{Fragments, Piece};
-use crate::table::TableBuilder;
 use crate::version::TableFile;
 use basalt_fs::{Error, Result};
+use basalt_kv::key::{Cmp, SeqNo};
+use basalt_kv::ranges::{Fragments, Piece};
+use basalt_table::TableBuilder;
 use std::cmp::Ordering;
 use std::sync::Arc;
 

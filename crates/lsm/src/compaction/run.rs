@@ -17,27 +17,28 @@
 //! Sequence numbers are never changed: values kept elsewhere are found by them. Errors of any kind end the compaction and
 //! remove its outputs; the inputs stay as they are, and no entry is skipped because it could not be read.
 
-use crate::blob::garbage::Dead;
-use crate::blob::{BlobMeta, Reference};
 use crate::compaction::input::{InputIter, Progress};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::pick::Plan;
 use crate::compaction::ranges::{Dropped, of_inputs, that_stay};
 use crate::compaction::split::KeyRange;
 use crate::compaction::value_relocator::ValueRelocator;
-use crate::entry::expiry_of;
 use crate::iter::MergingIter;
-use crate::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
-use crate::merge::{Fold, Merging};
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision, KeyDecision};
-use crate::ranges::Fragments;
-use crate::table::InternalIter;
-use crate::table::{TableFamily, TableMeta};
 use crate::version::{BlobSet, TableFile, TableStore};
+use basalt_blob::BlobMeta;
+use basalt_blob::garbage::Dead;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::{CacheKey, Env};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
+use basalt_kv::entry::expiry_of;
+use basalt_kv::key::{Cmp, Kind, SeqNo, TRAILER_LEN, pack_trailer, parse_internal_key};
+use basalt_kv::merge::{Fold, Merging};
+use basalt_kv::ranges::Fragments;
+use basalt_kv::separated::Reference;
+use basalt_table::InternalIter;
+use basalt_table::{TableFamily, TableMeta};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -430,7 +431,7 @@ impl KeyWriter<'_> {
     fn put(&mut self, user: &[u8], trailer: u64, value: &[u8]) -> Result<()> {
         self.scratch.clear();
         self.scratch.reserve(user.len() + TRAILER_LEN);
-        crate::key::encode_internal_key(&mut self.scratch, user, trailer);
+        basalt_kv::key::encode_internal_key(&mut self.scratch, user, trailer);
         self.written += 1;
         self.sink.add(&self.scratch, value)
     }

@@ -4,8 +4,8 @@
 //! bytewise order, keys interpolated inside large tables; their weights come from the tables' indexes.
 
 use crate::compaction::pick::Plan;
-use crate::key::{Cmp, internal_key};
 use crate::version::TableFile;
+use basalt_kv::key::{Cmp, internal_key};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

@@ -2,13 +2,14 @@
 //! comes is kept until some of them are met, these are read side by side, and everything goes on in its order. A value that cannot be read stays
 //! where it is, with the reference that it had.
 
-use crate::blob::batch_read::{InFlight, Located, Pages};
-use crate::blob::{How, Name, Reference};
 use crate::compaction::output::{Outputs, Sink};
 use crate::compaction::run::Job;
-use crate::key::{Kind, SeqNo, split_internal_key, trailer_seq};
+use basalt_blob::How;
+use basalt_blob::batch_read::{InFlight, Located, Pages};
 use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{Kind, SeqNo, split_internal_key, trailer_seq};
+use basalt_kv::separated::{Name, Reference};
 use std::collections::VecDeque;
 use std::iter::Peekable;
 

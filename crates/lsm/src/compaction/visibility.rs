@@ -1,6 +1,6 @@
 //! Which versions of a key somebody can still see.
 
-use crate::key::{Cmp, Kind, SeqNo};
+use basalt_kv::key::{Cmp, Kind, SeqNo};
 use std::cmp::Ordering;
 
 /// Walks versions in internal key order (newest first within a key) and tells which are the newest of their stripe:

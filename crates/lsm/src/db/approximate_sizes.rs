@@ -3,9 +3,9 @@
 use super::engine::Engine;
 use super::{Family, RangeSize};
 use crate::iter::InternalIter;
-use crate::key::{Cmp, internal_key, user_key};
 use crate::version::TableFile;
 use basalt_fs::Result;
+use basalt_kv::key::{Cmp, internal_key, user_key};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! What blob files a store has, for people who ask: what is alive in each, of whom, and what names stand for it.
 
 use super::engine::Engine;
-use crate::blob::BlobMeta;
 use crate::version::blob_names;
+use basalt_blob::BlobMeta;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -3,10 +3,10 @@
 
 use super::counters::Counters;
 use super::health::RETRY_PAUSE;
-use crate::blob::garbage::Dead;
-use crate::blob::lineage::Lineage;
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
+use basalt_blob::garbage::Dead;
+use basalt_blob::lineage::Lineage;
 use basalt_fs::Error;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;

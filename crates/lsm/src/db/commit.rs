@@ -20,13 +20,13 @@ use super::write_path::queue::{
     GROUP_BATCHES, GROUP_BYTES, Group, HeldSubmit, Leader, Pending, Queue,
 };
 use super::write_path::ticket_state::{Callback, Phase, TicketState, Waiter};
-use crate::batch::WriteBatch;
-use crate::key::SeqNo;
-use crate::wal::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_env::JobPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::sync::{MutexGuard, spin_loop};
 use basalt_fs::{Bytes, Error, Result};
+use basalt_kv::batch::WriteBatch;
+use basalt_kv::key::SeqNo;
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::Cell;

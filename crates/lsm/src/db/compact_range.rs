@@ -4,11 +4,11 @@ use super::engine::Engine;
 use super::manual_calls::{CompactControl, CompactProgress};
 use super::relocation_stats::Paid;
 use crate::compaction::{Claim, PickContext, RangePlan, plan_range};
-use crate::family::Family;
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::this_thread;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
+use basalt_kv::family::Family;
 use std::sync::Arc;
 
 /// What becomes of the deepest level that holds anything, whose tables have nowhere to go.

@@ -2,7 +2,7 @@
 
 use super::level_stats::Levels;
 use super::stall_cause::StallCause;
-use crate::blob::counts::PackCounts;
+use basalt_blob::counts::PackCounts;
 use basalt_env::{Counter, Env, Gauge};
 
 pub(crate) struct Counters {

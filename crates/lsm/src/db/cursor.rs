@@ -3,12 +3,12 @@
 
 use super::engine::Engine;
 use super::view::View;
-use crate::family::Family;
 use crate::iter::ValuePrefetch;
-use crate::key::SeqNo;
 use crate::options::ReadOptions;
-use crate::snapshot::Snapshot;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_kv::family::Family;
+use basalt_kv::key::SeqNo;
+use basalt_kv::snapshot::Snapshot;
 use std::sync::{Arc, Weak};
 
 /// A cursor over a family's live keys, forward and backward, as of one moment: that of its snapshot, or when it was made or last refreshed.

@@ -2,7 +2,7 @@
 
 use crate::iter::ScanHistory;
 use crate::options::FamilyOptions;
-use crate::table::TableFamily;
+use basalt_table::TableFamily;
 use std::sync::Arc;
 
 /// A family as the open store knows it.

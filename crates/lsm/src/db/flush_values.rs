@@ -5,13 +5,14 @@
 //! filesystem once the edit is durable that makes the log a blob file.
 
 use super::memtable_set::{MemtableSet, MemtableSetLog, SeparatedRecords};
-use crate::blob::{BlobMeta, BlobOptions, LogIndexBuilder, Name, Reference, Separator, record};
-use crate::key::{Kind, SeqNo};
 use crate::options::FamilyOptions;
-use crate::sink::Created;
 use crate::version::{TableStore, index_name};
+use basalt_blob::{BlobMeta, BlobOptions, LogIndexBuilder, Separator};
+use basalt_env::store_dir::Created;
 use basalt_env::{CacheKey, Env, IoPriority};
 use basalt_fs::{File, Result};
+use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::separated::{Name, Reference, record};
 use std::ops::Range;
 use std::sync::Arc;
 

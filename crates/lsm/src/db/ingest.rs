@@ -5,7 +5,7 @@
 //!
 //! All entries of a writer are written with one sequence number that is its own. When they are added they are as new as that moment: their tables
 //! count from there ([`TableMeta::shift`]), while the records of their values keep the number that they have, and references say so
-//! ([`crate::blob::Reference::seq`]). So nothing is written a second time. Why, and what else was thought of: `docs/decisions/0024-ingestion.md`.
+//! ([`basalt_blob::Reference::seq`]). So nothing is written a second time. Why, and what else was thought of: `docs/decisions/0024-ingestion.md`.
 //!
 //! Files of a writer that is dropped, or of what it prepared and nobody added, are removed; after a crash the next open removes them.
 
@@ -16,21 +16,21 @@ use super::flush::table_info;
 use super::throttle::Patience;
 use super::view::View;
 use super::write_path::Writer;
-use crate::batch::check_lens;
-use crate::blob::{BlobMeta, Name, Separator};
 use crate::compaction::{Reach, internal_key_of, level_targets, table_options};
-use crate::family::Family;
-use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
-use crate::sink::Created;
-use crate::table::{TableBuilder, TableMeta};
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{FamilyVersion, LEVELS};
-use crate::wal::{self, Outgoing, RECORD_HEADER, RecordKind};
+use basalt_blob::{BlobMeta, Name, Separator};
 use basalt_env::IoPriority;
+use basalt_env::store_dir::Created;
 use basalt_env::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
+use basalt_kv::batch::check_lens;
+use basalt_kv::family::Family;
+use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
+use basalt_table::{TableBuilder, TableMeta};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -543,7 +543,7 @@ impl Engine {
             kind: RecordKind::Ingestion,
             first_seq: seq,
             count: 1,
-            payload_crc: wal::payload_crc(&[], &[]),
+            payload_crc: basalt_records::payload_crc(&[], &[]),
             separated: &[],
             offset: 0,
         };

@@ -4,14 +4,16 @@
 //! sealed and flushed as a whole, and one manifest edit adds its tables and removes its log. Tables
 //! and logs never overlap, in any family (decision 0001).
 
-use crate::blob::{Blocks, packed, record};
-use crate::key::{Cmp, SeqNo};
 use crate::memtable::MemTable;
-use crate::wal::{Outgoing, RECORD_HEADER};
+use basalt_blob::Blocks;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::File;
+use basalt_kv::key::{Cmp, SeqNo};
+use basalt_kv::separated::compressed as packed;
+use basalt_kv::separated::record;
+use basalt_records::{Outgoing, RECORD_HEADER};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

@@ -1,12 +1,12 @@
 //! Point reads of keys whose newest version is an operand: what lies below it, source by source, until something ends the chain.
 
 use super::view::{Opened, View};
-use crate::blob::Name;
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{Cmp, Kind, SeqNo, internal_key, parse_internal_key, seek_trailer};
-use crate::merge::Chain;
-use crate::table::{ReadBudget, ReadPattern};
 use basalt_fs::Result;
+use basalt_kv::key::{Cmp, Kind, SeqNo, internal_key, parse_internal_key, seek_trailer};
+use basalt_kv::merge::Chain;
+use basalt_kv::separated::Name;
+use basalt_table::{ReadBudget, ReadPattern};
 use std::cmp::Ordering;
 
 /// A key being followed down through the sources.

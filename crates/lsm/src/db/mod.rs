@@ -59,9 +59,9 @@ mod tree;
 mod view;
 mod write_path;
 
-pub use crate::family::Family;
-pub use crate::snapshot::Snapshot;
 pub use approximate_sizes::UserRange;
+pub use basalt_kv::family::Family;
+pub use basalt_kv::snapshot::Snapshot;
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use checkpoint::{CheckpointOptions, CheckpointReport};
 pub use compact_range::{Bottommost, CompactOptions, OnProgress};

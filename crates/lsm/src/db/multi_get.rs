@@ -4,13 +4,14 @@
 //! that are not in the tree.
 
 use super::view::View;
-use crate::blob::batch_read::{self, Pages};
-use crate::blob::{How, Name, Reference};
-use crate::key::{SeqNo, encode_internal_key, seek_trailer};
 use crate::memtable::Found;
-use crate::table::{Lookup, ReadBudget, Step, Wanted};
 use crate::version::{FamilyVersion, TableFile};
+use basalt_blob::How;
+use basalt_blob::batch_read::{self, Pages};
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{SeqNo, encode_internal_key, seek_trailer};
+use basalt_kv::separated::{Name, Reference};
+use basalt_table::{Lookup, ReadBudget, Step, Wanted};
 use std::collections::HashMap;
 use std::sync::Arc;
 

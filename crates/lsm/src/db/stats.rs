@@ -1,8 +1,8 @@
 //! What the engine tells of itself: the tree's shape and counters.
 
 use super::space_bound::room_of;
-use crate::blob::FamilyShare;
-use crate::blob::counts::{PackCounts, ReadCounts};
+use basalt_blob::FamilyShare;
+use basalt_blob::counts::{PackCounts, ReadCounts};
 use basalt_env::{BudgetUse, Env};
 
 /// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].

@@ -7,7 +7,6 @@ use super::store_files::LOST_DIR;
 use super::store_files::StoreFile;
 use crate::options::Options;
 use crate::version::catalog::Catalog;
-use crate::{blob, table, wal};
 use basalt_env::Env;
 use basalt_fs::{DirEntry, Error, ErrorKind, Result};
 use std::path::Path;
@@ -31,12 +30,13 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<FileOwner> {
     let first = file.read(0, FIRST_UNIT)?;
     let ours = match kind {
         StoreFile::Table(_) => {
-            let last = len.saturating_sub(table::END_LEN as u64);
-            table::begins_one(&first) || table::ends_one(&file.read(last, table::END_LEN)?)
+            let last = len.saturating_sub(basalt_table::END_LEN as u64);
+            basalt_table::begins_one(&first)
+                || basalt_table::ends_one(&file.read(last, basalt_table::END_LEN)?)
         }
-        StoreFile::Blob(_) => blob::begins_one(&first),
-        StoreFile::Index(_) => blob::begins_index(&first),
-        _ => wal::begins_one(&first),
+        StoreFile::Blob(_) => basalt_blob::begins_one(&first),
+        StoreFile::Index(_) => basalt_blob::begins_index(&first),
+        _ => basalt_records::begins_one(&first),
     };
     Ok(if ours {
         FileOwner::Store

@@ -2,8 +2,8 @@
 
 use super::engine::Engine;
 use super::write_path::ticket_state::{Phase, TicketState};
-use crate::key::SeqNo;
 use basalt_fs::Result;
+use basalt_kv::key::SeqNo;
 use std::sync::Arc;
 
 /// A batch on its way. Dropping it does not take the batch back.

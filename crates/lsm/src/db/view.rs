@@ -3,12 +3,12 @@
 use super::backlog::Backlog;
 use super::families::FamilyEntry;
 use super::memtable_set::MemtableSet;
-use crate::blob::{How, Name, Reference};
-use crate::key::{Kind, SeqNo};
 use crate::memtable::{Found, MemTable};
-use crate::table::{ReadBudget, hash_of};
 use crate::version::{FamilyVersion, Version};
+use basalt_blob::{How, Name, Reference};
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{Kind, SeqNo};
+use basalt_table::{ReadBudget, hash_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

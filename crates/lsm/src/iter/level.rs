@@ -4,11 +4,11 @@
 //! A table whose content disagrees with what the manifest says of its range is reported as damage, never passed over.
 
 use crate::iter::InternalIter;
-use crate::key::Cmp;
-use crate::prefix::Narrow;
-use crate::table::{ReadPattern, SeekBlock, SeekRead, TableIter};
 use crate::version::TableFile;
 use basalt_fs::{Bytes, Error, Result};
+use basalt_kv::key::Cmp;
+use basalt_kv::prefix::Narrow;
+use basalt_table::{ReadPattern, SeekBlock, SeekRead, TableIter};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

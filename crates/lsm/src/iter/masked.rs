@@ -4,11 +4,11 @@
 //! does so after a number of jumps in one movement, for a reader that must not be held up.
 
 use super::{Cover, InternalIter};
-use crate::key::{SeqNo, encode_internal_key, user_key};
-use crate::prefix::Narrow;
-use crate::table::{SeekBlock, SeekRead};
 use basalt_env::sync::atomic::{AtomicU64, Ordering as Mem};
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{SeqNo, encode_internal_key, user_key};
+use basalt_kv::prefix::Narrow;
+use basalt_table::{SeekBlock, SeekRead};
 use std::sync::Arc;
 
 /// Jumps in one movement.

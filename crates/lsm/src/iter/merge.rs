@@ -8,10 +8,10 @@
 //! Children should not hold equal internal keys. Where they do, each is shown, the earlier child's first, in both directions.
 
 use crate::iter::InternalIter;
-use crate::key::{Cmp, user_key};
-use crate::prefix::Narrow;
-use crate::table::SeekRead;
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{Cmp, user_key};
+use basalt_kv::prefix::Narrow;
+use basalt_table::SeekRead;
 use std::cmp::Ordering;
 use std::sync::Arc;
 

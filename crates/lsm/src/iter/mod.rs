@@ -10,7 +10,7 @@ pub(crate) mod tests;
 pub(crate) mod user;
 mod value_prefetch;
 
-pub use crate::table::InternalIter;
+pub use basalt_table::InternalIter;
 pub use level::LevelIter;
 pub(crate) use masked::MaskedIter;
 pub use merge::MergingIter;

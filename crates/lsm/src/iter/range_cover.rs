@@ -3,10 +3,10 @@
 //! Sources stand in the order of a read, newest first. An answer is kept with the stretch of keys that it holds for, so that a scan asks the
 //! sources once a stretch and not once an entry. Tables of a level are opened when a key comes into the range of one that has tombstones.
 
-use crate::key::{Cmp, SeqNo};
-use crate::ranges::{Fragments, Stretch};
 use crate::version::TableFile;
 use basalt_fs::Result;
+use basalt_kv::key::{Cmp, SeqNo};
+use basalt_kv::ranges::{Fragments, Stretch};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

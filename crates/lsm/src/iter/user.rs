@@ -17,17 +17,18 @@
 
 mod lazy_value;
 
-use crate::blob::{How, Name, Reference};
-use crate::entry::expiry_of;
 use crate::iter::{Cover, InternalIter, MergingIter, ScanHistory};
-use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
-use crate::key::{split_internal_key, trailer_seq, user_key};
-use crate::merge::{Chain, Merging};
 use crate::options::ReadOptions;
-use crate::prefix::{Narrow, Narrowing};
 use crate::version::BlobSet;
+use basalt_blob::How;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_fs::{Bytes, Error, Result};
+use basalt_kv::entry::expiry_of;
+use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, parse_internal_key, seek_trailer};
+use basalt_kv::key::{split_internal_key, trailer_seq, user_key};
+use basalt_kv::merge::{Chain, Merging};
+use basalt_kv::prefix::{Narrow, Narrowing};
+use basalt_kv::separated::{Name, Reference};
 use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -14,11 +14,11 @@ mod run;
 pub(super) use run::EntryMeta;
 
 use super::user::{UserIter, without_expiry};
-use crate::blob::Name;
-use crate::blob::batch_read::{InFlight, Located, Pages, Sought};
 use crate::iter::FlightPermit;
-use crate::key::SeqNo;
+use basalt_blob::batch_read::{InFlight, Located, Pages, Sought};
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::SeqNo;
+use basalt_kv::separated::Name;
 use run::{Beneath, Flight, Met, Run, Value};
 use std::collections::VecDeque;
 

@@ -6,10 +6,10 @@
 //! Nested ranges have many fragments with many numbers each. A run that would hold far more parts than tombstones is not made: its halves
 //! stay apart, so that memory is in proportion to what was written, whatever was written.
 
-use crate::key::{Cmp, SeqNo};
-use crate::ranges::{Fragments, Piece};
 use basalt_env::sync::RwLock;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering as Mem};
+use basalt_kv::key::{Cmp, SeqNo};
+use basalt_kv::ranges::{Fragments, Piece};
 use std::sync::Arc;
 
 /// Parts that runs may hold for each tombstone in them, and beside.

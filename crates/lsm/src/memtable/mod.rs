@@ -17,14 +17,14 @@ mod record;
 mod tests;
 mod tree;
 
-pub use crate::entry::Found;
-use crate::key::{
+use basalt_fs::{Bytes, Result};
+pub use basalt_kv::entry::Found;
+use basalt_kv::key::{
     Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq, user_key,
 };
-use crate::ranges::Fragments;
-use crate::table::InternalIter;
-use basalt_fs::{Bytes, Result};
+use basalt_kv::ranges::Fragments;
+use basalt_table::InternalIter;
 use cursor::Cursor;
 pub(crate) use live_ranges::LiveRanges;
 use record::Value;

@@ -13,9 +13,9 @@
 
 use super::MemTable;
 use super::arena::{ALIGN, Arena};
-use crate::key::TRAILER_LEN;
 use basalt_env::sync::atomic::{AtomicPtr, AtomicUsize, Ordering as Mem};
 use basalt_fs::Bytes;
+use basalt_kv::key::TRAILER_LEN;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 

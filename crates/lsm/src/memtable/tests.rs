@@ -6,8 +6,8 @@
 pub(super) mod meddle;
 
 use super::*;
-use crate::key::{Comparator, MAX_SEQ, internal_key};
 use basalt_env::Random;
+use basalt_kv::key::{Comparator, MAX_SEQ, internal_key};
 use basalt_sim::campaign::scale;
 use std::cmp::Ordering;
 use std::cmp::Reverse;
@@ -206,7 +206,7 @@ fn keys_that_share_their_padded_prefix_are_told_apart() {
     let mut it = mem.iter();
     it.seek_to_first().unwrap();
     for k in keys {
-        assert_eq!(crate::key::user_key(it.key()), k);
+        assert_eq!(basalt_kv::key::user_key(it.key()), k);
         it.next().unwrap();
     }
 }
@@ -294,9 +294,9 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
                             assert_eq!(it.key(), exact, "an entry is at or before itself");
                             it.prev().unwrap();
                             if it.valid() {
-                                assert!(crate::key::user_key(it.key()) < &at[..]);
+                                assert!(basalt_kv::key::user_key(it.key()) < &at[..]);
                                 it.next().unwrap();
-                                assert!(crate::key::user_key(it.key()) <= &at[..]);
+                                assert!(basalt_kv::key::user_key(it.key()) <= &at[..]);
                             }
                             it.seek(&exact).unwrap();
                             assert_eq!(it.key(), exact, "an entry is at or after itself");
@@ -308,7 +308,7 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
                     it.seek_to_last().unwrap();
                     let (mut count, mut last) = (0, Vec::new());
                     while it.valid() {
-                        let k = crate::key::user_key(it.key());
+                        let k = basalt_kv::key::user_key(it.key());
                         assert!(count == 0 || last.as_slice() > k, "order holds backwards");
                         last.clear();
                         last.extend_from_slice(k);
@@ -323,7 +323,7 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
                     it.seek_to_first().unwrap();
                     let (mut count, mut last) = (0, Vec::new());
                     while it.valid() {
-                        let k = crate::key::user_key(it.key());
+                        let k = basalt_kv::key::user_key(it.key());
                         assert!(
                             count == 0 || last.as_slice() < k,
                             "order holds at all times"

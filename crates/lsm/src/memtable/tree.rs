@@ -42,10 +42,10 @@
 use super::MemTable;
 use super::node::{At, Entry, FANOUT, Node, Order, make};
 use super::record::{Record, Records, Value};
-use crate::key::Cmp;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering as Mem};
 use basalt_fs::Bytes;
+use basalt_kv::key::Cmp;
 use std::cmp::Ordering;
 use std::ptr;
 use std::sync::Arc;

@@ -3,18 +3,19 @@
 //! is handed to whoever makes logs when it dies: its space may be the next one's.
 
 use super::file_map::FileMap;
-use super::open::OpenFile;
+use super::open::{OpenFile, OpenOnRead};
 use super::{FileKind, TableStore, catalog::Catalog};
-use crate::blob::batch_read::{Located, Pages, Place, Sought, locate};
-use crate::blob::derive::places_from_records;
-use crate::blob::lineage::Lineage;
-use crate::blob::{BLOCK, BlobMeta, BlobReader, How, Name, Reference, blob_name, blob_names};
-use crate::key::{Cmp, Kind};
-use crate::table::{ReadBudget, Source};
+use basalt_blob::batch_read::{Located, Pages, Place, Sought, locate};
+use basalt_blob::derive::places_from_records;
+use basalt_blob::lineage::Lineage;
+use basalt_blob::{BLOCK, BlobMeta, BlobReader, How, blob_name, blob_names};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::{Bytes, Error, Reach, Result};
+use basalt_kv::key::{Cmp, Kind};
+use basalt_kv::separated::{Name, Reference};
+use basalt_table::ReadBudget;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -73,11 +74,16 @@ impl BlobFile {
         }
         let (env, paths) = (&self.store.env, self.paths());
         let reader = match &self.index {
-            None => BlobReader::open(env, Arc::new(self.file.clone()), &paths[0], &self.meta)?,
+            None => BlobReader::open(
+                env,
+                Arc::new(OpenOnRead(self.file.clone())),
+                &paths[0],
+                &self.meta,
+            )?,
             Some(index) => BlobReader::open_log(
                 env,
-                (Box::new(self.file.clone()), &paths[0]),
-                (Box::new(index.clone()), &paths[1]),
+                (Box::new(OpenOnRead(self.file.clone())), &paths[0]),
+                (Box::new(OpenOnRead(index.clone())), &paths[1]),
                 &self.meta,
             )?,
         };
@@ -85,7 +91,7 @@ impl BlobFile {
     }
 
     /// The places of some of its records, which its index did not tell. Reads all records; see
-    /// [`crate::blob::derive`].
+    /// [`basalt_blob::derive`].
     pub(crate) fn places_from_records(
         &self,
         names: &[Name<'_>],
@@ -255,7 +261,7 @@ impl BlobSet {
     }
 
     /// Bytes of the payload that the entry of `name`, which refers to it so, would have with its
-    /// value in the tree. See [`crate::blob::BlobReader::payload_len_within`].
+    /// value in the tree. See [`basalt_blob::BlobReader::payload_len_within`].
     pub fn payload_len_within(
         &self,
         name: &Name<'_>,

@@ -12,11 +12,11 @@ use super::LEVELS;
 use super::edit::{AddTable, Edit};
 use super::file_map::FileMap;
 use super::manifest::FEATURES;
-use crate::blob::lineage::Lineage;
-use crate::key::SeqNo;
-pub use crate::limits::DEFAULT_FAMILY as DEFAULT;
-use crate::table::TableMeta;
+use basalt_blob::lineage::Lineage;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::key::SeqNo;
+pub use basalt_kv::limits::DEFAULT_FAMILY as DEFAULT;
+use basalt_table::TableMeta;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

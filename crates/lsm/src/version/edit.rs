@@ -7,11 +7,11 @@ mod blobs;
 
 pub use blobs::AddBlob;
 
-use crate::blob::lineage::Group;
-use crate::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
-pub use crate::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
-use crate::table::{References, TableMeta, decode_references, encode_references};
+use basalt_blob::lineage::Group;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
+pub use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
+use basalt_table::{References, TableMeta, decode_references, encode_references};
 use std::collections::BTreeMap;
 
 /// Sizes and counts of one file, and wall times, stay below this. What many files add up to is
@@ -70,7 +70,7 @@ pub struct Edit {
     /// Tag 17: blob files that leave: collected, or without a live record.
     pub remove_blobs: Vec<u64>,
     /// Tag 18: records of blob files that lost their reference: number, and what is marked besides what was marked before, as
-    /// [`crate::blob::garbage::Garbage`] encodes it.
+    /// [`basalt_blob::garbage::Garbage`] encodes it.
     pub mark_blobs: Vec<(u64, Vec<u8>)>,
     /// Tag 19: groups of names and what they stand for from now on, by their ids.
     pub lineage: Vec<(u64, Group)>,
@@ -458,7 +458,7 @@ impl Edit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blob::{BlobMeta, FamilyShare, IndexFile};
+    use basalt_blob::{BlobMeta, FamilyShare, IndexFile};
     use basalt_env::Random;
     use std::sync::Arc;
 
@@ -659,11 +659,11 @@ mod tests {
     /// The sum of the bytes wrapped in release builds, came out small, and was taken for true.
     #[test]
     fn families_of_a_blob_file_that_add_up_past_64_bits_are_damage() {
-        let share = crate::blob::FamilyShare {
+        let share = basalt_blob::FamilyShare {
             records: 1,
             bytes: MAX_QUANTITY - 1,
         };
-        let meta = crate::blob::BlobMeta {
+        let meta = basalt_blob::BlobMeta {
             families: (0..=1u32 << 16).map(|id| (id, share)).collect(),
             data_end: MAX_QUANTITY - 1,
             ..(*sample_blob(&Random::from_seed(1)).meta).clone()
@@ -687,8 +687,10 @@ mod tests {
         let t = &mut e.add_tables[0].meta;
         (t.min_seq, t.max_seq) = (7, 9);
         for (key, seq) in [(&mut t.smallest, 7), (&mut t.largest, 9)] {
-            *key =
-                crate::key::internal_key(b"key", crate::key::pack_trailer(seq, crate::Kind::Put));
+            *key = basalt_kv::key::internal_key(
+                b"key",
+                basalt_kv::key::pack_trailer(seq, crate::Kind::Put),
+            );
         }
         t.shift = 7;
         assert_eq!(Edit::decode(&e.encode()).unwrap(), e);

@@ -5,7 +5,7 @@
 //! when a table enters or leaves.
 
 use super::TableFile;
-use crate::key::Cmp;
+use basalt_kv::key::Cmp;
 use std::cmp::Ordering;
 use std::ops::Deref;
 use std::slice;
@@ -153,10 +153,10 @@ impl Level {
 mod tests {
     use super::super::{FamilyVersion, LEVELS, TableStore};
     use super::*;
-    use crate::key::{Kind, internal_key, pack_trailer};
-    use crate::table::TableMeta;
     use basalt_env::{Env, Random};
+    use basalt_kv::key::{Kind, internal_key, pack_trailer};
     use basalt_sim::{SimFs, SimOptions};
+    use basalt_table::TableMeta;
     use std::path::Path;
 
     fn tables() -> (Env, Arc<TableStore>) {

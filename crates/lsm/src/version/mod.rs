@@ -12,18 +12,18 @@ pub mod level;
 mod open;
 mod removal;
 
-pub use crate::blob::{blob_name, blob_names, index_name, log_name};
+pub use basalt_blob::{blob_name, blob_names, index_name, log_name};
 pub use basalt_records::manifest;
 pub use blobs::{BlobFile, BlobSet};
 
-use crate::key::{Cmp, user_key};
-use crate::table::{TableMeta, TableReader};
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::sync::{Mutex, RwLock};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, ErrorKind, File, Result};
+use basalt_kv::key::{Cmp, user_key};
+use basalt_table::{TableMeta, TableReader};
 use level::Level;
-use open::{OpenFile, OpenTables};
+use open::{OpenFile, OpenOnRead, OpenTables};
 use removal::Removal;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -235,7 +235,7 @@ impl TableFile {
         }
         let reader = TableReader::open_shifted(
             &self.store.env,
-            self.file.clone(),
+            OpenOnRead(self.file.clone()),
             &self.path(),
             &self.meta,
             self.cmp.clone(),

@@ -3,10 +3,10 @@
 //! A table's reader stays, only its file is closed, so that reads from the cache never ask whether it is open. A file is
 //! open at least as long as somebody reads from it.
 
-use crate::table::Source;
 use basalt_env::Env;
 use basalt_env::sync::{Mutex, RwLock};
 use basalt_fs::{File, Result};
+use basalt_table::Source;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
@@ -86,22 +86,8 @@ impl OpenFile {
         })
     }
 
-    /// Closes it, if it is open.
-    pub(super) fn close(&self) {
-        if self.slot.write().take().is_some() {
-            self.tables.env.open_files().closed();
-        }
-    }
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl Source for Arc<OpenFile> {
-    fn file(&self) -> Result<Arc<dyn File>> {
+    /// Returns the file, and opens it if it is closed.
+    pub(super) fn file(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         if let Some(file) = &*self.slot.read() {
             return Ok(file.clone());
         }
@@ -118,8 +104,30 @@ impl Source for Arc<OpenFile> {
         Ok(file)
     }
 
+    /// Closes it, if it is open.
+    pub(super) fn close(&self) {
+        if self.slot.write().take().is_some() {
+            self.tables.env.open_files().closed();
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The file as a reader asks for it: opened at a read when it is closed.
+pub(super) struct OpenOnRead(pub(super) Arc<OpenFile>);
+
+impl Source for OpenOnRead {
+    fn file(&self) -> Result<Arc<dyn File>> {
+        self.0.file()
+    }
+
     fn extra_reads(&self) {
-        if let Some(told) = self.tables.extra_reads.get() {
+        if let Some(told) = self.0.tables.extra_reads.get() {
             told();
         }
     }

@@ -9,8 +9,8 @@
 //! is never closed.
 
 use super::{FileKind, TableStore};
-use crate::sink::StoreDir;
 use basalt_env::JobPriority;
+use basalt_env::store_dir::StoreDir;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_fs::{File, Result};

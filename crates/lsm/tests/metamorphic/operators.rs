@@ -5,7 +5,7 @@
 
 use crate::operations::FAMILIES;
 use crate::settings::MORTAL;
-use basalt_lsm::merge::{AddU64, Append, Max};
+use basalt_kv::merge::{AddU64, Append, Max};
 use basalt_lsm::{MergeOperator, MergeRefusal, PrefixExtractor, Prefixes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -4,7 +4,7 @@
 use crate::model::DELIMITER;
 use crate::rng::Rng;
 use crate::runner::COARSE;
-use basalt_lsm::merge::Append;
+use basalt_kv::merge::Append;
 use basalt_lsm::{Compression, Event, EventListener, FamilyOptions, Options, Prefixes};
 use std::sync::Arc;
 use std::time::Duration;

@@ -233,7 +233,7 @@ fn what_cannot_have_prefixes_says_so() {
         (
             {
                 let mut o = options(Some(Prefixes::Capped(4)));
-                o.default_family.comparator = basalt_lsm::key::Cmp::Custom(Arc::new(Backwards));
+                o.default_family.comparator = basalt_kv::key::Cmp::Custom(Arc::new(Backwards));
                 o
             },
             "test.backwards",

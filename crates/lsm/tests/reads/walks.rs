@@ -3,8 +3,8 @@
 //! and expiry are those of a plain map. Writes are of every kind: operands and deleted ranges, too.
 
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock, Random};
+use basalt_kv::merge::Append;
 use basalt_lsm::db::Iter;
-use basalt_lsm::merge::Append;
 use basalt_lsm::{
     Compression, Db, ErrorKind, Family, Options, PrefixExtractor, Prefixes, ReadOptions, Snapshot,
     WriteBatch, WriteOptions,

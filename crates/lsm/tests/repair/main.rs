@@ -829,7 +829,7 @@ impl basalt_lsm::Comparator for Backwards {
 fn families_come_back_by_what_their_tables_say() {
     let mut opts = options(1);
     let backwards = FamilyOptions {
-        comparator: basalt_lsm::key::Cmp::Custom(Arc::new(Backwards)),
+        comparator: basalt_kv::key::Cmp::Custom(Arc::new(Backwards)),
         ..opts.default_family.clone()
     };
     opts.families.insert("backwards".into(), backwards.clone());

@@ -3,8 +3,8 @@
 //! was merged with.
 
 use super::*;
+use basalt_kv::merge::Append;
 use basalt_lsm::MergeOperator;
-use basalt_lsm::merge::Append;
 
 fn appending(seed: u64) -> Options {
     let mut options = options(seed);

@@ -7,12 +7,12 @@ use crate::compaction::{
 };
 use crate::iter::tests::{add_operands, encode, random_cmp, random_history, seeds, visible};
 use crate::iter::{InternalIter, LevelIter};
-use crate::table::{ReadPattern, TableBuilder, TableFamily};
 use crate::version::FamilyVersion;
 use basalt_env::{IoPriority, Random};
 use basalt_fs::{ErrorKind, FileSystem};
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{FaultFs, OpKind, When};
+use basalt_table::{ReadPattern, TableBuilder, TableFamily};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 struct Room {
@@ -41,7 +41,7 @@ impl Room {
                 table_bytes,
                 base_level_bytes: 1024,
                 l0_compaction_trigger: 1,
-                merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
+                merge_operator: Some(Arc::new(basalt_kv::merge::Append::new("|"))),
                 ..FamilyOptions::default()
             },
             next: AtomicU64::new(1),
@@ -372,7 +372,7 @@ fn a_table_with_fewer_entries_than_recorded_is_damage() {
     };
     let good = room.write(vec![e("a", 1), e("c", 2)]);
     let short = room.write(vec![e("b", 3), e("c", 4)]);
-    let mut meta = crate::table::TableMeta::clone(&short.meta);
+    let mut meta = basalt_table::TableMeta::clone(&short.meta);
     meta.entries += 1;
     let short = room.store.table(short.number, meta, Cmp::Bytewise);
     let mut v = FamilyVersion::empty(Cmp::Bytewise);

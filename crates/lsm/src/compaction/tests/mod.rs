@@ -6,14 +6,14 @@ mod rules;
 mod tree;
 
 use super::output::{Grandparents, Sink};
-use crate::entry::expiry_of;
 use crate::iter::tests::History;
-use crate::key::*;
-use crate::table::TableMeta;
 use crate::version::{TableFile, TableStore};
 use basalt_env::Env;
 use basalt_fs::{Bytes, Result};
+use basalt_kv::entry::expiry_of;
+use basalt_kv::key::*;
 use basalt_sim::{SimFs, SimOptions};
+use basalt_table::TableMeta;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -8,11 +8,11 @@ use crate::iter::tests::{
     visible,
 };
 use crate::iter::{InternalIter, MergingIter};
-use crate::merge::Merging;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision};
-use crate::ranges::{Fragments, NOTHING, Piece};
 use basalt_env::Random;
 use basalt_fs::ErrorKind;
+use basalt_kv::merge::Merging;
+use basalt_kv::ranges::{Fragments, NOTHING, Piece};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;

@@ -9,9 +9,9 @@ use crate::compaction::{
 };
 use crate::iter::tests::{VecIter, appending, encode, seeds, visible};
 use crate::iter::{InternalIter, MergingIter};
-use crate::ranges::NOTHING;
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::Random;
+use basalt_kv::ranges::NOTHING;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 

@@ -13,19 +13,19 @@
 //! help. Decision 0027.
 
 use super::{BackPressure, GroupSize};
-use crate::batch::{Ops, WriteBatch};
 use crate::compaction::FullDisk;
 use crate::db::view::View;
-use crate::key::Kind;
 use crate::listener::Event;
 use crate::memtable::MemTable;
 use crate::options::Options;
 use crate::version::catalog::LiveLog;
 use crate::version::log_name;
-use crate::wal::LARGEST_UNIT;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Reach, Result, Space};
+use basalt_kv::batch::{Ops, WriteBatch};
+use basalt_kv::key::Kind;
+use basalt_records::LARGEST_UNIT;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -6,7 +6,6 @@
 //! garbage. Exposed garbage (marked) is collected; hidden garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
 
 use super::BackPressure;
-use crate::blob::FamilyShare;
 use crate::compaction::HiddenGarbageModel;
 use crate::db::blob_state::BlobState;
 use crate::db::space_bound::room_of;
@@ -17,6 +16,7 @@ use crate::options::Options;
 use crate::version::catalog::BlobTotals;
 use crate::version::catalog::{Catalog, FamilyBlobs, disk_bytes};
 use crate::version::{FamilyVersion, Version};
+use basalt_blob::FamilyShare;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -1,22 +1,22 @@
 //! What is still known of a store whose manifest or `CURRENT` is damaged: every edit that verifies, added up with leniency.
 
 use super::report::Loss;
-use crate::blob::garbage::Garbage;
-use crate::blob::inspect::indexed_logs;
 use crate::db::open::load_catalog;
 use crate::db::store_files::StoreFile;
 use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
-use crate::table;
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, DEFAULT, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::file_map::FileMap;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
 use crate::version::{blob_names, table_name};
-use crate::wal::salvage::{self, Part};
-use crate::wal::{FileKind, RecordKind, RecordReader};
+use basalt_blob::garbage::Garbage;
+use basalt_blob::inspect::indexed_logs;
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_records::salvage::{self, Part};
+use basalt_records::{FileKind, RecordKind, RecordReader};
+use basalt_table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -303,7 +303,7 @@ impl Learned {
                 continue;
             };
             let path = dir.join(name);
-            let Some(says) = table::family_of(&*env.fs().open(&path)?, &path)? else {
+            let Some(says) = basalt_table::family_of(&*env.fs().open(&path)?, &path)? else {
                 continue;
             };
             let (own, comparator) = (says.family, says.comparator);
@@ -559,7 +559,7 @@ pub(crate) fn log_header(
     env: &Env,
     dir: &Path,
     number: u64,
-) -> Result<Option<crate::wal::FileHeader>> {
+) -> Result<Option<basalt_records::FileHeader>> {
     let path = log_path(dir, number);
     let file = env.fs().open(&path)?;
     match RecordReader::open(file, &path, FileKind::Log, None) {

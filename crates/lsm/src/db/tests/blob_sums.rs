@@ -1,13 +1,13 @@
 //! Sums over numbers that a manifest holds: no bytes from disk may make one wrap.
 
 use super::prelude::*;
-use crate::blob::FamilyShare;
-use crate::blob::garbage::Garbage;
 use crate::db::tests::blobs::FREE;
 use crate::db::tests::gc_drop::{key, options, separating, value};
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
+use basalt_blob::FamilyShare;
+use basalt_blob::garbage::Garbage;
 use basalt_fs::ErrorKind;
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ fn sums_over_files_that_no_store_has_are_damage() {
         .clone();
     let mut wrong = catalog.clone();
     for number in 0..1u64 << 9 {
-        let mut meta = crate::table::TableMeta::clone(&table);
+        let mut meta = basalt_table::TableMeta::clone(&table);
         meta.raw_value_bytes = (1 << 48) - 1;
         let tables = &mut wrong.families.get_mut(&0).unwrap().tables;
         tables.insert(1000 + number, (level, meta.into()));

@@ -1,10 +1,10 @@
 //! Separated values through a store's doors: every way to read them, what becomes garbage, collections, names, families that go.
 
 use super::prelude::*;
-use crate::merge::Append;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, KeyDecision};
 use basalt_env::sync::atomic::{AtomicUsize, Ordering};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
+use basalt_kv::merge::Append;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
@@ -625,7 +625,7 @@ struct Calls {
     first: basalt_env::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl crate::merge::MergeOperator for Calls {
+impl basalt_kv::merge::MergeOperator for Calls {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -634,7 +634,7 @@ impl crate::merge::MergeOperator for Calls {
         key: &[u8],
         existing: Option<&[u8]>,
         operands: &[&[u8]],
-    ) -> std::result::Result<Vec<u8>, crate::merge::MergeRefusal> {
+    ) -> std::result::Result<Vec<u8>, basalt_kv::merge::MergeRefusal> {
         let call = self.first.lock().take();
         if let Some(call) = call {
             call();

@@ -2,10 +2,10 @@
 //! them.
 
 use super::prelude::*;
-use crate::merge::Append;
 use crate::options::Compression;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
 use basalt_fs::FileSystem;
+use basalt_kv::merge::Append;
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 
@@ -435,13 +435,13 @@ fn a_value_in_a_log_that_lies_is_damage() {
             .unwrap();
         all.insert(2u64.to_be_bytes().to_vec(), text(2, 0, 5000));
         // Behind the log record's header, the kind, the blob record's header, and the key.
-        let record = crate::wal::RECORD_HEADER + 1;
-        let value = record + crate::blob::record::HEADER_LEN + 8;
+        let record = basalt_records::RECORD_HEADER + 1;
+        let value = record + basalt_blob::record::HEADER_LEN + 8;
         let buf = batch.log_record_mut().0;
         assert_eq!(buf[value..value + 4], 5000u32.to_le_bytes());
         buf[value..value + 4].copy_from_slice(&4999u32.to_le_bytes());
-        let form = crate::blob::Form::of(crate::key::Kind::Put, codec, &buf[value..]);
-        crate::blob::record::begin(&mut buf[record..], f.id(), 8, &form);
+        let form = basalt_blob::Form::of(basalt_kv::key::Kind::Put, codec, &buf[value..]);
+        basalt_blob::record::begin(&mut buf[record..], f.id(), 8, &form);
         db.write(batch, &WriteOptions::SYNC).unwrap();
         let left = disk.snapshot();
         expect(&db, &ReadOptions::default(), &all);

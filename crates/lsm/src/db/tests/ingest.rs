@@ -1,10 +1,10 @@
 //! Prepared tables through a store's doors: when they are seen and by whom, where they go, what becomes of their values and files.
 
 use super::prelude::*;
-use crate::codec::Compression;
 use crate::compaction::Reach;
 use crate::db::tests::blobs::{FREE, NOW, check, room};
 use basalt_fs::FileSystem;
+use basalt_kv::codec::Compression;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;

@@ -1,16 +1,16 @@
 //! The cost of an install in a store of many files.
 
 use super::prelude::*;
-use crate::blob::{BlobMeta, FamilyShare};
 use crate::db::engine::Engine;
-use crate::key::internal_key;
-use crate::table::TableMeta;
 use crate::version::catalog::probe::watch;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::file_map::{self, COPIED};
 use crate::version::level;
+use basalt_blob::{BlobMeta, FamilyShare};
 use basalt_env::sync::Mutex;
+use basalt_kv::key::internal_key;
 use basalt_sim::{SimFs, SimOptions};
+use basalt_table::TableMeta;
 
 /// The level that the tables are in.
 const LEVEL: u32 = 6;

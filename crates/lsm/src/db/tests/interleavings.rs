@@ -1,9 +1,9 @@
 //! Interleavings and failures that once broke a promise: each test is the shortest history that shows one.
 
 use super::prelude::*;
-use crate::key::{Cmp, Comparator};
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, ReadOptions, WriteOptions};
 use basalt_fs::FileSystem;
+use basalt_kv::key::{Cmp, Comparator};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use std::cmp::Ordering;
 use std::path::Path;

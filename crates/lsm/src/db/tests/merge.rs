@@ -1,9 +1,9 @@
 //! Merge operators through a store's doors: every way to read, names, refusals, expiry, stores that are checked and repaired.
 
 use super::prelude::*;
-use crate::merge::{AddU64, Append, Max};
-use crate::merge::{MergeOperator, MergeRefusal};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
+use basalt_kv::merge::{AddU64, Append, Max};
+use basalt_kv::merge::{MergeOperator, MergeRefusal};
 use basalt_sim::{SimFs, SimOptions};
 use std::path::Path;
 use std::time::Duration;

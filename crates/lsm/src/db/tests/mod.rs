@@ -440,7 +440,7 @@ fn a_store_opens_only_as_what_it_is() {
         ErrorKind::Busy
     );
     let options = FamilyOptions {
-        comparator: crate::key::Cmp::Custom(std::sync::Arc::new(Backwards)),
+        comparator: basalt_kv::key::Cmp::Custom(std::sync::Arc::new(Backwards)),
         ..FamilyOptions::default()
     };
     let backwards = db.create_family("backwards", options.clone()).unwrap();

@@ -1,10 +1,10 @@
 //! What the tests of the engine use of the crate.
 
-pub(in crate::db::tests) use crate::batch::WriteBatch;
 pub(in crate::db::tests) use crate::db::*;
-pub(in crate::db::tests) use crate::key::SeqNo;
 pub(in crate::db::tests) use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 pub(in crate::db::tests) use basalt_env::Env;
 pub(in crate::db::tests) use basalt_env::sync::atomic::Ordering::SeqCst;
 pub(in crate::db::tests) use basalt_fs::{Bytes, Error, ErrorKind, Result};
+pub(in crate::db::tests) use basalt_kv::batch::WriteBatch;
+pub(in crate::db::tests) use basalt_kv::key::SeqNo;
 pub(in crate::db::tests) use std::sync::Arc;

@@ -2,10 +2,10 @@
 //! reference to one of them, and which records are garbage, across openings.
 
 use super::prelude::*;
-use crate::blob::garbage::Dead;
 use crate::db::tests::blobs::{FREE, check, room};
 use crate::db::tree::blob_edits::BlobChange;
 use crate::version::edit::Edit;
+use basalt_blob::garbage::Dead;
 
 fn options() -> Options {
     Options {

@@ -3,9 +3,9 @@
 //! Stepped, time moves only by what a writer waits: how long it was held is exact, whatever the machine does.
 
 use super::prelude::*;
-use crate::key::{Cmp, Comparator};
 use crate::options::WriteOptions;
 use basalt_env::{Clock, JobPriority, ManualClock};
+use basalt_kv::key::{Cmp, Comparator};
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use std::cmp::Ordering;

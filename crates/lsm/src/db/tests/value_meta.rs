@@ -4,10 +4,10 @@
 use super::prelude::*;
 use crate::db::tests::blobs::{FREE, NOW};
 use crate::options::Compression;
-use crate::table::read_exact;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_sim::{SimFs, SimOptions};
+use basalt_table::read_exact;
 use std::path::Path;
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 
 use super::prelude::*;
 use crate::iter::ValuePrefetch;
-use crate::merge::Append;
 use basalt_env::{Clock, EnvBuilder, ManualClock, Random};
 use basalt_fs::{FileSystem, Intent};
+use basalt_kv::merge::Append;
 use basalt_sim::{SimFs, SimOptions};
 use std::io::IoSlice;
 use std::path::Path;

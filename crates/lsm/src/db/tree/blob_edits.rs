@@ -6,13 +6,13 @@
 //! table has it: the job may be about to write one that has.
 
 use super::Tree;
-use crate::blob::garbage::{Dead, Garbage};
-use crate::blob::lineage::Collected;
 use crate::db::blob_state::{Moved, SettledBlobs};
-use crate::key::Cmp;
 use crate::version::catalog::{Catalog, CatalogBlob};
 use crate::version::edit::Edit;
+use basalt_blob::garbage::{Dead, Garbage};
+use basalt_blob::lineage::Collected;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::key::Cmp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -208,7 +208,7 @@ fn collected(
 
 /// How many tables more, or fewer, have each number after an edit.
 fn count_references(catalog: &Catalog, edit: &Edit, out: &mut BTreeMap<u64, i64>) {
-    let mut count = |meta: &crate::table::TableMeta, by: i64| {
+    let mut count = |meta: &basalt_table::TableMeta, by: i64| {
         for (number, _) in meta.references.iter() {
             let change = out.entry(*number).or_default();
             *change += by;

@@ -2,16 +2,16 @@
 
 use super::queue::Pending;
 use super::ticket_state::{Phase, Waiter};
-use crate::batch::{Op, Ops};
-use crate::blob::packed;
 use crate::db::memtable_set::MemtableSet;
-use crate::key::{Kind, SeqNo};
 use crate::memtable::MemTable;
 use crate::options::Compression;
-use crate::wal::RECORD_HEADER;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex};
 use basalt_fs::{Bytes, Error, ErrorKind, Result, slot_size};
+use basalt_kv::batch::{Op, Ops};
+use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::separated::compressed;
+use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn insert_own(generation: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_se
 
 /// What a memtable gets of a compressed value.
 pub(crate) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
-    let raw = packed::unpack(op.kind, op.codec, op.value, 0);
+    let raw = compressed::unpack(op.kind, op.codec, op.value, 0);
     raw.map(Bytes::from).map_err(|what| {
         let what = format!("a compressed value in a batch: {what}");
         Error::new(ErrorKind::Corruption, what)

@@ -4,12 +4,12 @@
 
 use super::group_wait::GroupWait;
 use super::ticket_state::TicketState;
-use crate::batch::{BatchParts, WriteBatch};
-use crate::wal::{self, RECORD_HEADER, Separated};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard};
 use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{AlignedBuf, Bytes};
+use basalt_kv::batch::{BatchParts, WriteBatch};
+use basalt_records::{RECORD_HEADER, Separated};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Pending {
         let payload_crc = if count == 0 {
             0
         } else {
-            wal::payload_crc(&buf[RECORD_HEADER..], &separated)
+            basalt_records::payload_crc(&buf[RECORD_HEADER..], &separated)
         };
         Pending {
             len: buf.len(),
@@ -83,7 +83,7 @@ impl Pending {
         let mut buf = std::mem::take(&mut self.buf);
         // The log may have padded the record to the write unit.
         buf.truncate(self.len);
-        crate::batch::payload(Bytes::from_owner(buf))
+        basalt_kv::batch::payload(Bytes::from_owner(buf))
     }
 }
 

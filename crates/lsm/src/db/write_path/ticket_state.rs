@@ -5,10 +5,10 @@
 
 use super::apply::InsertTask;
 use super::queue::CommitQueue;
-use crate::key::SeqNo;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use basalt_fs::Result;
+use basalt_kv::key::SeqNo;
 use std::sync::Arc;
 
 /// How often a writer looks whether its turn has come before it lets others have the processor, and how often after that before

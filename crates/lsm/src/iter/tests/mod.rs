@@ -3,10 +3,10 @@
 mod ranges;
 
 use super::*;
-use crate::key::*;
-use crate::merge::Merging;
 use basalt_env::Random;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_kv::key::*;
+use basalt_kv::merge::Merging;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -179,7 +179,7 @@ pub(crate) fn add_operands(r: &Random, history: &mut History) {
 /// The operator that [`visible`] goes by: one that shows the order of its operands, with a mark between them.
 pub(crate) fn appending() -> Merging {
     let options = crate::FamilyOptions {
-        merge_operator: Some(Arc::new(crate::merge::Append::new("|"))),
+        merge_operator: Some(Arc::new(basalt_kv::merge::Append::new("|"))),
         ..crate::FamilyOptions::default()
     };
     Merging::new("family".into(), options.merge_operator)

@@ -2,11 +2,11 @@
 
 use crate::iter::tests::{VecIter, random_cmp, seeds};
 use crate::iter::*;
-use crate::key::{Cmp, Kind, SeqNo, internal_key, pack_trailer, user_key};
 use crate::memtable::LiveRanges;
-use crate::ranges::{Fragments, Piece};
 use basalt_env::Random;
 use basalt_fs::Bytes;
+use basalt_kv::key::{Cmp, Kind, SeqNo, internal_key, pack_trailer, user_key};
+use basalt_kv::ranges::{Fragments, Piece};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

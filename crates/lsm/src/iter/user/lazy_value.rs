@@ -2,12 +2,12 @@
 //! the merged cursor stands.
 
 use super::{State, UserIter, Values, without_expiry};
-use crate::blob::Name;
 use crate::iter::InternalIter;
 use crate::iter::value_prefetch::EntryMeta;
-use crate::key::Cmp;
 use basalt_env::sync::atomic::Ordering::Relaxed;
 use basalt_fs::{Bytes, Result};
+use basalt_kv::key::Cmp;
+use basalt_kv::separated::Name;
 
 impl UserIter {
     /// True when the value here is elsewhere and was not read.

@@ -1,13 +1,14 @@
 //! Entries that a cursor has met and not left, and the values of theirs that were read, are on their way, or are yet to be read.
 
 use super::MAX_BYTES;
-use crate::blob::batch_read::{InFlight, Located, Pages, Place};
-use crate::blob::counts::ReadCounts;
-use crate::blob::{How, Name, Reference};
 use crate::iter::FlightPermit;
 use crate::iter::user::Values;
-use crate::key::{Cmp, SeqNo};
+use basalt_blob::How;
+use basalt_blob::batch_read::{InFlight, Located, Pages, Place};
+use basalt_blob::counts::ReadCounts;
 use basalt_fs::{Bytes, Error, Result};
+use basalt_kv::key::{Cmp, SeqNo};
+use basalt_kv::separated::{Name, Reference};
 use std::collections::VecDeque;
 
 /// An entry that was met.

@@ -5,8 +5,8 @@
 //! proportion to the number of files.
 
 use super::CatalogBlob;
-use crate::blob::FamilyShare;
 use crate::version::file_map::FileMap;
+use basalt_blob::FamilyShare;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
@@ -177,8 +177,8 @@ impl BlobTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blob::BlobMeta;
-    use crate::blob::garbage::Garbage;
+    use basalt_blob::BlobMeta;
+    use basalt_blob::garbage::Garbage;
     use basalt_env::Random;
     use std::sync::Arc;
 

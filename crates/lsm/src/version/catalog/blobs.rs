@@ -1,9 +1,9 @@
 //! The catalog's blob files: what is marked in each, and what names stand for.
 
 use super::{Catalog, bad};
-use crate::blob::garbage::Garbage;
-use crate::blob::{BlobMeta, FamilyShare};
 use crate::version::edit::{AddBlob, Edit};
+use basalt_blob::garbage::Garbage;
+use basalt_blob::{BlobMeta, FamilyShare};
 use basalt_fs::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;

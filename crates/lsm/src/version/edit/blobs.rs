@@ -2,10 +2,10 @@
 
 use super::{Edit, MAX_FILE_NUMBER, MAX_QUANTITY, Take, bytes, field, varint};
 use crate::MAX_KEY_LEN;
-use crate::blob::lineage::Group;
-use crate::blob::{BlobMeta, FamilyShare, IndexFile};
-use crate::key::MAX_SEQ;
+use basalt_blob::lineage::Group;
+use basalt_blob::{BlobMeta, FamilyShare, IndexFile};
 use basalt_fs::Result;
+use basalt_kv::key::MAX_SEQ;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

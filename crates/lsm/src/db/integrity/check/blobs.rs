@@ -2,17 +2,18 @@
 //! family has exactly one reference, and each reference leads to such a record.
 
 use super::Walk;
-use crate::blob::verify::{digest, verify};
-use crate::blob::{BlobMeta, BlobReader, Name, Reference};
 use crate::db::open::bind_families;
 use crate::iter::InternalIter;
-use crate::key::{Cmp, Kind, parse_internal_key};
 use crate::options::Options;
-use crate::table::{ReadPattern, TableReader};
 use crate::version::catalog::{Catalog, CatalogBlob};
 use crate::version::{BlobSet, TableStore, blob_names, table_name};
+use basalt_blob::verify::{digest, verify};
+use basalt_blob::{BlobMeta, BlobReader};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, File, Result};
+use basalt_kv::key::{Cmp, Kind, parse_internal_key};
+use basalt_kv::separated::{Name, Reference};
+use basalt_table::{ReadPattern, TableReader};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -11,22 +11,22 @@
 //! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
 
 use super::Run;
-use crate::blob::garbage::Garbage;
-use crate::blob::inspect;
-use crate::blob::lineage::{Collected, Lineage};
-use crate::blob::salvage::{Salvaged, salvage, salvage_log};
-use crate::blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
 use crate::db::integrity::manifest_salvage::log_header;
 use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::store_files::StoreFile;
 use crate::iter::InternalIter;
-use crate::key::{Cmp, Kind, parse_internal_key};
 use crate::options::Compression;
-use crate::table::ReadPattern;
 use crate::version::catalog::CatalogBlob;
 use crate::version::{BlobFile, TableFile, blob_name, index_name, log_name};
+use basalt_blob::garbage::Garbage;
+use basalt_blob::inspect;
+use basalt_blob::lineage::{Collected, Lineage};
+use basalt_blob::salvage::{Salvaged, salvage, salvage_log};
+use basalt_blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
 use basalt_env::IoPriority;
 use basalt_fs::{ErrorKind, Result};
+use basalt_kv::key::{Cmp, Kind, parse_internal_key};
+use basalt_table::ReadPattern;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -344,7 +344,7 @@ impl Run<'_> {
             all.push(Rec {
                 hash: r.name().hash(meta.file_id),
                 family: r.family,
-                bytes: (crate::blob::record::HEADER_LEN + r.key.len() + r.value.len()) as u32,
+                bytes: (basalt_blob::record::HEADER_LEN + r.key.len() + r.value.len()) as u32,
             });
             Ok(())
         })?;

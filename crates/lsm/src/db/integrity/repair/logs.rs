@@ -1,7 +1,6 @@
 //! Logs of a damaged store: every batch that verifies goes into new level-0 tables.
 
 use super::Run;
-use crate::batch::Ops;
 use crate::db::flush::write_table;
 use crate::db::integrity::manifest_salvage::log_header;
 use crate::db::integrity::report::Loss;
@@ -10,12 +9,13 @@ use crate::db::open::{bind_families, check_record};
 use crate::db::store_files::StoreFile;
 use crate::db::write_path::apply::{self, insert};
 use crate::db::write_path::log_space::log_path;
-use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::MAX_FAMILY;
-use crate::wal::Record;
-use crate::wal::salvage::{self, NO_RECORD, Part};
 use basalt_fs::{ErrorKind, Result};
+use basalt_kv::batch::Ops;
+use basalt_kv::key::MAX_SEQ;
+use basalt_records::Record;
+use basalt_records::salvage::{self, NO_RECORD, Part};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

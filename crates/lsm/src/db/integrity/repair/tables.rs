@@ -2,7 +2,6 @@
 //! certain.
 
 use super::Run;
-use crate::blob::{Name, Reference};
 use crate::compaction::ranges::{Cutter, Dropped};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
@@ -10,17 +9,18 @@ use crate::db::integrity::check;
 use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::store_files::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
-use crate::key::{
-    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,
-};
-use crate::ranges::Fragments;
-use crate::table::salvage::{KnownTable, salvage};
-use crate::table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use crate::version::catalog::CatalogFamily;
 use crate::version::edit::AddTable;
 use crate::version::{LEVELS, TableFile, table_name};
+use basalt_blob::{Name, Reference};
 use basalt_env::IoPriority;
 use basalt_fs::{ErrorKind, Result};
+use basalt_kv::key::{
+    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,
+};
+use basalt_kv::ranges::Fragments;
+use basalt_table::salvage::{KnownTable, salvage};
+use basalt_table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use std::cmp::Ordering;
 use std::sync::Arc;
 

@@ -1,0 +1,125 @@
+//! Separated values: files of blob records, and the index that finds a value in them by its key and sequence number.
+//!
+//! A value from a size on is written once, to the log; the tree gets a reference with the log's number, and the log stays as a *blob file*, with an index
+//! beside it. What flushes and collections write are blob files of their own, with the index at their end.
+//!
+//! The crate also has the policy of garbage collection: which records are dead ([`garbage`]), and
+//! what a number means after files were collected ([`lineage`]).
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `layout` | header, directory, footer: the persisted numbers |
+//! | [`index`] | from a hash to a place |
+//! | `names` | names of the files |
+//! | [`counts`] | counters of reads and of compression, for a whole environment |
+//! | `builder` | writes a blob file, or the index of a log |
+//! | `separate` | separates values on their way into tables |
+//! | `reader` | opens a file, finds and reads values; [`batch_read`] reads many at once |
+//! | [`verify`] | checks all of a file |
+//! | [`salvage`] | what a damaged or unnamed file still holds |
+//! | [`derive`](mod@derive) | places of records without an index |
+//! | [`inspect`] | a file without its store |
+//! | [`garbage`] | the records that no reference leads to |
+//! | [`lineage`] | what numbers mean after collections |
+//!
+//! A module depends only on modules above it in this table, on `basalt-table`, whose checksummed
+//! blocks hold the index, and on `basalt-records`, whose logs become blob files. The encoding of one
+//! record is [`basalt_kv::separated`]'s. The bytes are specified in `docs/format/blob.md`, the
+//! reasons are in `docs/decisions/0020-blobs.md`.
+//!
+//! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
+//! panic, or allocate beyond what the file holds, but for a compressed value, which is at most as long as values may be.
+
+#![deny(missing_docs)]
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
+// ordinary build.
+#![cfg(not(all(test, feature = "schedules")))]
+
+mod builder;
+pub mod counts;
+pub mod derive;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod garbage;
+#[cfg(test)]
+mod golden;
+pub mod index;
+pub mod inspect;
+mod layout;
+pub mod lineage;
+mod names;
+mod reader;
+pub mod salvage;
+mod separate;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+
+pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
+pub use layout::{begins_index, begins_one};
+pub use names::{blob_name, blob_names, index_name, log_name};
+pub use reader::{BlobReader, How, Layout, Record, batch_read};
+pub use separate::Separator;
+
+use basalt_kv::separated::compressed as packed;
+pub use basalt_kv::separated::{Form, Name, Reference, record};
+
+use basalt_kv::key::SeqNo;
+use std::collections::BTreeMap;
+
+/// What the manifest remembers of a blob file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobMeta {
+    /// The random id that its records' checksums cover: of the blob file, or of the log.
+    pub file_id: u128,
+    /// Where the records lie in it: all between is records, in a log with other bytes between them.
+    pub data_end: u64,
+    /// Of a log: its index is a file of its own.
+    pub index: Option<IndexFile>,
+    /// Bytes of the blob file; of a log those of the blocks that records lie in, which is what stays of it.
+    pub size: u64,
+    /// XXH3-128 of the whole blob file. Of a log 0: its index has one, and its records have checksums.
+    pub digest: u128,
+    /// Records.
+    pub records: u64,
+    /// Records and their bytes, header and key included, of each family by its id.
+    pub families: BTreeMap<u32, FamilyShare>,
+    /// Lowest sequence number.
+    pub min_seq: SeqNo,
+    /// Highest sequence number.
+    pub max_seq: SeqNo,
+}
+
+/// The index of a log that is a blob file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexFile {
+    /// Its file number: not the log's, so that a second try to write it never has the name of the first.
+    pub number: u64,
+    /// Its own random id.
+    pub file_id: u128,
+    /// Its bytes.
+    pub size: u64,
+    /// XXH3-128 of all of it.
+    pub digest: u128,
+}
+
+/// What is a family's in a blob file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FamilyShare {
+    /// Records.
+    pub records: u64,
+    /// Their bytes, header and key included.
+    pub bytes: u64,
+}
+
+/// Tests of this crate that touch no disk: to run them on another one proves nothing.
+#[cfg(test)]
+const WITHOUT_A_DISK: &[&str] = &["fuzzing::", "garbage::", "index::", "lineage::"];
+
+/// LavaFS keeps the same contract as the simulated disk, and all of these tests.
+#[cfg(test)]
+#[test]
+fn every_blob_test_again_on_lava() {
+    basalt_sim::all_tests_on_lava("every_blob_test_again_on_lava", WITHOUT_A_DISK);
+}

@@ -1,0 +1,251 @@
+//! The records of a damaged blob file that still verify, and those of a log.
+//!
+//! A record is found behind the one before it, whose header says how long it is. Behind a header that does not verify it is sought at every
+//! byte: a record's checksum covers the file's random id and the place, so bytes that verify *are* a record of this file at this place.
+//! Nothing of the index is needed. Promises never to give back a record that was not written to this file, and to miss none that verifies.
+
+use super::BlobMeta;
+use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
+use super::packed;
+use super::reader::Record;
+use super::record::{self, HEADER_LEN as RECORD_HEADER, Head};
+use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
+use basalt_table::read_exact;
+use basalt_table::{BlockHandle, BlockKind, open_block};
+use std::ops::Range;
+use std::path::Path;
+
+/// Bytes of a read.
+const STEP: u64 = 1 << 20;
+
+/// What [`salvage`] walked.
+#[derive(Debug, Clone, Default)]
+pub struct Salvaged {
+    /// The id that the records verify by.
+    pub file_id: u128,
+    /// Records given back.
+    pub records: u64,
+    /// Bytes among the records in which none verifies. Where the directory is lost, the index at the end is among them.
+    pub lost: Vec<Range<u64>>,
+}
+
+/// `Ok(None)` for damage; other errors go on.
+fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
+    match r {
+        Ok(t) => Ok(Some(t)),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn directory(file: &dyn File, path: &Path, file_id: u128, size: u64) -> Result<Directory> {
+    let tail = tail(file, path, size)?;
+    let footer = Footer::decode(path, file_id, size, &tail)?;
+    let handle = BlockHandle {
+        offset: footer.directory,
+        stored: footer.directory_len,
+        raw: 0,
+    };
+    let disk = read_exact(file, path, handle.offset, handle.disk_len())?;
+    let payload = open_block(path, file_id, BlockKind::BlobDirectory, &handle, disk)?;
+    Directory::decode(&payload)
+        .filter(|d| d.records_in == file_id && d.data_end <= size)
+        .ok_or_else(|| Error::corruption(path, handle.offset, "a directory that no builder writes"))
+}
+
+fn tail(file: &dyn File, path: &Path, size: u64) -> Result<Bytes> {
+    let Some(at) = size.checked_sub(FOOTER_LEN as u64) else {
+        return Err(Error::corruption(
+            path,
+            0,
+            format!("blob file of {size} bytes"),
+        ));
+    };
+    read_exact(file, path, at, FOOTER_LEN)
+}
+
+/// Hands every record that verifies to `each`, in the file's order. `known` is the id that the manifest says.
+///
+/// Errors: `Corruption` when nothing says which file it is; `Unsupported` when a later version wrote it; `Io`; whatever `each` returns.
+pub fn salvage(
+    file: &dyn File,
+    path: &Path,
+    known: Option<u128>,
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Salvaged> {
+    let size = file.len();
+    let head = unless_damaged(read_exact(file, path, 0, HEADER_LEN))?;
+    let head_id = match head {
+        Some(h) => own_id(path, &h)?,
+        None => None,
+    };
+    let tail = unless_damaged(tail(file, path, size))?;
+    let tail_id = tail.and_then(|t| Footer::own_id(path, size, &t));
+    let mut ids: Vec<u128> = [head_id, tail_id, known].into_iter().flatten().collect();
+    ids.dedup();
+    let mut last = None;
+    // A header that verifies may be another file's, written over this one's: what the records say decides.
+    for file_id in ids {
+        let end = unless_damaged(directory(file, path, file_id, size))?.map(|d| d.data_end);
+        let mut window = Window {
+            file,
+            path,
+            end: end.unwrap_or(size),
+            start: 0,
+            bytes: Bytes::default(),
+        };
+        let found = walk(&mut window, file_id, HEADER_LEN as u64, each)?;
+        if found.records > 0 {
+            return Ok(found);
+        }
+        last.get_or_insert(found);
+    }
+    last.ok_or_else(|| {
+        Error::corruption(
+            path,
+            0,
+            "neither header nor footer says which blob file this is",
+        )
+    })
+}
+
+/// Hands every record that verifies in a log with the id `file_id` to `each`, in the log's order. What lies between them is no loss: batches
+/// have other operations, and what was no record may have been given back.
+pub fn salvage_log(
+    file: &dyn File,
+    path: &Path,
+    file_id: u128,
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Salvaged> {
+    let mut window = Window {
+        file,
+        path,
+        end: file.len().max(file.allocated()),
+        start: 0,
+        bytes: Bytes::default(),
+    };
+    let found = walk(&mut window, file_id, 0, each)?;
+    Ok(Salvaged {
+        lost: Vec::new(),
+        ..found
+    })
+}
+
+/// Hands every record that verifies in a blob file that the manifest knows to `each`, in the file's
+/// order. Reads neither header nor index. The file is a log where `meta` says so.
+pub(crate) fn salvage_known(
+    file: &dyn File,
+    path: &Path,
+    meta: &BlobMeta,
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Salvaged> {
+    let start = match meta.index {
+        None => HEADER_LEN as u64,
+        Some(_) => 0,
+    };
+    let mut window = Window {
+        file,
+        path,
+        end: meta.data_end,
+        start: 0,
+        bytes: Bytes::default(),
+    };
+    walk(&mut window, meta.file_id, start, each)
+}
+
+fn walk(
+    window: &mut Window<'_>,
+    file_id: u128,
+    start: u64,
+    each: &mut dyn FnMut(Record) -> Result<()>,
+) -> Result<Salvaged> {
+    let mut out = Salvaged {
+        file_id,
+        ..Salvaged::default()
+    };
+    let end = window.end;
+    let mut at = start;
+    // Where the bytes begin in which no record was found.
+    let mut hole: Option<u64> = None;
+    while at < end {
+        let Some(head) = head_at(window, file_id, at)? else {
+            hole.get_or_insert(at);
+            at += 1;
+            continue;
+        };
+        if let Some(from) = hole.take() {
+            out.lost.push(from..at);
+        }
+        let len = head.record_len();
+        let Some(bytes) = window.get(at, len)? else {
+            // Its end is cut off.
+            out.lost.push(at..end);
+            return Ok(out);
+        };
+        let value = &bytes[head.value()];
+        // One that cannot be decompressed is nobody's value.
+        let whole = record::value_sum(value) == head.value_sum()
+            && (!head.is_packed() || packed::unpack(head.kind, head.codec, value, 0).is_ok());
+        if whole {
+            let bytes = Bytes::copy_from_slice(&bytes[..len]);
+            let record = Record {
+                at,
+                family: head.family,
+                key: bytes.slice(RECORD_HEADER..RECORD_HEADER + head.key_len),
+                seq: head.seq,
+                kind: head.kind,
+                codec: head.codec,
+                value: bytes.slice(head.value()),
+                value_sum: head.value_sum(),
+            };
+            each(record)?;
+            out.records += 1;
+        } else {
+            out.lost.push(at..at + len as u64);
+        }
+        at += len as u64;
+    }
+    if let Some(from) = hole {
+        out.lost.push(from..end);
+    }
+    Ok(out)
+}
+
+/// The header of the record that begins at `at`, when one does.
+fn head_at(window: &mut Window<'_>, file_id: u128, at: u64) -> Result<Option<Head>> {
+    let Some(bytes) = window.get(at, RECORD_HEADER)? else {
+        return Ok(None);
+    };
+    let Ok(head) = Head::parse(bytes) else {
+        return Ok(None);
+    };
+    let len = RECORD_HEADER + head.key_len;
+    let bytes = window.get(at, len)?;
+    Ok(bytes.and_then(|b| Head::verified(file_id, at, &b[..len])))
+}
+
+/// A part of a file in memory that moves on.
+struct Window<'a> {
+    file: &'a dyn File,
+    path: &'a Path,
+    /// Nothing behind this is read.
+    end: u64,
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Window<'_> {
+    /// At least `len` bytes from `at` on; `None` when there are not so many.
+    fn get(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
+        if at.checked_add(len as u64).is_none_or(|end| end > self.end) {
+            return Ok(None);
+        }
+        let inside = at >= self.start && at + len as u64 <= self.start + self.bytes.len() as u64;
+        if !inside {
+            let want = (len as u64).max(STEP).min(self.end - at) as usize;
+            self.bytes = read_exact(self.file, self.path, at, want)?;
+            self.start = at;
+        }
+        Ok(Some(&self.bytes[(at - self.start) as usize..]))
+    }
+}

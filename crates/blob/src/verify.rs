@@ -1,0 +1,104 @@
+//! Verification of a whole blob file: every byte is digested, every record checked and found again by the index.
+
+use super::reader::BlobReader;
+use super::{BlobMeta, FamilyShare};
+use basalt_fs::{Error, File, Result};
+use basalt_kv::codec::Compression;
+use basalt_kv::key::MAX_SEQ;
+use std::collections::BTreeMap;
+use std::path::Path;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes of a read.
+const STEP: usize = 1 << 20;
+
+/// Digest of the first `len` bytes of a file.
+pub fn digest(file: &dyn File, path: &Path, len: u64) -> Result<u128> {
+    let mut digest = Xxh3Default::new();
+    let mut at = 0;
+    while at < len {
+        let want = usize::try_from(len - at).unwrap_or(STEP).min(STEP);
+        let piece = basalt_table::read_exact(file, path, at, want)?;
+        digest.update(&piece);
+        at += want as u64;
+    }
+    Ok(digest.digest128())
+}
+
+/// Reads every record of a blob file, and holds all of them against what the manifest says of it.
+pub fn verify(reader: &BlobReader, file: &dyn File, path: &Path, meta: &BlobMeta) -> Result<()> {
+    let bad = |what: String| Error::corruption(path, 0, what);
+    if meta.index.is_none() {
+        let found = digest(file, path, meta.size)?;
+        if found != meta.digest {
+            return Err(bad(format!(
+                "digest is {found:032x}, the manifest records {:032x}",
+                meta.digest
+            )));
+        }
+    }
+    verify_records(reader, path, meta, &mut |_| ()).map(|_| ())
+}
+
+/// What the values of a blob file come to, expiries included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ValueBytes {
+    /// How many are compressed.
+    pub compressed: u64,
+    /// Bytes that are stored of all.
+    pub stored: u64,
+    /// Bytes that all have decompressed.
+    pub own: u64,
+}
+
+/// As [`verify`], without the digest; what the values come to. `progress` is told bytes as they are read.
+pub fn verify_records(
+    reader: &BlobReader,
+    path: &Path,
+    meta: &BlobMeta,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ValueBytes> {
+    let bad = |what: String| Error::corruption(path, 0, what);
+    let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
+    let (mut sum, mut seqs) = (0u64, (MAX_SEQ, 0));
+    let mut values = ValueBytes::default();
+    let mut before = |len: usize| {
+        progress(len as u64);
+        Ok(())
+    };
+    reader.walk(&|_| true, &mut before, &mut |ordinal, record| {
+        let share = families.entry(record.family).or_default();
+        share.records += 1;
+        share.bytes += (super::record::HEADER_LEN + record.key.len() + record.value.len()) as u64;
+        let payload = record.payload().map_err(|what| {
+            let what = format!("blob record with a compressed value: {what}");
+            Error::corruption(path, record.at, what)
+        })?;
+        values.compressed += u64::from(record.codec != Compression::None);
+        values.stored += record.value.len() as u64;
+        values.own += payload.len() as u64;
+        seqs = (seqs.0.min(record.seq), seqs.1.max(record.seq));
+        sum = sum.wrapping_add(record.name().hash(meta.file_id));
+        let (found, _) = reader.find(&record.name(), false)?;
+        match found == ordinal {
+            true => Ok(()),
+            false => Err(bad(format!(
+                "the index leads to record {found} for the key of record {ordinal}"
+            ))),
+        }
+    })?;
+    if families != meta.families || seqs != (meta.min_seq, meta.max_seq) {
+        return Err(bad(format!(
+            "its records are {families:?} of sequence numbers {seqs:?}, the manifest records {:?} of {:?}",
+            meta.families,
+            (meta.min_seq, meta.max_seq)
+        )));
+    }
+    match sum == reader.hash_sum() {
+        true => Ok(values),
+        false => Err(bad(format!(
+            "the hashes of its records add up to {sum:016x}, its directory says {:016x}",
+            reader.hash_sum()
+        ))),
+    }
+}

@@ -1,0 +1,274 @@
+//! A file that a background job, or a bulk load, writes from its first byte to its last: small pieces are gathered, large ones go out at multiples of the
+//! write unit, through the I/O limit and in courtesy to those who wait for the device, and all bytes are digested. A load's are written behind it, by a thread
+//! of the file's own (`behind`).
+//!
+//! Promise: an error ends the file; every later call returns it again.
+
+#[cfg(test)]
+mod tests;
+mod write_behind;
+
+use crate::{Env, IoPriority, MemoryKind, Reservation};
+use basalt_fs::{AlignedBuf, Error, File, Intent, Result};
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use write_behind::Behind;
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes gathered before they are written.
+pub const PIECE: usize = 1 << 20;
+
+/// What appends to the file.
+struct Appender {
+    env: Env,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    io: IoPriority,
+    /// Bytes appended.
+    written: u64,
+}
+
+impl Appender {
+    /// Appends what was gathered, in smaller pieces while somebody waits for the device.
+    fn append_gathered(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let n = self.env.foreground_io().piece(bytes.len()).min(bytes.len());
+            self.append(&[IoSlice::new(&bytes[..n])], n)?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, bufs: &[IoSlice<'_>], len: usize) -> Result<()> {
+        self.env.io_limit().acquire(len as u64, self.io);
+        let turn = self.env.foreground_io().turn();
+        let appended = self.file.append(bufs, Intent::Sync);
+        drop(turn);
+        // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
+        assert_eq!(
+            appended?,
+            self.written,
+            "{} was not empty or has another writer",
+            self.path.display()
+        );
+        self.written += len as u64;
+        Ok(())
+    }
+}
+
+/// How bytes get to the file.
+enum Out {
+    /// On the thread that makes them.
+    Here(Appender),
+    /// So until the first piece is full, then behind.
+    Soon(Appender),
+    Behind(Behind),
+    /// While it changes.
+    Nowhere,
+}
+
+/// See the module.
+pub struct FileWriter {
+    env: Env,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    unit: usize,
+    out: Out,
+    staging: AlignedBuf,
+    /// Bytes handed to the file.
+    written: u64,
+    digest: Xxh3Default,
+    failed: Option<Error>,
+    /// What the staging buffer grows to, in the ledger; all of them when it writes behind.
+    booked: Reservation,
+}
+
+impl FileWriter {
+    /// Over an empty file.
+    pub fn new(env: &Env, file: Arc<dyn File>, path: &Path, io: IoPriority) -> FileWriter {
+        let unit = env.fs().info().write_unit;
+        assert!(
+            unit.is_power_of_two() && unit <= PIECE,
+            "write unit of {unit} bytes"
+        );
+        FileWriter {
+            env: env.clone(),
+            file: file.clone(),
+            path: path.to_path_buf(),
+            unit,
+            out: Out::Here(Appender {
+                env: env.clone(),
+                file,
+                path: path.to_path_buf(),
+                io,
+                written: 0,
+            }),
+            staging: AlignedBuf::new(),
+            written: 0,
+            digest: Xxh3Default::new(),
+            failed: None,
+            booked: env.ledger().reserve(MemoryKind::Buffer, PIECE as u64),
+        }
+    }
+
+    /// From the first full piece on another thread writes, for whoever has other work meanwhile and no threads of the pool beside it. Not where
+    /// threads are stepped.
+    pub fn write_behind(&mut self) {
+        if self.env.jobs().is_stepped() {
+            return;
+        }
+        self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {
+            Out::Here(appender) => Out::Soon(appender),
+            other => other,
+        };
+    }
+
+    /// The environment.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The error that ended the file, if one did.
+    pub fn check(&self) -> Result<()> {
+        match &self.failed {
+            Some(e) => Err(e.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The file's first bytes, few of them: cannot fail.
+    pub fn begin(&mut self, header: &[u8]) {
+        assert!(self.position() == 0 && header.len() < PIECE);
+        self.digest.update(header);
+        self.staging.extend_from_slice(header);
+    }
+
+    /// Bytes so far.
+    pub fn position(&self) -> u64 {
+        self.written + self.staging.len() as u64
+    }
+
+    /// Appends bytes.
+    pub fn put(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        self.digest.update(bytes);
+        while !bytes.is_empty() {
+            let n = bytes.len().min(PIECE - self.staging.len());
+            self.staging.extend_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            if self.staging.len() == PIECE {
+                self.append_staging()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As `put`, but what fills whole write units is written from where it is.
+    pub fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
+        if !matches!(self.out, Out::Here(_)) {
+            return self.put(bytes);
+        }
+        self.check()?;
+        self.digest.update(bytes);
+        while !bytes.is_empty() {
+            let n = bytes.len().min(PIECE);
+            let total = self.staging.len() + n;
+            let whole = total - total % self.unit;
+            if whole <= self.staging.len() {
+                self.staging.extend_from_slice(&bytes[..n]);
+                bytes = &bytes[n..];
+                continue;
+            }
+            let direct = whole - self.staging.len();
+            self.append_with(&bytes[..direct])?;
+            bytes = &bytes[direct..];
+            if bytes.len() < self.unit {
+                self.staging.extend_from_slice(bytes);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is gathered and `more` behind it, on this thread.
+    fn append_with(&mut self, more: &[u8]) -> Result<()> {
+        let Out::Here(appender) = &mut self.out else {
+            unreachable!("only where nothing is written behind");
+        };
+        let len = self.staging.len() + more.len();
+        let bufs = [IoSlice::new(&self.staging), IoSlice::new(more)];
+        let done = appender.append(&bufs, len);
+        self.appended(done, len)
+    }
+
+    /// Writes what is gathered, or hands it over to be written.
+    fn append_staging(&mut self) -> Result<()> {
+        self.check()?;
+        let len = self.staging.len();
+        if let Out::Soon(_) = &self.out {
+            self.begin_behind();
+        }
+        match &mut self.out {
+            Out::Here(appender) => {
+                let done = appender.append_gathered(&self.staging);
+                self.appended(done, len)
+            }
+            Out::Behind(behind) => {
+                let piece = std::mem::replace(&mut self.staging, AlignedBuf::zeroed_direct(0));
+                let next = behind.push(piece);
+                let done = next.map(|next| self.staging = next);
+                self.appended(done, len)
+            }
+            Out::Soon(_) | Out::Nowhere => unreachable!("decided above"),
+        }
+    }
+
+    fn begin_behind(&mut self) {
+        let Out::Soon(appender) = std::mem::replace(&mut self.out, Out::Nowhere) else {
+            unreachable!("asked before");
+        };
+        self.out = match Behind::begin(appender) {
+            Ok(behind) => {
+                // One piece is filled, one waits, one is on its way.
+                self.booked.resize(3 * PIECE as u64);
+                Out::Behind(behind)
+            }
+            Err(appender) => Out::Here(appender),
+        };
+    }
+
+    fn appended(&mut self, done: Result<()>, len: usize) -> Result<()> {
+        match done {
+            Ok(()) => {
+                self.staging.clear();
+                self.written += len as u64;
+                Ok(())
+            }
+            Err(e) => {
+                self.failed = Some(e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes what is left and syncs data and length. Size and XXH3-128 of the whole file. The name's durability is the caller's.
+    pub fn finish(mut self) -> Result<(u64, u128)> {
+        self.check()?;
+        self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {
+            Out::Soon(appender) => Out::Here(appender),
+            other => other,
+        };
+        self.append_staging()?;
+        if let Out::Behind(behind) = &self.out {
+            behind.wait()?;
+        }
+        self.file.sync_all()?;
+        Ok((self.written, self.digest.digest128()))
+    }
+}

@@ -1,0 +1,266 @@
+//! Sorted tables: immutable files of internal keys and values in checksummed blocks.
+//!
+//! A flush or compaction writes a table front to back ([`TableBuilder`]), and an engine reads it by
+//! points and with cursors ([`TableReader`], [`TableIter`]). [`InternalIter`] is the cursor that all
+//! sources of entries have in common. The framing of blocks ([`BlockHandle`], [`open_block`],
+//! [`block_checksum`]) also serves the indexes of blob files.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `format` | header, footer, block trailers, filter pages: the persisted numbers |
+//! | `exact_read`, `source` | reads of exact lengths; where the reader's file comes from |
+//! | `block`, `index` | data blocks; index blocks |
+//! | `ranges` | range tombstones |
+//! | `properties` | what a table says of itself |
+//! | `builder` | writes a file |
+//! | `reader` | opens a file, point lookups; cursors, lookups of many keys, whole-table walks |
+//! | `resync` | where a block may end |
+//! | [`salvage`] | what a damaged table still holds |
+//!
+//! A module depends only on modules above it in this table, and on `basalt-kv`. The format is
+//! specified in `docs/format/table.md`, the reasons are in `docs/decisions/0005-table-format.md`.
+//!
+//! Promises: a read returns what was added or an error; every block's checksum covers its kind, its
+//! file's id and its offset; no bytes of a file make a reader panic, hang, or allocate beyond what
+//! the file holds plus 16 MiB.
+
+#![deny(missing_docs)]
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
+// ordinary build.
+#![cfg(not(all(test, feature = "schedules")))]
+
+mod block;
+mod builder;
+mod exact_read;
+mod format;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod index;
+mod properties;
+mod ranges;
+mod reader;
+mod resync;
+pub mod salvage;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use builder::TableBuilder;
+pub use exact_read::{check_reach, read_exact};
+pub use format::{
+    BLOCK_TRAILER_LEN, BlockHandle, BlockKind, block_checksum, block_trailer, open_block,
+};
+pub use properties::{decode_references, encode_references, family_of};
+pub use reader::{
+    InternalIter, Lookup, ReadBudget, SeekBlock, SeekRead, Step, TableIter, TableReader, Wanted,
+    hash_of,
+};
+pub use source::Source;
+
+use basalt_kv::codec::Compression;
+use basalt_kv::key::{
+    Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, internal_key, split_internal_key, trailer_seq,
+};
+use basalt_kv::limits::DEFAULT_FAMILY;
+use basalt_kv::prefix::Prefixes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes at a table's end that say that it is one.
+pub const END_LEN: usize = format::FOOTER_MAGIC.len();
+
+/// True when a file's first bytes are those of a table.
+pub fn begins_one(first: &[u8]) -> bool {
+    first.starts_with(&format::HEADER_MAGIC)
+}
+
+/// True when a file's last [`END_LEN`] bytes are those of a table.
+pub fn ends_one(last: &[u8]) -> bool {
+    last == format::FOOTER_MAGIC
+}
+
+/// The family that a table belongs to, as the table itself says it: what `repair` has when no manifest can be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFamily {
+    /// Its id.
+    pub id: u32,
+    /// Its name, 1 to 255 bytes.
+    pub name: Arc<str>,
+}
+
+impl Default for TableFamily {
+    /// The family that every store has.
+    fn default() -> TableFamily {
+        TableFamily {
+            id: 0,
+            name: DEFAULT_FAMILY.into(),
+        }
+    }
+}
+
+/// How a table is built.
+#[derive(Debug, Clone)]
+pub struct TableOptions {
+    /// Whose it is.
+    pub family: TableFamily,
+    /// The family's order.
+    pub cmp: Cmp,
+    /// Bytes of a data block before compression.
+    pub block_bytes: usize,
+    /// Filter bits a key; 0 for none.
+    pub filter_bits_per_key: u32,
+    /// Whose prefixes go into the filter beside the keys.
+    pub prefix_extractor: Option<Prefixes>,
+    /// Compression of data blocks.
+    pub compression: Compression,
+    /// Put filter pages, index partitions and data blocks into the cache as they are written.
+    pub warm_cache: bool,
+}
+
+/// What the manifest remembers of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableMeta {
+    /// The random id in its header and in every checksum.
+    pub file_id: u128,
+    /// Bytes.
+    pub size: u64,
+    /// XXH3-128 of the whole file.
+    pub digest: u128,
+    /// Entries, range tombstones not among them.
+    pub entries: u64,
+    /// Entries that are tombstones.
+    pub deletes: u64,
+    /// First internal key, or where the first range tombstone begins.
+    pub smallest: Vec<u8>,
+    /// Last internal key, or where the last range tombstone ends; see [`TableMeta::end_is_open`].
+    pub largest: Vec<u8>,
+    /// Lowest sequence number.
+    pub min_seq: SeqNo,
+    /// Highest sequence number.
+    pub max_seq: SeqNo,
+    /// Bytes of user keys before compression.
+    pub raw_key_bytes: u64,
+    /// Bytes of values before compression.
+    pub raw_value_bytes: u64,
+    /// Soonest expiry of any entry, ms since 1970; `u64::MAX` when nothing expires.
+    pub soonest_expiry_ms: u64,
+    /// Range tombstones: disjoint ranges, times the tombstones of each.
+    pub range_deletes: u64,
+    /// How many entries refer to each blob file number, ascending.
+    pub references: References,
+    /// What its entries' sequence numbers are shown with more than they are stored with: a table that was prepared gets its place in history when
+    /// it is added to the tree. `smallest` to `max_seq` are as they are shown. The file does not know of it. 0 for all others.
+    pub shift: u64,
+}
+
+/// Blob file numbers, ascending, and how many references each has.
+pub type References = Arc<[(u64, u64)]>;
+
+/// Counts references, see [`TableMeta::references`].
+#[derive(Debug, Default)]
+pub(crate) struct ReferenceCounter {
+    counts: BTreeMap<u64, u64>,
+    /// The number counted last, and how often in a row: neighbours often lie in one file.
+    last: (u64, u64),
+}
+
+impl ReferenceCounter {
+    pub(crate) fn add(&mut self, number: u64) {
+        if number != self.last.0 {
+            self.flush();
+            self.last = (number, 0);
+        }
+        self.last.1 += 1;
+    }
+
+    fn flush(&mut self) {
+        let (number, count) = std::mem::take(&mut self.last);
+        if count > 0 {
+            *self.counts.entry(number).or_default() += count;
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> References {
+        self.flush();
+        std::mem::take(&mut self.counts).into_iter().collect()
+    }
+}
+
+impl TableMeta {
+    /// Of a table without entries: what counting begins from.
+    fn without_entries(file_id: u128, size: u64) -> TableMeta {
+        TableMeta {
+            file_id,
+            size,
+            digest: 0,
+            entries: 0,
+            deletes: 0,
+            smallest: Vec::new(),
+            largest: Vec::new(),
+            min_seq: MAX_SEQ,
+            max_seq: 0,
+            raw_key_bytes: 0,
+            raw_value_bytes: 0,
+            soonest_expiry_ms: u64::MAX,
+            range_deletes: 0,
+            references: References::default(),
+            shift: 0,
+        }
+    }
+
+    /// True for what [`TableMeta::shifted`] may have made, by so much.
+    pub fn is_shiftable(&self, by: u64) -> bool {
+        let seq = |key: &[u8]| trailer_seq(split_internal_key(key).1);
+        let lowest = (self.min_seq)
+            .min(seq(&self.smallest))
+            .min(seq(&self.largest));
+        self.shift == 0 && self.range_deletes == 0 && by <= lowest
+    }
+
+    /// The same table with sequence numbers that are so much higher. `None` when that is beyond the highest, and for one with range
+    /// tombstones, whose numbers are not shifted.
+    pub fn shifted(mut self, by: u64) -> Option<TableMeta> {
+        let highest = self.max_seq.checked_add(by)?;
+        if highest > MAX_SEQ || (by > 0 && self.range_deletes > 0) {
+            return None;
+        }
+        for key in [&mut self.smallest, &mut self.largest] {
+            let (user, trailer) = split_internal_key(key);
+            *key = internal_key(user, trailer + (by << SEQ_SHIFT));
+        }
+        self.min_seq += by;
+        self.max_seq = highest;
+        self.shift += by;
+        Some(self)
+    }
+}
+
+/// How a reader treats the cache and the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadPattern {
+    /// Blocks read go into the cache; sequential reads are read ahead in growing steps.
+    Cached,
+    /// Blocks found in the cache are used, blocks read are not kept; sequential reads are read ahead.
+    Uncached,
+    /// A compaction's pass over the whole table: large reads, nothing kept.
+    Compaction,
+}
+
+/// Verification's counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TableVerified {
+    /// Bytes read, which is the file's size.
+    pub bytes: u64,
+    /// Blocks checked.
+    pub blocks: u64,
+    /// Entries seen.
+    pub entries: u64,
+}
+
+/// LavaFS keeps the same contract as the simulated disk, and all of these tests.
+#[cfg(test)]
+#[test]
+fn every_table_test_again_on_lava() {
+    basalt_sim::all_tests_on_lava("every_table_test_again_on_lava", &["fuzzing::"]);
+}

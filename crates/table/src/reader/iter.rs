@@ -1,0 +1,498 @@
+//! A cursor over a table: index partition, data block, entry; and the read-ahead under it.
+
+use super::InternalIter;
+use super::TableReader;
+use super::seek_prefetch::{SeekBlock, SeekRead};
+use crate::ReadPattern;
+use crate::block::BlockCursor;
+use crate::exact_read::read_exact;
+use crate::format::{BlockHandle, BlockKind, open_block};
+use crate::index::IndexBlock;
+use basalt_env::{CachePriority, IoPriority, MemoryKind};
+use basalt_fs::{AlignedBuf, Bytes, Result, slot_size};
+use basalt_kv::prefix::Narrow;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+const AHEAD_FIRST: usize = 16 << 10;
+const AHEAD_MOST: usize = 256 << 10;
+const AHEAD_COMPACTION: usize = 1 << 20;
+
+/// Bytes read before they are asked for.
+struct Ahead {
+    bytes: Bytes,
+    /// `bytes` in the ledger: a reader's own, beside the cache.
+    kind: MemoryKind,
+    at: u64,
+    /// The next read's length.
+    step: usize,
+    /// Where the block after the last one begins, and how many came one after the other.
+    expected: u64,
+    in_sequence: u32,
+}
+
+impl Ahead {
+    fn holds(&self, handle: &BlockHandle) -> bool {
+        self.at <= handle.offset && handle.end() <= self.at + self.bytes.len() as u64
+    }
+}
+
+/// A cursor over a table.
+pub struct TableIter {
+    table: Arc<TableReader>,
+    pattern: ReadPattern,
+    /// Partition `part` of the top level, once loaded.
+    partition: Option<(IndexBlock, u64)>,
+    part: usize,
+    /// The block's number in the partition.
+    slot: usize,
+    /// The offset of the data block in `block`, if one is loaded.
+    loaded: Option<u64>,
+    block: BlockCursor,
+    ahead: Ahead,
+    /// A seek that reads the block it lands in reads the one behind it as well.
+    with_next: bool,
+    /// Between the halves of a seek: the block it lands in, `None` when it lands nowhere.
+    sought: Option<usize>,
+    /// The payload of the data block at this offset, which is about to be loaded.
+    given: Option<(u64, Bytes)>,
+    narrow: Option<Arc<Narrow>>,
+}
+
+impl TableIter {
+    pub(crate) fn new(table: Arc<TableReader>, pattern: ReadPattern) -> TableIter {
+        let kind = match pattern {
+            ReadPattern::Compaction => MemoryKind::Buffer,
+            ReadPattern::Cached | ReadPattern::Uncached => MemoryKind::Pinned,
+        };
+        TableIter {
+            block: BlockCursor::with_shift(table.shift()),
+            table,
+            pattern,
+            partition: None,
+            part: 0,
+            slot: 0,
+            loaded: None,
+            ahead: Ahead {
+                bytes: Bytes::new(),
+                kind,
+                at: 0,
+                step: AHEAD_FIRST,
+                expected: u64::MAX,
+                in_sequence: 0,
+            },
+            with_next: false,
+            sought: None,
+            given: None,
+            narrow: None,
+        }
+    }
+
+    /// For a cursor that many a walk will take into the next block: what a seek must read from the device is that block as well. Two blocks
+    /// at once cost little more than one, and half of what two reads cost.
+    pub fn with_next(mut self) -> TableIter {
+        self.with_next = true;
+        self
+    }
+
+    /// Bytes that a seek reads from `handle` on, the block `slot` of the partition at hand.
+    fn seek_read_len(&self, slot: usize, handle: &BlockHandle) -> usize {
+        let (partition, offset) = self.partition.as_ref().expect("it names the block");
+        let alone = handle.disk_len();
+        if !self.with_next || slot + 1 == partition.len() {
+            return alone;
+        }
+        match self.table.data_handle(partition, *offset, slot + 1) {
+            Ok(next)
+                if next.offset >= handle.end()
+                    && next.end() - handle.offset <= AHEAD_FIRST as u64
+                    && !self.table.env.cache().contains(self.table.cache_key(&next)) =>
+            {
+                (next.end() - handle.offset) as usize
+            }
+            // What is wrong with it is told to whoever needs it.
+            _ => alone,
+        }
+    }
+
+    /// True, and the cursor is not valid, when it is narrowed to a prefix that the table has no key of.
+    fn is_denied(&mut self) -> Result<bool> {
+        if let Some(narrow) = &self.narrow
+            && !self.table.may_hold_prefix(narrow, self.fill_cache())?
+        {
+            self.no_block();
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn fill_cache(&self) -> bool {
+        self.pattern == ReadPattern::Cached
+    }
+
+    fn no_block(&mut self) {
+        self.loaded = None;
+        self.block.unload();
+    }
+
+    fn load_partition(&mut self, i: usize) -> Result<()> {
+        if self.partition.is_some() && self.part == i {
+            return Ok(());
+        }
+        self.partition = None;
+        let handle = self.table.partition_handle(i)?;
+        let partition = self.table.partition(i, &handle, self.fill_cache())?;
+        self.partition = Some((partition, handle.offset));
+        self.part = i;
+        Ok(())
+    }
+
+    /// Loads data block `slot` of the partition at hand.
+    fn load_block(&mut self, slot: usize) -> Result<()> {
+        let (partition, offset) = self.partition.as_ref().expect("partition is loaded");
+        let handle = self.table.data_handle(partition, *offset, slot)?;
+        self.slot = slot;
+        if self.loaded == Some(handle.offset) {
+            return Ok(());
+        }
+        self.loaded = None;
+        self.block.unload();
+        let payload = self.fetch(&handle)?;
+        self.block
+            .load(payload)
+            .map_err(|d| d.at(&self.table.path, handle.offset))?;
+        self.loaded = Some(handle.offset);
+        Ok(())
+    }
+
+    /// A data block's payload: from the cache, from what was read ahead, or from the file.
+    fn fetch(&mut self, handle: &BlockHandle) -> Result<Bytes> {
+        let table = &*self.table;
+        let ahead = &mut self.ahead;
+        if handle.offset == ahead.expected {
+            ahead.in_sequence += 1;
+        } else {
+            ahead.in_sequence = 0;
+            ahead.step = AHEAD_FIRST;
+        }
+        ahead.expected = handle.end();
+        if let Some((offset, payload)) = self.given.take()
+            && offset == handle.offset
+        {
+            return Ok(payload);
+        }
+        let compaction = self.pattern == ReadPattern::Compaction;
+        if !compaction && let Some(payload) = table.env.cache().get(table.cache_key(handle)) {
+            return Ok(payload);
+        }
+        let len = handle.disk_len();
+        if !ahead.holds(handle) {
+            let foreground_io = table.env.foreground_io();
+            let step = if compaction {
+                foreground_io.piece(AHEAD_COMPACTION)
+            } else if ahead.in_sequence > 0 {
+                let step = ahead.step;
+                ahead.step = (step * 2).min(AHEAD_MOST);
+                step
+            } else {
+                foreground_io.foreground_read();
+                return table.block(BlockKind::Data, handle, self.pattern == ReadPattern::Cached);
+            };
+            let left = usize::try_from(table.footer.data_end - handle.offset).unwrap_or(usize::MAX);
+            let want = step.max(len).min(left);
+            ahead.bytes = Bytes::new();
+            let booked = table.env.ledger().reserve(ahead.kind, want as u64);
+            let turn = if compaction {
+                table.env.io_limit().acquire(want as u64, IoPriority::Low);
+                Some(foreground_io.turn())
+            } else {
+                foreground_io.foreground_read();
+                None
+            };
+            // Values that a reader keeps are parts of it.
+            ahead.bytes = booked.hold(read_exact(
+                &*table.file()?,
+                &table.path,
+                handle.offset,
+                want,
+            )?);
+            drop(turn);
+            ahead.at = handle.offset;
+        }
+        self.take_from_ahead(handle)
+    }
+
+    /// The payload of a data block that was read ahead, which is put into the cache now if it is to be.
+    fn take_from_ahead(&self, handle: &BlockHandle) -> Result<Bytes> {
+        let (table, ahead) = (&*self.table, &self.ahead);
+        let len = handle.disk_len();
+        let from = (handle.offset - ahead.at) as usize;
+        let disk = ahead.bytes.slice(from..from + len);
+        let payload = open_block(&table.path, table.file_id, BlockKind::Data, handle, disk)?;
+        if self.pattern == ReadPattern::Cached {
+            // A slice in the cache would keep all that was read ahead alive.
+            let own = if handle.raw == 0 {
+                AlignedBuf::cached_copy(&payload)
+            } else {
+                payload
+            };
+            let charge = slot_size(own.len());
+            return Ok(table.env.cache().insert(
+                table.cache_key(handle),
+                own,
+                charge,
+                CachePriority::Normal,
+            ));
+        }
+        if handle.raw != 0 {
+            let booked = table
+                .env
+                .ledger()
+                .reserve(ahead.kind, u64::from(handle.raw));
+            return Ok(booked.hold(payload));
+        }
+        Ok(payload)
+    }
+
+    /// Runs a movement; on an error the cursor is not valid.
+    fn moved(&mut self, how: impl FnOnce(&mut TableIter) -> Result<()>) -> Result<()> {
+        let result = how(self);
+        if result.is_err() {
+            self.no_block();
+            self.partition = None;
+        }
+        result
+    }
+
+    fn in_block(
+        &mut self,
+        how: impl FnOnce(&mut BlockCursor) -> crate::format::Checked<()>,
+    ) -> Result<()> {
+        let offset = self.loaded.expect("block is loaded");
+        how(&mut self.block).map_err(|d| d.at(&self.table.path, offset))
+    }
+
+    /// To the first entry of the next block, or past the end.
+    fn next_block(&mut self) -> Result<()> {
+        let (partition, _) = self.partition.as_ref().expect("partition is loaded");
+        if self.slot + 1 < partition.len() {
+            self.load_block(self.slot + 1)?;
+        } else if self.part + 1 < self.table.top.len() {
+            self.load_partition(self.part + 1)?;
+            self.load_block(0)?;
+        } else {
+            self.no_block();
+            return Ok(());
+        }
+        self.in_block(BlockCursor::seek_to_first)
+    }
+
+    /// To the last entry of the block before, or past the beginning.
+    fn prev_block(&mut self) -> Result<()> {
+        if self.slot > 0 {
+            self.load_block(self.slot - 1)?;
+        } else if self.part > 0 {
+            self.load_partition(self.part - 1)?;
+            let last = self.partition.as_ref().expect("just loaded").0.len() - 1;
+            self.load_block(last)?;
+        } else {
+            self.no_block();
+            return Ok(());
+        }
+        self.in_block(BlockCursor::seek_to_last)
+    }
+
+    /// The block that a seek lands in, a number in the partition at hand; `None` when all of the table is before the target.
+    fn slot_of(&mut self, target: &[u8]) -> Result<Option<usize>> {
+        let target = self.table.as_stored(target);
+        let Some(i) = self.table.find_partition(&target)? else {
+            return Ok(None);
+        };
+        self.load_partition(i)?;
+        let (partition, offset) = self.partition.as_ref().expect("just loaded");
+        (self.table.slot_in(partition, *offset, &target)).map(Some)
+    }
+
+    fn seek_inner(&mut self, target: &[u8]) -> Result<()> {
+        match self.slot_of(target)? {
+            Some(slot) => self.land(slot, target),
+            None => {
+                self.no_block();
+                Ok(())
+            }
+        }
+    }
+
+    /// The first half of a seek.
+    fn look_up(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
+        self.sought = None;
+        self.given = None;
+        if self.is_denied()? {
+            return Ok(None);
+        }
+        self.sought = self.slot_of(target)?;
+        let Some(slot) = self.sought else {
+            return Ok(None);
+        };
+        let (partition, offset) = self.partition.as_ref().expect("it names the block");
+        let handle = self.table.data_handle(partition, *offset, slot)?;
+        // What the cursor holds, and what comes next in sequence, it sees to by itself.
+        let at_hand = self.loaded == Some(handle.offset)
+            || self.ahead.expected == handle.offset
+            || self.ahead.holds(&handle);
+        if at_hand || self.pattern == ReadPattern::Compaction {
+            return Ok(None);
+        }
+        let table = &self.table;
+        if let Some(payload) = table.env.cache().get(table.cache_key(&handle)) {
+            self.given = Some((handle.offset, payload));
+            return Ok(None);
+        }
+        let len = self.seek_read_len(slot, &handle);
+        Ok(Some(SeekRead::new(table, handle, len)))
+    }
+
+    /// To the first entry at or after the target, which is in data block `slot` of the partition at hand or the first one behind it.
+    fn land(&mut self, slot: usize, target: &[u8]) -> Result<()> {
+        self.load_block(slot)?;
+        let offset = self.loaded.expect("block is loaded");
+        (self.block.seek(&self.table.cmp, target)).map_err(|d| d.at(&self.table.path, offset))?;
+        if !self.block.valid() {
+            // The target lies between this block's last key and its separator.
+            self.next_block()?;
+        }
+        Ok(())
+    }
+
+    fn seek_to_last_inner(&mut self) -> Result<()> {
+        if self.table.top.len() == 0 {
+            self.no_block();
+            return Ok(());
+        }
+        self.load_partition(self.table.top.len() - 1)?;
+        let last = self.partition.as_ref().expect("just loaded").0.len() - 1;
+        self.load_block(last)?;
+        self.in_block(BlockCursor::seek_to_last)
+    }
+
+    fn prev_inner(&mut self) -> Result<()> {
+        self.in_block(BlockCursor::prev)?;
+        if !self.block.valid() {
+            self.prev_block()?;
+        }
+        Ok(())
+    }
+}
+
+impl InternalIter for TableIter {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.block.valid()
+    }
+
+    fn narrow(&mut self, to: Option<&Arc<Narrow>>) {
+        self.narrow = to.cloned();
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.moved(|it| {
+            if it.table.top.len() == 0 {
+                it.no_block();
+                return Ok(());
+            }
+            it.load_partition(0)?;
+            it.load_block(0)?;
+            it.in_block(BlockCursor::seek_to_first)
+        })
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.moved(TableIter::seek_to_last_inner)
+    }
+
+    fn seek(&mut self, target: &[u8]) -> Result<()> {
+        self.moved(|it| match it.is_denied()? {
+            true => Ok(()),
+            false => it.seek_inner(target),
+        })
+    }
+
+    fn begin_seek(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
+        let found = self.look_up(target);
+        if found.is_err() {
+            self.no_block();
+            self.partition = None;
+        }
+        found
+    }
+
+    fn finish_seek(&mut self, target: &[u8], landed: Option<SeekBlock>) -> Result<()> {
+        self.moved(|it| {
+            let Some(slot) = it.sought.take() else {
+                it.no_block();
+                return Ok(());
+            };
+            if let Some(SeekBlock { handle, bytes }) = landed {
+                (it.ahead.at, it.ahead.bytes) = (handle.offset, bytes);
+                it.given = Some((handle.offset, it.take_from_ahead(&handle)?));
+                if it.ahead.bytes.len() == handle.disk_len() {
+                    it.ahead.bytes = Bytes::new();
+                }
+            }
+            it.land(slot, target)
+        })
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {
+        self.moved(|it| {
+            if it.is_denied()? {
+                return Ok(());
+            }
+            it.seek_inner(target)?;
+            if !it.block.valid() {
+                return it.seek_to_last_inner();
+            }
+            if it.table.cmp.internal(it.block.key(), target) == Ordering::Greater {
+                it.prev_inner()?;
+            }
+            Ok(())
+        })
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        assert!(self.block.valid(), "next on a cursor that is not valid");
+        match self.block.next() {
+            Ok(()) if self.block.valid() => Ok(()),
+            Ok(()) => self.moved(TableIter::next_block),
+            Err(d) => self.moved(|it| {
+                Err(d.at(
+                    &it.table.path,
+                    it.loaded.expect("a valid cursor has a block"),
+                ))
+            }),
+        }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        assert!(self.block.valid(), "prev on a cursor that is not valid");
+        self.moved(TableIter::prev_inner)
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        assert!(self.block.valid(), "key of a cursor that is not valid");
+        self.block.key()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        assert!(self.block.valid(), "value of a cursor that is not valid");
+        self.block.value()
+    }
+
+    fn pinned_value(&self) -> Bytes {
+        assert!(self.block.valid(), "value of a cursor that is not valid");
+        self.block.pinned_value()
+    }
+}
