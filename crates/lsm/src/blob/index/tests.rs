@@ -136,8 +136,8 @@ fn files(fs: &dyn FileSystem, dir: &Path, into: &mut Vec<(Vec<u8>, u64)>) {
 
 #[test]
 fn an_index_is_as_small_as_it_should_be() {
-    // Each case has 64 MB of values: of 16,000 or 1,000 bytes under random keys of 36 bytes, or real
-    // files under their paths.
+    // Each case has 64 MB of values: of 16,000 or 1,000 bytes under random keys of 36 bytes, or
+    // real files under their paths.
     let random = Random::from_seed(36);
     let keys = |value: u64, count: usize| -> Vec<(Vec<u8>, u64)> {
         let key = || (0..36).map(|_| random.next_u64() as u8).collect();
