@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const ROUNDS: u64 = 4;
 const READS: u64 = 24;
 
-/// What the key holds, which is never deleted.
+/// Reads the key's value. The key is never deleted.
 fn read(db: &Db, family: &Family, options: &ReadOptions) -> u64 {
     let found = db.get(family, b"key", options).expect("reads");
     let found = found.expect("an acknowledged key is not absent");
@@ -32,7 +32,8 @@ fn write(db: &Db, family: &Family, n: u64) {
     written.expect("writes");
 }
 
-/// One reader beside one writer. `reads` reads once; it is told the last acknowledged round.
+/// Runs one reader beside one writer. `reads` reads once; its last argument is the last
+/// acknowledged round.
 fn model(totals: &Counts, reads: fn(&Db, &Family, u64)) {
     // Stepped: jobs run in the thread that waits for them, so a schedule has few steps and the
     // scheduler's few changes fall often between two steps of the reader.
