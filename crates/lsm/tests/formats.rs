@@ -1,6 +1,6 @@
 //! The formats are promises: numbers that never change, bytes that the documents show, stores of
-//! released versions that open, and stores of later versions that are refused with a message that
-//! names the unknown part.
+//! released versions that open, and refusals of later versions' stores. A refusal's message names
+//! the unknown part.
 //!
 //! `BASALT_REWRITE_GOLDEN=1` writes the document's hexdump and the golden stores anew. A golden
 //! store of a released version is never rewritten: a new version gets a new folder.

@@ -1,5 +1,5 @@
-//! The block cache: one load for all readers of a block, blocks that are read while they are
-//! evicted, blocks that are pinned and removed, and a capacity that changes meanwhile.
+//! The block cache: one load for all readers of a block, reads of blocks while they are evicted,
+//! pinned and removed blocks, and a capacity that changes meanwhile.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;

@@ -16,8 +16,8 @@
 //! [`crate::separated`] encodes a single record.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an
-//! error. No bytes of a file make a reader panic, or allocate beyond what the file holds, except
-//! for a compressed value, which is at most as long as values may be.
+//! error. No bytes of a file make a reader panic, or allocate beyond what the file holds. The
+//! exception is a compressed value, which is at most as long as values may be.
 
 pub(crate) mod batch_read;
 mod builder;

@@ -357,9 +357,9 @@ impl BlobReader {
             + (self.directory.hashes.capacity() + self.directory.places.capacity()) * 4
     }
 
-    /// Returns the value of a version of a key that is in the file, by at most one device read if
-    /// the index is in the cache. Returns `Corruption` if the record is not there or not the one
-    /// that the index names.
+    /// Returns the value of a version of a key that is in the file. If the index is in the cache,
+    /// this costs at most one device read. Returns `Corruption` if the record is not there or not
+    /// the one that the index names.
     pub fn get(&self, name: &Name<'_>, fill_cache: bool) -> Result<Bytes> {
         let value = self.get_within(name, How::user(fill_cache), &mut ReadBudget::unbounded());
         value.map(|v| v.expect("nothing is put off without a bound"))

@@ -90,8 +90,8 @@ impl Arena {
         if let Some(p) = bump(current, size) {
             return p;
         }
-        // The next chunk is at most a quarter of the memory so far, because a memtable is full by
-        // the bytes of its chunks, used or not.
+        // The next chunk is at most a quarter of the memory so far: all bytes of the chunks, used
+        // or not, count towards a full memtable.
         let next = (self.memory() / 8)
             .next_power_of_two()
             .clamp(FIRST_CHUNK, LARGEST_CHUNK);

@@ -1,9 +1,9 @@
 //! The order of a memtable: a B-tree in an arena, into which threads insert side by side and which
 //! readers never wait for.
 //!
-//! A search in a list of nodes that lie anywhere costs a cache miss a step, and those steps were
-//! most of the cost of a write. Here a node holds up to [`FANOUT`] entries, and of each the *head*:
-//! four bytes of the user key as a number, taken behind the bytes that all keys of the node have in
+//! A search in a list of nodes that lie anywhere costs a cache miss a step. Those steps were most
+//! of the cost of a write. Here a node holds up to [`FANOUT`] entries, and of each the *head*: four
+//! bytes of the user key as a number, taken behind the bytes that all keys of the node have in
 //! common (`skip`). Unequal heads decide a comparison without a read of the record. So a search
 //! costs a few cache lines a level, and all levels but the lowest are hot.
 //!
@@ -19,7 +19,7 @@
 //!   search again. That happens only if another thread has completed a split meanwhile. So readers
 //!   never wait: not for a lock, and not for a writer that lost its processor in the middle.
 //! - `high` is the first key of the node on the right, and `next` that node. Both are set before
-//!   the parent knows of the new node, so a search that comes by an old way finds its target by
+//!   the parent knows of the new node. So a search that comes by an old way finds its target by
 //!   going right.
 //!
 //! # Rules for readers
@@ -28,16 +28,16 @@
 //!    right only, and a separator is the key of an entry that never moves out of the node it
 //!    separates.
 //! 2. A parent knows of a child's new sibling, and has moved its own version, before the child's
-//!    version is even again. So a reader that loaded an even version of a child and *then* found
-//!    its parent's version unmoved has the child that the key belongs to.
+//!    version is even again. So a reader that loads an even version of a child and *then* finds its
+//!    parent's version unmoved has the key's child.
 //! 3. While the version is odd, no freed slot is filled. Heads and `skip` may change then, and
 //!    `order` may still name entries that have moved. So a reader that met an odd version, or came
 //!    from the left, is *careful*: it compares whole keys and checks `high`.
 //!
 //! # Writers
-//! An insert locks its leaf (`locked`) and checks that the version it came with still stands.
-//! Splits, and with them all changes of inner nodes, are done by one thread at a time, under
-//! `splits`, which is taken with the leaf locked.
+//! An insert locks its leaf (`locked`) and checks that the version it came with still stands. One
+//! thread at a time does splits, and with them all changes of inner nodes, under `splits`. That
+//! lock is taken with the leaf locked.
 //!
 //! # Atomic orderings
 //! A slot, `order`, `high`, `next`, `skip` and the root are stored `Release`, after the `version`
@@ -339,8 +339,8 @@ impl Tree {
 
     /// Finds the first entry at or after the target (only after it if `after`).
     ///
-    /// Calls `take` with the entry's node, order and place, and with whether these are those of a
-    /// node at rest (not in the middle of a change). A result of `take` from a moment that has
+    /// Calls `take` with the entry's node, order and place. The last argument is true if these are
+    /// of a node at rest (not in the middle of a change). A result of `take` from a moment that has
     /// passed is dropped.
     #[inline]
     pub(super) fn seek<R>(

@@ -6,8 +6,8 @@
 //!   value. `shared` is always as long as it can be. It is 0 at restart points, which come every
 //!   [`RESTART_INTERVAL`] entries;
 //! - restart points: offset of each (u32);
-//! - hash index: one byte a bucket. The byte is the number of the restart point in whose interval
-//!   *all* of the block's versions of a key lie, or [`BUCKET_EMPTY`], or [`BUCKET_COLLISION`],
+//! - hash index: one byte a bucket. The byte numbers the restart point in whose interval *all* of
+//!   the block's versions of a key lie. It may also be [`BUCKET_EMPTY`], or [`BUCKET_COLLISION`],
 //!   which sends the reader to the restart points;
 //! - tail of [`TAIL_LEN`] bytes: restart points (u32), buckets (u16), restart interval (u8), flags
 //!   (u8).

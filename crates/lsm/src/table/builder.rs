@@ -114,9 +114,9 @@ impl TableBuilder {
 
     /// Adds an entry.
     ///
-    /// Returns `Corruption` for a malformed reference, `Unsupported` for a kind that is reserved
-    /// for a later version, and `InvalidArgument` for keys and values past the limits. Panics if
-    /// keys are not strictly ascending, or if a value of kind `PutTtl` lacks its expiry.
+    /// Returns `Corruption` for a malformed reference, `Unsupported` for a kind that a later
+    /// version writes, and `InvalidArgument` for keys and values past the limits. Panics if keys
+    /// are not strictly ascending, or if a value of kind `PutTtl` lacks its expiry.
     pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
         self.sink.check()?;
         let (user, seq, kind) = parse_internal_key(internal_key)?;

@@ -359,8 +359,8 @@ impl TableIter {
         Ok(Some(SeekRead::new(table, handle, len)))
     }
 
-    /// Moves to the first entry at or after the target, which is in data block `slot` of the
-    /// current partition or the first entry behind it.
+    /// Moves to the first entry at or after the target. It is in data block `slot` of the current
+    /// partition, or the first entry behind that block.
     fn land(&mut self, slot: usize, target: &[u8]) -> Result<()> {
         self.load_block(slot)?;
         let offset = self.loaded.expect("block is loaded");

@@ -1,7 +1,6 @@
 //! Reads filter pages and index partitions together with those beside them, as long as the cache
-//! has room to pin the blocks of an open table. Otherwise, a table's first lookups after it was
-//! opened or written would read these blocks one by one, each behind another read of the same
-//! lookup.
+//! has room to pin them. Otherwise, the first lookups in a new or newly opened table would read
+//! these blocks one by one, each behind another read of the same lookup.
 //!
 //! Promise: a failure to read neighbours (damage, an error of the device, a full cache) does not
 //! fail the lookup. The lookup then reads its own block alone and reports an error of that block

@@ -467,8 +467,8 @@ impl TableReader {
         }
     }
 
-    /// Returns the data block that holds the first entry at or after `target`, a key with the
-    /// stored sequence number, if any block does.
+    /// Returns the data block that holds the first entry at or after `target`, if any block does.
+    /// `target` has a sequence number as stored.
     fn find_block(&self, target: &[u8], fill_cache: bool) -> Result<Option<BlockHandle>> {
         let Some(i) = self.find_partition(target)? else {
             return Ok(None);
@@ -504,8 +504,8 @@ impl TableReader {
         ))
     }
 
-    /// Returns the number of the index partition with the first entry at or after `target`, a key
-    /// with the stored sequence number, if there is such an entry.
+    /// Returns the number of the index partition with the first entry at or after `target`, if
+    /// there is such an entry. `target` has a sequence number as stored.
     pub(super) fn find_partition(&self, target: &[u8]) -> Result<Option<usize>> {
         let at_top = |d: super::format::Damage| d.at(&self.path, self.footer.top.offset);
         let i = self.top.seek(&self.cmp, target).map_err(at_top)?;

@@ -26,9 +26,9 @@ use std::ops::Range;
 use std::path::Path;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// After damage, the salvage searches at every offset for blocks of up to this many bytes, or of
-/// four times the table's block size if that is more. Larger blocks are found by the index, or if
-/// everything before them is whole.
+/// After damage, the salvage searches at every offset for blocks of up to this many bytes. If four
+/// times the table's block size is more, that is the limit. Larger blocks are found by the index,
+/// or if everything before them is whole.
 const RESYNC_BYTES: usize = 64 << 10;
 
 /// Bytes of one read in the search for blocks of range tombstones.

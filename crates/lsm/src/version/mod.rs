@@ -124,7 +124,7 @@ impl TableStore {
 
     /// Gives the directory back: from the return of this call on, the store makes and removes no
     /// file in it. The next store in the directory removes files that its manifest does not name,
-    /// and may use the same file numbers for files of its own.
+    /// and may give their numbers to files of its own.
     pub fn leave(&self) {
         *self.left.write() = true;
     }

@@ -47,7 +47,7 @@ pub struct Item {
 #[derive(Clone, Debug)]
 pub struct Look {
     pub family: usize,
-    /// Number of the held snapshot; without so many, the read is of the present.
+    /// Number of the held snapshot. If fewer are held, the read is of the present.
     pub snapshot: Option<usize>,
     pub from: Option<u64>,
     pub to: Option<u64>,

@@ -1,6 +1,6 @@
-//! Checkpoints and stores that are only read. A power cut at every change that a checkpoint makes
-//! to the disk harms neither the store nor, once the copy has its name, the copy. Copies made
-//! beside writers show one moment. Reading changes nothing.
+//! Checkpoints and stores that are only read. A power cut at any change that a checkpoint makes to
+//! the disk does not harm the store. Once the copy has its name, it does not harm the copy either.
+//! Copies made beside writers show one moment. Reading changes nothing.
 
 use crate::history::{End, FAMILIES, Shape, history, options};
 use crate::model::{Model, difference, digest, visible};

@@ -21,10 +21,10 @@ mod runner;
 mod space;
 mod threads;
 
-/// Runs the promise tests on LavaFS. Some are left out: those that damage single bytes of files or
-/// fail calls above any filesystem, in which LavaFS has no part, and those that measure latencies
-/// of steps. So are tests in terms of the simulated disk's calls: its lies, and the moments at
-/// which a log changes hands.
+/// Runs the promise tests on LavaFS. Tests that damage single bytes of files or fail calls above
+/// any filesystem are left out, because LavaFS has no part in them. Those that measure latencies of
+/// steps are left out. So are tests in terms of the simulated disk's calls: its lies, and the
+/// moments at which a log changes hands.
 #[test]
 fn every_promise_again_on_lava() {
     basalt_sim::all_tests_on_lava(

@@ -407,8 +407,8 @@ impl Runner {
         self.open();
     }
 
-    /// Finds which of the allowed states the store shows (a prefix of at least `durable` commits,
-    /// or all of them and a run of those that failed), and makes it the model's state.
+    /// Finds which of the allowed states the store shows, and makes it the model's state. Allowed
+    /// are a prefix of at least `durable` commits, or all of them and a run of those that failed.
     pub fn adopt(&mut self, durable: usize) {
         let db = self.db.clone().expect("open");
         let read = read_all(&db);

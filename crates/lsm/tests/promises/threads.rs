@@ -1,6 +1,6 @@
 //! Real threads: writers, readers, iterators, snapshots, flushes, compactions, and families that
-//! are created and dropped, while the power is cut again and again on copies of the disk. At every
-//! moment keys written together are equal together, and a key never goes back. A copy has all
+//! are created and dropped. Meanwhile, the power is cut again and again on copies of the disk. At
+//! every moment keys written together are equal together, and a key never goes back. A copy has all
 //! commits acknowledged as durable before it was made.
 
 use crate::history::options;

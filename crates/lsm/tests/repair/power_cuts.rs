@@ -189,8 +189,8 @@ impl Interrupted {
 /// Regression test. A flush writes a table for each family and an index beside its log, and makes
 /// their names durable together. A power cut before that can keep the index and the first family's
 /// table, and lose the second family's. Repair took the index and a table that refers to the log as
-/// proof that the whole flush was on the disk, and did not replay the log. The second family's
-/// synced writes were gone, and the report named no loss.
+/// proof of the whole flush, and did not replay the log. The second family's synced writes were
+/// gone, and the report named no loss.
 #[test]
 fn a_power_cut_inside_a_flush_and_a_damaged_table() {
     let seed = 600;
@@ -262,7 +262,7 @@ fn a_power_cut_and_one_more_damage() {
 }
 
 /// Two families are created one after the other. The edit that created the first is damaged, and
-/// the edit of the second is readable, so the manifest knows a higher family id than the first's.
+/// the edit of the second is readable. So the manifest knows a higher family id than the first's.
 /// The first family's data is only in the log, and only the log's operations name the family.
 #[test]
 fn operations_of_a_family_whose_edit_is_lost_are_kept() {

@@ -122,8 +122,8 @@ fn small_a_split_is_right_at_every_step() {
     }
 }
 
-/// A reader that is overtaken at any of its points, by one insert or by so many that all nodes
-/// above it split, finds the entries that existed when it began.
+/// An overtaken reader finds the entries that existed when it began. It is overtaken at any of its
+/// points, by one insert or by so many that all nodes above it split.
 #[test]
 fn small_a_reader_may_be_overtaken_anywhere() {
     let (base, steps) = if cfg!(miri) { (40, 5) } else { (400, 25) };
