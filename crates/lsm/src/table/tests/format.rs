@@ -339,8 +339,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
             .kind(),
         ErrorKind::Unsupported
     );
-    // These properties are bad: an id without a name, a name without an id, an empty name, an id
-    // that no family has.
+    // Bad: an id without a name, a name without an id, an empty name, an id of no family.
     let bare = Properties {
         family: None,
         ..properties
